@@ -1,0 +1,76 @@
+//! `#[table]`, `#[reducer]` and `#[derive(TextEnum)]`: one declaration from which all else follows.
+//!
+//! Changes when the way people declare tables and reducers changes. The output names only
+//! `::abide_schema`; it holds no logic of its own.
+
+mod reducer;
+mod table;
+mod text_enum;
+
+use proc_macro::TokenStream;
+
+/// Turns a struct into a table: DDL, row type, column metadata and JSON Schema.
+///
+/// ```text
+/// /// What one row is.
+/// #[table(name = "parcels", index(session_id, status), unique(tracking_no))]
+/// pub struct Parcel {
+///     /// What the column means.
+///     #[column(key)]
+///     pub id: String,
+///     #[column(references = "sessions(id)")]
+///     pub session_id: String,
+///     pub tracking_no: Option<String>,
+///     pub status: ParcelStatus, // a #[derive(TextEnum)]
+/// }
+/// ```
+///
+/// On the struct: `name`, `without_rowid`, `index(columns…)`, `unique(columns…)`, each of these two
+/// optionally with `where = "condition"`, `constraint = "SQL"`, `trigger = SQL_CONST`. On a field:
+/// `#[column(key)]`, `#[column(unique)]`, `#[column(references = "table(column)")]`. A single
+/// integer key is numbered by the database: insert 0.
+#[proc_macro_attribute]
+pub fn table(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    expand(table::expand(arguments.into(), item.into()))
+}
+
+/// Turns a function into a reducer: its parameters after the context are the call's arguments.
+///
+/// ```text
+/// /// Ships a parcel.
+/// #[reducer]
+/// pub fn ship(ctx: &mut Context<'_>, id: String, express: Option<bool>) -> Result<Parcel, Abort> { … }
+/// ```
+///
+/// Register it with `Module::reducer(ship::definition())`. A parameter of type `Option` may be left
+/// out by the caller, one of type `Nullable` may be null, all others must be given; what is not a
+/// parameter is refused.
+#[proc_macro_attribute]
+pub fn reducer(_arguments: TokenStream, item: TokenStream) -> TokenStream {
+    expand(reducer::expand(item.into()))
+}
+
+/// Makes an enum of unit variants a text column: each variant is stored as its name in snake case,
+/// and the database refuses any other text.
+#[proc_macro_derive(TextEnum)]
+pub fn text_enum(item: TokenStream) -> TokenStream {
+    expand(text_enum::expand(item.into()))
+}
+
+fn expand(result: syn::Result<proc_macro2::TokenStream>) -> TokenStream {
+    result.unwrap_or_else(syn::Error::into_compile_error).into()
+}
+
+/// The doc comment of an item as one text.
+fn doc_of(attributes: &[syn::Attribute]) -> String {
+    let lines = attributes.iter().filter_map(|attribute| match &attribute.meta {
+        syn::Meta::NameValue(pair) if pair.path.is_ident("doc") => match &pair.value {
+            syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) => {
+                Some(text.value().trim().to_owned())
+            }
+            _ => None,
+        },
+        _ => None,
+    });
+    lines.collect::<Vec<_>>().join("\n").trim().to_owned()
+}

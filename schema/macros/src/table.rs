@@ -1,0 +1,185 @@
+//! The expansion of `#[table]`.
+
+use proc_macro2::TokenStream;
+use quote::quote;
+use syn::meta::ParseNestedMeta;
+use syn::parse::Parser as _;
+use syn::spanned::Spanned as _;
+use syn::{Error, Expr, Field, Fields, Ident, ItemStruct, LitStr, Result};
+
+use crate::doc_of;
+
+#[derive(Default)]
+struct Declaration {
+    name: Option<LitStr>,
+    without_rowid: bool,
+    indexes: Vec<TokenStream>,
+    constraints: Vec<Expr>,
+    triggers: Vec<Expr>,
+}
+
+impl Declaration {
+    fn parse(arguments: TokenStream) -> Result<Declaration> {
+        let mut declaration = Declaration::default();
+        syn::meta::parser(|meta| declaration.take(&meta)).parse2(arguments)?;
+        Ok(declaration)
+    }
+
+    fn take(&mut self, meta: &ParseNestedMeta<'_>) -> Result<()> {
+        let path = &meta.path;
+        if path.is_ident("name") {
+            self.name = Some(meta.value()?.parse()?);
+        } else if path.is_ident("without_rowid") {
+            self.without_rowid = true;
+        } else if path.is_ident("constraint") {
+            self.constraints.push(meta.value()?.parse()?);
+        } else if path.is_ident("trigger") {
+            self.triggers.push(meta.value()?.parse()?);
+        } else if path.is_ident("index") || path.is_ident("unique") {
+            let index = index_of(meta, path.is_ident("unique"))?;
+            self.indexes.push(index);
+        } else {
+            return Err(
+                meta.error("expected name, without_rowid, index, unique, constraint or trigger")
+            );
+        }
+        Ok(())
+    }
+}
+
+fn index_of(meta: &ParseNestedMeta<'_>, unique: bool) -> Result<TokenStream> {
+    let mut columns = Vec::new();
+    let mut condition = quote!(None);
+    meta.parse_nested_meta(|inner| {
+        if inner.input.peek(syn::Token![=]) {
+            let text: LitStr = inner.value()?.parse()?;
+            condition = quote!(Some(#text));
+        } else {
+            columns.push(inner.path.require_ident()?.to_string());
+        }
+        Ok(())
+    })?;
+    Ok(quote!(::abide_schema::table::IndexSpec {
+        columns: &[#(#columns),*],
+        unique: #unique,
+        condition: #condition,
+    }))
+}
+
+#[derive(Default)]
+struct Column {
+    key: bool,
+    unique: bool,
+    references: Option<LitStr>,
+}
+
+impl Column {
+    /// Reads the `#[column]` attributes of a field and takes them off.
+    fn parse(field: &mut Field) -> Result<Column> {
+        let mut column = Column::default();
+        for attribute in field.attrs.iter().filter(|attribute| attribute.path().is_ident("column"))
+        {
+            attribute.parse_nested_meta(|meta| {
+                if meta.path.is_ident("key") {
+                    column.key = true;
+                } else if meta.path.is_ident("unique") {
+                    column.unique = true;
+                } else if meta.path.is_ident("references") {
+                    column.references = Some(meta.value()?.parse()?);
+                } else {
+                    return Err(meta.error("expected key, unique or references"));
+                }
+                Ok(())
+            })?;
+        }
+        field.attrs.retain(|attribute| !attribute.path().is_ident("column"));
+        Ok(column)
+    }
+}
+
+pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
+    let declaration = Declaration::parse(arguments)?;
+    let mut item: ItemStruct = syn::parse2(item)?;
+    let span = item.span();
+    let Fields::Named(fields) = &mut item.fields else {
+        return Err(Error::new(span, "a table needs named fields: they are its columns"));
+    };
+
+    let (mut specs, mut keys, mut names) = (Vec::new(), Vec::new(), Vec::<Ident>::new());
+    for (at, field) in fields.named.iter_mut().enumerate() {
+        let column = Column::parse(field)?;
+        let name = field.ident.clone().expect("a named field has a name");
+        if column.key {
+            keys.push(at);
+        }
+        specs.push(column_spec(&name, field, &column));
+        names.push(name);
+    }
+    if keys.is_empty() {
+        return Err(Error::new(span, "a table needs a primary key: #[column(key)] on a field"));
+    }
+
+    let table = declaration
+        .name
+        .ok_or_else(|| Error::new(span, "a table needs a name: #[table(name = \"…\")]"))?;
+    let doc = doc_of(&item.attrs);
+    let type_name = &item.ident;
+    let without_rowid = declaration.without_rowid;
+    let (indexes, constraints) = (declaration.indexes, declaration.constraints);
+    let triggers = declaration.triggers;
+    let positions = 0..names.len();
+    Ok(quote! {
+        #[derive(Clone, Debug, PartialEq)]
+        #[derive(::abide_schema::private::serde::Serialize)]
+        #[derive(::abide_schema::private::serde::Deserialize)]
+        #[derive(::abide_schema::private::schemars::JsonSchema)]
+        #[serde(crate = "::abide_schema::private::serde")]
+        #[schemars(crate = "::abide_schema::private::schemars")]
+        #item
+
+        impl ::abide_schema::table::Table for #type_name {
+            const SPEC: &'static ::abide_schema::table::TableSpec =
+                &::abide_schema::table::TableSpec {
+                    name: #table,
+                    doc: #doc,
+                    columns: &[#(#specs),*],
+                    key: &[#(#keys),*],
+                    without_rowid: #without_rowid,
+                    indexes: &[#(#indexes),*],
+                    constraints: &[#(#constraints),*],
+                    triggers: &[#(#triggers),*],
+                };
+
+            fn into_row(self) -> ::std::vec::Vec<::abide_schema::value::Value> {
+                ::std::vec![#(::abide_schema::table::Cell::into_value(self.#names)),*]
+            }
+
+            fn from_row(
+                row: &[::abide_schema::value::Value],
+            ) -> ::std::result::Result<Self, ::abide_schema::table::WrongCell> {
+                Ok(Self {
+                    #(#names: ::abide_schema::table::Cell::from_value(&row[#positions])?),*
+                })
+            }
+        }
+    })
+}
+
+fn column_spec(name: &Ident, field: &Field, column: &Column) -> TokenStream {
+    let (name, doc, unique, field_type) =
+        (name.to_string(), doc_of(&field.attrs), column.unique, &field.ty);
+    let references = match &column.references {
+        Some(target) => quote!(Some(#target)),
+        None => quote!(None),
+    };
+    quote!(::abide_schema::table::ColumnSpec {
+        name: #name,
+        doc: #doc,
+        kind: <#field_type as ::abide_schema::table::Cell>::KIND,
+        nullable: <#field_type as ::abide_schema::table::Cell>::NULLABLE,
+        json: <#field_type as ::abide_schema::table::Cell>::JSON,
+        one_of: <#field_type as ::abide_schema::table::Cell>::ONE_OF,
+        references: #references,
+        unique: #unique,
+    })
+}

@@ -1,0 +1,31 @@
+//! One event: what the log keeps of one call.
+
+use crate::id::{Micros, Seq};
+
+/// SHA-256 output.
+pub type Hash = [u8; 32];
+
+/// One row of the append-only `events` table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Its place: 1, 2, 3 … with no gap.
+    pub seq: Seq,
+    /// When the call ran; the only clock its reducer saw.
+    pub at: Micros,
+    /// The session it was about, if any.
+    pub session_id: Option<String>,
+    /// The rule that ran.
+    pub reducer: String,
+    /// Who called.
+    pub caller: String,
+    /// The caller's own name for the call, if it gave one.
+    pub request_id: Option<String>,
+    /// The arguments, canonical JSON.
+    pub arguments: String,
+    /// The result, JSON as it was answered.
+    pub outcome: String,
+    /// The hash of the event before, or the log's genesis.
+    pub prev_hash: Hash,
+    /// The hash of this event; its recipe stands in `abide-log`.
+    pub hash: Hash,
+}

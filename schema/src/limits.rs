@@ -1,0 +1,84 @@
+//! Every bound, in one place, with its reason. What is over one is refused with `limit_exceeded`,
+//! or with `overloaded` where waiting helps.
+
+/// Bytes of one call's arguments as JSON text. Recorded agents read files of over a megabyte in one
+/// message; eight leaves room without letting one call hold the writer for long.
+pub const CALL_BYTES: usize = 8 << 20;
+
+/// Calls in one `/v1/batch`: all of them share one transaction, which nobody else can join.
+pub const BATCH_CALLS: usize = 1_000;
+
+/// Bytes of a whole request or WebSocket message: one full call, or a batch of ordinary ones.
+pub const MESSAGE_BYTES: usize = 16 << 20;
+
+/// Bytes of one SQL statement. The longest hand-written ones seen are a tenth of it.
+pub const SQL_BYTES: usize = 64 << 10;
+
+/// Bytes of an id, a name or a request id: they are index keys.
+pub const NAME_BYTES: usize = 512;
+
+/// How deeply arguments may nest. serde_json itself stops at 128; this is what a stack of ours,
+/// SQLite's JSON functions (1,000) and people can follow.
+pub const JSON_DEPTH: usize = 100;
+
+/// Calls that wait for the writer. At 50,000 calls/s this is a fifth of a second; beyond it the
+/// answer is `overloaded`, not a longer queue.
+pub const WRITER_QUEUE_CALLS: usize = 10_000;
+
+/// Bytes of arguments that wait for the writer.
+pub const WRITER_QUEUE_BYTES: usize = 256 << 20;
+
+/// Calls in one transaction. Beyond a few hundred the fsync is paid for many times over, and a
+/// longer batch only makes the first caller wait for the last.
+pub const COMMIT_CALLS: usize = 512;
+
+/// Commits that wait for their sync. The writer pauses rather than run further ahead of the disk.
+pub const UNSYNCED_COMMITS: usize = 64;
+
+/// Rows in one answer of `/v1/sql`.
+pub const QUERY_ROWS: usize = 100_000;
+
+/// Bytes of one answer of `/v1/sql`, and of one snapshot.
+pub const QUERY_BYTES: usize = 64 << 20;
+
+/// Milliseconds that one query may run: it holds one of few readers.
+pub const QUERY_MS: u64 = 10_000;
+
+/// Connections that read. On two cores more would only take turns.
+pub const READERS: usize = 4;
+
+/// Queries that wait for a reader.
+pub const READER_QUEUE: usize = 1_024;
+
+/// Rows in one part of a snapshot: a few tens of kilobytes a frame.
+pub const SNAPSHOT_PART_ROWS: usize = 500;
+
+/// Subscriptions of one connection.
+pub const SUBSCRIPTIONS_PER_CONNECTION: usize = 10_000;
+
+/// Live bindings, all connections together whose condition the router has no key for: each of
+/// them is asked about every change of its table.
+pub const RESIDUAL_BINDINGS_PER_TABLE: usize = 1_000;
+
+/// Bytes of frames that wait for one connection. A client that is further behind has its queue
+/// dropped and is caught up from its seq when it reads again.
+pub const OUTBOX_BYTES: usize = 1 << 20;
+
+/// Changed rows that a resume reads from the change log before a fresh snapshot is the cheaper answer.
+pub const RESUME_CHANGES: usize = 100_000;
+
+/// Events for which the change log is kept, that is how far behind a client may resume.
+pub const CHANGE_LOG_EVENTS: i64 = 1_000_000;
+
+/// WAL size, in bytes, from which a checkpoint is due. Measured by `abide-bench -- pages`.
+pub const CHECKPOINT_WAL_BYTES: u64 = 16 << 20;
+
+/// Milliseconds between `progress` marks of a quiet connection.
+pub const PROGRESS_MS: u64 = 5_000;
+
+/// The shortest and the longest lease, in milliseconds: a second to notice, a day to work.
+pub const LEASE_MS: std::ops::RangeInclusive<i64> = 1..=86_400_000;
+
+const _: () = assert!(CALL_BYTES < MESSAGE_BYTES, "a full call must fit its envelope");
+const _: () = assert!(COMMIT_CALLS <= WRITER_QUEUE_CALLS, "a full commit must fit the queue");
+const _: () = assert!(BATCH_CALLS <= WRITER_QUEUE_CALLS, "a full batch must fit the queue");

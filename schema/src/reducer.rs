@@ -1,0 +1,354 @@
+//! The contract between a rule and whoever runs it.
+//!
+//! A reducer is a function of its arguments and a [`Context`]: it reads rows, writes rows and
+//! returns a result, and it sees time, ids and randomness through the context alone, so the same
+//! log gives the same rows again. It cannot block, do IO, or learn who else exists. Write
+//! `#[reducer]` over a function (see `abide-macros`), list it in a [`Module`], register the module.
+
+use std::cell::Cell as StdCell;
+use std::fmt;
+
+use serde::Serialize;
+use serde_json::Value as JsonValue;
+use sha2::{Digest as _, Sha256};
+
+use crate::id::{Micros, Seq, ulid};
+use crate::refusal::{Code, Refusal};
+use crate::table::{Key, Table, TableSpec};
+use crate::value::{Row, Value};
+
+/// Why a reducer ended without a result.
+#[derive(Debug, thiserror::Error)]
+pub enum Abort {
+    /// The rules say no. Nothing of the call is kept; the caller is told why.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The machinery failed. The caller is told `internal` (or what the failure says it is).
+    #[error("{0}")]
+    Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// Who calls. Named by the door that let the call in, never by the call itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// The identity's name, as the log keeps it.
+    pub name: String,
+}
+
+impl Caller {
+    /// A caller of that name.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Caller {
+        Caller { name: name.into() }
+    }
+}
+
+/// Rows as a reducer reaches them; implemented by the engine.
+///
+/// Reads see the call's own writes. Every table must be registered.
+pub trait Transaction {
+    /// The row of a primary key.
+    ///
+    /// # Errors
+    /// [`Abort::Broken`] when the storage fails.
+    fn get(&mut self, table: &'static TableSpec, key: &[Value]) -> Result<Option<Row>, Abort>;
+
+    /// The rows of `SELECT * FROM table <clause>`; the clause has `?1`, `?2` … for the parameters
+    /// and must be served by an index.
+    ///
+    /// # Errors
+    /// [`Abort::Broken`] when the clause is wrong or the storage fails.
+    fn find(
+        &mut self,
+        table: &'static TableSpec,
+        clause: &str,
+        params: &[Value],
+    ) -> Result<Vec<Row>, Abort>;
+
+    /// Adds a row. In a numbered table, a NULL key is given the next number. Returns the row.
+    ///
+    /// # Errors
+    /// [`Abort::Refused`] with `conflict` where a constraint forbids it.
+    fn insert(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<Row, Abort>;
+
+    /// Replaces the row of the same key.
+    ///
+    /// # Errors
+    /// [`Abort::Refused`] with `conflict` where a constraint forbids it.
+    fn update(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<(), Abort>;
+
+    /// As `update`, for changes that no constraint or trigger watches: the write may be put off to
+    /// the end of the commit, so that a row which many calls touch is written once.
+    ///
+    /// # Errors
+    /// [`Abort::Broken`] when the storage fails.
+    fn touch(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<(), Abort>;
+
+    /// Removes the row of a key, which must exist.
+    ///
+    /// # Errors
+    /// [`Abort::Refused`] with `conflict` where a constraint forbids it.
+    fn delete(&mut self, table: &'static TableSpec, key: &[Value]) -> Result<(), Abort>;
+}
+
+/// All that a reducer sees of the world.
+pub struct Context<'a> {
+    /// The place in the log that this call's event will take.
+    pub seq: Seq,
+    /// The time of the call. It never runs backwards from one event to the next.
+    pub now: Micros,
+    /// Who calls.
+    pub caller: &'a Caller,
+    rows: &'a mut dyn Transaction,
+    entropy: [u8; 32],
+    drawn: StdCell<u32>,
+    session_id: Option<String>,
+}
+
+impl<'a> Context<'a> {
+    /// A context for one call. `entropy` must be a function of the log alone: it is the only
+    /// randomness a reducer has, and a replay must draw the same.
+    #[must_use]
+    pub fn new(
+        seq: Seq,
+        now: Micros,
+        caller: &'a Caller,
+        entropy: [u8; 32],
+        rows: &'a mut dyn Transaction,
+    ) -> Context<'a> {
+        Context { seq, now, caller, rows, entropy, drawn: StdCell::new(0), session_id: None }
+    }
+
+    /// Names the session that this call is about, for the event.
+    pub fn about(&mut self, session_id: &str) {
+        self.session_id = Some(session_id.to_owned());
+    }
+
+    /// The session named by [`Context::about`].
+    #[must_use]
+    pub fn session_id(&self) -> Option<&str> {
+        self.session_id.as_deref()
+    }
+
+    /// A new id: a prefix, `_`, and a ULID of this call's time.
+    #[must_use]
+    pub fn new_id(&self, prefix: &str) -> String {
+        let drawn = self.drawn.get();
+        self.drawn.set(drawn + 1);
+        let digest = Sha256::new().chain_update(self.entropy).chain_update(drawn.to_be_bytes());
+        let digest: [u8; 32] = digest.finalize().into();
+        let randomness = digest.first_chunk().expect("a digest has more than ten bytes");
+        format!("{prefix}_{}", ulid(self.now, *randomness))
+    }
+
+    /// The row of a primary key.
+    ///
+    /// # Errors
+    /// [`Abort::Broken`] when the storage fails.
+    pub fn get<T: Table>(&mut self, key: impl Key) -> Result<Option<T>, Abort> {
+        let row = self.rows.get(T::SPEC, &key.cells())?;
+        row.map(|row| T::from_row(&row)).transpose().map_err(broken)
+    }
+
+    /// The rows of `SELECT * FROM table <clause>`, with `?1`, `?2` … in the clause.
+    ///
+    /// # Errors
+    /// [`Abort::Broken`] when the clause is wrong or the storage fails.
+    pub fn find<T: Table>(&mut self, clause: &str, params: &[Value]) -> Result<Vec<T>, Abort> {
+        let rows = self.rows.find(T::SPEC, clause, params)?;
+        rows.iter().map(|row| T::from_row(row)).collect::<Result<_, _>>().map_err(broken)
+    }
+
+    /// Adds a row. Where the database numbers the rows, key 0 means the next number, and the answer
+    /// holds it.
+    ///
+    /// # Errors
+    /// [`Abort::Refused`] with `conflict` where a constraint forbids it.
+    pub fn insert<T: Table>(&mut self, row: T) -> Result<T, Abort> {
+        let mut row = row.into_row();
+        if T::SPEC.numbered() && row[T::SPEC.key[0]] == Value::Integer(0) {
+            row[T::SPEC.key[0]] = Value::Null;
+        }
+        let row = self.rows.insert(T::SPEC, row)?;
+        T::from_row(&row).map_err(broken)
+    }
+
+    /// Replaces the row of the same key.
+    ///
+    /// # Errors
+    /// [`Abort::Refused`] with `conflict` where a constraint forbids it.
+    pub fn update<T: Table + Clone>(&mut self, row: &T) -> Result<(), Abort> {
+        self.rows.update(T::SPEC, row.clone().into_row())
+    }
+
+    /// As [`Context::update`], for changes that no constraint or trigger watches.
+    ///
+    /// # Errors
+    /// [`Abort::Broken`] when the storage fails.
+    pub fn touch<T: Table>(&mut self, row: T) -> Result<(), Abort> {
+        self.rows.touch(T::SPEC, row.into_row())
+    }
+
+    /// Removes the row of a key, which must exist.
+    ///
+    /// # Errors
+    /// [`Abort::Refused`] with `conflict` where a constraint forbids it.
+    pub fn delete<T: Table>(&mut self, key: impl Key) -> Result<(), Abort> {
+        self.rows.delete(T::SPEC, &key.cells())
+    }
+}
+
+fn broken(error: impl std::error::Error + Send + Sync + 'static) -> Abort {
+    Abort::Broken(Box::new(error))
+}
+
+/// What a reducer hands back: its result, and whether the call had been made before.
+#[derive(Debug)]
+pub struct Reply {
+    /// The result as JSON text, encoded once.
+    pub result: String,
+    /// Set where an earlier call already did this: nothing is written, and the answer bears that
+    /// call's seq.
+    pub duplicate_of: Option<Seq>,
+}
+
+/// A result that may be the stored one of an earlier call. Reducers that know duplicates by a key of
+/// their own (`call_id`) return this; all others return their result as it is.
+pub enum Answer<T> {
+    /// The call did something.
+    Fresh(T),
+    /// The call at that seq already did it.
+    Duplicate(Seq, T),
+}
+
+/// What `#[reducer]` functions may return.
+pub trait IntoReply {
+    /// The result's type, for the schema.
+    type Result: Serialize + schemars::JsonSchema;
+    /// To the engine's form.
+    fn into_reply(self) -> Reply;
+}
+
+impl<T: Serialize + schemars::JsonSchema> IntoReply for T {
+    type Result = T;
+
+    fn into_reply(self) -> Reply {
+        Reply { result: encode(&self), duplicate_of: None }
+    }
+}
+
+impl<T: Serialize + schemars::JsonSchema> IntoReply for Answer<T> {
+    type Result = T;
+
+    fn into_reply(self) -> Reply {
+        match self {
+            Answer::Fresh(result) => result.into_reply(),
+            Answer::Duplicate(seq, result) => {
+                Reply { result: encode(&result), duplicate_of: Some(seq) }
+            }
+        }
+    }
+}
+
+fn encode(result: &impl Serialize) -> String {
+    serde_json::to_string(result).expect("a result has string keys and serialises")
+}
+
+/// One call with its arguments understood, ready to run.
+pub trait Call: Send {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`Abort`]; nothing of the call is kept.
+    fn run(&self, context: &mut Context<'_>) -> Result<Reply, Abort>;
+}
+
+/// A reducer as registered. Made by `#[reducer]`.
+#[derive(Clone, Copy)]
+pub struct Definition {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does, from the function's doc comment.
+    pub doc: &'static str,
+    /// The JSON Schema of its arguments.
+    pub arguments: fn() -> JsonValue,
+    /// The JSON Schema of its result.
+    pub result: fn() -> JsonValue,
+    /// Understands arguments; what is missing, superfluous or mistyped is `bad_arguments`.
+    pub decode: fn(&JsonValue) -> Result<Box<dyn Call>, Refusal>,
+}
+
+impl fmt::Debug for Definition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Definition").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Tables and reducers that belong together: one domain, one file.
+#[derive(Clone, Debug)]
+pub struct Module {
+    /// The domain's name.
+    pub name: &'static str,
+    /// Its tables.
+    pub tables: Vec<&'static TableSpec>,
+    /// Views over them: name and the SELECT.
+    pub views: Vec<(&'static str, &'static str)>,
+    /// Its reducers.
+    pub reducers: Vec<Definition>,
+}
+
+impl Module {
+    /// An empty module.
+    #[must_use]
+    pub fn new(name: &'static str) -> Module {
+        Module { name, tables: Vec::new(), views: Vec::new(), reducers: Vec::new() }
+    }
+
+    /// With a table.
+    #[must_use]
+    pub fn table<T: Table>(mut self) -> Module {
+        self.tables.push(T::SPEC);
+        self
+    }
+
+    /// With a reducer: `.reducer(append_message::definition())`.
+    #[must_use]
+    pub fn reducer(mut self, definition: Definition) -> Module {
+        self.reducers.push(definition);
+        self
+    }
+}
+
+/// The refusal of arguments that do not fit, with the list of those that do.
+#[doc(hidden)]
+#[must_use]
+pub fn bad_arguments(reducer: &str, takes: &str, why: &dyn fmt::Display) -> Refusal {
+    Refusal::new(Code::BadArguments, format!("{reducer}: {why}"))
+        .hint(format!("{reducer} takes {takes}"))
+}
+
+/// An argument that must be given but may be null. (A plain `Option` may be left out.)
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nullable<T>(pub Option<T>);
+
+impl<T: schemars::JsonSchema> schemars::JsonSchema for Nullable<T> {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        Option::<T>::schema_name()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        Option::<T>::json_schema(generator)
+    }
+}
+
+impl<'de, T: serde::de::DeserializeOwned> serde::Deserialize<'de> for Nullable<T> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // By way of a JSON value: `deserialize_option` would take a missing field for null.
+        let value = JsonValue::deserialize(deserializer)?;
+        let value = match value {
+            JsonValue::Null => None,
+            value => Some(T::deserialize(value).map_err(serde::de::Error::custom)?),
+        };
+        Ok(Nullable(value))
+    }
+}

@@ -1,0 +1,170 @@
+//! How a "no" is said: a stable code, one lowercase sentence, and a hint.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+macro_rules! codes {
+    ($($(#[doc = $doc:literal])+ $name:ident = $text:literal, $status:literal, $title:literal, $retryable:literal;)+) => {
+        /// The stable codes of the protocol. Programs branch on these, never on texts.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Code { $($(#[doc = $doc])+ $name,)+ }
+
+        impl Code {
+            /// Every code, in the order of the documentation.
+            pub const ALL: &'static [Code] = &[$(Code::$name),+];
+
+            /// As it travels.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self { $(Code::$name => $text),+ }
+            }
+
+            /// The HTTP status that goes with it.
+            #[must_use]
+            pub fn http_status(self) -> u16 {
+                match self { $(Code::$name => $status),+ }
+            }
+
+            /// The short title of its problem document (RFC 9457).
+            #[must_use]
+            pub fn title(self) -> &'static str {
+                match self { $(Code::$name => $title),+ }
+            }
+
+            /// Whether the same call may succeed later, unchanged.
+            #[must_use]
+            pub fn retryable(self) -> bool {
+                match self { $(Code::$name => $retryable),+ }
+            }
+        }
+    };
+}
+
+codes! {
+    /// The request itself is malformed: not JSON, a missing envelope field, a wrong method.
+    BadRequest = "bad_request", 400, "Bad request", false;
+    /// The reducer's arguments are missing, superfluous or of the wrong type.
+    BadArguments = "bad_arguments", 422, "Bad arguments", false;
+    /// SQLite cannot make sense of the statement, or it is not one read-only statement.
+    BadSql = "bad_sql", 400, "Bad SQL", false;
+    /// The statement is fine, but what was asked for (a live query, say) cannot be had of it.
+    UnsupportedSql = "unsupported_sql", 422, "Unsupported SQL", false;
+    /// No credentials, or none that are known.
+    Unauthenticated = "unauthenticated", 401, "Not authenticated", false;
+    /// The caller is known and may not.
+    Denied = "denied", 403, "Denied", false;
+    /// No such thing, or none within the caller's sight.
+    NotFound = "not_found", 404, "Not found", false;
+    /// No reducer of that name.
+    UnknownReducer = "unknown_reducer", 404, "Unknown reducer", false;
+    /// The state of the row does not allow it; somebody else was first.
+    Conflict = "conflict", 409, "Conflict", false;
+    /// The session's status does not allow it.
+    BadTransition = "bad_transition", 409, "Bad transition", false;
+    /// The `call_id` stands for another call.
+    CallIdConflict = "call_id_conflict", 409, "Call id conflict", false;
+    /// The request id stands for another request.
+    RequestIdConflict = "request_id_conflict", 409, "Request id conflict", false;
+    /// The lease under which this was done is no longer held.
+    LeaseLost = "lease_lost", 409, "Lease lost", false;
+    /// A stated bound would be passed.
+    LimitExceeded = "limit_exceeded", 413, "Limit exceeded", false;
+    /// Too much is going on at the moment.
+    Overloaded = "overloaded", 503, "Overloaded", true;
+    /// The history that was asked for is no longer kept; a snapshot follows.
+    Refetch = "refetch", 410, "Refetch", true;
+    /// The disk is full; nothing was written.
+    DiskFull = "disk_full", 507, "Disk full", true;
+    /// A sync to disk failed; nothing more is accepted until the file is reopened.
+    Poisoned = "poisoned", 503, "Poisoned", false;
+    /// Our fault. It is in the server's log.
+    Internal = "internal", 500, "Internal error", false;
+}
+
+impl Code {
+    /// The code of a text, if it is one.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Code> {
+        Code::ALL.iter().copied().find(|code| code.as_str() == text)
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Serialize for Code {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for Code {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Code, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        // A newer server may know more codes than we do; the sentence still tells.
+        Ok(Code::parse(&text).unwrap_or(Code::Internal))
+    }
+}
+
+/// Why the answer is no. Nothing was written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{detail}")]
+pub struct Refusal {
+    /// What programs branch on.
+    pub code: Code,
+    /// One lowercase sentence without a full stop.
+    pub detail: String,
+    /// What to do about it, where that can be said.
+    pub hint: Option<String>,
+}
+
+impl Refusal {
+    /// A refusal without a hint.
+    #[must_use]
+    pub fn new(code: Code, detail: impl Into<String>) -> Refusal {
+        Refusal { code, detail: detail.into(), hint: None }
+    }
+
+    /// The same with a hint.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Refusal {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// The problem document of RFC 9457, with our `code`, `hint` and `retryable`.
+    #[must_use]
+    pub fn problem(&self) -> Value {
+        let mut problem = json!({
+            "type": "about:blank",
+            "title": self.code.title(),
+            "status": self.code.http_status(),
+            "code": self.code.as_str(),
+            "detail": self.detail,
+            "retryable": self.code.retryable(),
+        });
+        if let Some(hint) = &self.hint {
+            problem["hint"] = hint.as_str().into();
+        }
+        problem
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_read_back() {
+        for code in Code::ALL {
+            assert_eq!(Code::parse(code.as_str()), Some(*code));
+        }
+        assert_eq!(Code::parse("no_such_code"), None);
+    }
+}

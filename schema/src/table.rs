@@ -1,0 +1,383 @@
+//! How a table is declared: one [`TableSpec`] yields DDL, row type, column metadata and JSON Schema.
+//!
+//! Write `#[table(name = "…")]` over a struct (see `abide-macros`); everything else follows.
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value as JsonValue, json};
+
+use crate::canonical;
+use crate::id::{Micros, Seq};
+use crate::value::Value;
+
+/// A column's storage class. All tables are STRICT, so SQLite holds every row to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// 64-bit signed.
+    Integer,
+    /// Double.
+    Real,
+    /// UTF-8.
+    Text,
+    /// Bytes.
+    Blob,
+}
+
+impl Kind {
+    /// The type as SQL names it.
+    #[must_use]
+    pub fn sql(self) -> &'static str {
+        match self {
+            Kind::Integer => "INTEGER",
+            Kind::Real => "REAL",
+            Kind::Text => "TEXT",
+            Kind::Blob => "BLOB",
+        }
+    }
+}
+
+/// One column of a table.
+#[derive(Debug)]
+pub struct ColumnSpec {
+    /// Its name.
+    pub name: &'static str,
+    /// What it means, from the field's doc comment.
+    pub doc: &'static str,
+    /// What it stores.
+    pub kind: Kind,
+    /// Whether NULL is a value of it.
+    pub nullable: bool,
+    /// Whether its text is canonical JSON.
+    pub json: bool,
+    /// The only texts it may hold; empty for any.
+    pub one_of: &'static [&'static str],
+    /// `table(column)` that a value must exist in.
+    pub references: Option<&'static str>,
+    /// Whether two rows may not share a value.
+    pub unique: bool,
+}
+
+/// An index beyond the primary key.
+#[derive(Debug)]
+pub struct IndexSpec {
+    /// Its columns.
+    pub columns: &'static [&'static str],
+    /// Whether two rows may not share the values.
+    pub unique: bool,
+    /// The condition of a partial index.
+    pub condition: Option<&'static str>,
+}
+
+/// A table as declared.
+#[derive(Debug)]
+pub struct TableSpec {
+    /// Its name.
+    pub name: &'static str,
+    /// What one row of it is, from the struct's doc comment.
+    pub doc: &'static str,
+    /// Its columns, in order.
+    pub columns: &'static [ColumnSpec],
+    /// Positions of the primary-key columns. One INTEGER column means: the database numbers the rows.
+    pub key: &'static [usize],
+    /// Whether rows live in the primary key's own b-tree: right for small rows with a text key.
+    pub without_rowid: bool,
+    /// Further indexes.
+    pub indexes: &'static [IndexSpec],
+    /// Table constraints, as SQL.
+    pub constraints: &'static [&'static str],
+    /// Whole CREATE TRIGGER statements: rules that the database itself enforces.
+    pub triggers: &'static [&'static str],
+}
+
+impl TableSpec {
+    /// The position of a column; SQL identifiers compare without case.
+    #[must_use]
+    pub fn column(&self, name: &str) -> Option<usize> {
+        self.columns.iter().position(|column| column.name.eq_ignore_ascii_case(name))
+    }
+
+    /// The primary-key cells of a row.
+    #[must_use]
+    pub fn key_of(&self, row: &[Value]) -> Vec<Value> {
+        self.key.iter().map(|at| row[*at].clone()).collect()
+    }
+
+    /// Whether the database numbers the rows.
+    #[must_use]
+    pub fn numbered(&self) -> bool {
+        matches!(self.key, [at] if self.columns[*at].kind == Kind::Integer && !self.without_rowid)
+    }
+
+    /// The statements that create the table, its indexes and its triggers.
+    #[must_use]
+    pub fn ddl(&self) -> Vec<String> {
+        let mut statements = vec![self.create_table()];
+        for index in self.indexes {
+            let unique = if index.unique { "UNIQUE " } else { "" };
+            let (name, columns) = (index.columns.join("_"), index.columns.join(", "));
+            let condition = index.condition.map(|sql| format!(" WHERE {sql}")).unwrap_or_default();
+            statements.push(format!(
+                "CREATE {unique}INDEX {table}_{name} ON {table} ({columns}){condition}",
+                table = self.name
+            ));
+        }
+        statements.extend(self.triggers.iter().map(|sql| (*sql).to_owned()));
+        statements
+    }
+
+    fn create_table(&self) -> String {
+        let mut sql = format!("CREATE TABLE {} (\n", self.name);
+        for (at, column) in self.columns.iter().enumerate() {
+            let _ = write!(sql, "  {} {}", column.name, column.kind.sql());
+            if self.key == [at] {
+                sql.push_str(" PRIMARY KEY");
+            }
+            if !column.nullable {
+                sql.push_str(" NOT NULL");
+            }
+            if column.unique {
+                sql.push_str(" UNIQUE");
+            }
+            if !column.one_of.is_empty() {
+                let _ =
+                    write!(sql, " CHECK ({} IN ('{}'))", column.name, column.one_of.join("', '"));
+            }
+            if let Some(target) = column.references {
+                let _ = write!(sql, " REFERENCES {target}");
+            }
+            sql.push_str(",\n");
+        }
+        if self.key.len() > 1 {
+            let names: Vec<&str> = self.key.iter().map(|at| self.columns[*at].name).collect();
+            let _ = writeln!(sql, "  PRIMARY KEY ({}),", names.join(", "));
+        }
+        for constraint in self.constraints {
+            let _ = writeln!(sql, "  {constraint},");
+        }
+        sql.truncate(sql.len() - 2);
+        sql.push_str(if self.without_rowid { "\n) STRICT, WITHOUT ROWID" } else { "\n) STRICT" });
+        sql
+    }
+
+    /// The table as `/v1/schema` tells it: columns with types and meanings, key, and the JSON Schema
+    /// of a row.
+    #[must_use]
+    pub fn describe(&self) -> JsonValue {
+        let columns: Vec<JsonValue> = self
+            .columns
+            .iter()
+            .map(|column| {
+                json!({
+                    "name": column.name,
+                    "type": column.kind.sql(),
+                    "nullable": column.nullable,
+                    "json": column.json,
+                    "description": column.doc,
+                })
+            })
+            .collect();
+        let key: Vec<&str> = self.key.iter().map(|at| self.columns[*at].name).collect();
+        json!({
+            "name": self.name,
+            "description": self.doc,
+            "columns": columns,
+            "key": key,
+            "row_schema": self.row_schema(),
+        })
+    }
+
+    /// The JSON Schema (2020-12) of one row as an object.
+    #[must_use]
+    pub fn row_schema(&self) -> JsonValue {
+        let mut properties = Map::new();
+        for column in self.columns {
+            let base = match column.kind {
+                Kind::Integer => "integer",
+                Kind::Real => "number",
+                Kind::Text => "string",
+                Kind::Blob => "object",
+            };
+            let mut schema = Map::new();
+            let kind = if column.nullable { json!([base, "null"]) } else { json!(base) };
+            schema.insert("type".to_owned(), kind);
+            schema.insert("description".to_owned(), column.doc.into());
+            if column.json {
+                schema.insert("contentMediaType".to_owned(), "application/json".into());
+            }
+            if !column.one_of.is_empty() {
+                schema.insert("enum".to_owned(), json!(column.one_of));
+            }
+            properties.insert(column.name.to_owned(), schema.into());
+        }
+        let names: Vec<&str> = self.columns.iter().map(|column| column.name).collect();
+        json!({
+            "type": "object",
+            "title": self.name,
+            "properties": properties,
+            "required": names,
+            "additionalProperties": false,
+        })
+    }
+}
+
+/// A struct that is one row of a table. Made by `#[table]`.
+pub trait Table: Serialize + Sized + Send + 'static {
+    /// The declaration.
+    const SPEC: &'static TableSpec;
+
+    /// The cells, in column order.
+    fn into_row(self) -> Vec<Value>;
+
+    /// The struct of a row.
+    ///
+    /// # Errors
+    /// [`WrongCell`] when the row is not of this table.
+    fn from_row(row: &[Value]) -> Result<Self, WrongCell>;
+}
+
+/// A cell that its column's Rust type cannot hold.
+#[derive(Debug, thiserror::Error)]
+#[error("expected {expected}, found {found:?}")]
+pub struct WrongCell {
+    /// The Rust type's word for what it takes.
+    pub expected: &'static str,
+    /// What was there.
+    pub found: Value,
+}
+
+/// A Rust type that can be a column.
+pub trait Cell: Sized {
+    /// Its storage class.
+    const KIND: Kind;
+    /// Whether NULL is one of its values.
+    const NULLABLE: bool = false;
+    /// Whether it is JSON text.
+    const JSON: bool = false;
+    /// The only texts it may hold; empty for any.
+    const ONE_OF: &'static [&'static str] = &[];
+
+    /// To a cell.
+    fn into_value(self) -> Value;
+
+    /// From a cell.
+    ///
+    /// # Errors
+    /// [`WrongCell`] when it is of another class.
+    fn from_value(value: &Value) -> Result<Self, WrongCell>;
+}
+
+macro_rules! cell {
+    ($type:ty, $kind:ident, $pattern:pat => $read:expr, $self:ident => $write:expr) => {
+        impl Cell for $type {
+            const KIND: Kind = Kind::$kind;
+
+            fn into_value($self) -> Value {
+                Value::$kind($write)
+            }
+
+            fn from_value(value: &Value) -> Result<Self, WrongCell> {
+                match value {
+                    $pattern => Ok($read),
+                    other => {
+                        Err(WrongCell { expected: stringify!($type), found: other.clone() })
+                    }
+                }
+            }
+        }
+    };
+}
+
+cell!(i64, Integer, Value::Integer(n) => *n, self => self);
+cell!(bool, Integer, Value::Integer(n @ (0 | 1)) => *n == 1, self => i64::from(self));
+cell!(f64, Real, Value::Real(x) => *x, self => self);
+cell!(String, Text, Value::Text(text) => text.clone(), self => self);
+cell!(Vec<u8>, Blob, Value::Blob(bytes) => bytes.clone(), self => self);
+cell!(Seq, Integer, Value::Integer(n) => Seq(*n), self => self.0);
+cell!(Micros, Integer, Value::Integer(n) => Micros(*n), self => self.0);
+
+impl<T: Cell> Cell for Option<T> {
+    const KIND: Kind = T::KIND;
+    const NULLABLE: bool = true;
+    const JSON: bool = T::JSON;
+    const ONE_OF: &'static [&'static str] = T::ONE_OF;
+
+    fn into_value(self) -> Value {
+        self.map_or(Value::Null, Cell::into_value)
+    }
+
+    fn from_value(value: &Value) -> Result<Self, WrongCell> {
+        match value {
+            Value::Null => Ok(None),
+            value => T::from_value(value).map(Some),
+        }
+    }
+}
+
+/// A column of canonical JSON text. In a row it travels as that text; build it from any JSON value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(transparent)]
+pub struct Json(String);
+
+impl Json {
+    /// The canonical text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The value.
+    #[must_use]
+    pub fn value(&self) -> JsonValue {
+        serde_json::from_str(&self.0).expect("a Json holds JSON text")
+    }
+}
+
+impl From<JsonValue> for Json {
+    fn from(value: JsonValue) -> Json {
+        Json(canonical::to_text(&value))
+    }
+}
+
+impl Cell for Json {
+    const KIND: Kind = Kind::Text;
+    const JSON: bool = true;
+
+    fn into_value(self) -> Value {
+        Value::Text(self.0)
+    }
+
+    fn from_value(value: &Value) -> Result<Json, WrongCell> {
+        String::from_value(value).map(Json)
+    }
+}
+
+/// A primary key in the arguments of a look-up: one cell, or a tuple of them.
+pub trait Key {
+    /// The cells, in key order.
+    fn cells(self) -> Vec<Value>;
+}
+
+impl Key for &str {
+    fn cells(self) -> Vec<Value> {
+        vec![self.into()]
+    }
+}
+
+impl Key for &String {
+    fn cells(self) -> Vec<Value> {
+        vec![self.as_str().into()]
+    }
+}
+
+impl Key for i64 {
+    fn cells(self) -> Vec<Value> {
+        vec![self.into()]
+    }
+}
+
+impl<A: Into<Value>, B: Into<Value>> Key for (A, B) {
+    fn cells(self) -> Vec<Value> {
+        vec![self.0.into(), self.1.into()]
+    }
+}

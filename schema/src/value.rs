@@ -1,0 +1,189 @@
+//! What one cell of a table holds, and how it travels as JSON.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::{Map, Number, Value as JsonValue};
+
+/// One cell: SQLite's five storage classes, no more.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// SQL NULL.
+    Null,
+    /// A 64-bit signed integer.
+    Integer(i64),
+    /// An IEEE 754 double; never NaN, which SQLite stores as NULL.
+    Real(f64),
+    /// UTF-8 text.
+    Text(String),
+    /// Bytes.
+    Blob(Vec<u8>),
+}
+
+/// One row, its cells in the order of its columns. Shared, because a row that changed is at once
+/// in the cache, in the undo image and in the deltas.
+pub type Row = Arc<[Value]>;
+
+/// A JSON value that is no cell: an array, or an object other than `{"$blob": …}` and `{"$real": …}`.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{0}")]
+pub struct NotACell(&'static str);
+
+impl Value {
+    /// The JSON form of the protocol: NULL → null, INTEGER → number, REAL → number with a fraction
+    /// or exponent, TEXT → string, BLOB → `{"$blob": base64}`. The two infinities, which JSON
+    /// numbers cannot say, are `{"$real": "Infinity"}` and `{"$real": "-Infinity"}`.
+    #[must_use]
+    pub fn to_json(&self) -> JsonValue {
+        match self {
+            Value::Null => JsonValue::Null,
+            Value::Integer(n) => JsonValue::from(*n),
+            Value::Real(x) => match Number::from_f64(*x) {
+                Some(number) => JsonValue::Number(number),
+                None => {
+                    let sign = if *x < 0.0 { "-Infinity" } else { "Infinity" };
+                    JsonValue::Object(Map::from_iter([("$real".to_owned(), sign.into())]))
+                }
+            },
+            Value::Text(text) => JsonValue::String(text.clone()),
+            Value::Blob(bytes) => {
+                let text = BASE64.encode(bytes).into();
+                JsonValue::Object(Map::from_iter([("$blob".to_owned(), text)]))
+            }
+        }
+    }
+
+    /// The inverse of [`Value::to_json`]; `true` and `false` are 1 and 0, as in SQLite.
+    ///
+    /// # Errors
+    /// [`NotACell`] for arrays, other objects, base64 that is none, and integers beyond 64 bits.
+    pub fn from_json(json: &JsonValue) -> Result<Value, NotACell> {
+        Ok(match json {
+            JsonValue::Null => Value::Null,
+            JsonValue::Bool(yes) => Value::Integer(i64::from(*yes)),
+            JsonValue::Number(number) => match (number.as_i64(), number.as_f64()) {
+                (Some(n), _) => Value::Integer(n),
+                (None, Some(x)) if !number.is_u64() => Value::Real(x),
+                _ => return Err(NotACell("an integer that does not fit 64 bits with sign")),
+            },
+            JsonValue::String(text) => Value::Text(text.clone()),
+            JsonValue::Array(_) => return Err(NotACell("an array")),
+            JsonValue::Object(object) => match (object.len(), object.iter().next()) {
+                (1, Some((key, JsonValue::String(text)))) if key == "$blob" => {
+                    let bytes = BASE64.decode(text);
+                    Value::Blob(bytes.map_err(|_| NotACell("a $blob that is not base64"))?)
+                }
+                (1, Some((key, JsonValue::String(text)))) if key == "$real" => {
+                    match text.as_str() {
+                        "Infinity" => Value::Real(f64::INFINITY),
+                        "-Infinity" => Value::Real(f64::NEG_INFINITY),
+                        _ => return Err(NotACell("a $real other than Infinity and -Infinity")),
+                    }
+                }
+                _ => return Err(NotACell("an object")),
+            },
+        })
+    }
+
+    /// Appends the JSON form to a text that is being built, without a tree in between: every row of
+    /// every delta and answer passes here.
+    pub fn write_json(&self, out: &mut Vec<u8>) {
+        let written = match self {
+            Value::Null => {
+                out.extend_from_slice(b"null");
+                return;
+            }
+            Value::Integer(n) => serde_json::to_writer(&mut *out, n),
+            Value::Text(text) => serde_json::to_writer(&mut *out, text),
+            Value::Real(x) if x.is_finite() => serde_json::to_writer(&mut *out, x),
+            Value::Real(_) | Value::Blob(_) => serde_json::to_writer(&mut *out, &self.to_json()),
+        };
+        written.expect("writing JSON into memory cannot fail");
+    }
+
+    /// How many bytes the cell holds, for bounds and accounting.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        match self {
+            Value::Null => 1,
+            Value::Integer(_) | Value::Real(_) => 8,
+            Value::Text(text) => text.len(),
+            Value::Blob(bytes) => bytes.len(),
+        }
+    }
+}
+
+/// Appends a row as a JSON array.
+pub fn write_row_json(row: &[Value], out: &mut Vec<u8>) {
+    out.push(b'[');
+    for (at, value) in row.iter().enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        value.write_json(out);
+    }
+    out.push(b']');
+}
+
+impl From<i64> for Value {
+    fn from(n: i64) -> Value {
+        Value::Integer(n)
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Value {
+        Value::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Value {
+        Value::Text(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cell_survives_json() {
+        let cells = [
+            Value::Null,
+            Value::Integer(i64::MIN),
+            Value::Integer(i64::MAX),
+            Value::Real(1.0),
+            Value::Real(-0.0),
+            Value::Real(1e300),
+            Value::Real(5e-324),
+            Value::Real(f64::INFINITY),
+            Value::Real(f64::NEG_INFINITY),
+            Value::Text("line\u{2028}\"\\\0é".to_owned()),
+            Value::Blob(vec![]),
+            Value::Blob(vec![0, 255, 10]),
+        ];
+        for cell in cells {
+            let mut text = Vec::new();
+            cell.write_json(&mut text);
+            let json: JsonValue = serde_json::from_slice(&text).expect("it is JSON");
+            assert_eq!(json, cell.to_json());
+            assert_eq!(Value::from_json(&json), Ok(cell));
+        }
+    }
+
+    #[test]
+    fn a_real_keeps_its_fraction() {
+        assert_eq!(Value::Real(1.0).to_json().to_string(), "1.0");
+        assert!(Value::Real(1e16).to_json().to_string().contains(['.', 'e']));
+    }
+
+    #[test]
+    fn what_is_no_cell_is_refused() {
+        for text in ["[1]", "{}", r#"{"$blob":"*"}"#, r#"{"$blob":1}"#, "18446744073709551615"] {
+            let json = serde_json::from_str(text).expect("it is JSON");
+            assert!(Value::from_json(&json).is_err(), "{text}");
+        }
+    }
+}
