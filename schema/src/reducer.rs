@@ -284,11 +284,24 @@ impl fmt::Debug for Definition {
     }
 }
 
+/// One step from a version of a module's tables to the next.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// The version it leads to.
+    pub to: u32,
+    /// The statements.
+    pub sql: &'static str,
+}
+
 /// Tables and reducers that belong together: one domain, one file.
 #[derive(Clone, Debug)]
 pub struct Module {
     /// The domain's name.
     pub name: &'static str,
+    /// The version of its tables, kept in the file; 1 at first.
+    pub version: u32,
+    /// How a file of an older version is brought to this one.
+    pub steps: Vec<Step>,
     /// Its tables.
     pub tables: Vec<&'static TableSpec>,
     /// Views over them: name and the SELECT.
@@ -301,7 +314,23 @@ impl Module {
     /// An empty module.
     #[must_use]
     pub fn new(name: &'static str) -> Module {
-        Module { name, tables: Vec::new(), views: Vec::new(), reducers: Vec::new() }
+        Module {
+            name,
+            version: 1,
+            steps: Vec::new(),
+            tables: Vec::new(),
+            views: Vec::new(),
+            reducers: Vec::new(),
+        }
+    }
+
+    /// At the version that this step leads to. Steps are given in order; together with the tables
+    /// of version 1 they must give the tables as declared.
+    #[must_use]
+    pub fn step(mut self, sql: &'static str) -> Module {
+        self.version += 1;
+        self.steps.push(Step { to: self.version, sql });
+        self
     }
 
     /// With a table.

@@ -1,0 +1,55 @@
+//! Between our cells and SQLite's.
+
+use std::sync::Arc;
+
+use abide_schema::{Row, Value};
+use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
+use rusqlite::{CachedStatement, Result, Statement};
+
+/// A cell on its way into a statement, not copied.
+struct Bound<'a>(&'a Value);
+
+impl ToSql for Bound<'_> {
+    fn to_sql(&self) -> Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(match self.0 {
+            Value::Null => ValueRef::Null,
+            Value::Integer(n) => ValueRef::Integer(*n),
+            Value::Real(x) => ValueRef::Real(*x),
+            Value::Text(text) => ValueRef::Text(text.as_bytes()),
+            Value::Blob(bytes) => ValueRef::Blob(bytes),
+        }))
+    }
+}
+
+/// Binds the first parameters of a statement.
+pub(crate) fn bind(statement: &mut CachedStatement<'_>, values: &[Value]) -> Result<()> {
+    for (at, value) in values.iter().enumerate() {
+        statement.raw_bind_parameter(at + 1, Bound(value))?;
+    }
+    Ok(())
+}
+
+/// Binds one parameter.
+pub(crate) fn bind_one(statement: &mut Statement<'_>, at: usize, value: &Value) -> Result<()> {
+    statement.raw_bind_parameter(at, Bound(value))
+}
+
+/// Reads a cell. Text that is not UTF-8 (SQLite does not check) comes as a blob, not as an error:
+/// it must be possible to look at it.
+pub(crate) fn read(cell: ValueRef<'_>) -> Value {
+    match cell {
+        ValueRef::Null => Value::Null,
+        ValueRef::Integer(n) => Value::Integer(n),
+        ValueRef::Real(x) => Value::Real(x),
+        ValueRef::Text(bytes) => match std::str::from_utf8(bytes) {
+            Ok(text) => Value::Text(text.to_owned()),
+            Err(_) => Value::Blob(bytes.to_owned()),
+        },
+        ValueRef::Blob(bytes) => Value::Blob(bytes.to_owned()),
+    }
+}
+
+/// Reads the first `width` cells of a result row.
+pub(crate) fn read_row(row: &rusqlite::Row<'_>, width: usize) -> Result<Row> {
+    (0..width).map(|at| row.get_ref(at).map(read)).collect::<Result<Arc<[Value]>>>()
+}

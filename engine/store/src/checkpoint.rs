@@ -1,0 +1,76 @@
+//! The WAL: making it durable, and moving it into the file.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use rusqlite::Connection;
+
+use crate::error::StoreError;
+use crate::open::beside;
+
+/// Makes commits durable: a handle on the WAL, synced by whoever owns it.
+#[derive(Debug)]
+pub struct WalSync {
+    file: File,
+}
+
+impl WalSync {
+    pub(crate) fn open(database: &Path) -> std::io::Result<WalSync> {
+        // Opened once and kept: the system reports a failed write-back once per open handle, and
+        // this one must not miss it. SQLite holds no lock on the WAL that closing could drop.
+        Ok(WalSync { file: File::open(beside(database, "-wal"))? })
+    }
+
+    /// Returns when every commit that was complete before the call is on the disk.
+    ///
+    /// # Errors
+    /// The system's. After one, nothing is known about what is on the disk: do not try again.
+    pub fn sync(&self) -> std::io::Result<()> {
+        self.file.sync_data()
+    }
+}
+
+/// Moves the WAL into the file, on a connection of its own, without stopping anybody.
+#[derive(Debug)]
+pub struct Checkpointer {
+    connection: Connection,
+    wal: PathBuf,
+}
+
+impl Checkpointer {
+    pub(crate) fn new(connection: Connection) -> Checkpointer {
+        let wal = beside(Path::new(connection.path().unwrap_or_default()), "-wal");
+        Checkpointer { connection, wal }
+    }
+
+    /// Bytes of the WAL file. It starts over from its beginning after a full checkpoint and does not
+    /// shrink, so this tells the high-water mark, not what is left to move.
+    #[must_use]
+    pub fn wal_bytes(&self) -> u64 {
+        std::fs::metadata(&self.wal).map_or(0, |file| file.len())
+    }
+
+    /// Moves what can be moved past no reader's back; `true` when all of it was.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn passive(&self) -> Result<bool, StoreError> {
+        self.checkpoint("PASSIVE")
+    }
+
+    /// Moves everything, waiting for readers, and empties the WAL file: for the end of a run.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn truncate(&self) -> Result<bool, StoreError> {
+        self.checkpoint("TRUNCATE")
+    }
+
+    fn checkpoint(&self, mode: &str) -> Result<bool, StoreError> {
+        let sql = format!("PRAGMA wal_checkpoint({mode})");
+        let (busy, in_wal, moved) = self.connection.query_row(&sql, [], |row| {
+            Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get::<_, i64>(2)?))
+        })?;
+        Ok(busy == 0 && in_wal == moved)
+    }
+}

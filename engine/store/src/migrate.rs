@@ -1,0 +1,111 @@
+//! Making and moving tables: each module has a version and the steps between versions; the newest
+//! declaration is the whole. A test of every module proves that the steps give the whole.
+
+use std::path::Path;
+
+use abide_schema::{Module, TableSpec};
+use rusqlite::{Connection, OptionalExtension as _, params};
+
+use crate::error::OpenError;
+use crate::open::{APPLICATION_ID, FORMAT_VERSION, Layout};
+use crate::system;
+
+/// Brings the tables of a file to what is declared, in one transaction.
+pub(crate) fn migrate(
+    connection: &mut Connection,
+    path: &Path,
+    layout: &Layout,
+) -> Result<(), OpenError> {
+    let store = |why: rusqlite::Error| OpenError::Store { path: path.to_owned(), why: why.into() };
+    let transaction = connection
+        .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
+        .map_err(store)?;
+    let found: i64 =
+        transaction.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(store)?;
+    if found == 0 {
+        create_tables(&transaction, &system::tables()).map_err(store)?;
+        let log_id = uuid::Uuid::new_v4().to_string();
+        set_meta(&transaction, "log_id", &log_id).map_err(store)?;
+        set_meta(&transaction, "change_log_floor", "0").map_err(store)?;
+        transaction.pragma_update(None, "application_id", APPLICATION_ID).map_err(store)?;
+        transaction.pragma_update(None, "user_version", FORMAT_VERSION).map_err(store)?;
+    }
+    for module in &layout.modules {
+        migrate_module(&transaction, path, module)?;
+    }
+    let declared = system::tables().into_iter().chain(layout.tables());
+    for table in declared {
+        if !is_as_declared(&transaction, table).map_err(store)? {
+            let table = table.name.to_owned();
+            return Err(OpenError::TableDiffers { path: path.to_owned(), table });
+        }
+    }
+    transaction.commit().map_err(store)
+}
+
+fn migrate_module(connection: &Connection, path: &Path, module: &Module) -> Result<(), OpenError> {
+    let store = |why: rusqlite::Error| OpenError::Store { path: path.to_owned(), why: why.into() };
+    let fact = format!("module.{}", module.name);
+    let found = meta(connection, &fact).map_err(store)?.and_then(|text| text.parse::<u32>().ok());
+    match found {
+        None => {
+            create_tables(connection, &module.tables).map_err(store)?;
+            for (name, select) in &module.views {
+                connection
+                    .execute_batch(&format!("CREATE VIEW {name} AS {select}"))
+                    .map_err(store)?;
+            }
+        }
+        Some(found) if found > module.version => {
+            return Err(OpenError::Newer {
+                path: path.to_owned(),
+                what: format!("module {}", module.name),
+                found: found.into(),
+                known: module.version.into(),
+            });
+        }
+        Some(found) => {
+            for step in module.steps.iter().filter(|step| step.to > found) {
+                connection.execute_batch(step.sql).map_err(store)?;
+            }
+        }
+    }
+    set_meta(connection, &fact, &module.version.to_string()).map_err(store)
+}
+
+fn create_tables(connection: &Connection, tables: &[&'static TableSpec]) -> rusqlite::Result<()> {
+    tables
+        .iter()
+        .flat_map(|table| table.ddl())
+        .try_for_each(|statement| connection.execute_batch(&statement))
+}
+
+/// Whether the file's own record of a table, its indexes and triggers is the declaration's, text for
+/// text. SQLite keeps the texts as they were given.
+fn is_as_declared(connection: &Connection, table: &TableSpec) -> rusqlite::Result<bool> {
+    let mut statement = connection.prepare_cached(
+        "SELECT sql FROM sqlite_schema WHERE tbl_name = ?1 AND sql IS NOT NULL ORDER BY sql",
+    )?;
+    let found = statement
+        .query_map([table.name], |row| row.get::<_, String>(0))?
+        .collect::<rusqlite::Result<Vec<_>>>()?;
+    let mut declared = table.ddl();
+    declared.sort();
+    Ok(found == declared)
+}
+
+/// A fact about the file.
+pub(crate) fn meta(connection: &Connection, name: &str) -> rusqlite::Result<Option<String>> {
+    connection
+        .prepare_cached("SELECT value FROM meta WHERE name = ?1")?
+        .query_row([name], |row| row.get(0))
+        .optional()
+}
+
+/// Sets a fact about the file.
+pub(crate) fn set_meta(connection: &Connection, name: &str, value: &str) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached("INSERT OR REPLACE INTO meta (name, value) VALUES (?1, ?2)")?
+        .execute(params![name, value])
+        .map(drop)
+}

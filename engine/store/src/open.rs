@@ -1,0 +1,279 @@
+//! Opening a file: whose it is, who else has it, what is in it, and how SQLite is set up.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::path::{Path, PathBuf};
+
+use abide_schema::{Module, TableSpec};
+use rusqlite::{Connection, OpenFlags};
+
+use crate::checkpoint::{Checkpointer, WalSync};
+use crate::error::{OpenError, StoreError};
+use crate::migrate;
+use crate::reader::Reader;
+use crate::system;
+use crate::writer::Writer;
+
+/// "ABID" in ASCII, in the file's header: how `file` and we know one of ours.
+pub const APPLICATION_ID: i32 = 0x4142_4944;
+
+/// The version of the engine's own tables and encodings, in the header's `user_version`.
+pub const FORMAT_VERSION: i64 = 1;
+
+/// The tables that a file is to hold.
+#[derive(Clone, Debug, Default)]
+pub struct Layout {
+    /// Who declares them.
+    pub modules: Vec<Module>,
+}
+
+impl Layout {
+    /// The modules' tables, in order.
+    pub fn tables(&self) -> impl Iterator<Item = &'static TableSpec> {
+        self.modules.iter().flat_map(|module| module.tables.iter().copied())
+    }
+
+    /// The tables that may be queried live: the modules' and the log.
+    #[must_use]
+    pub fn live_tables(&self) -> Vec<&'static TableSpec> {
+        use abide_schema::Table as _;
+        self.tables().chain([system::EventRow::SPEC]).collect()
+    }
+
+    /// The modules' views: name and SELECT.
+    #[must_use]
+    pub fn views(&self) -> Vec<(&'static str, &'static str)> {
+        self.modules.iter().flat_map(|module| module.views.iter().copied()).collect()
+    }
+}
+
+/// How SQLite is set up. The defaults are measured; the bench changes them to measure.
+#[derive(Clone, Debug)]
+pub struct Tuning {
+    /// Bytes of a page, for new files.
+    pub page_bytes: u32,
+    /// Bytes of page cache of the writer.
+    pub writer_cache_bytes: u32,
+    /// Bytes of page cache of each reader.
+    pub reader_cache_bytes: u32,
+    /// How long a statement waits for another process's lock, in milliseconds.
+    pub busy_ms: u32,
+}
+
+impl Default for Tuning {
+    fn default() -> Tuning {
+        Tuning {
+            page_bytes: 4096,
+            writer_cache_bytes: 64 << 20,
+            reader_cache_bytes: 8 << 20,
+            busy_ms: 5_000,
+        }
+    }
+}
+
+/// One open file. Nobody else can open it for writing while this lives.
+#[derive(Debug)]
+pub struct Store {
+    path: PathBuf,
+    layout: Layout,
+    tuning: Tuning,
+    log_id: String,
+    /// Held open and locked; the lock goes when the process does, however it does.
+    _lock: File,
+}
+
+impl Store {
+    /// Opens a file, making it where there is none, and brings its tables up to date.
+    ///
+    /// # Errors
+    /// [`OpenError`]. A file that is not ours is left as it is.
+    pub fn open(path: &Path, layout: Layout, tuning: Tuning) -> Result<Store, OpenError> {
+        let lock = lock(path)?;
+        if let Err(error) = identify(path) {
+            // Leave nothing beside a file that is not ours.
+            let _ = std::fs::remove_file(beside(path, "-lock"));
+            return Err(error);
+        }
+        let mut connection =
+            connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)
+                .map_err(|why| broken(path, why))?;
+        if connection.is_readonly("main").map_err(|why| broken(path, why.into()))? {
+            return Err(OpenError::ReadOnly(path.to_owned()));
+        }
+        set_up_file(&connection, &tuning).map_err(|why| broken(path, why))?;
+        migrate::migrate(&mut connection, path, &layout)?;
+        let log_id =
+            migrate::meta(&connection, "log_id").map_err(|why| broken(path, why.into()))?;
+        let log_id = log_id.ok_or_else(|| OpenError::NotOurs(path.to_owned()))?;
+        Ok(Store { path: path.to_owned(), layout, tuning, log_id, _lock: lock })
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What it holds.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The log's own id, from which its genesis hash is made.
+    #[must_use]
+    pub fn log_id(&self) -> &str {
+        &self.log_id
+    }
+
+    /// The connection that writes. There must be no second one.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn writer(&self) -> Result<Writer, StoreError> {
+        let connection = connect(&self.path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        set_up(&connection, &self.tuning, self.tuning.writer_cache_bytes)?;
+        // NORMAL: commits do not sync (the sync thread does), checkpoints do. Never OFF: a
+        // checkpoint that does not sync can destroy what was acknowledged.
+        connection.pragma_update(None, "synchronous", "NORMAL")?;
+        // Checkpoints run on their own connection.
+        connection.pragma_update(None, "wal_autocheckpoint", 0)?;
+        connection.pragma_update(None, "foreign_keys", true)?;
+        Writer::new(connection, &self.layout)
+    }
+
+    /// A connection that only reads.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn reader(&self) -> Result<Reader, StoreError> {
+        let connection = connect(&self.path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+        set_up(&connection, &self.tuning, self.tuning.reader_cache_bytes)?;
+        Reader::new(connection)
+    }
+
+    /// The connection that moves the WAL into the file.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn checkpointer(&self) -> Result<Checkpointer, StoreError> {
+        let connection = connect(&self.path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        set_up(&connection, &self.tuning, 1 << 20)?;
+        connection.pragma_update(None, "synchronous", "NORMAL")?;
+        Ok(Checkpointer::new(connection))
+    }
+
+    /// The handle that makes commits durable. The WAL must exist: open the writer first.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn wal_sync(&self) -> std::io::Result<WalSync> {
+        WalSync::open(&self.path)
+    }
+}
+
+/// Opens a file of ours for looking at, next to whoever else has it.
+pub(crate) fn open_read_only(path: &Path) -> Result<Connection, OpenError> {
+    if !path.exists() {
+        return Err(OpenError::Missing(path.to_owned()));
+    }
+    let connection =
+        connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(|why| broken(path, why))?;
+    check_versions(&connection, path)?;
+    Ok(connection)
+}
+
+fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, StoreError> {
+    let connection = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    connection.set_prepared_statement_cache_capacity(512);
+    Ok(connection)
+}
+
+fn broken(path: &Path, why: StoreError) -> OpenError {
+    use rusqlite::ErrorCode::{NotADatabase, ReadOnly};
+    let path = path.to_owned();
+    match why {
+        StoreError::Broken(why) if why.sqlite_error_code() == Some(NotADatabase) => {
+            OpenError::NotADatabase(path)
+        }
+        StoreError::Broken(why) if why.sqlite_error_code() == Some(ReadOnly) => {
+            OpenError::ReadOnly(path)
+        }
+        why => OpenError::Store { path, why },
+    }
+}
+
+/// Looks whose file it is through a connection that cannot write, so that nothing of somebody
+/// else's is touched. (Not by reading the bytes: closing a handle of our own would drop the locks
+/// that SQLite holds on the file for this process.)
+fn identify(path: &Path) -> Result<(), OpenError> {
+    if !path.exists() {
+        return Ok(());
+    }
+    open_read_only(path).map(drop)
+}
+
+fn check_versions(connection: &Connection, path: &Path) -> Result<(), OpenError> {
+    let number = |pragma: &str| {
+        connection
+            .pragma_query_value(None, pragma, |row| row.get::<_, i64>(0))
+            .map_err(|why| broken(path, why.into()))
+    };
+    let (application_id, found) = (number("application_id")?, number("user_version")?);
+    let is_new = application_id == 0 && found == 0 && number("schema_version")? == 0;
+    if is_new {
+        return Ok(());
+    }
+    if application_id != i64::from(APPLICATION_ID) {
+        return Err(OpenError::NotOurs(path.to_owned()));
+    }
+    if found > FORMAT_VERSION {
+        let what = "its format".to_owned();
+        return Err(OpenError::Newer { path: path.to_owned(), what, found, known: FORMAT_VERSION });
+    }
+    Ok(())
+}
+
+/// Takes the file for this process. A file of its own beside the database: SQLite's locks on the
+/// database itself are per process and would be lost with any handle that we close.
+fn lock(path: &Path) -> Result<File, OpenError> {
+    let file =
+        OpenOptions::new().create(true).truncate(false).write(true).open(beside(path, "-lock"));
+    let file = file.map_err(|why| match why.kind() {
+        std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
+            OpenError::ReadOnly(path.to_owned())
+        }
+        _ => OpenError::Io { path: path.to_owned(), why },
+    })?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(OpenError::InUse(path.to_owned())),
+        Err(TryLockError::Error(why)) => Err(OpenError::Io { path: path.to_owned(), why }),
+    }
+}
+
+/// The path of a companion file: `abide.db-wal` and the like.
+pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+fn set_up_file(connection: &Connection, tuning: &Tuning) -> Result<(), StoreError> {
+    connection.busy_timeout(std::time::Duration::from_millis(tuning.busy_ms.into()))?;
+    // Only heeded while the file is empty.
+    connection.pragma_update(None, "page_size", tuning.page_bytes)?;
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    Ok(())
+}
+
+fn set_up(connection: &Connection, tuning: &Tuning, cache_bytes: u32) -> Result<(), StoreError> {
+    connection.busy_timeout(std::time::Duration::from_millis(tuning.busy_ms.into()))?;
+    // Negative: in KiB, whatever the page size.
+    connection.pragma_update(None, "cache_size", -i64::from(cache_bytes / 1024))?;
+    // The delta tables of live queries are temporary; they must never touch a disk.
+    connection.pragma_update(None, "temp_store", "MEMORY")?;
+    // A file may come from anywhere: its schema may not call functions with side effects.
+    connection.pragma_update(None, "trusted_schema", false)?;
+    Ok(())
+}

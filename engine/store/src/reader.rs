@@ -1,0 +1,297 @@
+//! A connection that only reads: snapshots at a seq, queries that strangers wrote, and the undo
+//! images from which resume is made.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use abide_schema::{Code, Refusal, Row, Seq, TableSpec, Value};
+use rusqlite::hooks::{AuthAction, Authorization};
+use rusqlite::{CachedStatement, Connection, OptionalExtension as _};
+
+use crate::cell;
+use crate::change_log::{self, Image};
+use crate::error::StoreError;
+use crate::migrate;
+use crate::writer;
+
+/// Virtual-machine steps of SQLite between two looks at the clock: about a tenth of a millisecond.
+const STEPS_BETWEEN_LOOKS: i32 = 10_000;
+
+/// Finds the value of a parameter: its name with the sigil (`None` for a bare `?`), its number.
+pub type Bind<'a> = dyn FnMut(Option<&str>, usize) -> Result<Value, Refusal> + 'a;
+
+/// What a query may cost.
+#[derive(Clone, Copy, Debug)]
+pub struct QueryLimits {
+    /// Rows of its result.
+    pub rows: usize,
+    /// Bytes of its result.
+    pub bytes: usize,
+    /// How long it may run.
+    pub time: Duration,
+}
+
+/// The result of a query.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rows {
+    /// Column names.
+    pub columns: Vec<String>,
+    /// Rows.
+    pub rows: Vec<Row>,
+}
+
+/// A connection that only reads.
+#[derive(Debug)]
+pub struct Reader {
+    connection: Connection,
+    /// While set, the authorizer lets nothing but reading through.
+    guarded: Arc<AtomicBool>,
+    deadline: Deadline,
+}
+
+impl Reader {
+    pub(crate) fn new(mut connection: Connection) -> Result<Reader, StoreError> {
+        let deadline = Deadline::install(&mut connection)?;
+        let guarded = Arc::new(AtomicBool::new(false));
+        let in_force = Arc::clone(&guarded);
+        connection.authorizer(Some(move |context: rusqlite::hooks::AuthContext<'_>| {
+            let reads = matches!(
+                context.action,
+                AuthAction::Select
+                    | AuthAction::Read { .. }
+                    | AuthAction::Function { .. }
+                    | AuthAction::Recursive
+            );
+            if reads || !in_force.load(Ordering::Relaxed) {
+                Authorization::Allow
+            } else {
+                Authorization::Deny
+            }
+        }))?;
+        Ok(Reader { connection, guarded, deadline })
+    }
+
+    /// Runs set-up statements: temporary tables and the like.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn set_up(&self, statements: &[String]) -> Result<(), StoreError> {
+        statements.iter().try_for_each(|sql| Ok(self.connection.execute_batch(sql)?))
+    }
+
+    /// The state as of now, held still until the snapshot is dropped.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn snapshot(&mut self) -> Result<Snapshot<'_>, StoreError> {
+        self.connection.prepare_cached("BEGIN")?.execute([])?;
+        let mut snapshot = Snapshot { reader: self, seq: Seq::ZERO };
+        let sql = "SELECT seq FROM events ORDER BY seq DESC LIMIT 1";
+        let mut statement = snapshot.reader.connection.prepare_cached(sql)?;
+        let seq = statement.query_row([], |row| row.get(0)).optional()?;
+        drop(statement);
+        snapshot.seq = Seq(seq.unwrap_or(0));
+        Ok(snapshot)
+    }
+}
+
+/// A state that does not move. While it lives, the WAL cannot start over: be quick.
+#[derive(Debug)]
+pub struct Snapshot<'a> {
+    reader: &'a Reader,
+    seq: Seq,
+}
+
+impl Snapshot<'_> {
+    /// The last event of this state.
+    #[must_use]
+    pub fn seq(&self) -> Seq {
+        self.seq
+    }
+
+    /// Runs one statement that a stranger wrote: it can read and nothing else.
+    ///
+    /// # Errors
+    /// A [`Refusal`] for the caller.
+    pub fn query(
+        &self,
+        sql: &str,
+        bind: &mut Bind<'_>,
+        limits: QueryLimits,
+    ) -> Result<Rows, Refusal> {
+        let refuse = |error: StoreError| error.to_refusal();
+        let mut statement = self.prepare_guarded(sql)?;
+        if !statement.readonly() {
+            let hint = "to change something, call a reducer";
+            return Err(Refusal::new(Code::BadSql, "the statement writes").hint(hint));
+        }
+        if statement.column_count() == 0 {
+            return Err(Refusal::new(Code::BadSql, "the statement is not a query")
+                .hint("one SELECT, VALUES or WITH"));
+        }
+        for at in 1..=statement.parameter_count() {
+            let value = bind(statement.parameter_name(at), at)?;
+            cell::bind_one(&mut statement, at, &value).map_err(|error| refuse(error.into()))?;
+        }
+        self.collect(statement, limits)
+    }
+
+    fn prepare_guarded(&self, sql: &str) -> Result<CachedStatement<'_>, Refusal> {
+        self.reader.guarded.store(true, Ordering::Relaxed);
+        let statement = self.reader.connection.prepare_cached(sql);
+        self.reader.guarded.store(false, Ordering::Relaxed);
+        statement.map_err(|error| match StoreError::from(error) {
+            StoreError::Sql { message, .. } if message == "not authorized" => {
+                Refusal::new(Code::BadSql, "the statement does more than read")
+                    .hint("one SELECT, VALUES or WITH; to change something, call a reducer")
+            }
+            error => error.to_refusal(),
+        })
+    }
+
+    fn collect(
+        &self,
+        mut statement: CachedStatement<'_>,
+        limits: QueryLimits,
+    ) -> Result<Rows, Refusal> {
+        let _running = self.reader.deadline.start(limits.time);
+        let refuse = |error: rusqlite::Error| match StoreError::from(error) {
+            StoreError::Limit(_) => {
+                let ms = limits.time.as_millis();
+                Refusal::new(Code::LimitExceeded, format!("the query ran longer than {ms} ms"))
+                    .hint("an index may help, or a narrower WHERE")
+            }
+            error => error.to_refusal(),
+        };
+        let columns: Vec<String> = statement.column_names().map(str::to_owned).collect();
+        let (mut found, mut bytes) = (Vec::new(), 0);
+        let mut rows = statement.raw_query();
+        while let Some(row) = rows.next().map_err(refuse)? {
+            let row = cell::read_row(row, columns.len()).map_err(refuse)?;
+            bytes += row.iter().map(Value::size).sum::<usize>();
+            found.push(row);
+            if found.len() > limits.rows || bytes > limits.bytes {
+                let (rows, bytes) = (limits.rows, limits.bytes);
+                let detail = format!("the result is over {rows} rows or {bytes} bytes");
+                return Err(Refusal::new(Code::LimitExceeded, detail)
+                    .hint("ask for a part of it with LIMIT or a narrower WHERE"));
+            }
+        }
+        Ok(Rows { columns, rows: found })
+    }
+
+    /// The row of a primary key.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn get(&self, table: &TableSpec, key: &[Value]) -> Result<Option<Row>, StoreError> {
+        let terms: Vec<String> = (table.key.iter().enumerate())
+            .map(|(nth, at)| format!("{} = ?{}", table.columns[*at].name, nth + 1))
+            .collect();
+        let sql = format!("SELECT * FROM main.{} WHERE {}", table.name, terms.join(" AND "));
+        let mut found = None;
+        self.run(&sql, key, &mut |row| found = Some(row.into()))?;
+        Ok(found)
+    }
+
+    /// From where on the change log is whole: one can resume from this seq or a later one.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn change_log_floor(&self) -> Result<Seq, StoreError> {
+        let floor = migrate::meta(&self.reader.connection, "change_log_floor")?;
+        Ok(Seq(floor.and_then(|text| text.parse().ok()).unwrap_or(0)))
+    }
+
+    /// What each commit after `from` did to a table, oldest first; `None` where there is more than
+    /// `limit`.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn images(
+        &self,
+        table: &TableSpec,
+        from: Seq,
+        limit: usize,
+    ) -> Result<Option<Vec<Image>>, StoreError> {
+        let mut statement = self.reader.connection.prepare_cached(
+            "SELECT images FROM main.change_log WHERE table_name = ?1 AND seq > ?2 ORDER BY seq",
+        )?;
+        let mut rows = statement.query((table.name, from.0))?;
+        let mut images = Vec::new();
+        while let Some(row) = rows.next()? {
+            let bytes = row.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?;
+            let decoded = change_log::decode(table, bytes).map_err(|damaged| {
+                let why = Box::new(damaged);
+                rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Blob, why)
+            })?;
+            images.extend(decoded);
+            if images.len() > limit {
+                return Ok(None);
+            }
+        }
+        Ok(Some(images))
+    }
+
+    /// Runs any statement of our own, handing each result row over.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn run(
+        &self,
+        sql: &str,
+        params: &[Value],
+        each: &mut dyn FnMut(&[Value]),
+    ) -> Result<(), StoreError> {
+        writer::run(&self.reader.connection, sql, params, each)
+    }
+}
+
+impl Drop for Snapshot<'_> {
+    fn drop(&mut self) {
+        // Temporary tables may have been written; nothing of a snapshot is kept.
+        if let Err(error) = self.reader.connection.execute_batch("ROLLBACK") {
+            tracing::warn!(%error, "a read transaction did not end cleanly");
+        }
+    }
+}
+
+/// When what runs on a connection is to be interrupted. The handler is set once; this is what it
+/// looks at.
+#[derive(Clone, Debug)]
+struct Deadline {
+    epoch: Instant,
+    /// Microseconds after the epoch; `u64::MAX` for never.
+    at_us: Arc<AtomicU64>,
+}
+
+impl Deadline {
+    fn install(connection: &mut Connection) -> rusqlite::Result<Deadline> {
+        let deadline =
+            Deadline { epoch: Instant::now(), at_us: Arc::new(AtomicU64::new(u64::MAX)) };
+        let looked_at = deadline.clone();
+        connection.progress_handler(STEPS_BETWEEN_LOOKS, Some(move || looked_at.has_passed()))?;
+        Ok(deadline)
+    }
+
+    fn has_passed(&self) -> bool {
+        let at_us = self.at_us.load(Ordering::Relaxed);
+        at_us != u64::MAX && self.epoch.elapsed().as_micros() >= u128::from(at_us)
+    }
+
+    /// Sets it, until the guard is dropped.
+    fn start(&self, time: Duration) -> Running<'_> {
+        let at = self.epoch.elapsed() + time;
+        self.at_us.store(u64::try_from(at.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        Running(self)
+    }
+}
+
+struct Running<'a>(&'a Deadline);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.at_us.store(u64::MAX, Ordering::Relaxed);
+    }
+}

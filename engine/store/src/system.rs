@@ -1,0 +1,130 @@
+//! The engine's own tables, declared like any other.
+
+use abide_schema::{Micros, Seq, TableSpec, Value, event::Event, table};
+
+/// The append-only log: one row for every call that did something, chained by hash.
+#[table(
+    name = "events",
+    index(session_id, where = "session_id IS NOT NULL"),
+    trigger = "CREATE TRIGGER events_no_update BEFORE UPDATE ON events
+BEGIN SELECT RAISE(ABORT, 'denied: the log is append-only'); END",
+    trigger = "CREATE TRIGGER events_no_delete BEFORE DELETE ON events
+BEGIN SELECT RAISE(ABORT, 'denied: the log is append-only'); END"
+)]
+pub struct EventRow {
+    /// Its place: 1, 2, 3 … with no gap.
+    #[column(key)]
+    pub seq: Seq,
+    /// When the call ran.
+    pub at: Micros,
+    /// The session it was about.
+    pub session_id: Option<String>,
+    /// The rule that ran.
+    pub reducer: String,
+    /// Who called.
+    pub caller: String,
+    /// The caller's own name for the call.
+    pub request_id: Option<String>,
+    /// The arguments, canonical JSON.
+    pub arguments: abide_schema::Json,
+    /// The result, as it was answered.
+    pub outcome: abide_schema::Json,
+    /// The hash of the event before.
+    pub prev_hash: Vec<u8>,
+    /// The hash of this event.
+    pub hash: Vec<u8>,
+}
+
+/// Which events a request id stands for, so that a retry is answered and not run.
+#[table(name = "request_ids", without_rowid)]
+pub struct RequestIdRow {
+    /// Whose id it is: callers cannot meet in each other's.
+    #[column(key)]
+    pub caller: String,
+    /// The id.
+    #[column(key)]
+    pub request_id: String,
+    /// SHA-256 over what was asked, so that another request under the same id is told apart.
+    pub fingerprint: Vec<u8>,
+    /// The seq that answered each call, in order, as a JSON array.
+    pub seqs: abide_schema::Json,
+}
+
+/// What a commit overwrote in one table: the undo images from which resume and time travel are made.
+#[table(name = "change_log", without_rowid)]
+pub struct ChangeLogRow {
+    /// The table that changed.
+    #[column(key)]
+    pub table_name: String,
+    /// The last event of the commit.
+    #[column(key)]
+    pub seq: Seq,
+    /// The last event before the commit.
+    pub from_seq: Seq,
+    /// The old images, see `abide_store::change_log`.
+    pub images: Vec<u8>,
+}
+
+/// Facts about the file.
+#[table(name = "meta", without_rowid)]
+pub(crate) struct MetaRow {
+    /// The fact's name: `log_id`, `change_log_floor`, `module.<name>`.
+    #[column(key)]
+    pub(crate) name: String,
+    /// Its value.
+    pub(crate) value: String,
+}
+
+/// The engine's tables, in the order they are made.
+pub(crate) fn tables() -> [&'static TableSpec; 4] {
+    use abide_schema::Table as _;
+    [EventRow::SPEC, RequestIdRow::SPEC, ChangeLogRow::SPEC, MetaRow::SPEC]
+}
+
+/// An event as its row.
+pub(crate) fn event_cells(event: &Event) -> [Value; 10] {
+    let text = |text: &Option<String>| text.clone().map_or(Value::Null, Value::Text);
+    [
+        Value::Integer(event.seq.0),
+        Value::Integer(event.at.0),
+        text(&event.session_id),
+        Value::Text(event.reducer.clone()),
+        Value::Text(event.caller.clone()),
+        text(&event.request_id),
+        Value::Text(event.arguments.clone()),
+        Value::Text(event.outcome.clone()),
+        Value::Blob(event.prev_hash.to_vec()),
+        Value::Blob(event.hash.to_vec()),
+    ]
+}
+
+/// The event of a row; `None` where the row is not one that we would write.
+pub(crate) fn event_of(cells: &[Value]) -> Option<Event> {
+    let [seq, at, session_id, reducer, caller, request_id, arguments, outcome, prev_hash, hash] =
+        cells
+    else {
+        return None;
+    };
+    let integer = |cell: &Value| if let Value::Integer(n) = cell { Some(*n) } else { None };
+    let text = |cell: &Value| if let Value::Text(text) = cell { Some(text.clone()) } else { None };
+    let optional = |cell: &Value| match cell {
+        Value::Null => Some(None),
+        cell => text(cell).map(Some),
+    };
+    let bytes = |cell: &Value| match cell {
+        Value::Blob(bytes) => bytes.as_slice().try_into().ok(),
+        _ => None,
+    };
+    Some(Event {
+        seq: Seq(integer(seq)?),
+        at: Micros(integer(at)?),
+        session_id: optional(session_id)?,
+        reducer: text(reducer)?,
+        caller: text(caller)?,
+        request_id: optional(request_id)?,
+        arguments: text(arguments)?,
+        outcome: text(outcome)?,
+        prev_hash: bytes(prev_hash)?,
+        hash: bytes(hash)?,
+    })
+}

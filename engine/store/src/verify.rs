@@ -1,0 +1,137 @@
+//! Checking a file without trusting it: is it sound SQLite, is the chain whole, does any row speak of
+//! an event that is not there.
+
+use std::path::Path;
+
+use abide_log::{Chain, ChainBreak};
+use abide_schema::event::Hash;
+use abide_schema::{Code, Refusal, Seq};
+use rusqlite::Connection;
+
+use crate::cell;
+use crate::error::{OpenError, StoreError};
+use crate::migrate;
+use crate::open::open_read_only;
+use crate::system::event_of;
+
+/// What a sound file was found to hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verified {
+    /// How many events, which is also the last seq.
+    pub events: Seq,
+    /// The hash of the last one: who keeps it can tell later whether anything up to it was changed.
+    pub hash: Hash,
+}
+
+/// Why a file cannot be believed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VerifyError {
+    /// It cannot be opened at all.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The chain breaks.
+    #[error(transparent)]
+    Chain(#[from] ChainBreak),
+    /// An event is not one that Abide writes.
+    #[error("event {seq}: it cannot be read")]
+    Unreadable {
+        /// The event.
+        seq: Seq,
+        /// What SQLite says, if it is SQLite that cannot read it.
+        #[source]
+        why: Option<StoreError>,
+    },
+    /// A row was last written by an event that the log does not hold: the log's end is missing.
+    #[error("event {seq}: missing, but a row of {table} was written by it")]
+    LostTail {
+        /// The event that the row names.
+        seq: Seq,
+        /// The row's table.
+        table: String,
+    },
+    /// The log is sound, but SQLite finds the file damaged elsewhere.
+    #[error("the file is damaged: {0}")]
+    Damaged(String),
+}
+
+impl VerifyError {
+    /// As a person at a terminal is told.
+    #[must_use]
+    pub fn to_refusal(&self) -> Refusal {
+        match self {
+            VerifyError::Open(error) => error.to_refusal(),
+            VerifyError::Unreadable { why: Some(why), .. } => {
+                Refusal::new(Code::Conflict, format!("{self}: {why}"))
+            }
+            _ => Refusal::new(Code::Conflict, self.to_string())
+                .hint("the file is not what Abide wrote; go back to a backup that verifies"),
+        }
+    }
+}
+
+/// Walks the whole log of a file, and looks over the rest of it.
+///
+/// # Errors
+/// [`VerifyError`], with the seq of the first event that cannot be believed.
+pub fn verify_file(path: &Path, progress: &mut dyn FnMut(Seq)) -> Result<Verified, VerifyError> {
+    let connection = open_read_only(path)?;
+    let store = |why: rusqlite::Error| OpenError::Store { path: path.to_owned(), why: why.into() };
+    // One state throughout, also while a server writes.
+    connection.execute_batch("BEGIN").map_err(store)?;
+    let log_id = migrate::meta(&connection, "log_id").map_err(store)?;
+    let log_id = log_id.ok_or_else(|| OpenError::NotOurs(path.to_owned()))?;
+    let chain = walk(&connection, Chain::start(&log_id), progress)?;
+    check_tail(&connection, &chain)?;
+    check_soundness(&connection)?;
+    Ok(Verified { events: chain.seq, hash: chain.hash })
+}
+
+fn walk(
+    connection: &Connection,
+    mut chain: Chain,
+    progress: &mut dyn FnMut(Seq),
+) -> Result<Chain, VerifyError> {
+    let unreadable = |seq: Seq| {
+        move |why: rusqlite::Error| VerifyError::Unreadable { seq, why: Some(why.into()) }
+    };
+    let mut statement = connection
+        .prepare("SELECT * FROM events NOT INDEXED ORDER BY seq")
+        .map_err(unreadable(Seq(1)))?;
+    let mut rows = statement.raw_query();
+    loop {
+        let seq = chain.seq.next();
+        let Some(row) = rows.next().map_err(unreadable(seq))? else {
+            return Ok(chain);
+        };
+        let cells = cell::read_row(row, 10).map_err(unreadable(seq))?;
+        let event = event_of(&cells).ok_or(VerifyError::Unreadable { seq, why: None })?;
+        chain.check(&event)?;
+        progress(chain.seq);
+    }
+}
+
+/// A chain cannot tell that its own end was cut off, but the rows can.
+fn check_tail(connection: &Connection, chain: &Chain) -> Result<(), VerifyError> {
+    let damaged = |error: rusqlite::Error| VerifyError::Damaged(error.to_string());
+    let tables = "SELECT m.name FROM sqlite_schema m, pragma_table_info(m.name) c
+        WHERE m.type = 'table' AND c.name = 'seq' AND m.name <> 'events'";
+    let mut statement = connection.prepare(tables).map_err(damaged)?;
+    let names = statement.query_map([], |row| row.get::<_, String>(0)).map_err(damaged)?;
+    for table in names.collect::<rusqlite::Result<Vec<_>>>().map_err(damaged)? {
+        let sql = format!("SELECT max(seq) FROM \"{}\"", table.replace('"', "\"\""));
+        let last: Option<i64> =
+            connection.query_row(&sql, [], |row| row.get(0)).map_err(damaged)?;
+        if let Some(last) = last.filter(|last| *last > chain.seq.0) {
+            return Err(VerifyError::LostTail { seq: Seq(last), table });
+        }
+    }
+    Ok(())
+}
+
+fn check_soundness(connection: &Connection) -> Result<(), VerifyError> {
+    let damaged = |error: rusqlite::Error| VerifyError::Damaged(error.to_string());
+    let found: String =
+        connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(damaged)?;
+    if found == "ok" { Ok(()) } else { Err(VerifyError::Damaged(found)) }
+}

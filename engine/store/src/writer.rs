@@ -1,0 +1,323 @@
+//! The connection that writes: rows, events and undo images, inside transactions of its caller.
+
+use std::collections::HashMap;
+
+use abide_schema::event::{Event, Hash};
+use abide_schema::{Micros, Row, Seq, Table as _, TableSpec, Value};
+use rusqlite::{Connection, OptionalExtension as _};
+
+use crate::cell;
+use crate::error::StoreError;
+use crate::migrate;
+use crate::open::Layout;
+use crate::system::{self, RequestIdRow, event_cells, event_of};
+
+/// The statements of one table, written once.
+#[derive(Debug)]
+struct TableSql {
+    get: String,
+    insert: String,
+    update: String,
+    delete: String,
+}
+
+impl TableSql {
+    fn new(table: &TableSpec) -> TableSql {
+        let name = table.name;
+        let columns: Vec<&str> = table.columns.iter().map(|column| column.name).collect();
+        let marks: Vec<String> = (1..=columns.len()).map(|at| format!("?{at}")).collect();
+        let set: Vec<String> = (0..columns.len())
+            .filter(|at| !table.key.contains(at))
+            .map(|at| format!("{} = ?{}", columns[at], at + 1))
+            .collect();
+        // In `update` a key cell stands at its column's place, in the others at its place in the key.
+        let matches = |place: &dyn Fn(usize, usize) -> usize| {
+            let terms = table.key.iter().enumerate();
+            let terms =
+                terms.map(|(nth, at)| format!("{} = ?{}", columns[*at], place(nth, *at) + 1));
+            terms.collect::<Vec<_>>().join(" AND ")
+        };
+        let by_key = matches(&|nth, _| nth);
+        let by_column = matches(&|_, at| at);
+        let (all, marks, set) = (columns.join(", "), marks.join(", "), set.join(", "));
+        TableSql {
+            get: format!("SELECT {all} FROM {name} WHERE {by_key}"),
+            insert: format!("INSERT INTO {name} ({all}) VALUES ({marks})"),
+            update: format!("UPDATE {name} SET {set} WHERE {by_column}"),
+            delete: format!("DELETE FROM {name} WHERE {by_key}"),
+        }
+    }
+}
+
+/// Where a log ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// The last event; 0 where there is none.
+    pub seq: Seq,
+    /// Its time.
+    pub at: Micros,
+    /// Its hash; `None` where there is no event.
+    pub hash: Option<Hash>,
+}
+
+/// The connection that writes. It does not know what a commit means to anybody.
+#[derive(Debug)]
+pub struct Writer {
+    connection: Connection,
+    tables: HashMap<&'static str, TableSql>,
+}
+
+impl Writer {
+    pub(crate) fn new(connection: Connection, layout: &Layout) -> Result<Writer, StoreError> {
+        let tables = system::tables().into_iter().chain(layout.tables());
+        let tables = tables.map(|table| (table.name, TableSql::new(table))).collect();
+        Ok(Writer { connection, tables })
+    }
+
+    /// Where the log ends.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn head(&self) -> Result<Head, StoreError> {
+        let sql = "SELECT seq, at, hash FROM events ORDER BY seq DESC LIMIT 1";
+        let row = self.connection.query_row(sql, [], |row| {
+            Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get::<_, Hash>(2)?))
+        });
+        Ok(match row.optional()? {
+            Some((seq, at, hash)) => Head { seq: Seq(seq), at: Micros(at), hash: Some(hash) },
+            None => Head { seq: Seq::ZERO, at: Micros(0), hash: None },
+        })
+    }
+
+    /// Opens a transaction, at once with the write lock.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`] where another process writes.
+    pub fn begin(&self) -> Result<(), StoreError> {
+        self.execute("BEGIN IMMEDIATE", &[])
+    }
+
+    /// Ends the transaction: its pages are in the WAL, not yet on the disk.
+    ///
+    /// # Errors
+    /// [`StoreError`]; the transaction is then still open.
+    pub fn commit(&self) -> Result<(), StoreError> {
+        self.execute("COMMIT", &[])
+    }
+
+    /// Undoes the transaction, if SQLite has not done so itself.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn rollback(&self) -> Result<(), StoreError> {
+        if self.connection.is_autocommit() { Ok(()) } else { self.execute("ROLLBACK", &[]) }
+    }
+
+    /// Whether SQLite has, after an error, undone the transaction itself.
+    #[must_use]
+    pub fn transaction_is_gone(&self) -> bool {
+        self.connection.is_autocommit()
+    }
+
+    /// Marks a point to come back to.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn savepoint(&self) -> Result<(), StoreError> {
+        self.execute("SAVEPOINT call", &[])
+    }
+
+    /// Forgets the point.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn release(&self) -> Result<(), StoreError> {
+        self.execute("RELEASE call", &[])
+    }
+
+    /// Comes back to the point and forgets it.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn rollback_to_savepoint(&self) -> Result<(), StoreError> {
+        self.execute("ROLLBACK TO call", &[])?;
+        self.execute("RELEASE call", &[])
+    }
+
+    /// The row of a primary key.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn get(&self, table: &TableSpec, key: &[Value]) -> Result<Option<Row>, StoreError> {
+        let mut statement = self.connection.prepare_cached(&self.sql(table).get)?;
+        cell::bind(&mut statement, key)?;
+        let mut rows = statement.raw_query();
+        Ok(rows.next()?.map(|row| cell::read_row(row, table.columns.len())).transpose()?)
+    }
+
+    /// The rows of `SELECT * FROM table <clause>`.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn find(
+        &self,
+        table: &TableSpec,
+        clause: &str,
+        params: &[Value],
+    ) -> Result<Vec<Row>, StoreError> {
+        let mut found = Vec::new();
+        let sql = format!("SELECT * FROM {} {clause}", table.name);
+        self.run(&sql, params, &mut |row| found.push(row.into()))?;
+        Ok(found)
+    }
+
+    /// Adds a row and returns it; a NULL key of a numbered table becomes the next number.
+    ///
+    /// # Errors
+    /// [`StoreError::Constraint`], and the others.
+    pub fn insert(&self, table: &TableSpec, mut row: Vec<Value>) -> Result<Row, StoreError> {
+        self.execute(&self.sql(table).insert, &row)?;
+        if table.numbered() {
+            row[table.key[0]] = Value::Integer(self.connection.last_insert_rowid());
+        }
+        Ok(row.into())
+    }
+
+    /// Replaces the row of the same key, which must exist.
+    ///
+    /// # Errors
+    /// [`StoreError::Constraint`], and the others.
+    pub fn update(&self, table: &TableSpec, row: &[Value]) -> Result<(), StoreError> {
+        self.execute(&self.sql(table).update, row)
+    }
+
+    /// Removes the row of a key.
+    ///
+    /// # Errors
+    /// [`StoreError::Constraint`], and the others.
+    pub fn delete(&self, table: &TableSpec, key: &[Value]) -> Result<(), StoreError> {
+        self.execute(&self.sql(table).delete, key)
+    }
+
+    /// Adds an event to the log.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn append_event(&self, event: &Event) -> Result<(), StoreError> {
+        self.execute(&self.tables["events"].insert, &event_cells(event))
+    }
+
+    /// One event of the log.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn event(&self, seq: Seq) -> Result<Option<Event>, StoreError> {
+        let mut found = None;
+        let sql = "SELECT * FROM events WHERE seq = ?1";
+        self.run(sql, &[Value::Integer(seq.0)], &mut |row| found = event_of(row))?;
+        Ok(found)
+    }
+
+    /// What a request id stands for, if it was used before.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn request(
+        &self,
+        caller: &str,
+        request_id: &str,
+    ) -> Result<Option<RequestIdRow>, StoreError> {
+        let row = self.get(RequestIdRow::SPEC, &[caller.into(), request_id.into()])?;
+        Ok(row.and_then(|row| RequestIdRow::from_row(&row).ok()))
+    }
+
+    /// Notes what a request id stands for.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn remember_request(&self, request: RequestIdRow) -> Result<(), StoreError> {
+        self.execute(&self.tables["request_ids"].insert, &request.into_row())
+    }
+
+    /// Keeps a commit's undo images of one table.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn log_changes(
+        &self,
+        table: &TableSpec,
+        from: Seq,
+        to: Seq,
+        images: Vec<u8>,
+    ) -> Result<(), StoreError> {
+        let row =
+            [table.name.into(), Value::Integer(to.0), Value::Integer(from.0), Value::Blob(images)];
+        self.execute(&self.tables["change_log"].insert, &row)
+    }
+
+    /// Forgets the undo images of one table up to a seq, a few thousand at a time; says how many went.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn prune_change_log(&self, table: &TableSpec, up_to: Seq) -> Result<usize, StoreError> {
+        let mut statement = self.connection.prepare_cached(
+            "DELETE FROM change_log WHERE table_name = ?1 AND seq IN (
+                 SELECT seq FROM change_log WHERE table_name = ?1 AND seq <= ?2 LIMIT 4096)",
+        )?;
+        Ok(statement.execute((table.name, up_to.0))?)
+    }
+
+    /// Notes from where on the change log is whole.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn set_change_log_floor(&self, floor: Seq) -> Result<(), StoreError> {
+        Ok(migrate::set_meta(&self.connection, "change_log_floor", &floor.0.to_string())?)
+    }
+
+    /// Runs any statement, handing each result row over. The statement is kept prepared.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn run(
+        &self,
+        sql: &str,
+        params: &[Value],
+        each: &mut dyn FnMut(&[Value]),
+    ) -> Result<(), StoreError> {
+        run(&self.connection, sql, params, each)
+    }
+
+    fn execute(&self, sql: &str, params: &[Value]) -> Result<(), StoreError> {
+        let mut statement = self.connection.prepare_cached(sql)?;
+        cell::bind(&mut statement, params)?;
+        statement.raw_execute()?;
+        Ok(())
+    }
+
+    fn sql(&self, table: &TableSpec) -> &TableSql {
+        self.tables.get(table.name).expect("a reducer uses tables of a registered module only")
+    }
+}
+
+/// Runs any statement on a connection, handing each result row over.
+pub(crate) fn run(
+    connection: &Connection,
+    sql: &str,
+    params: &[Value],
+    each: &mut dyn FnMut(&[Value]),
+) -> Result<(), StoreError> {
+    let mut statement = connection.prepare_cached(sql)?;
+    cell::bind(&mut statement, params)?;
+    let width = statement.column_count();
+    let mut cells = Vec::with_capacity(width);
+    let mut rows = statement.raw_query();
+    while let Some(row) = rows.next()? {
+        cells.clear();
+        for at in 0..width {
+            cells.push(cell::read(row.get_ref(at)?));
+        }
+        each(&cells);
+    }
+    Ok(())
+}
