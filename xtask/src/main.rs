@@ -1,2 +1,87 @@
-//! (to be written)
-fn main() {}
+//! `cargo xtask <verb>`: the project's own automation, in its own language.
+//!
+//! This file is the table of contents, each verb is one file: [`test`] runs the suite, [`tidy`]
+//! holds the house to its style, [`ci`] is all that `.ci/run` asks. Nothing here is shipped.
+
+mod ci;
+mod test;
+mod tidy;
+
+use std::env;
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+/// One thing that `cargo xtask` can do.
+struct Verb {
+    name: &'static str,
+    about: &'static str,
+    /// `Ok` is the verdict, which the verb has explained; `Err` says why there is none.
+    run: fn(&Path) -> Result<ExitCode, String>,
+}
+
+const VERBS: &[Verb] = &[
+    Verb {
+        name: "test",
+        about: "run every test of the workspace, tidy among them",
+        run: test::run,
+    },
+    Verb {
+        name: "tidy",
+        about: "check the style of the house, without building it",
+        run: tidy::run,
+    },
+    Verb { name: "ci", about: "all that .ci/run asks, each step with its seconds", run: ci::run },
+    Verb { name: "help", about: "this list", run: help },
+];
+
+/// Wrong use, as opposed to a "no" (1).
+const USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let words: Vec<String> = env::args().skip(1).collect();
+    let name = match words.as_slice() {
+        [] => "help",
+        [name] => name.as_str(),
+        [name, extra, ..] => return wrong(&format!("`{name}` takes no argument: {extra}")),
+    };
+    let Some(verb) = VERBS.iter().find(|verb| verb.name == name) else {
+        return wrong(&format!("there is no verb `{name}`"));
+    };
+    (verb.run)(root()).unwrap_or_else(|why| {
+        eprintln!("error: {name}: {why}");
+        ExitCode::FAILURE
+    })
+}
+
+fn help(_root: &Path) -> Result<ExitCode, String> {
+    print!("{}", usage());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn wrong(why: &str) -> ExitCode {
+    eprint!("error: {why}\n\n{}", usage());
+    ExitCode::from(USAGE)
+}
+
+fn usage() -> String {
+    let verbs = VERBS.iter().map(|verb| format!("  {:<6}{}\n", verb.name, verb.about));
+    format!("cargo xtask <verb>\n\n{}", verbs.collect::<String>())
+}
+
+/// The folder of the checkout.
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the checkout")
+}
+
+/// The cargo that runs us, to be run at the root.
+fn cargo(root: &Path) -> Command {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+    cargo.current_dir(root);
+    cargo
+}
+
+/// Yes is exit code 0, no is 1.
+fn verdict(good: bool) -> ExitCode {
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

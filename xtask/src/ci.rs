@@ -1,0 +1,68 @@
+//! `cargo xtask ci`: what must hold before a change lands, from a fresh clone.
+//!
+//! A list of the commands that a person would type, the README's two among them. Every step runs
+//! even when an earlier one failed, so that one run tells everything there is to mend.
+
+use std::path::Path;
+use std::process::{ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+/// One command, with a name for the table at the end.
+struct Step {
+    name: &'static str,
+    command: &'static str,
+    env: Option<(&'static str, &'static str)>,
+}
+
+const STEPS: &[Step] = &[
+    Step { name: "format", command: "cargo fmt --all --check", env: None },
+    Step {
+        name: "lint",
+        command: "cargo clippy --workspace --all-targets -- -D warnings",
+        env: None,
+    },
+    Step {
+        name: "docs",
+        command: "cargo doc --workspace --no-deps",
+        env: Some(("RUSTDOCFLAGS", "-D warnings")),
+    },
+    Step { name: "test", command: "cargo xtask test", env: None },
+    Step { name: "release", command: "cargo build --release", env: None },
+    Step { name: "demo", command: "cargo run --release -- demo", env: None },
+];
+
+/// Runs every step; the verdict is good if all are.
+pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
+    let mut results = Vec::new();
+    for step in STEPS {
+        headline(step);
+        let start = Instant::now();
+        let good = step.run(root)?;
+        results.push((step, good, start.elapsed()));
+        println!("==== {}", outcome(step, good, start.elapsed()));
+    }
+    println!("\n==== all steps");
+    for (step, good, took) in &results {
+        println!("{}", outcome(step, *good, *took));
+    }
+    Ok(crate::verdict(results.iter().all(|(_, good, _)| *good)))
+}
+
+impl Step {
+    fn run(&self, root: &Path) -> Result<bool, String> {
+        let mut cargo = crate::cargo(root);
+        cargo.args(self.command.split(' ').skip(1)).envs(self.env).stdin(Stdio::null());
+        let status = cargo.status().map_err(|why| format!("cannot run {}: {why}", self.command))?;
+        Ok(status.success())
+    }
+}
+
+fn headline(step: &Step) {
+    let env = step.env.map(|(name, value)| format!("{name}=\"{value}\" ")).unwrap_or_default();
+    println!("\n==== {}: {env}{}", step.name, step.command);
+}
+
+fn outcome(step: &Step, good: bool, took: Duration) -> String {
+    let word = if good { "ok" } else { "FAILED" };
+    format!("{:<8} {word:<6} {:>6.1} s", step.name, took.as_secs_f64())
+}

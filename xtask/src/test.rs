@@ -1,0 +1,59 @@
+//! `cargo xtask test`: every test of the workspace, and a plain account of what ran.
+//!
+//! It is `cargo test` and nothing cleverer, so that it works wherever cargo does; what it adds is
+//! the sum over all test binaries. A test that must leave something out (recordings that are not
+//! on this machine, say) tells so past the harness' capture, in a line which is repeated at the end:
+//! `writeln!(std::io::stdout(), "left out: 12 of 13 files, ../shared is not here")`.
+
+mod tally;
+
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{ExitCode, Stdio};
+use std::time::Instant;
+
+use tally::Tally;
+
+const COMMAND: [&str; 3] = ["test", "--workspace", "--no-fail-fast"];
+
+/// Runs the suite; the last line is `N passed, N failed`.
+pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
+    let command = format!("cargo {}", COMMAND.join(" "));
+    println!(
+        "running   {command}: unit, integration and doc tests of every crate, tidy among them"
+    );
+
+    let start = Instant::now();
+    let mut tally = Tally::default();
+    let mut cargo = crate::cargo(root)
+        .args(COMMAND)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|why| format!("cannot start `{command}`: {why}"))?;
+    let stdout = cargo.stdout.take().expect("stdout is piped");
+    pass_through(BufReader::new(stdout), &mut tally)
+        .and_then(|()| cargo.wait())
+        .map(|status| tally.end(status.success()))
+        .map_err(|why| format!("lost `{command}`: {why}"))?;
+
+    println!("\nran       {command} in {:.0} s", start.elapsed().as_secs_f64());
+    print!("{tally}");
+    Ok(crate::verdict(tally.failed == 0))
+}
+
+/// Shows each line as it comes, and counts.
+fn pass_through(mut from: impl BufRead, tally: &mut Tally) -> io::Result<()> {
+    let mut to = io::stdout().lock();
+    let mut line = Vec::new();
+    while from.read_until(b'\n', &mut line)? > 0 {
+        to.write_all(&line)?;
+        to.flush()?;
+        tally.read(String::from_utf8_lossy(&line).trim_end());
+        line.clear();
+    }
+    Ok(())
+}

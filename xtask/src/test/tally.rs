@@ -1,0 +1,67 @@
+//! What the lines of `cargo test` add up to.
+
+use std::fmt;
+
+/// The sums over all test binaries.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) passed: usize,
+    pub(crate) failed: usize,
+    binaries: usize,
+    ignored: usize,
+    left_out: Vec<String>,
+    failures: Vec<String>,
+}
+
+impl Tally {
+    /// Takes one line of output, of whatever kind.
+    pub(crate) fn read(&mut self, line: &str) {
+        if let Some(result) = line.strip_prefix("test result: ") {
+            self.binaries += 1;
+            self.passed += count(result, "passed");
+            self.failed += count(result, "failed");
+            self.ignored += count(result, "ignored");
+        } else if let Some((_, what)) = line.split_once("left out: ") {
+            self.left_out.push(what.to_owned());
+        } else if let Some(name) = failed_test(line) {
+            self.failures.push(name.to_owned());
+        }
+    }
+
+    /// Takes cargo's own verdict. A suite that did not build and a test binary that was killed
+    /// print no result line, and must not look like success.
+    pub(crate) fn end(&mut self, success: bool) {
+        if !success && self.failed == 0 {
+            self.failed = 1;
+            self.failures
+                .push("cargo test itself: no build, or a test binary that died".to_owned());
+        }
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "binaries  {}", self.binaries)?;
+        if self.ignored > 0 {
+            writeln!(f, "left out  {} that their authors marked as ignored", self.ignored)?;
+        }
+        for what in &self.left_out {
+            writeln!(f, "left out  {what}")?;
+        }
+        for name in &self.failures {
+            writeln!(f, "failed    {name}")?;
+        }
+        writeln!(f, "{} passed, {} failed", self.passed, self.failed)
+    }
+}
+
+/// The `3` of `ok. 3 passed; 0 failed; …`.
+fn count(result: &str, word: &str) -> usize {
+    let before = result.split([';', '.']).find_map(|part| part.trim().strip_suffix(word));
+    before.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
+}
+
+/// The `a::b` of `test a::b ... FAILED`.
+fn failed_test(line: &str) -> Option<&str> {
+    line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
+}

@@ -1,0 +1,119 @@
+//! `cargo xtask tidy`: the style of the house as a test, not as a plea.
+//!
+//! Each rule is one file and one pure function from what it looks at to findings; this file only
+//! fetches (the list of files from git, the graph from cargo) and prints. It also runs as a test,
+//! so that `cargo test --workspace` covers it. What rustc, clippy and rustfmt can check is theirs.
+
+mod dependencies;
+mod length;
+mod licences;
+mod opening;
+mod places;
+mod root;
+mod source;
+mod words;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use cargo_metadata::{Metadata, MetadataCommand};
+
+use source::Source;
+
+/// Something against the rules, and where.
+#[derive(Debug)]
+struct Finding {
+    place: String,
+    what: String,
+}
+
+impl Finding {
+    fn new(place: impl fmt::Display, what: impl fmt::Display) -> Self {
+        Self { place: place.to_string(), what: what.to_string() }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.what)
+    }
+}
+
+/// A file of text as git has it, or will have it when it is committed.
+struct File {
+    path: String,
+    text: String,
+}
+
+/// Prints what is against the rules.
+pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
+    let (checked, findings) = check(root)?;
+    findings.iter().for_each(|finding| println!("{finding}"));
+    println!("tidy: {checked}, {} against the rules", findings.len());
+    Ok(crate::verdict(findings.is_empty()))
+}
+
+/// What was looked at, in words, and what was found.
+fn check(root: &Path) -> Result<(String, Vec<Finding>), String> {
+    let paths = paths(root)?;
+    let files = read(root, &paths)?;
+    let sources: Vec<Source> =
+        files.iter().filter(|f| f.path.ends_with(".rs")).map(Source::parse).collect();
+    let ratchet = files.iter().find(|file| file.path == length::RATCHET);
+    let metadata = metadata(root)?;
+
+    let mut findings = root::check(&paths);
+    findings.extend(files.iter().flat_map(places::check));
+    for source in &sources {
+        findings.extend(opening::check(source));
+        findings.extend(words::check(source));
+        findings.extend(length::check_lines(source));
+    }
+    findings.extend(length::check(&sources, ratchet.map_or("", |file| &file.text)));
+    findings.extend(dependencies::check(&dependencies::edges(&metadata)));
+    findings.extend(licences::check(&metadata));
+
+    let (sources, packages) = (sources.len(), metadata.packages.len());
+    let checked = format!("{} files, {sources} of them Rust, {packages} packages", files.len());
+    Ok((checked, findings))
+}
+
+/// Every file that is or would be committed, relative to the root.
+fn paths(root: &Path) -> Result<Vec<String>, String> {
+    let git = Command::new("git")
+        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"])
+        .current_dir(root)
+        .output()
+        .map_err(|why| format!("cannot run git, which knows the files: {why}"))?;
+    if !git.status.success() {
+        return Err(format!("git ls-files: {}", String::from_utf8_lossy(&git.stderr).trim()));
+    }
+    let list = String::from_utf8(git.stdout).map_err(|_| "a file name is not UTF-8".to_owned())?;
+    let there = |path: &&str| !path.is_empty() && root.join(path).is_file();
+    Ok(list.split('\0').filter(there).map(str::to_owned).collect())
+}
+
+/// The files that hold text.
+fn read(root: &Path, paths: &[String]) -> Result<Vec<File>, String> {
+    let mut files = Vec::new();
+    for path in paths {
+        let bytes = fs::read(root.join(path)).map_err(|why| format!("{path}: {why}"))?;
+        if let Ok(text) = String::from_utf8(bytes) {
+            files.push(File { path: path.clone(), text });
+        }
+    }
+    Ok(files)
+}
+
+fn metadata(root: &Path) -> Result<Metadata, String> {
+    MetadataCommand::new()
+        .manifest_path(root.join("Cargo.toml"))
+        .other_options(["--locked".to_owned()])
+        .exec()
+        .map_err(|why| format!("cargo metadata: {why}"))
+}

@@ -1,0 +1,117 @@
+//! Rule: arrows between crates go one way.
+
+use std::collections::BTreeSet;
+
+use cargo_metadata::{DependencyKind, Metadata};
+
+use super::Finding;
+
+/// That one crate of ours names another in its manifest.
+#[derive(Debug)]
+pub(crate) struct Edge {
+    pub(crate) from: String,
+    pub(crate) to: String,
+    pub(crate) optional: bool,
+}
+
+/// What a crate of ours may see of the others. A `?` means: only as an optional dependency.
+struct Room {
+    name: &'static str,
+    may_see: &'static [&'static str],
+}
+
+const ROOMS: [Room; 13] = [
+    Room { name: "abide-macros", may_see: &[] },
+    Room { name: "abide-schema", may_see: &["abide-macros"] },
+    Room { name: "abide-log", may_see: &["abide-schema"] },
+    Room { name: "abide-live", may_see: &["abide-schema"] },
+    // The disk keeps the log's events: it encodes and chains them as the log says.
+    Room { name: "abide-store", may_see: &["abide-schema", "abide-log"] },
+    Room {
+        name: "abide-engine",
+        may_see: &["abide-schema", "abide-log", "abide-live", "abide-store"],
+    },
+    Room { name: "abide-reducers", may_see: &["abide-schema"] },
+    Room { name: "abide-client", may_see: &["abide-schema", "abide-engine?", "abide-reducers?"] },
+    Room { name: "abide-server", may_see: &["abide-schema", "abide-engine"] },
+    Room {
+        name: "abide",
+        may_see: &[
+            "abide-schema",
+            "abide-store",
+            "abide-engine",
+            "abide-reducers",
+            "abide-client",
+            "abide-server",
+        ],
+    },
+    Room { name: "abide-tests", may_see: EVERYTHING },
+    Room { name: "abide-bench", may_see: EVERYTHING },
+    Room { name: "xtask", may_see: &[] },
+];
+
+const EVERYTHING: &[&str] = &[
+    "abide-schema",
+    "abide-log",
+    "abide-live",
+    "abide-store",
+    "abide-engine",
+    "abide-reducers",
+    "abide-client",
+    "abide-server",
+    "abide",
+];
+
+/// The database, and the only crates that may name it.
+const SQLITE: [&str; 2] = ["rusqlite", "libsqlite3-sys"];
+const KNOW_SQLITE: [&str; 2] = ["abide-store", "abide-bench"];
+
+/// The dependencies that what we ship is built with: normal and build ones, for every platform.
+/// A test may see whom it likes, so dev-dependencies are left out.
+pub(crate) fn edges(metadata: &Metadata) -> Vec<Edge> {
+    let packages = metadata.workspace_packages().into_iter();
+    let edges = packages.flat_map(|package| {
+        let built = package.dependencies.iter().filter(|to| to.kind != DependencyKind::Development);
+        built.map(|to| Edge {
+            from: package.name.to_string(),
+            to: to.name.clone(),
+            optional: to.optional,
+        })
+    });
+    edges.collect()
+}
+
+pub(crate) fn check(edges: &[Edge]) -> Vec<Finding> {
+    let from: BTreeSet<&str> = edges.iter().map(|edge| edge.from.as_str()).collect();
+    let strangers = from.into_iter().filter(|name| room(name).is_none());
+    let mut findings: Vec<Finding> = strangers
+        .map(|name| Finding::new(name, "is not in the table of xtask/src/tidy/dependencies.rs"))
+        .collect();
+    findings.extend(edges.iter().filter_map(|edge| {
+        let what = refusal(edge)?;
+        Some(Finding::new(&edge.from, what))
+    }));
+    findings
+}
+
+fn room(name: &str) -> Option<&'static Room> {
+    ROOMS.iter().find(|room| room.name == name)
+}
+
+/// Why an arrow may not be, if so.
+fn refusal(edge: &Edge) -> Option<String> {
+    let to = edge.to.as_str();
+    if SQLITE.contains(&to) && !KNOW_SQLITE.contains(&edge.from.as_str()) {
+        return Some(format!("depends on {to}: only abide-store knows the disk"));
+    }
+    let (from, _) = (room(&edge.from)?, room(to)?);
+    if from.may_see.contains(&to) {
+        return None;
+    }
+    let optionally = from.may_see.iter().any(|may| may.strip_suffix('?') == Some(to));
+    match (optionally, edge.optional) {
+        (true, true) => None,
+        (true, false) => Some(format!("depends on {to}, which must be optional")),
+        (false, _) => Some(format!("depends on {to}: arrows go the other way")),
+    }
+}

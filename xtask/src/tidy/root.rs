@@ -1,0 +1,39 @@
+//! Rule: the root holds what a newcomer must see, and nothing else.
+
+use std::collections::BTreeSet;
+
+use super::Finding;
+
+/// All that may stand there. A new room is a decision: it comes with a line in ARCHITECTURE.md.
+const MAY_STAND: [&str; 21] = [
+    ".cargo",
+    ".ci",
+    ".gitignore",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "Cargo.lock",
+    "Cargo.toml",
+    "LICENSE-APACHE",
+    "LICENSE-MIT",
+    "README.md",
+    "bench",
+    "cli",
+    "client-sdk",
+    "clippy.toml",
+    "engine",
+    "reducers",
+    "rustfmt.toml",
+    "schema",
+    "server",
+    "tests",
+    "xtask",
+];
+
+pub(crate) fn check(paths: &[String]) -> Vec<Finding> {
+    let entries: BTreeSet<&str> =
+        paths.iter().map(|path| path.split('/').next().unwrap_or(path)).collect();
+    let strangers = entries.into_iter().filter(|entry| !MAY_STAND.contains(entry));
+    strangers
+        .map(|entry| Finding::new(entry, "is not on the list of xtask/src/tidy/root.rs"))
+        .collect()
+}

@@ -1,0 +1,153 @@
+//! A Rust file split into code, comments and literals, so that no rule trips over a word in a
+//! string. Not a parser: it knows tokens only as far as telling these three apart asks for.
+
+use super::File;
+
+/// A file, line by line.
+pub(crate) struct Source {
+    pub(crate) path: String,
+    pub(crate) lines: Vec<Line>,
+}
+
+/// One line. `code` and `comment` are as long as `text`, in characters, with blanks for the rest.
+pub(crate) struct Line {
+    pub(crate) text: String,
+    pub(crate) code: String,
+    pub(crate) comment: String,
+    /// It begins inside a string that began on a line above.
+    pub(crate) inside_literal: bool,
+    /// It is part of a test.
+    pub(crate) test: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Code,
+    Comment,
+    Literal,
+}
+
+impl Source {
+    pub(crate) fn parse(file: &File) -> Self {
+        let chars: Vec<char> = file.text.chars().collect();
+        let kinds = classify(&chars);
+        let mut lines = Vec::new();
+        let mut start = 0;
+        for line in file.text.lines() {
+            let end = start + line.chars().count();
+            let only = |kind| blank_all_but(kind, &chars[start..end], &kinds[start..end]);
+            lines.push(Line {
+                text: line.to_owned(),
+                code: only(Kind::Code),
+                comment: only(Kind::Comment),
+                inside_literal: start > 0 && kinds[start - 1] == Kind::Literal,
+                test: false,
+            });
+            // `lines` strips `\r\n` too.
+            start = end + usize::from(chars.get(end) == Some(&'\r')) + 1;
+        }
+        mark_tests(&file.path, &mut lines);
+        Self { path: file.path.clone(), lines }
+    }
+}
+
+/// A whole file is a test by its place, the rest of a file by a `#[cfg(test)]` module in it.
+fn mark_tests(path: &str, lines: &mut [Line]) {
+    let by_place = path.split('/').any(|part| part == "tests" || part == "tests.rs");
+    let module = |at: usize| lines.get(at + 1).is_some_and(|next| next.code.contains('{'));
+    let first = if by_place {
+        Some(0)
+    } else {
+        (0..lines.len()).find(|at| lines[*at].code.contains("#[cfg(test)]") && module(*at))
+    };
+    if let Some(first) = first {
+        lines[first..].iter_mut().for_each(|line| line.test = true);
+    }
+}
+
+fn blank_all_but(kind: Kind, chars: &[char], kinds: &[Kind]) -> String {
+    chars.iter().zip(kinds).map(|(c, of)| if *of == kind { *c } else { ' ' }).collect()
+}
+
+/// The kind of every character. A newline that ends a line comment is code.
+fn classify(chars: &[char]) -> Vec<Kind> {
+    let mut kinds: Vec<Kind> = Vec::with_capacity(chars.len());
+    while let at = kinds.len()
+        && at < chars.len()
+    {
+        let after_word = at > 0 && is_word(chars[at - 1]);
+        let (kind, length) = token(&chars[at..], after_word);
+        kinds.extend(std::iter::repeat_n(kind, length));
+    }
+    kinds
+}
+
+/// The kind and length of what comes first; code is taken a character at a time.
+fn token(rest: &[char], after_word: bool) -> (Kind, usize) {
+    let raw = |skip: usize| match raw_string(&rest[skip..]) {
+        Some(length) if !after_word => (Kind::Literal, skip + length),
+        _ => (Kind::Code, 1),
+    };
+    match rest {
+        ['/', '/', ..] => (Kind::Comment, position(rest, 0, |c| c == '\n')),
+        ['/', '*', ..] => (Kind::Comment, block_comment(rest)),
+        ['"', ..] => (Kind::Literal, string(rest)),
+        // `'a'` and `'\n'`, but not the lifetime `'a`.
+        ['\'', '\\', ..] => (Kind::Literal, (position(rest, 3, |c| c == '\'') + 1).min(rest.len())),
+        ['\'', _, '\'', ..] => (Kind::Literal, 3),
+        ['b' | 'c', 'r', ..] => raw(2),
+        ['r', ..] => raw(1),
+        _ => (Kind::Code, 1),
+    }
+}
+
+/// Where the first such character is, from `from` on, or the end.
+fn position(chars: &[char], from: usize, is: impl Fn(char) -> bool) -> usize {
+    (from..chars.len()).find(|at| is(chars[*at])).unwrap_or(chars.len())
+}
+
+/// The length of `/* … */`, which nests.
+fn block_comment(rest: &[char]) -> usize {
+    let (mut at, mut depth) = (0, 0);
+    while at < rest.len() {
+        match &rest[at..] {
+            ['/', '*', ..] => (at, depth) = (at + 2, depth + 1),
+            ['*', '/', ..] => (at, depth) = (at + 2, depth - 1),
+            _ => at += 1,
+        }
+        if depth == 0 {
+            break;
+        }
+    }
+    at.min(rest.len())
+}
+
+/// The length of `"…"`.
+fn string(rest: &[char]) -> usize {
+    let mut at = 1;
+    while at < rest.len() {
+        match rest[at] {
+            '"' => return at + 1,
+            '\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+    rest.len()
+}
+
+/// The length of `"…"` or `#"…"#`, with as many `#` as there are; none for `#name`.
+fn raw_string(rest: &[char]) -> Option<usize> {
+    let hashes = position(rest, 0, |c| c != '#');
+    if rest.get(hashes) != Some(&'"') {
+        return None;
+    }
+    let closes = |at: &usize| {
+        rest[*at] == '"' && rest[at + 1..].iter().take_while(|c| **c == '#').count() >= hashes
+    };
+    Some((hashes + 1..rest.len()).find(closes).map_or(rest.len(), |at| at + 1 + hashes))
+}
+
+/// Whether a character may be part of a name.
+pub(crate) fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}

@@ -1,0 +1,252 @@
+//! The house is tidy; and each rule finds what it is there to find, in a small bad sample.
+
+use super::dependencies::{self, Edge};
+use super::source::Source;
+use super::*;
+
+/// The findings on one Rust file, a line each.
+fn on(path: &str, text: &str) -> String {
+    let source = source(path, text);
+    let mut findings: Vec<Finding> = opening::check(&source).into_iter().collect();
+    findings.extend(words::check(&source));
+    findings.extend(length::check_lines(&source));
+    lines(&findings)
+}
+
+fn source(path: &str, text: &str) -> Source {
+    Source::parse(&File { path: path.to_owned(), text: text.to_owned() })
+}
+
+fn lines(findings: &[Finding]) -> String {
+    findings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+/// A file with one function of so many lines.
+fn function(lines: usize) -> String {
+    format!("//! A file.\nfn long() {{\n{}}}\n", "    step();\n".repeat(lines - 2))
+}
+
+#[test]
+fn the_house_is_tidy() {
+    let (_, findings) = check(crate::root()).expect("tidy must get to look at the house");
+    assert!(findings.is_empty(), "\n{}\n", lines(&findings));
+}
+
+#[test]
+fn a_file_opens_by_saying_what_it_is() {
+    let found = "a.rs: does not open with `//!` and what the file is";
+    assert_eq!(on("a.rs", "//! A file.\n"), "");
+    assert_eq!(on("a.rs", "use std::fmt;\n"), found);
+    assert_eq!(on("a.rs", "//!\n//! Too late.\n"), found);
+    assert_eq!(on("a.rs", ""), found);
+}
+
+#[test]
+fn nothing_is_left_unfinished() {
+    assert_eq!(
+        on("a.rs", "//! A file.\n// FIXME: later\nfn f() { todo!() }\n"),
+        "a.rs:2: `FIXME`: finish it, or file an issue\n\
+         a.rs:3: `todo!`: finish it or leave it out"
+    );
+    assert_eq!(
+        on("a.rs", "//! A file, TODO.\nfn f() { dbg!(1); unimplemented!() }\nstruct XXX;\n"),
+        "a.rs:1: `TODO`: finish it, or file an issue\n\
+         a.rs:2: `unimplemented!`: finish it or leave it out\n\
+         a.rs:2: `dbg!`: take it out\n\
+         a.rs:3: `XXX`: finish it, or file an issue"
+    );
+    assert_eq!(on("a.rs", "//! The word is in a string.\nconst A: &str = \"TODO dbg!\";\n"), "");
+    assert_eq!(on("a.rs", "//! It is part of a longer word: TODOS, my_todo!().\n"), "");
+}
+
+#[test]
+fn nothing_is_silenced() {
+    assert_eq!(
+        on("a.rs", "//! A file.\n#![allow(dead_code)]\n#[allow(unused)]\n#[ignore = \"slow\"]\n"),
+        "a.rs:2: `#![allow(`: use #![expect(…, reason = …)]\n\
+         a.rs:3: `#[allow(`: use #[expect(…, reason = …)]\n\
+         a.rs:4: `#[ignore`: a test runs, or says itself what it leaves out"
+    );
+    assert_eq!(on("a.rs", "//! A file.\n#[expect(unused, reason = \"soon\")]\n"), "");
+}
+
+#[test]
+fn tests_do_not_sleep() {
+    let sleep = "//! A file.\nfn f() { thread::sleep(SECOND) }\n";
+    let found = "2: `sleep`: wait for what should happen, or say above `// tidy: <reason>`";
+    assert_eq!(on("a.rs", sleep), "");
+    assert_eq!(on("tests/a.rs", sleep), format!("tests/a.rs:{found}"));
+    assert_eq!(on("src/a/tests.rs", sleep), format!("src/a/tests.rs:{found}"));
+    assert_eq!(
+        on("tests/a.rs", "//! A file.\nasync fn f() { tokio::time::sleep(SECOND).await }\n"),
+        format!("tests/a.rs:{found}")
+    );
+    assert_eq!(
+        on("a.rs", "//! A file.\n#[cfg(test)]\nmod tests {\nfn f() { sleep(SECOND) }\n}\n"),
+        format!("a.rs:{}", found.replacen('2', "4", 1))
+    );
+    let waived = "//! A file.\n// tidy: the clock is paused\nfn f() { sleep(SECOND) }\n";
+    assert_eq!(on("tests/a.rs", waived), "");
+    let no_reason = "//! A file.\n// tidy: \nfn f() { sleep(SECOND) }\n";
+    assert!(on("tests/a.rs", no_reason).contains("`sleep`"));
+}
+
+#[test]
+fn code_is_at_most_100_wide() {
+    let code = format!("//! A file.\nconst A: &str = \"{}\";\n", "a".repeat(90));
+    assert_eq!(on("a.rs", &code), "a.rs:2: 109 characters of code, 100 at most");
+    let comment = format!("//! A file.\nfn f() {{}} // {}\n", "a".repeat(100));
+    assert_eq!(on("a.rs", &comment), "");
+    let text = format!("//! A file.\nconst A: &str = r#\"\n{}\"#;\n", "a".repeat(120));
+    assert_eq!(on("a.rs", &text), "");
+}
+
+#[test]
+fn the_ratchet_only_tightens() {
+    let check = |text: &str, ratchet: &str| lines(&length::check(&[source("a.rs", text)], ratchet));
+    assert_eq!(check(&function(70), ""), "");
+    assert_eq!(check(&function(71), ""), "a.rs: fn long: 71 lines, 70 at most: split it");
+    assert_eq!(check(&function(71), "# why\n71 a.rs long\n"), "");
+    assert_eq!(
+        check(&function(72), "71 a.rs long"),
+        "a.rs: fn long: grew from 71 to 72 lines: split it"
+    );
+    assert_eq!(
+        check(&function(71), "72 a.rs long"),
+        "a.rs: fn long: is down to 71 lines: say so in xtask/ratchet.txt"
+    );
+    assert_eq!(
+        check(&function(9), "72 a.rs long"),
+        "a.rs: fn long: take it out of xtask/ratchet.txt"
+    );
+    assert_eq!(check(&"//! A\n".repeat(801), ""), "a.rs: 801 lines, 800 at most: split it");
+    assert_eq!(check(&"//! A\n".repeat(801), "801 a.rs"), "");
+    assert_eq!(
+        check("", "many a.rs"),
+        "xtask/ratchet.txt:1: is not `<lines> <path>` or `<lines> <path> <function>`"
+    );
+}
+
+/// What looks like a brace, a comment or a quote need not be one.
+#[test]
+fn functions_end_where_they_end() {
+    let tricky = r##"//! A file.
+fn a<'a>(x: [u8; 3], y: &'a str) -> fn(u8) -> u8 {
+    let _ = ('{', '\'', "}\"", r#"} " {"#, b"{"); // }
+    /* } /* } */ } */
+    let r#type = 1;
+}
+trait T { fn none(&self); }
+"##;
+    let long = tricky.replace("let r#type", &"step();\n".repeat(70));
+    let check = |text: &str| lines(&length::check(&[source("a.rs", text)], ""));
+    assert_eq!(check(tricky), "");
+    assert_eq!(check(&long), "a.rs: fn a: 75 lines, 70 at most: split it");
+}
+
+#[test]
+fn the_root_holds_what_a_newcomer_must_see() {
+    let check = |paths: &[&str]| {
+        lines(&root::check(&paths.iter().map(ToString::to_string).collect::<Vec<_>>()))
+    };
+    assert_eq!(check(&["README.md", "engine/src/lib.rs", ".ci/run"]), "");
+    assert_eq!(
+        check(&["notes.md", "utils/a.rs", "utils/b.rs"]),
+        "notes.md: is not on the list of xtask/src/tidy/root.rs\n\
+         utils: is not on the list of xtask/src/tidy/root.rs"
+    );
+}
+
+#[test]
+fn no_file_names_a_place_of_one_machine() {
+    let check =
+        |path: &str, text: String| lines(&places::check(&File { path: path.to_owned(), text }));
+    let folder = |name: &str| format!("\nDATA = \"/{name}/x\"\n");
+    assert_eq!(check("a.py", folder("work")), "a.py:2: names a folder of one machine");
+    assert_eq!(check("a.py", folder("root")), "a.py:2: names a folder of one machine");
+    assert_eq!(check("a.py", folder("srv")), "");
+    assert_eq!(check("a.md", "../work/x and /v1/work/x".to_owned()), "");
+
+    let url = |host: &str| format!("see https://{host}/simple");
+    let found = "a.md:1: names the host of a package registry";
+    assert_eq!(check("a.md", url(&["files.python", "hosted.org"].concat())), found);
+    assert_eq!(check("a.md", url("example.org/pypi")), "");
+
+    let source =
+        |host: &str| format!("source = \"registry+https://{host}/rust-lang/crates.io-index\"");
+    assert_eq!(check("Cargo.lock", source("github.com")), "");
+    let mirror = "Cargo.lock:1: comes from elsewhere than the public registry";
+    assert_eq!(check("Cargo.lock", source("mirror.example.org")), mirror);
+}
+
+/// Each line of the sample is `from -> to`, with a `?` if the dependency is optional.
+#[test]
+fn arrows_between_crates_go_one_way() {
+    let check = |sample: &str| {
+        let edge = |line: &str| {
+            let (from, to) = line.trim().split_once(" -> ").expect("a sample line has an arrow");
+            let name = to.trim_end_matches('?');
+            Edge { from: from.to_owned(), to: name.to_owned(), optional: name != to }
+        };
+        lines(&dependencies::check(&sample.lines().map(edge).collect::<Vec<_>>()))
+    };
+    assert_eq!(
+        check(
+            "abide-engine -> abide-live
+             abide-engine -> tokio
+             abide-client -> abide-engine?
+             abide-store -> rusqlite
+             abide -> abide-server
+             abide-bench -> rusqlite
+             abide-tests -> abide-log"
+        ),
+        ""
+    );
+    assert_eq!(
+        check(
+            "abide-engine -> abide-reducers
+             abide-schema -> abide-log
+             abide-client -> abide-engine
+             abide-server -> abide
+             abide-log -> abide-macros
+             abide-live -> rusqlite
+             abide-utils -> abide-schema"
+        ),
+        "abide-utils: is not in the table of xtask/src/tidy/dependencies.rs\n\
+         abide-engine: depends on abide-reducers: arrows go the other way\n\
+         abide-schema: depends on abide-log: arrows go the other way\n\
+         abide-client: depends on abide-engine, which must be optional\n\
+         abide-server: depends on abide: arrows go the other way\n\
+         abide-log: depends on abide-macros: arrows go the other way\n\
+         abide-live: depends on rusqlite: only abide-store knows the disk"
+    );
+}
+
+#[test]
+fn licences_let_anyone_use_it() {
+    let good = [
+        "MIT",
+        "MIT/Apache-2.0",
+        "GPL-3.0 OR MIT",
+        "Apache-2.0 WITH LLVM-exception OR GPL-3.0",
+        "(MIT OR GPL-3.0) AND Unicode-3.0",
+    ];
+    for licence in good {
+        assert_eq!(licences::refusal(Some(licence)), None);
+    }
+    let bad = [
+        "MPL-2.0",
+        "MIT AND GPL-3.0",
+        "GPL-3.0 OR MIT AND MPL-2.0",
+        "Apache-2.0 WITH Classpath-exception-2.0",
+    ];
+    for licence in bad {
+        let found = format!("its licence `{licence}` is not on the list");
+        assert_eq!(licences::refusal(Some(licence)), Some(found));
+    }
+    for licence in ["", "MIT OR", "(MIT", "MIT Apache-2.0"] {
+        let found = format!("its licence `{licence}` is no SPDX expression");
+        assert_eq!(licences::refusal(Some(licence)), Some(found));
+    }
+    assert_eq!(licences::refusal(None), Some("names no licence".to_owned()));
+}

@@ -1,0 +1,64 @@
+//! Rule: nothing unfinished, nothing silenced, no test that sleeps.
+
+use super::Finding;
+use super::source::{Line, Source, is_word};
+
+/// Words of something unfinished, in comments or code.
+const UNFINISHED: [&str; 3] = ["TODO", "FIXME", "XXX"];
+
+/// Beginnings of code, and what to do instead.
+const CODE: [(&str, &str); 6] = [
+    ("todo!", "finish it or leave it out"),
+    ("unimplemented!", "finish it or leave it out"),
+    ("dbg!", "take it out"),
+    ("#[allow(", "use #[expect(…, reason = …)]"),
+    ("#![allow(", "use #![expect(…, reason = …)]"),
+    ("#[ignore", "a test runs, or says itself what it leaves out"),
+];
+
+/// What waives the sleep rule, on the line above, with its reason.
+const WAIVER: &str = "// tidy: ";
+
+pub(crate) fn check(source: &Source) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (at, line) in source.lines.iter().enumerate() {
+        let mut found = |what: &str, instead: &str| {
+            let place = format!("{}:{}", source.path, at + 1);
+            findings.push(Finding::new(place, format!("`{what}`: {instead}")));
+        };
+        for word in UNFINISHED {
+            if has(&line.comment, word, true) || has(&line.code, word, true) {
+                found(word, "finish it, or file an issue");
+            }
+        }
+        for (word, instead) in CODE {
+            if has(&line.code, word, false) {
+                found(word, instead);
+            }
+        }
+        let waived = at > 0 && is_waived(&source.lines[at - 1]);
+        if line.test && sleeps(&line.code) && !waived {
+            found("sleep", "wait for what should happen, or say above `// tidy: <reason>`");
+        }
+    }
+    findings
+}
+
+/// Whether the text holds the word, not as the tail of a longer one; nor, if `whole`, as its head.
+fn has(text: &str, word: &str, whole: bool) -> bool {
+    text.match_indices(word).any(|(at, _)| {
+        let tail = text[..at].ends_with(is_word);
+        let head = whole && text[at + word.len()..].starts_with(is_word);
+        !tail && !head
+    })
+}
+
+/// Every way to write it: `thread::sleep(…)`, `time::sleep(…)`, a bare `sleep(…)`.
+fn sleeps(code: &str) -> bool {
+    ["sleep(", "sleep_until("].iter().any(|call| has(code, call, false))
+        && !code.contains("fn sleep")
+}
+
+fn is_waived(above: &Line) -> bool {
+    above.comment.split_once(WAIVER).is_some_and(|(_, reason)| !reason.trim().is_empty())
+}
