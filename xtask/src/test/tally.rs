@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// The sums over all test binaries.
+/// The sums over all suites: test binaries, and the doc tests of each crate.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) passed: usize,
     pub(crate) failed: usize,
-    binaries: usize,
+    suites: usize,
     ignored: usize,
     left_out: Vec<String>,
     failures: Vec<String>,
@@ -17,7 +17,7 @@ impl Tally {
     /// Takes one line of output, of whatever kind.
     pub(crate) fn read(&mut self, line: &str) {
         if let Some(result) = line.strip_prefix("test result: ") {
-            self.binaries += 1;
+            self.suites += 1;
             self.passed += count(result, "passed");
             self.failed += count(result, "failed");
             self.ignored += count(result, "ignored");
@@ -41,7 +41,7 @@ impl Tally {
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "binaries  {}", self.binaries)?;
+        writeln!(f, "suites    {}", self.suites)?;
         if self.ignored > 0 {
             writeln!(f, "left out  {} that their authors marked as ignored", self.ignored)?;
         }

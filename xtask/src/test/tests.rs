@@ -10,7 +10,7 @@ fn account(success: bool, output: &str) -> String {
 }
 
 #[test]
-fn sums_all_binaries() {
+fn sums_all_suites() {
     let output = "\
 running 3 tests
 test a ... ok
@@ -18,7 +18,7 @@ test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
 test result: ok. 39 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; finished in 1.20s
 ";
     let expected = "\
-binaries  2
+suites    2
 left out  2 that their authors marked as ignored
 42 passed, 0 failed
 ";
@@ -34,7 +34,7 @@ ok
 test result: FAILED. 3 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s
 ";
     let expected = "\
-binaries  1
+suites    1
 left out  12 of 13 files, ../shared is not here
 failed    b::c
 3 passed, 1 failed
@@ -46,7 +46,7 @@ failed    b::c
 #[test]
 fn a_broken_build_is_a_failure() {
     let expected = "\
-binaries  0
+suites    0
 failed    cargo test itself: no build, or a test binary that died
 0 passed, 1 failed
 ";
