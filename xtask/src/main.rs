@@ -1,7 +1,7 @@
 //! `cargo xtask <verb>`: the project's own automation, in its own language.
 //!
-//! This file is the table of contents, each verb is one file: [`test`] runs the suite, [`tidy`]
-//! holds the house to its style, [`ci`] is all that `.ci/run` asks. Nothing here is shipped.
+//! This file is the table of contents, each verb is one file: `test` runs the suite, `tidy`
+//! holds the house to its style, `ci` is all that `.ci/run` asks. Nothing here is shipped.
 
 mod ci;
 mod test;
