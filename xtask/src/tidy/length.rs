@@ -36,8 +36,9 @@ impl fmt::Display for Item {
 /// is what stands inside a string of several lines.
 pub(crate) fn check_lines(source: &Source) -> Vec<Finding> {
     let width = |line: &Line| {
-        let is_code = |(at, c): &(usize, char)| !c.is_whitespace() && is_blank(&line.comment, *at);
-        line.text.chars().enumerate().filter(is_code).last().map_or(0, |(at, _)| at + 1)
+        let chars: Vec<_> = line.text.chars().zip(line.comment.chars()).collect();
+        let is_code = |(text, comment): &(char, char)| !text.is_whitespace() && *comment == ' ';
+        chars.iter().rposition(is_code).map_or(0, |at| at + 1)
     };
     let lines = source.lines.iter().enumerate();
     lines
@@ -47,10 +48,6 @@ pub(crate) fn check_lines(source: &Source) -> Vec<Finding> {
             Finding::new(format!("{}:{}", source.path, at + 1), what)
         })
         .collect()
-}
-
-fn is_blank(text: &str, at: usize) -> bool {
-    text.chars().nth(at) == Some(' ')
 }
 
 /// Compares what is too long with the ratchet, both ways.
