@@ -1,1 +1,37 @@
-//! (to be written)
+//! Live SQL: understands a query, finds which commits concern it, and says exactly what they change in it.
+//!
+//! Changes when the set of queries that can be live changes, or what it costs to keep them so. It has
+//! no threads, no sockets and no connection: all SQL runs through the [`Sql`] trait, and SQLite itself
+//! evaluates every predicate and expression, over temporary tables that hold a commit's changed rows.
+//!
+//! In reading order: [`Catalog`] the tables · [`Planner`] from a text to a [`Binding`] · `lower` and
+//! `select` the query as resolved fragments of SQL · `route` which changes can concern it · [`Router`]
+//! the index over all bindings · `template` the statements of a query · [`Changes`] in, [`Delta`] out.
+//!
+//! *Invariant:* no SQL semantics are written a second time here. What the router knows of affinity and
+//! collation only widens its net; SQLite decides.
+
+#![expect(dead_code, reason = "fragments can do more than one table needs; joins follow")]
+
+mod catalog;
+mod changes;
+mod delta;
+mod exact;
+mod fragment;
+mod functions;
+mod lex;
+mod lower;
+mod planner;
+mod route;
+mod router;
+mod select;
+mod sql;
+mod template;
+
+pub use catalog::Catalog;
+pub use changes::{Changes, RowChange};
+pub use delta::Delta;
+pub use planner::Planner;
+pub use router::{BindingId, Router, Work};
+pub use sql::{LiveError, Sql, SqlError};
+pub use template::{Binding, Explanation};

@@ -1,0 +1,88 @@
+//! The tables and views that may be subscribed, and the temporary tables that hold their changes.
+
+use std::collections::HashMap;
+
+use abide_schema::TableSpec;
+use abide_schema::table::Kind;
+
+use crate::fragment::quoted;
+
+/// The image's number: twice its change's number within the commit, plus one for the NEW image.
+pub(crate) const IMAGE: &str = "_i";
+/// The image's weight in the Z-set: −1 for OLD, +1 for NEW.
+pub(crate) const WEIGHT: &str = "_w";
+
+/// The tables and views that may be subscribed. Everything else is `no such table`.
+#[derive(Debug)]
+pub struct Catalog {
+    tables: Vec<&'static TableSpec>,
+    by_name: HashMap<String, usize>,
+    views: HashMap<String, &'static str>,
+}
+
+impl Catalog {
+    /// Of these tables, and of these views (a name and its SELECT).
+    #[must_use]
+    pub fn new(
+        tables: Vec<&'static TableSpec>,
+        views: Vec<(&'static str, &'static str)>,
+    ) -> Catalog {
+        let named = tables.iter().enumerate();
+        let by_name = named.map(|(at, table)| (table.name.to_ascii_lowercase(), at)).collect();
+        let views = views.into_iter().map(|(name, sql)| (name.to_ascii_lowercase(), sql)).collect();
+        Catalog { tables, by_name, views }
+    }
+
+    /// What every connection that makes deltas runs once, when it is opened: for each table a
+    /// temporary `d_<table>` with the same columns and no constraint, so that affinity and collation
+    /// are those of the table, and with a weight.
+    #[must_use]
+    pub fn setup_sql(&self) -> Vec<String> {
+        self.tables.iter().map(|table| delta_table(table)).collect()
+    }
+
+    /// The position of a table; SQL identifiers compare without case.
+    pub(crate) fn find(&self, name: &str) -> Option<usize> {
+        self.by_name.get(&name.to_ascii_lowercase()).copied()
+    }
+
+    /// The SELECT of a view.
+    pub(crate) fn view(&self, name: &str) -> Option<&'static str> {
+        self.views.get(&name.to_ascii_lowercase()).copied()
+    }
+
+    /// The table at a position.
+    pub(crate) fn table(&self, at: usize) -> &'static TableSpec {
+        self.tables[at]
+    }
+
+    /// How many tables there are.
+    pub(crate) fn len(&self) -> usize {
+        self.tables.len()
+    }
+
+    /// The column that `rowid` means, where it means one of the declared columns.
+    pub(crate) fn rowid_column(&self, table: usize) -> Option<usize> {
+        let spec = self.tables[table];
+        let is_integer_key = matches!(spec.key, [at] if spec.columns[*at].kind == Kind::Integer);
+        (is_integer_key && !spec.without_rowid).then(|| spec.key[0])
+    }
+}
+
+/// The temporary table's name in SQL.
+pub(crate) fn delta_name(table: &TableSpec) -> String {
+    format!("temp.{}", quoted(&format!("d_{}", table.name)))
+}
+
+fn delta_table(table: &TableSpec) -> String {
+    let columns: Vec<String> = table
+        .columns
+        .iter()
+        .map(|column| format!("{} {}", quoted(column.name), column.kind.sql()))
+        .collect();
+    format!(
+        "CREATE TEMP TABLE IF NOT EXISTS {} ({}, {IMAGE} INTEGER PRIMARY KEY, {WEIGHT} INTEGER)",
+        quoted(&format!("d_{}", table.name)),
+        columns.join(", ")
+    )
+}

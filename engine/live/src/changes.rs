@@ -1,0 +1,106 @@
+//! What a commit changed: the net old and new image of every row it touched.
+
+use std::collections::BTreeMap;
+
+use abide_schema::{Row, TableSpec, Value};
+
+use crate::catalog::{Catalog, delta_name};
+use crate::exact;
+use crate::sql::{LiveError, Sql};
+
+/// The weight of an old image.
+pub(crate) const OLD: i64 = -1;
+/// The weight of a new image.
+pub(crate) const NEW: i64 = 1;
+
+/// One row's net change.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RowChange {
+    /// What it was; nothing where it came.
+    pub old: Option<Row>,
+    /// What it is; nothing where it left.
+    pub new: Option<Row>,
+}
+
+/// The net changes of one commit, or of a span of commits: at most one [`RowChange`] per primary key.
+/// A row whose primary key changed is one that left and one that came.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    tables: BTreeMap<&'static str, Vec<RowChange>>,
+}
+
+impl Changes {
+    /// Nothing changed.
+    #[must_use]
+    pub fn new() -> Changes {
+        Changes::default()
+    }
+
+    /// Adds the net change of one row. A change that is none is not kept.
+    pub fn push(&mut self, table: &'static str, old: Option<Row>, new: Option<Row>) {
+        let same = match (&old, &new) {
+            (Some(old), Some(new)) => exact::same(old, new),
+            (None, None) => true,
+            _ => false,
+        };
+        if !same {
+            self.tables.entry(table).or_default().push(RowChange { old, new });
+        }
+    }
+
+    /// The changes of one table.
+    #[must_use]
+    pub fn of(&self, table: &str) -> &[RowChange] {
+        self.tables.get(table).map_or(&[], Vec::as_slice)
+    }
+
+    /// The tables that changed, by name, with their changes.
+    pub fn tables(&self) -> impl Iterator<Item = (&'static str, &[RowChange])> {
+        self.tables.iter().map(|(name, rows)| (*name, rows.as_slice()))
+    }
+
+    /// Whether nothing changed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tables.is_empty()
+    }
+
+    /// Lays the changes of the given tables out in their temporary tables. Returns how many statements
+    /// that took.
+    pub(crate) fn lay_out(
+        &self,
+        catalog: &Catalog,
+        tables: impl IntoIterator<Item = usize>,
+        sql: &mut dyn Sql,
+    ) -> Result<u64, LiveError> {
+        let mut statements = 0;
+        for table in tables {
+            let spec = catalog.table(table);
+            sql.run(&format!("DELETE FROM {}", delta_name(spec)), &[], &mut |_| {})?;
+            statements += 1 + self.insert_images(spec, sql)?;
+        }
+        Ok(statements)
+    }
+
+    fn insert_images(&self, spec: &TableSpec, sql: &mut dyn Sql) -> Result<u64, LiveError> {
+        let marks = vec!["?"; spec.columns.len() + 2].join(", ");
+        let insert = format!("INSERT INTO {} VALUES ({marks})", delta_name(spec));
+        let mut statements = 0;
+        for (number, change) in self.of(spec.name).iter().enumerate() {
+            for (image, weight) in [(&change.old, OLD), (&change.new, NEW)] {
+                let Some(image) = image else { continue };
+                let mut cells = image.to_vec();
+                cells.extend([image_number(number, weight), Value::Integer(weight)]);
+                sql.run(&insert, &cells, &mut |_| {})?;
+                statements += 1;
+            }
+        }
+        Ok(statements)
+    }
+}
+
+/// What an image is numbered in its temporary table.
+pub(crate) fn image_number(change: usize, weight: i64) -> Value {
+    let change = i64::try_from(change).expect("fewer changes than an i64 counts");
+    Value::Integer(2 * change + i64::from(weight == NEW))
+}

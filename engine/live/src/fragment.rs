@@ -1,0 +1,314 @@
+//! Resolved SQL: text in which columns, tables and parameters are references, so that one query can be
+//! rendered over the tables as they are, as they were, or over a commit's changes.
+
+use crate::catalog::{Catalog, WEIGHT, delta_name};
+
+/// A table as one FROM clause names it.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    /// Its position in the catalog.
+    pub(crate) table: usize,
+    /// The name its columns go by; no two sources of a query share one.
+    pub(crate) alias: String,
+}
+
+/// What a source stands for in one rendering.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// The table after the commit.
+    After,
+    /// The table before the commit: the rows that did not change and the old images.
+    Before,
+    /// The old and new images of the rows that changed.
+    Changed,
+}
+
+/// The collations that SQLite has of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Collation {
+    /// Byte by byte.
+    Binary,
+    /// ASCII letters without case.
+    NoCase,
+    /// Trailing spaces ignored.
+    RightTrim,
+}
+
+impl Collation {
+    /// The collation of a name.
+    pub(crate) fn parse(name: &str) -> Option<Collation> {
+        let all = [Collation::Binary, Collation::NoCase, Collation::RightTrim];
+        all.into_iter().find(|collation| collation.sql().eq_ignore_ascii_case(name))
+    }
+
+    /// Its name.
+    pub(crate) fn sql(self) -> &'static str {
+        match self {
+            Collation::Binary => "BINARY",
+            Collation::NoCase => "NOCASE",
+            Collation::RightTrim => "RTRIM",
+        }
+    }
+}
+
+/// A part of a fragment.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Piece {
+    /// Text, as it is.
+    Text(String),
+    /// A column (second) of a source (first).
+    Column(usize, usize),
+    /// A parameter, by its slot.
+    Param(usize),
+    /// A source in a FROM clause.
+    Source(usize),
+}
+
+/// What a fragment is beneath its parentheses, where that matters to routing and shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Plain {
+    /// A column (second) of a source (first).
+    Column(usize, usize),
+    /// A parameter, by its slot.
+    Param(usize),
+    /// Anything else.
+    Other,
+}
+
+/// A piece of resolved SQL, mostly an expression.
+#[derive(Clone, Debug)]
+pub(crate) struct Fragment {
+    pub(crate) pieces: Vec<Piece>,
+    pub(crate) plain: Plain,
+    /// The COLLATE that it ends with.
+    pub(crate) collation: Option<Collation>,
+    /// Whether there is a COLLATE further inside, which SQLite may let out.
+    pub(crate) collates_within: bool,
+}
+
+impl PartialEq for Fragment {
+    fn eq(&self, other: &Fragment) -> bool {
+        self.pieces == other.pieces
+    }
+}
+
+impl Fragment {
+    /// Nothing yet.
+    pub(crate) fn new() -> Fragment {
+        let plain = Plain::Other;
+        Fragment { pieces: Vec::new(), plain, collation: None, collates_within: false }
+    }
+
+    /// A text.
+    pub(crate) fn text(text: &str) -> Fragment {
+        let mut fragment = Fragment::new();
+        fragment.push_text(text);
+        fragment
+    }
+
+    /// A column.
+    pub(crate) fn column(source: usize, column: usize) -> Fragment {
+        let mut fragment = Fragment::new();
+        fragment.pieces.push(Piece::Column(source, column));
+        fragment.plain = Plain::Column(source, column);
+        fragment
+    }
+
+    /// A parameter.
+    pub(crate) fn param(slot: usize) -> Fragment {
+        let mut fragment = Fragment::new();
+        fragment.pieces.push(Piece::Param(slot));
+        fragment.plain = Plain::Param(slot);
+        fragment
+    }
+
+    /// Appends a text, a space before it.
+    pub(crate) fn push_text(&mut self, text: &str) {
+        if let Some(Piece::Text(last)) = self.pieces.last_mut() {
+            last.push(' ');
+            last.push_str(text);
+        } else {
+            self.pieces.push(Piece::Text(text.to_owned()));
+        }
+        self.grows();
+    }
+
+    /// Appends a source.
+    pub(crate) fn push_source(&mut self, source: usize) {
+        self.pieces.push(Piece::Source(source));
+    }
+
+    /// Appends another fragment.
+    pub(crate) fn push(&mut self, other: &Fragment) {
+        for piece in &other.pieces {
+            match piece {
+                Piece::Text(text) => self.push_text(text),
+                piece => self.pieces.push(piece.clone()),
+            }
+        }
+        self.grows();
+        self.collates_within |= other.collates_within || other.collation.is_some();
+    }
+
+    /// What it was is now only a part of it.
+    fn grows(&mut self) {
+        self.plain = Plain::Other;
+        self.collates_within |= self.collation.take().is_some();
+    }
+
+    /// The same in parentheses, which change neither affinity nor collation.
+    pub(crate) fn parenthesized(&self) -> Fragment {
+        if let [Piece::Column(..) | Piece::Param(_)] = self.pieces.as_slice() {
+            return self.clone();
+        }
+        let mut fragment = Fragment::text("(");
+        fragment.push(self);
+        fragment.push_text(")");
+        fragment.plain = self.plain;
+        fragment.collation = self.collation;
+        fragment.collates_within = self.collates_within;
+        fragment
+    }
+
+    /// Gives parameters other slots.
+    pub(crate) fn renumber(&mut self, new: &dyn Fn(usize) -> usize) {
+        for piece in &mut self.pieces {
+            if let Piece::Param(slot) = piece {
+                *slot = new(*slot);
+            }
+        }
+        if let Plain::Param(slot) = &mut self.plain {
+            *slot = new(*slot);
+        }
+    }
+
+    /// The sources that it names.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = usize> {
+        self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Column(source, _) | Piece::Source(source) => Some(*source),
+            Piece::Text(_) | Piece::Param(_) => None,
+        })
+    }
+}
+
+/// What a parameter of a rendered statement is bound to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arg {
+    /// The binding's value in this slot.
+    Slot(usize),
+    /// The n-th value that the rule itself gives.
+    Given(usize),
+}
+
+/// A statement ready to run, and what its parameters are.
+#[derive(Clone, Debug)]
+pub(crate) struct Statement {
+    pub(crate) sql: String,
+    pub(crate) args: Vec<Arg>,
+}
+
+/// Writes fragments as SQL.
+pub(crate) struct Renderer<'a> {
+    pub(crate) catalog: &'a Catalog,
+    pub(crate) sources: &'a [Source],
+    /// What each source stands for.
+    pub(crate) forms: Vec<Form>,
+    out: String,
+    args: Vec<Arg>,
+}
+
+impl<'a> Renderer<'a> {
+    /// A renderer over the tables as they are after the commit.
+    pub(crate) fn new(catalog: &'a Catalog, sources: &'a [Source]) -> Renderer<'a> {
+        let forms = vec![Form::After; sources.len()];
+        Renderer { catalog, sources, forms, out: String::new(), args: Vec::new() }
+    }
+
+    /// Appends text.
+    pub(crate) fn text(&mut self, text: &str) {
+        if !self.out.is_empty() && !self.out.ends_with(' ') {
+            self.out.push(' ');
+        }
+        self.out.push_str(text);
+    }
+
+    /// Appends a parameter that the rule gives.
+    pub(crate) fn given(&mut self, at: usize) {
+        self.arg(Arg::Given(at));
+    }
+
+    /// Appends a fragment.
+    pub(crate) fn fragment(&mut self, fragment: &Fragment) {
+        for piece in &fragment.pieces {
+            match piece {
+                Piece::Text(text) => self.text(text),
+                Piece::Column(source, column) => self.column(*source, *column),
+                Piece::Param(slot) => self.arg(Arg::Slot(*slot)),
+                Piece::Source(source) => self.source(*source),
+            }
+        }
+    }
+
+    /// Appends fragments with text between them.
+    pub(crate) fn joined<'f>(
+        &mut self,
+        between: &str,
+        fragments: impl IntoIterator<Item = &'f Fragment>,
+    ) {
+        for (at, fragment) in fragments.into_iter().enumerate() {
+            if at > 0 {
+                self.text(between);
+            }
+            self.fragment(fragment);
+        }
+    }
+
+    /// The statement.
+    pub(crate) fn finish(self) -> Statement {
+        Statement { sql: self.out, args: self.args }
+    }
+
+    fn arg(&mut self, arg: Arg) {
+        let at = self.args.iter().position(|known| *known == arg).unwrap_or_else(|| {
+            self.args.push(arg);
+            self.args.len() - 1
+        });
+        self.text(&format!("?{}", at + 1));
+    }
+
+    fn column(&mut self, source: usize, column: usize) {
+        let source = &self.sources[source];
+        let name = self.catalog.table(source.table).columns[column].name;
+        self.text(&format!("{}.{}", quoted(&source.alias), quoted(name)));
+    }
+
+    /// Appends a source as a FROM clause names it.
+    pub(crate) fn source(&mut self, at: usize) {
+        let source = &self.sources[at];
+        let table = self.catalog.table(source.table);
+        let alias = quoted(&source.alias);
+        let main = format!("main.{}", quoted(table.name));
+        let changed = delta_name(table);
+        let names = |positions: &mut dyn Iterator<Item = usize>| {
+            let names: Vec<String> = positions.map(|at| quoted(table.columns[at].name)).collect();
+            names.join(", ")
+        };
+        match self.forms[at] {
+            Form::After => self.text(&format!("{main} AS {alias}")),
+            Form::Changed => self.text(&format!("{changed} AS {alias}")),
+            Form::Before => {
+                let columns = names(&mut (0..table.columns.len()));
+                let key = names(&mut table.key.iter().copied());
+                self.text(&format!(
+                    "(SELECT {columns} FROM {main} WHERE ({key}) NOT IN (SELECT {key} FROM {changed}) \
+                     UNION ALL SELECT {columns} FROM {changed} WHERE {WEIGHT} < 0) AS {alias}"
+                ));
+            }
+        }
+    }
+}
+
+/// An identifier in double quotes.
+pub(crate) fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}

@@ -1,0 +1,132 @@
+//! What must be known of a text before and beside its syntax tree: that it nests within bounds, that it
+//! is one statement, and how its result columns are written, since SQLite names columns by that.
+
+use abide_schema::{Code, Refusal, limits};
+use sqlite3_parser::dialect::TokenType::{
+    self, TK_AS, TK_CASE, TK_COMMA, TK_DISTINCT, TK_END, TK_EXCEPT, TK_FROM, TK_GROUP, TK_HAVING,
+    TK_INTERSECT, TK_LIMIT, TK_LP, TK_ORDER, TK_RP, TK_SELECT, TK_SEMI, TK_UNION, TK_WHERE,
+};
+use sqlite3_parser::lexer::Scanner;
+use sqlite3_parser::lexer::sql::{Error, Tokenizer};
+
+/// How deeply parentheses and CASE may nest: every level is a level of our stack and SQLite's.
+pub(crate) const NESTING: usize = 100;
+
+/// How each item between SELECT and FROM is written, of the outermost first SELECT.
+pub(crate) fn columns_as_written(text: &str) -> Result<Vec<String>, Refusal> {
+    if text.len() > limits::SQL_BYTES {
+        let detail = format!("the statement is longer than {} bytes", limits::SQL_BYTES);
+        return Err(Refusal::new(Code::LimitExceeded, detail)
+            .hint("pass long texts and lists as parameters"));
+    }
+    let mut columns = Columns { text, items: Vec::new(), open: None, state: State::Before };
+    let mut scanner = Scanner::new(Tokenizer::new());
+    let (mut depth, mut cases, mut ended, mut last) = (0usize, 0usize, false, None);
+    while let (start, Some((_, token)), _) =
+        scanner.scan(text.as_bytes()).map_err(|error| refusal(text, &error))?
+    {
+        match token {
+            TK_SEMI => {
+                ended = true;
+                continue;
+            }
+            _ if ended => {
+                return Err(Refusal::new(Code::BadSql, "there is more than one statement")
+                    .hint("send one SELECT at a time"));
+            }
+            TK_LP => depth += 1,
+            TK_RP => depth = depth.saturating_sub(1),
+            TK_CASE => cases += 1,
+            TK_END => cases = cases.saturating_sub(1),
+            _ => {}
+        }
+        if depth + cases > NESTING {
+            return Err(too_deep());
+        }
+        let outside = depth == 0 || (depth == 1 && token == TK_LP);
+        columns.token(token, outside, last, start);
+        last = Some(token);
+    }
+    columns.close(text.len());
+    Ok(columns.items)
+}
+
+/// The refusal of what nests too deeply.
+pub(crate) fn too_deep() -> Refusal {
+    Refusal::new(
+        Code::LimitExceeded,
+        format!("the statement nests more than {NESTING} levels deep"),
+    )
+}
+
+/// A parser's error, as SQLite would say it.
+pub(crate) fn refusal(text: &str, error: &Error) -> Refusal {
+    use sqlite3_parser::lexer::sql::ParserError;
+    let detail = match error {
+        Error::ParserError(ParserError::UnexpectedEof, _) => "incomplete input".to_owned(),
+        Error::ParserError(ParserError::SyntaxError(token), _) if token.is_empty() => {
+            "incomplete input".to_owned()
+        }
+        Error::ParserError(error, _) => error.to_string(),
+        Error::UnterminatedLiteral(_) => "a quoted text has no end".to_owned(),
+        Error::UnterminatedBracket(_) => "a name in [brackets] has no end".to_owned(),
+        Error::UnterminatedBlockComment(_) => "a comment has no end".to_owned(),
+        other => {
+            let message = other.to_string();
+            message.split(" at ").next().unwrap_or(&message).to_owned()
+        }
+    };
+    let refusal = Refusal::new(Code::BadSql, detail);
+    if text.trim().is_empty() { refusal.hint("send one SELECT") } else { refusal }
+}
+
+#[derive(PartialEq, Eq)]
+enum State {
+    Before,
+    Within,
+    After,
+}
+
+/// Collects the items of the first SELECT outside parentheses.
+struct Columns<'a> {
+    text: &'a str,
+    items: Vec<String>,
+    open: Option<usize>,
+    state: State,
+}
+
+impl Columns<'_> {
+    fn token(&mut self, token: TokenType, outside: bool, last: Option<TokenType>, start: usize) {
+        let ends = matches!(
+            token,
+            TK_WHERE | TK_GROUP | TK_HAVING | TK_ORDER | TK_LIMIT | TK_UNION | TK_EXCEPT
+        ) || token == TK_INTERSECT
+            || (token == TK_FROM && last != Some(TK_DISTINCT));
+        match self.state {
+            State::Before if outside && token == TK_SELECT => self.state = State::Within,
+            State::Within if outside && token == TK_COMMA => self.close_item(start),
+            State::Within if outside && ends && last != Some(TK_AS) => self.close(start),
+            State::Within
+                if self.items.is_empty() && self.open.is_none() && is_quantifier(token) => {}
+            State::Within => self.open = self.open.or(Some(start)),
+            State::Before | State::After => {}
+        }
+    }
+
+    /// An item reaches to the next token, comments included, as SQLite has it.
+    fn close_item(&mut self, end: usize) {
+        let start = self.open.take().unwrap_or(end);
+        self.items.push(self.text.get(start..end).unwrap_or_default().trim().to_owned());
+    }
+
+    fn close(&mut self, end: usize) {
+        if self.state == State::Within {
+            self.close_item(end);
+        }
+        self.state = State::After;
+    }
+}
+
+fn is_quantifier(token: TokenType) -> bool {
+    matches!(token, TK_DISTINCT | TokenType::TK_ALL)
+}

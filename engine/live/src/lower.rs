@@ -1,0 +1,622 @@
+//! From the parser's tree to fragments: names resolved, parameters numbered, literals lifted, and what
+//! is not deterministic refused.
+
+use std::collections::BTreeMap;
+
+use abide_schema::{Code, Refusal, Value};
+use sqlite3_parser::ast::{
+    Expr, FunctionTail, LikeOperator, Literal, Operator, Select, UnaryOperator,
+};
+
+use crate::catalog::Catalog;
+use crate::fragment::{Collation, Fragment, Plain, Source};
+use crate::functions;
+use crate::lex;
+use crate::route::{Equality, Route};
+
+mod call;
+mod literal;
+
+pub(crate) use literal::unquote;
+
+/// What a parameter of a template is filled with.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Slot {
+    /// The caller's value of this name or number.
+    Caller(String),
+    /// A literal of the text.
+    Literal(Value),
+}
+
+/// A table, view or subquery in a FROM clause.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    /// The name its columns may be qualified with.
+    pub(crate) name: String,
+    /// Its columns and what each of them is.
+    pub(crate) columns: Vec<(String, Fragment)>,
+    /// What `rowid` is.
+    pub(crate) rowid: Option<Fragment>,
+}
+
+/// The names that an expression may use.
+#[derive(Clone, Default)]
+pub(crate) struct Scope<'s> {
+    pub(crate) entries: Vec<Entry>,
+    /// Names given with AS, which come after the columns.
+    pub(crate) aliases: Vec<(String, Fragment)>,
+    /// Around this query.
+    pub(crate) outer: Option<&'s Scope<'s>>,
+}
+
+/// A condition that must hold, and what it demands.
+#[derive(Clone, Debug)]
+pub(crate) struct Conjunct {
+    pub(crate) condition: Fragment,
+    pub(crate) route: Route,
+}
+
+/// Lowers one statement.
+pub(crate) struct Lower<'c> {
+    pub(crate) catalog: &'c Catalog,
+    /// All sources of the statement, of all its FROM clauses.
+    pub(crate) sources: Vec<Source>,
+    /// Its parameters.
+    pub(crate) slots: Vec<Slot>,
+    /// The slot of each of the caller's parameters, by SQLite's number for it.
+    numbered: BTreeMap<u32, usize>,
+    named: BTreeMap<String, u32>,
+    /// Whether literals that are compared become parameters here.
+    lifting: bool,
+    /// Whether an aggregate may stand here.
+    pub(crate) aggregates_allowed: bool,
+    /// Whether an aggregate was met.
+    pub(crate) aggregate_met: bool,
+    depth: usize,
+}
+
+type Lowered<T = Fragment> = Result<T, Refusal>;
+
+impl<'c> Lower<'c> {
+    /// Nothing lowered yet.
+    pub(crate) fn new(catalog: &'c Catalog) -> Lower<'c> {
+        Lower {
+            catalog,
+            sources: Vec::new(),
+            slots: Vec::new(),
+            numbered: BTreeMap::new(),
+            named: BTreeMap::new(),
+            lifting: false,
+            aggregates_allowed: false,
+            aggregate_met: false,
+            depth: 0,
+        }
+    }
+
+    /// A condition as the conjuncts that it consists of. Compared literals become parameters.
+    pub(crate) fn conjuncts(&mut self, expr: &Expr, scope: &Scope) -> Lowered<Vec<Conjunct>> {
+        let lifting = std::mem::replace(&mut self.lifting, true);
+        let conjuncts = spine(expr, Operator::And)
+            .into_iter()
+            .map(|expr| {
+                let (condition, route) = self.condition(expr, scope)?;
+                Ok(Conjunct { condition, route })
+            })
+            .collect();
+        self.lifting = lifting;
+        conjuncts
+    }
+
+    fn condition(&mut self, expr: &Expr, scope: &Scope) -> Lowered<(Fragment, Route)> {
+        self.deeper(|lower| match expr {
+            Expr::Parenthesized(inner) if inner.len() == 1 => {
+                let (condition, route) = lower.condition(&inner[0], scope)?;
+                Ok((condition.parenthesized(), route))
+            }
+            Expr::Binary(_, operator @ (Operator::And | Operator::Or), _) => {
+                lower.junction(expr, *operator, scope)
+            }
+            Expr::Binary(left, operator @ (Operator::Equals | Operator::Is), right) => {
+                let left = lower.operand(left, scope)?;
+                let right = lower.operand(right, scope)?;
+                let route = equality(&left, &right, *operator == Operator::Is);
+                let mut condition = left;
+                condition.push_text(operator_sql(*operator));
+                condition.push(&right);
+                Ok((condition, route))
+            }
+            Expr::InList { lhs, not: false, rhs: Some(list) } => {
+                let left = lower.operand(lhs, scope)?;
+                let list: Vec<Fragment> =
+                    list.iter().map(|expr| lower.operand(expr, scope)).collect::<Lowered<_>>()?;
+                let route = membership(&left, &list);
+                let mut condition = left;
+                condition.push_text("IN (");
+                push_list(&mut condition, &list);
+                condition.push_text(")");
+                Ok((condition, route))
+            }
+            other => Ok((lower.expr(other, scope)?, Route::Any)),
+        })
+    }
+
+    fn junction(
+        &mut self,
+        expr: &Expr,
+        operator: Operator,
+        scope: &Scope,
+    ) -> Lowered<(Fragment, Route)> {
+        let mut whole: Option<(Fragment, Route)> = None;
+        for operand in spine(expr, operator) {
+            let (condition, route) = self.condition(operand, scope)?;
+            whole = Some(match whole {
+                None => (condition, route),
+                Some((mut left, left_route)) => {
+                    left.push_text(operator_sql(operator));
+                    left.push(&condition);
+                    let route = match operator {
+                        Operator::And => left_route.and(route),
+                        _ => left_route.or(route),
+                    };
+                    (left, route)
+                }
+            });
+        }
+        Ok(whole.expect("a spine has at least one operand"))
+    }
+
+    /// Any expression.
+    pub(crate) fn expr(&mut self, expr: &Expr, scope: &Scope) -> Lowered {
+        self.deeper(|lower| lower.expr_at(expr, scope))
+    }
+
+    fn expr_at(&mut self, expr: &Expr, scope: &Scope) -> Lowered {
+        match expr {
+            Expr::Literal(literal) => self.literal(literal),
+            Expr::Variable(name) => self.variable(name),
+            Expr::Id(id) => self.name(id.0, scope),
+            Expr::Name(name) => self.name(name.0, scope),
+            Expr::Qualified(table, column) => self.qualified(&unquote(table.0), column.0, scope),
+            Expr::DoublyQualified(schema, table, column) => {
+                require_main(schema.0)?;
+                self.qualified(&unquote(table.0), column.0, scope)
+            }
+            Expr::Parenthesized(items) => self.parenthesized(items, scope),
+            Expr::Binary(_, operator, _) if is_comparison(*operator) => {
+                self.comparison(expr, scope)
+            }
+            Expr::Binary(..) => self.binary(expr, scope),
+            Expr::Unary(operator, operand) => self.unary(*operator, operand, scope),
+            Expr::Collate(operand, name) => self.collate(operand, name, scope),
+            Expr::IsNull(operand) => self.postfix(operand, "ISNULL", scope),
+            Expr::NotNull(operand) => self.postfix(operand, "NOTNULL", scope),
+            Expr::Between { lhs, not, start, end } => {
+                let mut out = self.operand(lhs, scope)?;
+                out.push_text(if *not { "NOT BETWEEN" } else { "BETWEEN" });
+                out.push(&self.operand(start, scope)?);
+                out.push_text("AND");
+                out.push(&self.operand(end, scope)?);
+                Ok(out)
+            }
+            Expr::Like { lhs, not, op, rhs, escape } => {
+                self.like(lhs, *not, *op, rhs, *escape, scope)
+            }
+            Expr::InList { lhs, not, rhs } => self.in_list(lhs, *not, rhs.unwrap_or(&[]), scope),
+            Expr::Case { base, when_then_pairs, else_expr } => {
+                self.case(*base, when_then_pairs, *else_expr, scope)
+            }
+            Expr::Cast { expr, type_name } => self.cast(expr, type_name.as_ref(), scope),
+            Expr::FunctionCall { name, distinctness, args, order_by, filter_over } => {
+                let call = call::Call {
+                    name: unquote(name.0),
+                    distinct: distinctness.is_some(),
+                    arguments: args.unwrap_or(&[]),
+                    star: false,
+                    ordered: order_by.is_some(),
+                    tail: filter_over.as_ref(),
+                };
+                self.call(&call, scope)
+            }
+            Expr::FunctionCallStar { name, filter_over } => {
+                let tail: Option<&FunctionTail> = filter_over.as_ref();
+                let name = unquote(name.0);
+                let call = call::Call {
+                    name,
+                    distinct: false,
+                    arguments: &[],
+                    star: true,
+                    ordered: false,
+                    tail,
+                };
+                self.call(&call, scope)
+            }
+            Expr::Exists(select) => self.subquery("EXISTS", select, scope),
+            Expr::Subquery(select) => self.subquery("", select, scope),
+            Expr::InSelect { rhs, .. } => self.subquery("IN", rhs, scope),
+            Expr::InTable { .. } => Err(unsupported("IN with a table")),
+            Expr::Raise(..) => {
+                Err(Refusal::new(Code::BadSql, "RAISE() may only be used within a trigger-program"))
+            }
+        }
+    }
+
+    fn subquery(&mut self, _kind: &str, _select: &Select, _scope: &Scope) -> Lowered {
+        Err(unsupported("a subquery"))
+    }
+
+    /// An operand of a comparison: a literal becomes a parameter where that is wanted.
+    fn operand(&mut self, expr: &Expr, scope: &Scope) -> Lowered {
+        match literal::liftable(expr) {
+            Some(value) if self.lifting => {
+                self.slots.push(Slot::Literal(value));
+                Ok(Fragment::param(self.slots.len() - 1))
+            }
+            _ => self.expr(expr, scope),
+        }
+    }
+
+    fn literal(&mut self, literal: &Literal) -> Lowered {
+        Ok(match literal {
+            Literal::Numeric(text) | Literal::String(text) => Fragment::text(text),
+            Literal::Blob(hex) => Fragment::text(&format!("x'{hex}'")),
+            Literal::Keyword(word) => Fragment::text(word),
+            Literal::Null => Fragment::text("NULL"),
+            Literal::CurrentDate => return Err(functions::not_deterministic("CURRENT_DATE")),
+            Literal::CurrentTime => return Err(functions::not_deterministic("CURRENT_TIME")),
+            Literal::CurrentTimestamp => {
+                return Err(functions::not_deterministic("CURRENT_TIMESTAMP"));
+            }
+        })
+    }
+
+    /// A parameter, numbered as SQLite numbers it: `?` takes the next number, `?7` its own, a name the
+    /// next one when it is first met.
+    fn variable(&mut self, name: &str) -> Lowered {
+        let next = self.numbered.last_key_value().map_or(1, |(last, _)| last + 1);
+        let (number, key) = if name.is_empty() {
+            (next, next.to_string())
+        } else if name.bytes().all(|b| b.is_ascii_digit()) {
+            let number = name.parse().ok().filter(|number: &u32| (1..=32_766).contains(number));
+            let number = number.ok_or_else(|| {
+                Refusal::new(Code::BadSql, "variable number must be between ?1 and ?32766")
+            })?;
+            (number, number.to_string())
+        } else {
+            let key = name.get(1..).filter(|_| !name.starts_with('#')).ok_or_else(|| {
+                Refusal::new(Code::BadSql, format!("near \"{name}\": syntax error"))
+            })?;
+            (*self.named.entry(key.to_owned()).or_insert(next), key.to_owned())
+        };
+        let slots = &mut self.slots;
+        let slot = *self.numbered.entry(number).or_insert_with(|| {
+            slots.push(Slot::Caller(key));
+            slots.len() - 1
+        });
+        Ok(Fragment::param(slot))
+    }
+
+    fn name(&mut self, raw: &str, scope: &Scope) -> Lowered {
+        let name = unquote(raw);
+        let mut level = Some(scope);
+        while let Some(scope) = level {
+            if let Some(found) = in_scope(None, &name, scope)? {
+                return Ok(found);
+            }
+            level = scope.outer;
+        }
+        let bare = raw == name;
+        if bare && (name.eq_ignore_ascii_case("true") || name.eq_ignore_ascii_case("false")) {
+            return Ok(Fragment::text(&name.to_ascii_uppercase()));
+        }
+        let refusal = Refusal::new(Code::BadSql, format!("no such column: {name}"));
+        Err(if raw.starts_with('"') {
+            refusal.hint(format!("write a text in single quotes: '{name}'"))
+        } else {
+            refusal.hint("GET /v1/schema lists the columns of every table")
+        })
+    }
+
+    fn qualified(&mut self, table: &str, column: &str, scope: &Scope) -> Lowered {
+        let column = unquote(column);
+        let mut level = Some(scope);
+        while let Some(scope) = level {
+            if let Some(found) = in_scope(Some(table), &column, scope)? {
+                return Ok(found);
+            }
+            level = scope.outer;
+        }
+        Err(Refusal::new(Code::BadSql, format!("no such column: {table}.{column}"))
+            .hint("GET /v1/schema lists the columns of every table"))
+    }
+
+    fn parenthesized(&mut self, items: &[Expr], scope: &Scope) -> Lowered {
+        if let [only] = items {
+            return Ok(self.expr(only, scope)?.parenthesized());
+        }
+        let mut out = Fragment::text("(");
+        for (at, item) in items.iter().enumerate() {
+            if at > 0 {
+                out.push_text(",");
+            }
+            out.push(&self.expr(item, scope)?);
+        }
+        out.push_text(")");
+        Ok(out)
+    }
+
+    fn comparison(&mut self, expr: &Expr, scope: &Scope) -> Lowered {
+        let Expr::Binary(left, operator, right) = expr else { return self.expr(expr, scope) };
+        let mut out = self.operand(left, scope)?;
+        out.push_text(operator_sql(*operator));
+        out.push(&self.operand(right, scope)?);
+        Ok(out)
+    }
+
+    /// Chains of operators lean to the left: walked along, not down, so that a long sum of terms
+    /// costs no stack.
+    fn binary(&mut self, expr: &Expr, scope: &Scope) -> Lowered {
+        let (mut first, mut rest) = (expr, Vec::new());
+        while let Expr::Binary(left, operator, right) = first
+            && !is_comparison(*operator)
+        {
+            rest.push((*operator, *right));
+            first = left;
+        }
+        let mut out = self.expr(first, scope)?;
+        for (operator, right) in rest.into_iter().rev() {
+            out.push_text(operator_sql(operator));
+            out.push(&self.expr(right, scope)?);
+        }
+        Ok(out)
+    }
+
+    fn unary(&mut self, operator: UnaryOperator, operand: &Expr, scope: &Scope) -> Lowered {
+        let mut out = Fragment::text(match operator {
+            UnaryOperator::BitwiseNot => "~",
+            UnaryOperator::Negative => "-",
+            UnaryOperator::Not => "NOT",
+            UnaryOperator::Positive => "+",
+        });
+        out.push(&self.expr(operand, scope)?);
+        Ok(out)
+    }
+
+    fn collate(&mut self, operand: &Expr, name: &str, scope: &Scope) -> Lowered {
+        let name = unquote(name);
+        let collation = Collation::parse(&name).ok_or_else(|| {
+            Refusal::new(Code::BadSql, format!("no such collation sequence: {name}"))
+                .hint("there are BINARY, NOCASE and RTRIM")
+        })?;
+        let mut out = self.expr(operand, scope)?;
+        let plain = out.plain;
+        let within = out.collates_within;
+        out.push_text(&format!("COLLATE {}", collation.sql()));
+        out.plain = plain;
+        out.collation = Some(collation);
+        out.collates_within = within;
+        Ok(out)
+    }
+
+    fn postfix(&mut self, operand: &Expr, operator: &str, scope: &Scope) -> Lowered {
+        let mut out = self.expr(operand, scope)?;
+        out.push_text(operator);
+        Ok(out)
+    }
+
+    fn like(
+        &mut self,
+        left: &Expr,
+        not: bool,
+        operator: LikeOperator,
+        right: &Expr,
+        escape: Option<&Expr>,
+        scope: &Scope,
+    ) -> Lowered {
+        let name = match operator {
+            LikeOperator::Glob => "GLOB",
+            LikeOperator::Like => "LIKE",
+            LikeOperator::Match => return Err(no_function("MATCH")),
+            LikeOperator::Regexp => return Err(no_function("REGEXP")),
+        };
+        let mut out = self.operand(left, scope)?;
+        out.push_text(if not { "NOT" } else { "" });
+        out.push_text(name);
+        out.push(&self.operand(right, scope)?);
+        if let Some(escape) = escape {
+            out.push_text("ESCAPE");
+            out.push(&self.expr(escape, scope)?);
+        }
+        Ok(out)
+    }
+
+    fn in_list(&mut self, left: &Expr, not: bool, list: &[Expr], scope: &Scope) -> Lowered {
+        let mut out = self.operand(left, scope)?;
+        out.push_text(if not { "NOT IN (" } else { "IN (" });
+        let list: Vec<Fragment> =
+            list.iter().map(|expr| self.operand(expr, scope)).collect::<Lowered<_>>()?;
+        push_list(&mut out, &list);
+        out.push_text(")");
+        Ok(out)
+    }
+
+    fn case(
+        &mut self,
+        base: Option<&Expr>,
+        pairs: &[(Expr, Expr)],
+        otherwise: Option<&Expr>,
+        scope: &Scope,
+    ) -> Lowered {
+        let mut out = Fragment::text("CASE");
+        if let Some(base) = base {
+            out.push(&self.expr(base, scope)?);
+        }
+        for (when, then) in pairs {
+            out.push_text("WHEN");
+            out.push(&self.expr(when, scope)?);
+            out.push_text("THEN");
+            out.push(&self.expr(then, scope)?);
+        }
+        if let Some(otherwise) = otherwise {
+            out.push_text("ELSE");
+            out.push(&self.expr(otherwise, scope)?);
+        }
+        out.push_text("END");
+        Ok(out)
+    }
+
+    fn deeper<T>(&mut self, work: impl FnOnce(&mut Self) -> Lowered<T>) -> Lowered<T> {
+        if self.depth >= lex::NESTING {
+            return Err(lex::too_deep());
+        }
+        self.depth += 1;
+        let result = work(self);
+        self.depth -= 1;
+        result
+    }
+}
+
+/// The operands of a chain of one operator, in the order they are written.
+fn spine<'e, 'b>(expr: &'e Expr<'b>, operator: Operator) -> Vec<&'e Expr<'b>> {
+    let (mut first, mut operands) = (expr, Vec::new());
+    while let Expr::Binary(left, found, right) = first
+        && *found == operator
+    {
+        operands.push(*right);
+        first = left;
+    }
+    operands.push(first);
+    operands.reverse();
+    operands
+}
+
+fn in_scope(table: Option<&str>, column: &str, scope: &Scope) -> Lowered<Option<Fragment>> {
+    let entries = || {
+        scope
+            .entries
+            .iter()
+            .filter(|entry| table.is_none_or(|table| entry.name.eq_ignore_ascii_case(table)))
+    };
+    let mut found = entries()
+        .flat_map(|entry| &entry.columns)
+        .filter(|(name, _)| name.eq_ignore_ascii_case(column));
+    if let Some((_, fragment)) = found.next() {
+        if found.next().is_some() {
+            let name = table.map_or(column.to_owned(), |table| format!("{table}.{column}"));
+            return Err(Refusal::new(Code::BadSql, format!("ambiguous column name: {name}"))
+                .hint("say of which table: t.column"));
+        }
+        return Ok(Some(fragment.parenthesized()));
+    }
+    let is_rowid = ["rowid", "oid", "_rowid_"].iter().any(|name| name.eq_ignore_ascii_case(column));
+    let mut with_rowid = entries();
+    if is_rowid
+        && let (Some(Entry { rowid: Some(rowid), .. }), None) =
+            (with_rowid.next(), with_rowid.next())
+    {
+        return Ok(Some(rowid.clone()));
+    }
+    let alias = scope.aliases.iter().find(|(name, _)| name.eq_ignore_ascii_case(column));
+    Ok(alias.filter(|_| table.is_none()).map(|(_, fragment)| fragment.parenthesized()))
+}
+
+/// `column = parameter`, either way round.
+fn equality(left: &Fragment, right: &Fragment, nulls_match: bool) -> Route {
+    let collation = left.collation.or(right.collation).unwrap_or(Collation::Binary);
+    match (left.plain, right.plain) {
+        (Plain::Column(source, column), Plain::Param(slot))
+        | (Plain::Param(slot), Plain::Column(source, column)) => {
+            Route::equality(Equality { source, column, collation, nulls_match, values: vec![slot] })
+        }
+        _ => Route::Any,
+    }
+}
+
+/// `column IN (parameters)`.
+fn membership(left: &Fragment, list: &[Fragment]) -> Route {
+    let slots: Option<Vec<usize>> = list
+        .iter()
+        .map(|item| match item.plain {
+            Plain::Param(slot) if item.collation.is_none() => Some(slot),
+            _ => None,
+        })
+        .collect();
+    match (left.plain, slots) {
+        (Plain::Column(source, column), Some(values)) => Route::equality(Equality {
+            source,
+            column,
+            collation: left.collation.unwrap_or(Collation::Binary),
+            nulls_match: false,
+            values,
+        }),
+        _ => Route::Any,
+    }
+}
+
+fn push_list(out: &mut Fragment, list: &[Fragment]) {
+    for (at, item) in list.iter().enumerate() {
+        if at > 0 {
+            out.push_text(",");
+        }
+        out.push(item);
+    }
+}
+
+fn is_comparison(operator: Operator) -> bool {
+    matches!(
+        operator,
+        Operator::Equals
+            | Operator::NotEquals
+            | Operator::Is
+            | Operator::IsNot
+            | Operator::Less
+            | Operator::LessEquals
+            | Operator::Greater
+            | Operator::GreaterEquals
+    )
+}
+
+fn operator_sql(operator: Operator) -> &'static str {
+    match operator {
+        Operator::Add => "+",
+        Operator::And => "AND",
+        Operator::ArrowRight => "->",
+        Operator::ArrowRightShift => "->>",
+        Operator::BitwiseAnd => "&",
+        Operator::BitwiseOr => "|",
+        Operator::Concat => "||",
+        Operator::Equals => "=",
+        Operator::Divide => "/",
+        Operator::Greater => ">",
+        Operator::GreaterEquals => ">=",
+        Operator::Is => "IS",
+        Operator::IsNot => "IS NOT",
+        Operator::LeftShift => "<<",
+        Operator::Less => "<",
+        Operator::LessEquals => "<=",
+        Operator::Modulus => "%",
+        Operator::Multiply => "*",
+        Operator::NotEquals => "<>",
+        Operator::Or => "OR",
+        Operator::RightShift => ">>",
+        Operator::Subtract => "-",
+    }
+}
+
+/// Only the database itself may be named as a schema.
+pub(crate) fn require_main(schema: &str) -> Result<(), Refusal> {
+    let schema = unquote(schema);
+    if schema.eq_ignore_ascii_case("main") {
+        return Ok(());
+    }
+    Err(Refusal::new(Code::BadSql, format!("unknown database {schema}")))
+}
+
+/// The refusal of what has no rule yet.
+pub(crate) fn unsupported(what: &str) -> Refusal {
+    Refusal::new(Code::UnsupportedSql, format!("{what} cannot be live"))
+        .hint("run it once with  abide sql")
+}
+
+fn no_function(name: &str) -> Refusal {
+    Refusal::new(Code::BadSql, format!("no such function: {name}"))
+}

@@ -1,0 +1,166 @@
+//! From a text and parameters to a binding. A text is parsed once, however many bind it.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use abide_schema::{Code, Refusal, Value};
+use serde_json::{Map, Value as JsonValue};
+use sqlite3_parser::ast::{Cmd, Stmt};
+use sqlite3_parser::lexer::sql::Parser;
+use sqlite3_parser::{Bump, FallibleIterator as _};
+
+use crate::catalog::Catalog;
+use crate::lex;
+use crate::lower::{Lower, Slot};
+use crate::select::Query;
+use crate::template::{Binding, Template};
+
+/// Entries of one generation of a cache. Two generations are kept, so that what is in use survives
+/// however many texts pass by that are bound once.
+const GENERATION: usize = 1_024;
+
+/// Understands queries. Shared by all threads.
+#[derive(Debug)]
+pub struct Planner {
+    catalog: Arc<Catalog>,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    texts: Cache<String, Arc<Parsed>>,
+    templates: Cache<String, Arc<Template>>,
+}
+
+/// A text as understood: its template and what fills the template's parameters.
+#[derive(Debug)]
+struct Parsed {
+    template: Arc<Template>,
+    slots: Vec<Slot>,
+}
+
+impl Planner {
+    /// For the tables and views of a catalog.
+    #[must_use]
+    pub fn new(catalog: Arc<Catalog>) -> Planner {
+        Planner { catalog, known: Mutex::default() }
+    }
+
+    /// A query with its parameters, by name without the sigil or by number.
+    ///
+    /// # Errors
+    /// `bad_sql` for what is no SELECT of known tables and columns, `unsupported_sql` for what cannot
+    /// be live, `limit_exceeded` for what is too long or nests too deeply, `bad_arguments` for
+    /// parameters that are missing, superfluous or no values.
+    pub fn bind(&self, sql: &str, params: &Map<String, JsonValue>) -> Result<Binding, Refusal> {
+        let known = self.lock().texts.get(sql);
+        let parsed = match known {
+            Some(parsed) => parsed,
+            None => self.understand(sql)?,
+        };
+        let values = parsed.values(params)?;
+        Ok(Binding::new(Arc::clone(&parsed.template), values))
+    }
+
+    fn understand(&self, sql: &str) -> Result<Arc<Parsed>, Refusal> {
+        let query = parse(&self.catalog, sql)?;
+        let (template, slots) = Template::compile(&self.catalog, query)?;
+        let mut known = self.lock();
+        let template = match known.templates.get(template.text()) {
+            Some(template) => template,
+            None => {
+                let template = Arc::new(template);
+                known.templates.insert(template.text().to_owned(), Arc::clone(&template));
+                template
+            }
+        };
+        let parsed = Arc::new(Parsed { template, slots });
+        known.texts.insert(sql.to_owned(), Arc::clone(&parsed));
+        Ok(parsed)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
+        // A panic elsewhere cannot have left a cache of immutable values half written.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A text as a resolved query.
+fn parse(catalog: &Catalog, sql: &str) -> Result<Query, Refusal> {
+    let written = lex::columns_as_written(sql)?;
+    let bump = Bump::new();
+    let mut parser = Parser::new(&bump, sql.as_bytes());
+    let command = parser.next().map_err(|error| lex::refusal(sql, &error))?;
+    match &command {
+        Some(Cmd::Stmt(Stmt::Select(select))) => {
+            Query::resolve(Lower::new(catalog), select, &written)
+        }
+        Some(_) => Err(Refusal::new(Code::BadSql, "only a SELECT can be watched")
+            .hint("change data through a reducer:  POST /v1/call/{reducer}")),
+        None => Err(Refusal::new(Code::BadSql, "the statement is empty").hint("send one SELECT")),
+    }
+}
+
+impl Parsed {
+    fn values(&self, params: &Map<String, JsonValue>) -> Result<Vec<Value>, Refusal> {
+        let bad = |detail: String| Refusal::new(Code::BadArguments, detail);
+        let mut used = Vec::new();
+        let mut values = Vec::with_capacity(self.slots.len());
+        for slot in &self.slots {
+            values.push(match slot {
+                Slot::Literal(value) => value.clone(),
+                Slot::Caller(name) => {
+                    let json = params.get(name).ok_or_else(|| {
+                        bad(format!("parameter {name} is missing"))
+                            .hint(format!("pass it in params: {{\"{name}\": …}}"))
+                    })?;
+                    used.push(name);
+                    Value::from_json(json).map_err(|what| {
+                        bad(format!("parameter {name} is {what}, which is no value"))
+                    })?
+                }
+            });
+        }
+        match params.keys().find(|name| !used.contains(name)) {
+            Some(name) => Err(bad(format!("the query has no parameter {name}"))
+                .hint("leave the sigil out: sid for :sid, 1 for ?1")),
+            None => Ok(values),
+        }
+    }
+}
+
+/// A bounded map that forgets what was not asked for during the last generation.
+#[derive(Debug)]
+struct Cache<K, V> {
+    young: HashMap<K, V>,
+    old: HashMap<K, V>,
+}
+
+impl<K, V> Default for Cache<K, V> {
+    fn default() -> Cache<K, V> {
+        Cache { young: HashMap::new(), old: HashMap::new() }
+    }
+}
+
+impl<K: Hash + Eq, V: Clone> Cache<K, V> {
+    fn get<Q>(&mut self, key: &Q) -> Option<V>
+    where
+        K: std::borrow::Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        if let Some(value) = self.young.get(key) {
+            return Some(value.clone());
+        }
+        let (key, value) = self.old.remove_entry(key)?;
+        self.insert(key, value.clone());
+        Some(value)
+    }
+
+    fn insert(&mut self, key: K, value: V) {
+        if self.young.len() >= GENERATION {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(key, value);
+    }
+}

@@ -1,0 +1,190 @@
+//! Which changed rows can concern a query: equalities that its condition demands, as keys of a hash probe.
+//!
+//! A probe is a filter and never a verdict. It may find too much, and SQLite then says no; it must
+//! never find too little. Where it is not certain how SQLite would compare two values there is no key,
+//! and the binding is asked about every change of its table.
+
+use std::hash::{Hash, Hasher};
+
+use abide_schema::Value;
+use abide_schema::table::Kind;
+
+use crate::fragment::Collation;
+
+/// Alternatives beyond which a condition has no keys.
+const ALTERNATIVES: usize = 32;
+/// Keys of one alternative, beyond which it does with fewer columns.
+const KEYS: usize = 256;
+
+/// `column = one of these parameters`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Equality {
+    pub(crate) source: usize,
+    pub(crate) column: usize,
+    pub(crate) collation: Collation,
+    /// `IS` rather than `=`: NULL is a value like others.
+    pub(crate) nulls_match: bool,
+    /// Slots of the parameters.
+    pub(crate) values: Vec<usize>,
+}
+
+/// What a condition demands: any one of the alternatives, and of it every equality.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// Nothing that a key could tell.
+    Any,
+    /// At least one of these.
+    Alternatives(Vec<Vec<Equality>>),
+}
+
+impl Route {
+    /// One equality.
+    pub(crate) fn equality(equality: Equality) -> Route {
+        Route::Alternatives(vec![vec![equality]])
+    }
+
+    /// Both hold.
+    pub(crate) fn and(self, other: Route) -> Route {
+        match (self, other) {
+            (Route::Any, route) | (route, Route::Any) => route,
+            (Route::Alternatives(left), Route::Alternatives(right)) => {
+                if left.len() * right.len() > ALTERNATIVES {
+                    // Either is necessary by itself; the one with fewer keys is the cheaper.
+                    let fewer = if left.len() <= right.len() { left } else { right };
+                    return Route::Alternatives(fewer);
+                }
+                let pairs =
+                    left.iter().flat_map(|left| right.iter().map(move |right| (left, right)));
+                Route::Alternatives(
+                    pairs.map(|(left, right)| [&left[..], right].concat()).collect(),
+                )
+            }
+        }
+    }
+
+    /// One of them holds.
+    pub(crate) fn or(self, other: Route) -> Route {
+        match (self, other) {
+            (Route::Alternatives(mut left), Route::Alternatives(right))
+                if left.len() + right.len() <= ALTERNATIVES =>
+            {
+                left.extend(right);
+                Route::Alternatives(left)
+            }
+            _ => Route::Any,
+        }
+    }
+
+    /// Gives parameters other slots.
+    pub(crate) fn renumber(&mut self, new: &dyn Fn(usize) -> usize) {
+        let Route::Alternatives(alternatives) = self else { return };
+        for slot in alternatives.iter_mut().flatten().flat_map(|equality| &mut equality.values) {
+            *slot = new(*slot);
+        }
+    }
+
+    /// What it demands of one source: for each alternative the equalities to key by, in the order of
+    /// their columns. Nothing where some alternative demands nothing of it.
+    pub(crate) fn of_source(&self, source: usize) -> Option<Vec<Vec<&Equality>>> {
+        let Route::Alternatives(alternatives) = self else { return None };
+        let keyed = alternatives.iter().map(|equalities| {
+            let mut of_source: Vec<&Equality> =
+                equalities.iter().filter(|equality| equality.source == source).collect();
+            of_source.sort_by_key(|equality| {
+                (equality.column, equality.collation, equality.values.len())
+            });
+            of_source.dedup_by_key(|equality| (equality.column, equality.collation));
+            of_source.sort_by_key(|equality| equality.values.len());
+            let mut keys = 1;
+            of_source.retain(|equality| {
+                let fits = keys == 1 || keys * equality.values.len() <= KEYS;
+                keys *= if fits { equality.values.len() } else { 1 };
+                fits
+            });
+            of_source.sort_by_key(|equality| (equality.column, equality.collation));
+            of_source
+        });
+        let keyed: Vec<Vec<&Equality>> = keyed.collect();
+        (!keyed.iter().any(Vec::is_empty)).then_some(keyed)
+    }
+}
+
+/// A column that is part of a key: its position and the collation it is compared by.
+pub(crate) type KeyColumn = (usize, Collation);
+
+/// What a parameter is as part of a key.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Probe {
+    /// It equals the cells that are this after [`canonical`].
+    Key(Value),
+    /// It equals no cell.
+    Never,
+    /// It is not certain what it equals.
+    Unsure,
+}
+
+/// What a parameter equals in a column of this kind, by SQLite's rules of affinity: a text compared
+/// with a numeric column becomes a number if it looks like one, a number compared with a text column
+/// becomes text, a blob stays what it is.
+pub(crate) fn probe(kind: Kind, collation: Collation, nulls_match: bool, value: &Value) -> Probe {
+    let key = |value: &Value| Probe::Key(canonical(collation, value));
+    match (kind, value) {
+        (_, Value::Null) if nulls_match => Probe::Key(Value::Null),
+        (_, Value::Null) => Probe::Never,
+        (Kind::Integer, Value::Integer(_) | Value::Real(_)) | (Kind::Real, Value::Real(_)) => {
+            key(value)
+        }
+        // An index seek on a REAL column rounds the integer first; a comparison does not.
+        (Kind::Real, Value::Integer(n)) if n.unsigned_abs() <= 1 << 53 => key(value),
+        (Kind::Real, Value::Integer(_)) => Probe::Unsure,
+        (Kind::Integer | Kind::Real, Value::Text(text)) => match plain_integer(text) {
+            Some(n) => key(&Value::Integer(n)),
+            None if text.starts_with(|c: char| c.is_ascii_alphabetic()) => Probe::Never,
+            None => Probe::Unsure,
+        },
+        (Kind::Text, Value::Text(_)) | (Kind::Blob, Value::Blob(_)) => key(value),
+        (Kind::Text, Value::Integer(n)) => key(&Value::Text(n.to_string())),
+        (Kind::Text, Value::Real(_)) => Probe::Unsure,
+        (Kind::Integer | Kind::Real | Kind::Text, Value::Blob(_)) => Probe::Never,
+        (Kind::Blob, _) => Probe::Never,
+    }
+}
+
+/// The one form of all values that SQLite holds equal: numbers by their mathematical value, texts by
+/// the collation.
+pub(crate) fn canonical(collation: Collation, value: &Value) -> Value {
+    match (value, collation) {
+        (Value::Real(x), _) => {
+            // Exact: every double in this range with no fraction is an i64.
+            let whole = x.fract() == 0.0 && *x >= -9.2e18 && *x <= 9.2e18;
+            #[expect(clippy::cast_possible_truncation, reason = "it is whole and in range")]
+            let n = *x as i64;
+            if whole { Value::Integer(n) } else { Value::Real(*x) }
+        }
+        (Value::Text(text), Collation::NoCase) => {
+            // SQLite stops comparing letters at a NUL, and then compares lengths.
+            let (letters, rest) = text.split_once('\0').map_or((text.as_str(), ""), |both| both);
+            let length = if rest.is_empty() { String::new() } else { format!("\0{}", text.len()) };
+            Value::Text(letters.to_ascii_lowercase() + &length)
+        }
+        (Value::Text(text), Collation::RightTrim) => Value::Text(text.trim_end_matches(' ').into()),
+        _ => value.clone(),
+    }
+}
+
+/// The number that a text is, if every reader would agree.
+fn plain_integer(text: &str) -> Option<i64> {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    let plain =
+        !digits.is_empty() && digits.len() <= 15 && digits.bytes().all(|b| b.is_ascii_digit());
+    if plain { text.parse().ok() } else { None }
+}
+
+/// The hash of a key, cell by cell.
+pub(crate) fn hash_key<'v, H: Hasher>(mut state: H, cells: impl Iterator<Item = &'v Value>) -> u64 {
+    for cell in cells {
+        crate::exact::hash_value(cell, &mut state);
+        0xff_u8.hash(&mut state);
+    }
+    state.finish()
+}

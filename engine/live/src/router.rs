@@ -1,0 +1,392 @@
+//! The index over all live bindings: which of them a commit concerns, at the cost of a few hash probes.
+
+use std::collections::hash_map::{Entry as MapEntry, RandomState};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use abide_schema::limits::RESIDUAL_BINDINGS_PER_TABLE;
+use abide_schema::{Code, Refusal, Row, Value};
+
+use crate::catalog::Catalog;
+use crate::changes::{Changes, RowChange};
+use crate::delta::Delta;
+use crate::route::{Equality, KeyColumn, Probe, canonical, hash_key, probe};
+use crate::sql::{LiveError, Sql};
+use crate::template::Binding;
+
+/// Sets of columns by which one table is probed: each of them costs every change a probe.
+const KEY_SETS: usize = 64;
+
+/// A binding that is attached to a router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BindingId(u64);
+
+/// Counted work, for tests and metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Changed rows that were probed for.
+    pub rows_routed: u64,
+    /// Hash probes.
+    pub probes: u64,
+    /// Bindings that a change was found to concern.
+    pub bindings_probed: u64,
+    /// Statements run.
+    pub statements_run: u64,
+    /// Deltas that were not empty.
+    pub deltas_made: u64,
+}
+
+/// Finds which bindings a commit concerns and makes their deltas. Owned by the writer thread.
+#[derive(Debug)]
+pub struct Router {
+    catalog: Arc<Catalog>,
+    bindings: HashMap<BindingId, Attached>,
+    ids: HashMap<Binding, BindingId>,
+    next: u64,
+    tables: Vec<TableRoutes>,
+    hasher: RandomState,
+    work: Work,
+}
+
+#[derive(Debug)]
+struct Attached {
+    binding: Binding,
+    count: usize,
+    places: Vec<Place>,
+}
+
+/// Where a binding is listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    Key { table: usize, set: usize, key: u64 },
+    Residual { table: usize },
+}
+
+#[derive(Debug, Default)]
+struct TableRoutes {
+    sets: Vec<KeySet>,
+    residual: BTreeSet<BindingId>,
+}
+
+/// All keys over one set of columns.
+#[derive(Debug)]
+struct KeySet {
+    columns: Vec<KeyColumn>,
+    listed: HashMap<u64, Listed>,
+}
+
+/// The bindings of one key. Mostly there is one.
+#[derive(Debug)]
+enum Listed {
+    One(BindingId),
+    Many(HashSet<BindingId>),
+}
+
+impl Router {
+    /// With nothing attached.
+    #[must_use]
+    pub fn new(catalog: Arc<Catalog>) -> Router {
+        let tables = (0..catalog.len()).map(|_| TableRoutes::default()).collect();
+        Router {
+            catalog,
+            bindings: HashMap::new(),
+            ids: HashMap::new(),
+            next: 0,
+            tables,
+            hasher: RandomState::new(),
+            work: Work::default(),
+        }
+    }
+
+    /// Attaches a binding. Equal bindings share one id, which must be detached as often.
+    ///
+    /// # Errors
+    /// `limit_exceeded` when the query has no key to be found by and too many such are attached.
+    pub fn attach(&mut self, binding: &Binding) -> Result<BindingId, Refusal> {
+        if let Some(id) = self.ids.get(binding) {
+            let attached = self.bindings.get_mut(id).expect("an id in use is attached");
+            attached.count += 1;
+            return Ok(*id);
+        }
+        let places = self.places(binding)?;
+        let id = BindingId(self.next);
+        self.next += 1;
+        for place in &places {
+            self.list(*place, id);
+        }
+        self.ids.insert(binding.clone(), id);
+        self.bindings.insert(id, Attached { binding: binding.clone(), count: 1, places });
+        Ok(id)
+    }
+
+    /// Detaches a binding once. Costs its own entries, whatever else is attached.
+    pub fn detach(&mut self, id: BindingId) {
+        let MapEntry::Occupied(mut attached) = self.bindings.entry(id) else { return };
+        attached.get_mut().count -= 1;
+        if attached.get().count > 0 {
+            return;
+        }
+        let attached = attached.remove();
+        self.ids.remove(&attached.binding);
+        for place in attached.places {
+            self.unlist(place, id);
+        }
+    }
+
+    /// How many distinct bindings are attached.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bindings.len()
+    }
+
+    /// Whether none is attached.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bindings.is_empty()
+    }
+
+    /// The work done so far.
+    #[must_use]
+    pub fn counters(&self) -> Work {
+        self.work
+    }
+
+    /// What a commit changed in the results of all bindings; `sql` runs on the state after it. Only
+    /// bindings whose result changed, or could not be found out, are listed, in the order of their ids.
+    pub fn commit(
+        &mut self,
+        changes: &Changes,
+        sql: &mut dyn Sql,
+    ) -> Vec<(BindingId, Result<Delta, LiveError>)> {
+        let hits = self.route(changes);
+        if hits.is_empty() {
+            return Vec::new();
+        }
+        let mut tables: Vec<usize> =
+            hits.keys().flat_map(|id| self.bindings[id].binding.template().tables()).collect();
+        tables.sort_unstable();
+        tables.dedup();
+        match changes.lay_out(&self.catalog, tables, sql) {
+            Ok(statements) => self.work.statements_run += statements,
+            Err(error) => return hits.keys().map(|id| (*id, Err(error.clone()))).collect(),
+        }
+        let mut deltas = Vec::new();
+        for (id, numbers) in hits {
+            let binding = &self.bindings[&id].binding;
+            let statements = &mut self.work.statements_run;
+            match binding.delta_of(changes, Some(&numbers), sql, statements) {
+                Ok(delta) if delta.is_empty() => {}
+                other => deltas.push((id, other)),
+            }
+        }
+        self.work.deltas_made += deltas.len() as u64;
+        deltas
+    }
+
+    /// The bindings that a commit may concern, with the numbers of the changes that do.
+    fn route(&mut self, changes: &Changes) -> BTreeMap<BindingId, Vec<usize>> {
+        let mut hits: BTreeMap<BindingId, Vec<usize>> = BTreeMap::new();
+        for (name, rows) in changes.tables() {
+            let Some(table) = self.catalog.find(name) else { continue };
+            let routes = &self.tables[table];
+            for (number, change) in rows.iter().enumerate() {
+                self.work.rows_routed += 1;
+                routes.find(change, &self.hasher, &mut self.work.probes, &mut |id| {
+                    let numbers = hits.entry(id).or_default();
+                    if numbers.last() != Some(&number) {
+                        numbers.push(number);
+                    }
+                });
+            }
+        }
+        self.work.bindings_probed += hits.len() as u64;
+        hits
+    }
+
+    /// Where a binding belongs: for every source under each of its keys, or among the residual.
+    fn places(&mut self, binding: &Binding) -> Result<Vec<Place>, Refusal> {
+        let template = binding.template();
+        let mut places = BTreeSet::new();
+        for (at, source) in template.query.sources.iter().enumerate() {
+            let alternatives = template.route.of_source(at);
+            let keyed = alternatives
+                .and_then(|alternatives| self.keys(source.table, &alternatives, binding.params()));
+            match keyed {
+                Some(keys) => places.extend(keys),
+                None => {
+                    self.require_room(source.table)?;
+                    places.insert(Place::Residual { table: source.table });
+                }
+            }
+        }
+        Ok(places.into_iter().collect())
+    }
+
+    fn require_room(&self, table: usize) -> Result<(), Refusal> {
+        if self.tables[table].residual.len() < RESIDUAL_BINDINGS_PER_TABLE {
+            return Ok(());
+        }
+        let name = self.catalog.table(table).name;
+        Err(Refusal::new(
+            Code::LimitExceeded,
+            format!(
+                "{RESIDUAL_BINDINGS_PER_TABLE} live queries already look at every change of {name}"
+            ),
+        )
+        .hint("add a condition  column = value  to the query"))
+    }
+
+    /// The keys of all alternatives, or nothing where one is not certain.
+    fn keys(
+        &mut self,
+        table: usize,
+        alternatives: &[Vec<&Equality>],
+        params: &[Value],
+    ) -> Option<Vec<Place>> {
+        let spec = self.catalog.table(table);
+        let (mut places, mut taken) = (Vec::new(), Vec::new());
+        for equalities in alternatives {
+            let mut keys: Vec<Vec<Value>> = vec![Vec::new()];
+            for equality in equalities {
+                let kind = spec.columns[equality.column].kind;
+                let mut cells = Vec::new();
+                for slot in &equality.values {
+                    let value = &params[*slot];
+                    match probe(kind, equality.collation, equality.nulls_match, value) {
+                        Probe::Key(cell) => cells.push(cell),
+                        Probe::Never => {}
+                        Probe::Unsure => return None,
+                    }
+                }
+                let longer = keys.iter().flat_map(|key| {
+                    cells.iter().map(|cell| [&key[..], std::slice::from_ref(cell)].concat())
+                });
+                keys = longer.collect();
+            }
+            let columns = equalities.iter().map(|equality| (equality.column, equality.collation));
+            let set = self.key_set(table, columns.collect(), &mut taken)?;
+            places.extend(keys.iter().map(|key| {
+                let key = hash_key(self.hasher.build_hasher(), key.iter());
+                Place::Key { table, set, key }
+            }));
+        }
+        Some(places)
+    }
+
+    /// The set of these columns, made where there is none and room for it. `taken` are those that the
+    /// same binding is about to be listed in.
+    fn key_set(
+        &mut self,
+        table: usize,
+        columns: Vec<KeyColumn>,
+        taken: &mut Vec<usize>,
+    ) -> Option<usize> {
+        let sets = &mut self.tables[table].sets;
+        let known = sets.iter().position(|set| set.columns == columns);
+        let at = known.or_else(|| {
+            let fresh = KeySet { columns, listed: HashMap::new() };
+            let mut unused = sets.iter().enumerate().filter(|(_, set)| set.listed.is_empty());
+            let unused = unused.find(|(at, _)| !taken.contains(at)).map(|(at, _)| at);
+            if let Some(at) = unused {
+                sets[at] = fresh;
+                return Some(at);
+            }
+            (sets.len() < KEY_SETS).then(|| {
+                sets.push(fresh);
+                sets.len() - 1
+            })
+        })?;
+        taken.push(at);
+        Some(at)
+    }
+
+    fn list(&mut self, place: Place, id: BindingId) {
+        match place {
+            Place::Residual { table } => {
+                self.tables[table].residual.insert(id);
+            }
+            Place::Key { table, set, key } => {
+                match self.tables[table].sets[set].listed.entry(key) {
+                    MapEntry::Vacant(vacant) => {
+                        vacant.insert(Listed::One(id));
+                    }
+                    MapEntry::Occupied(mut listed) => listed.get_mut().add(id),
+                }
+            }
+        }
+    }
+
+    fn unlist(&mut self, place: Place, id: BindingId) {
+        match place {
+            Place::Residual { table } => {
+                self.tables[table].residual.remove(&id);
+            }
+            Place::Key { table, set, key } => {
+                let MapEntry::Occupied(mut listed) = self.tables[table].sets[set].listed.entry(key)
+                else {
+                    return;
+                };
+                if listed.get_mut().remove(id) {
+                    listed.remove();
+                }
+            }
+        }
+    }
+}
+
+impl TableRoutes {
+    /// Shows every binding that a change may concern, some of them twice.
+    fn find(
+        &self,
+        change: &RowChange,
+        hasher: &RandomState,
+        probes: &mut u64,
+        each: &mut dyn FnMut(BindingId),
+    ) {
+        for set in self.sets.iter().filter(|set| !set.listed.is_empty()) {
+            let key = |row: &Row| {
+                let cells: Vec<Value> = set
+                    .columns
+                    .iter()
+                    .map(|(column, collation)| canonical(*collation, &row[*column]))
+                    .collect();
+                hash_key(hasher.build_hasher(), cells.iter())
+            };
+            let old = change.old.as_ref().map(key);
+            let new = change.new.as_ref().map(key).filter(|new| Some(*new) != old);
+            for key in [old, new].into_iter().flatten() {
+                *probes += 1;
+                match set.listed.get(&key) {
+                    None => {}
+                    Some(Listed::One(id)) => each(*id),
+                    Some(Listed::Many(ids)) => ids.iter().for_each(|id| each(*id)),
+                }
+            }
+        }
+        self.residual.iter().for_each(|id| each(*id));
+    }
+}
+
+impl Listed {
+    fn add(&mut self, id: BindingId) {
+        match self {
+            Listed::One(first) if *first == id => {}
+            Listed::One(first) => *self = Listed::Many(HashSet::from([*first, id])),
+            Listed::Many(ids) => {
+                ids.insert(id);
+            }
+        }
+    }
+
+    /// Whether nothing is left.
+    fn remove(&mut self, id: BindingId) -> bool {
+        match self {
+            Listed::One(only) => *only == id,
+            Listed::Many(ids) => {
+                ids.remove(&id);
+                ids.is_empty()
+            }
+        }
+    }
+}

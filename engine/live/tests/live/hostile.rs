@@ -1,0 +1,105 @@
+//! Texts made to break a parser: they are refused or understood, and nothing else ever happens.
+
+use std::sync::Arc;
+
+use abide_live::Planner;
+use serde_json::Map;
+
+use crate::world::{Random, World};
+
+const SEEDS: &[&str] = &[
+    "SELECT a, b AS \"x y\", [c], `id` FROM r AS t WHERE a = 1 AND (b = ?1 OR c LIKE 'a%' ESCAPE '\\') ORDER BY 1 DESC, c COLLATE NOCASE NULLS LAST LIMIT 5 OFFSET 2",
+    "WITH q(x) AS (SELECT id FROM r) SELECT DISTINCT x, count(*) FILTER (WHERE x > 2) FROM q GROUP BY x HAVING count(*) > 1",
+    "SELECT r.id, s.k FROM r LEFT JOIN s USING (b) WHERE EXISTS (SELECT 1 FROM p WHERE p.r_id = r.id) UNION ALL SELECT 1, 2",
+    "SELECT CASE WHEN a IN (1, 2) THEN CAST(c AS TEXT) ELSE x'00' END, -9223372036854775808, 0xFF, 1e5, date(a, 'unixepoch') FROM r WHERE c NOT IN (SELECT c FROM s) -- é",
+    "SELECT * FROM r NATURAL JOIN s, (SELECT max(n) OVER (PARTITION BY g) FROM p) WHERE :a = @b /* c */ AND $d IS NOT ?",
+];
+
+fn bind(planner: &Planner, sql: &str) {
+    match planner.bind(sql, &Map::new()) {
+        Ok(binding) => assert!(!binding.snapshot_sql().is_empty()),
+        Err(refusal) => {
+            assert!(!refusal.detail.is_empty() && refusal.detail != "internal", "{sql}")
+        }
+    }
+}
+
+#[test]
+fn mutated_texts_never_panic() {
+    let world = World::new(1);
+    let planner = Planner::new(Arc::clone(&world.catalog));
+    let mut random = Random::new(7);
+    for round in 0..6_000 {
+        let mut text: Vec<char> = SEEDS[round % SEEDS.len()].chars().collect();
+        for _ in 0..1 + random.below(4) {
+            let (at, other) = (random.below(text.len()), random.below(text.len()));
+            match random.below(6) {
+                0 => drop(text.remove(at)),
+                1 => text.insert(
+                    at,
+                    *random.pick(&[
+                        '\'', '"', '(', ')', '[', '?', ':', '\0', 'é', ';', ',', '.', '-', '*',
+                    ]),
+                ),
+                2 => text.swap(at, other),
+                3 => text.truncate(at.max(1)),
+                4 => drop(text.drain(at.min(other)..at.max(other))),
+                _ => {
+                    let copy: Vec<char> = text[at.min(other)..at.max(other)].to_vec();
+                    text.splice(at..at, copy);
+                }
+            }
+            if text.is_empty() {
+                text.push('S');
+            }
+        }
+        bind(&planner, &text.into_iter().collect::<String>());
+    }
+}
+
+#[test]
+fn depth_and_length_are_bounded() {
+    let world = World::new(1);
+    let planner = Planner::new(Arc::clone(&world.catalog));
+    for (open, close) in [
+        ("(", ")"),
+        ("- ", ""),
+        ("NOT ", ""),
+        ("~", ""),
+        ("CASE WHEN ", " THEN 1 END"),
+        ("abs(", ")"),
+        ("1 IN (", ")"),
+        ("CAST(", " AS TEXT)"),
+    ] {
+        for count in [10, 99, 101, 3_000, 20_000] {
+            bind(
+                &planner,
+                &format!("SELECT {}a{} FROM r", open.repeat(count), close.repeat(count)),
+            );
+        }
+    }
+    for tail in [
+        " + 1",
+        " AND 1",
+        " OR a = 1",
+        " ISNULL",
+        " COLLATE NOCASE",
+        " = 1",
+        " || c",
+        " LIKE 'x'",
+        " BETWEEN 1 AND 2",
+        " IN (1)",
+    ] {
+        for count in [10, 99, 101, 5_000] {
+            bind(&planner, &format!("SELECT id FROM r WHERE a{}", tail.repeat(count)));
+        }
+    }
+    for count in [10, 20_000] {
+        bind(&planner, &format!("SELECT id FROM r WHERE a IN ({}1)", "1,".repeat(count)));
+        bind(&planner, &format!("SELECT * FROM {}r{}", "(".repeat(count), ")".repeat(count)));
+        bind(&planner, &format!("SELECT {}1 FROM r", "1,".repeat(count)));
+        bind(&planner, &format!("SELECT {}1 FROM r", "é".repeat(count)));
+        bind(&planner, &format!("SELECT 1 FROM r{}", " UNION SELECT 1".repeat(count / 10)));
+        bind(&planner, &format!("SELECT 1 FROM r{}", ", r".repeat(count / 2)));
+    }
+}

@@ -1,0 +1,10 @@
+//! Live queries against SQLite as oracle: after every commit what a client made of the deltas must be
+//! what a fresh query says, by exact type and order.
+
+mod client;
+mod deltas;
+mod hostile;
+mod refusals;
+mod routing;
+mod shapes;
+mod world;

@@ -1,0 +1,113 @@
+//! What a result looks like: names as SQLite gives them, types, key, order, hidden columns.
+
+use std::sync::Arc;
+
+use abide_live::Planner;
+use expect_test::{Expect, expect};
+use serde_json::Map;
+
+use crate::world::World;
+
+fn check(sql: &str, expected: Expect) {
+    let mut world = World::new(1);
+    let planner = Planner::new(Arc::clone(&world.catalog));
+    let binding =
+        planner.bind(sql, &Map::new()).unwrap_or_else(|refusal| panic!("{sql}: {refusal}"));
+    let shape = binding.shape();
+    let columns = shape.columns.iter().map(|column| {
+        let hidden = if column.hidden { " hidden" } else { "" };
+        format!("{}:{}{hidden}", column.name, column.kind)
+    });
+    let order = shape.order.iter().map(|term| {
+        let desc = if term.desc { "desc" } else { "asc" };
+        format!("{}@{} {desc} nulls {} {}", term.column, term.index, term.nulls, term.collation)
+    });
+    let columns = columns.collect::<Vec<_>>().join(", ");
+    let order = order.collect::<Vec<_>>().join(", ");
+    expected.assert_eq(&format!("{columns} | {} | {order}", shape.key.join(", ")));
+
+    // SQLite is the judge of names.
+    let names = |sql: &str| -> Vec<String> {
+        let statement = world.db.0.prepare(sql).expect("SQLite takes it");
+        statement.column_names().map(str::to_owned).collect()
+    };
+    let visible: Vec<String> = shape
+        .columns
+        .iter()
+        .filter(|column| !column.hidden)
+        .map(|column| column.name.clone())
+        .collect();
+    assert_eq!(names(sql), visible, "the names of {sql}");
+    let all: Vec<String> = shape.columns.iter().map(|column| column.name.clone()).collect();
+    assert_eq!(names(binding.snapshot_sql()), all, "the names of {}", binding.snapshot_sql());
+    world.query(binding.snapshot_sql(), binding.params()).expect("the snapshot runs");
+}
+
+#[test]
+fn columns_are_named_as_sqlite_names_them() {
+    check(
+        "SELECT * FROM r",
+        expect!["id:INTEGER, a:INTEGER, b:INTEGER, c:TEXT, x:REAL, z:BLOB | id | "],
+    );
+    check(
+        "SELECT ID, (A), +b, a  +  1, a+1 AS n FROM r",
+        expect!["id:INTEGER, a:INTEGER, +b:, a  +  1:, n: | id | "],
+    );
+    check(
+        "SELECT 'x', count_of.c COLLATE NOCASE, c IS DISTINCT FROM 'y', \"c\" FROM r count_of",
+        expect!["'x':, count_of.c COLLATE NOCASE:TEXT, c IS DISTINCT FROM 'y':, c:TEXT |  | "],
+    );
+    check(
+        "SELECT rowid, max(a, b) /* why */ FROM r -- so",
+        expect!["id:INTEGER, max(a, b) /* why */: | id | "],
+    );
+    check(
+        "SELECT r.*, r.id FROM r",
+        expect!["id:INTEGER, a:INTEGER, b:INTEGER, c:TEXT, x:REAL, z:BLOB, id:INTEGER | id | "],
+    );
+    check("SELECT CASE a WHEN 1 THEN 2 END FROM r", expect!["CASE a WHEN 1 THEN 2 END: |  | "]);
+}
+
+#[test]
+fn the_key_is_the_primary_key_where_all_of_it_is_shown() {
+    check("SELECT n, g FROM p", expect!["n:INTEGER, g:TEXT | g, n | "]);
+    check("SELECT n, v FROM p", expect!["n:INTEGER, v:REAL |  | "]);
+    check("SELECT g AS n, n AS g FROM p", expect!["n:TEXT, g:INTEGER | n, g | "]);
+    check("SELECT a AS id, id FROM r", expect!["id:INTEGER, id:INTEGER |  | "]);
+    check("SELECT id + 0 AS id FROM r", expect!["id: |  | "]);
+}
+
+#[test]
+fn order_names_columns_and_hides_what_is_not_shown() {
+    check(
+        "SELECT id, c AS a FROM r ORDER BY a DESC, b, 1 NULLS LAST",
+        expect![
+            "id:INTEGER, a:TEXT, order2:INTEGER hidden | id | a@1 desc nulls last BINARY, order2@2 asc nulls first BINARY, id@0 asc nulls last BINARY"
+        ],
+    );
+    check(
+        "SELECT id, c COLLATE NOCASE AS n FROM r ORDER BY n, c, lower(c), c COLLATE RTRIM",
+        expect![
+            "id:INTEGER, n:TEXT, order2:TEXT hidden, order3: hidden | id | n@1 asc nulls first NOCASE, order2@2 asc nulls first BINARY, order3@3 asc nulls first BINARY, order2@2 asc nulls first RTRIM"
+        ],
+    );
+}
+
+#[test]
+fn an_explanation_tells_keys_and_statements() {
+    let world = World::new(1);
+    let planner = Planner::new(Arc::clone(&world.catalog));
+    let sql = "SELECT id FROM r WHERE a = 1 AND (b = 2 OR c = 'x')";
+    let binding = planner.bind(sql, &Map::new()).expect("it can be live");
+    expect![[r#"
+        Explanation {
+            cost: "the changed rows that match its keys",
+            statements: [
+                "SELECT \"r\"._i , \"r\".\"id\" FROM temp.\"d_r\" AS \"r\" WHERE ( \"r\".\"a\" = ?1 ) AND ( ( \"r\".\"b\" = ?2 OR \"r\".\"c\" = ?3 ) ) AND \"r\"._i BETWEEN ?4 AND ?5 ORDER BY \"r\"._i",
+            ],
+            state: "none",
+            routed_by: [
+                "r: a, b or a, c",
+            ],
+        }"#]].assert_eq(&format!("{:#?}", binding.explain()));
+}
