@@ -1,1 +1,45 @@
-//! (to be written)
+//! The runtime: one writer, group commit, durability, publish, recovery.
+//!
+//! Changes when it changes how calls become durable and how clients hear of them. It knows nothing of
+//! HTTP, of agents, or of any particular reducer: reducers are registered by whoever opens it.
+//!
+//! ```text
+//! caller ─▶ queue ─▶ writer ─▶ reducer ─▶ rows + event ─▶ commit ─▶ sync ─▶ answers
+//!                    one thread, one transaction a batch            └────▶ deltas ─▶ outboxes
+//! ```
+//!
+//! In reading order: [`Engine`] the handle · `registry` calls made ready · `queue` · `writer` the
+//! commit pipeline · `execute` a call in the transaction · `overlay` its rows · `durable` the sync
+//! thread · `hub` who listens · [`Connection`] a client's subscriptions · `resume` where they start.
+//!
+//! *Invariant:* no answer and no delta leaves before its commit is on the disk.
+//! *Invariant:* after a failed sync nothing is accepted until the file is opened again.
+//! *Invariant:* every queue is bounded; what does not fit is refused, not kept.
+
+mod as_of;
+mod checkpointer;
+mod connection;
+mod durable;
+mod engine;
+mod execute;
+mod health;
+mod hub;
+mod metrics;
+mod overlay;
+mod ports;
+mod query;
+mod queue;
+mod readers;
+mod registry;
+mod resume;
+mod writer;
+
+pub use abide_live::Delta;
+pub use abide_store::{
+    OpenError, StoreError, Tuning, Verified, VerifyError, sqlite_version, verify_file,
+};
+pub use connection::{Connection, SnapshotPart, Update};
+pub use engine::{Answer, BatchDone, Config, Done, Engine};
+pub use hub::SharedDelta;
+pub use metrics::{Counter, Metrics};
+pub use ports::{Clock, SystemClock};

@@ -1,7 +1,7 @@
 //! The WAL: making it durable, and moving it into the file.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rusqlite::Connection;
 
@@ -34,20 +34,24 @@ impl WalSync {
 #[derive(Debug)]
 pub struct Checkpointer {
     connection: Connection,
-    wal: PathBuf,
 }
 
 impl Checkpointer {
     pub(crate) fn new(connection: Connection) -> Checkpointer {
-        let wal = beside(Path::new(connection.path().unwrap_or_default()), "-wal");
-        Checkpointer { connection, wal }
+        Checkpointer { connection }
     }
 
-    /// Bytes of the WAL file. It starts over from its beginning after a full checkpoint and does not
-    /// shrink, so this tells the high-water mark, not what is left to move.
-    #[must_use]
-    pub fn wal_bytes(&self) -> u64 {
-        std::fs::metadata(&self.wal).map_or(0, |file| file.len())
+    /// Bytes in the WAL that are not in the file yet.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn waiting_bytes(&self) -> Result<u64, StoreError> {
+        let sql = "PRAGMA wal_checkpoint(NOOP)";
+        let (in_wal, moved) = self
+            .connection
+            .query_row(sql, [], |row| Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?)))?;
+        let page: i64 = self.connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
+        Ok(u64::try_from((in_wal - moved).max(0) * page).unwrap_or(0))
     }
 
     /// Moves what can be moved past no reader's back; `true` when all of it was.

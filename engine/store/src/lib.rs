@@ -24,7 +24,7 @@ pub use checkpoint::{Checkpointer, WalSync};
 pub use error::{OpenError, StoreError};
 pub use open::{APPLICATION_ID, FORMAT_VERSION, Layout, Store, Tuning};
 pub use reader::{Bind, QueryLimits, Reader, Rows, Snapshot};
-pub use system::{ChangeLogRow, EventRow, RequestIdRow};
+pub use system::{ChangeLogRow, EventRow, RequestIdRow, event_row};
 pub use verify::{Verified, VerifyError, verify_file};
 pub use writer::{Head, Writer};
 

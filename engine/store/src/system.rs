@@ -1,6 +1,7 @@
 //! The engine's own tables, declared like any other.
 
-use abide_schema::{Micros, Seq, TableSpec, Value, event::Event, table};
+use abide_schema::event::Event;
+use abide_schema::{Micros, Row, Seq, TableSpec, Value, table};
 
 /// The append-only log: one row for every call that did something, chained by hash.
 #[table(
@@ -81,7 +82,12 @@ pub(crate) fn tables() -> [&'static TableSpec; 4] {
     [EventRow::SPEC, RequestIdRow::SPEC, ChangeLogRow::SPEC, MetaRow::SPEC]
 }
 
-/// An event as its row.
+/// An event as a row of `events`.
+#[must_use]
+pub fn event_row(event: &Event) -> Row {
+    Row::from(event_cells(event))
+}
+
 pub(crate) fn event_cells(event: &Event) -> [Value; 10] {
     let text = |text: &Option<String>| text.clone().map_or(Value::Null, Value::Text);
     [

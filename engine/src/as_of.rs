@@ -1,0 +1,110 @@
+//! Asking the past: for the length of one snapshot, temporary views stand before the tables and show
+//! them as they were at a seq. SQLite resolves a bare name to the temporary schema first.
+
+use std::collections::HashSet;
+
+use abide_schema::{Code, Refusal, Seq, TableSpec, Value, limits};
+use abide_store::change_log::{self, Image};
+use abide_store::{Snapshot, StoreError};
+
+/// Puts the views up; they go with the snapshot. Returns the seq that is then seen.
+pub(crate) fn travel(
+    state: &Snapshot<'_>,
+    tables: &[&'static TableSpec],
+    past: Seq,
+) -> Result<Seq, Refusal> {
+    let head = state.seq();
+    if past.0 < 0 || past > head {
+        let detail = format!("there is no state {past}: the log ends at {head}");
+        return Err(Refusal::new(Code::BadRequest, detail));
+    }
+    let floor = state.change_log_floor().map_err(|error| error.to_refusal())?;
+    if past < floor {
+        let detail = format!("changes are kept from seq {floor} on, not from {past}");
+        return Err(Refusal::new(Code::Refetch, detail).hint("replay the log up to that seq"));
+    }
+    for table in tables {
+        let shown = if table.name == "events" {
+            show_events(state, past)
+        } else {
+            show_table(state, table, past)?
+        };
+        shown.map_err(|error| error.to_refusal())?;
+    }
+    Ok(past)
+}
+
+fn show_events(state: &Snapshot<'_>, past: Seq) -> Result<(), StoreError> {
+    let sql = format!("CREATE TEMP VIEW events AS SELECT * FROM main.events WHERE seq <= {past}");
+    state.run(&sql, &[], &mut |_| {})
+}
+
+/// The rows that did not change since, and the old images of those that did.
+fn show_table(
+    state: &Snapshot<'_>,
+    table: &'static TableSpec,
+    past: Seq,
+) -> Result<Result<(), StoreError>, Refusal> {
+    let images = state
+        .images(table, past, limits::RESUME_CHANGES)
+        .map_err(|error| error.to_refusal())?
+        .ok_or_else(|| {
+            let most = limits::RESUME_CHANGES;
+            let detail = format!("more than {most} rows of {} changed since {past}", table.name);
+            Refusal::new(Code::LimitExceeded, detail).hint("ask of a later state")
+        })?;
+    Ok(put_up(state, table, images))
+}
+
+fn put_up(
+    state: &Snapshot<'_>,
+    table: &'static TableSpec,
+    images: Vec<Image>,
+) -> Result<(), StoreError> {
+    if images.is_empty() {
+        return Ok(());
+    }
+    let name = table.name;
+    let columns: Vec<String> = (table.columns.iter())
+        .map(|column| format!("{} {}", column.name, column.kind.sql()))
+        .collect();
+    let keys: Vec<&str> = table.key.iter().map(|at| table.columns[*at].name).collect();
+    let key_columns: Vec<&String> = table.key.iter().map(|at| &columns[*at]).collect();
+    let key_columns: Vec<&str> = key_columns.into_iter().map(String::as_str).collect();
+    let (all, key) = (columns.join(", "), keys.join(", "));
+    let statements = [
+        format!("CREATE TEMP TABLE past_{name} ({all})"),
+        format!("CREATE TEMP TABLE since_{name} ({}, PRIMARY KEY ({key}))", key_columns.join(", ")),
+        format!(
+            "CREATE TEMP VIEW {name} AS SELECT * FROM main.{name} WHERE ({key}) NOT IN
+               (SELECT {key} FROM temp.since_{name}) UNION ALL SELECT * FROM temp.past_{name}"
+        ),
+    ];
+    for statement in &statements {
+        state.run(statement, &[], &mut |_| {})?;
+    }
+    let marks = |count: usize| vec!["?"; count].join(", ");
+    let since = format!("INSERT INTO since_{name} VALUES ({})", marks(keys.len()));
+    let past = format!("INSERT INTO past_{name} VALUES ({})", marks(columns.len()));
+    let mut seen = HashSet::new();
+    for image in images {
+        let (key, old) = match image {
+            Image::Absent(key) => (key, None),
+            Image::Present(row) => (table.key_of(&row), Some(row)),
+        };
+        if !seen.insert(place(&key)) {
+            continue; // A later image; the oldest is what it was.
+        }
+        state.run(&since, &key, &mut |_| {})?;
+        if let Some(old) = old {
+            state.run(&past, &old, &mut |_| {})?;
+        }
+    }
+    Ok(())
+}
+
+fn place(key: &[Value]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    change_log::encode_cells(0, key, &mut bytes);
+    bytes
+}

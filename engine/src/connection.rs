@@ -1,0 +1,389 @@
+//! One client's subscriptions: snapshots without a gap, one frame a commit, and catching up.
+//!
+//! How a subscription begins, and why nothing is lost or doubled: (1) the writer takes it in between
+//! two transactions, so from then on its deltas come to the outbox; (2) a reader reads the result, or
+//! the change since `from`, at some seq S that is not before that; (3) frames up to S are dropped from
+//! the outbox, later ones follow. A slow client is caught up in the same way from where it was.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use abide_live::{Binding, BindingId};
+use abide_schema::wire::Shape;
+use abide_schema::{Code, Refusal, Row, Seq, limits};
+use serde_json::{Map, Value as JsonValue};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep_until};
+
+use crate::engine::Engine;
+use crate::hub::{Frame, Mail, Outbox, SharedDelta, SubscriptionKey};
+use crate::resume::{self, Resumed};
+use crate::writer::{Attach, Job};
+
+/// What a connection is told.
+#[derive(Clone, Debug)]
+pub enum Update {
+    /// A subscription's result, or a part of it.
+    Snapshot(SnapshotPart),
+    /// What one commit changed, over all subscriptions of the connection.
+    Delta {
+        /// The connection had been told everything up to here.
+        from: Seq,
+        /// And now up to here.
+        to: Seq,
+        /// By subscription id.
+        changes: Vec<(Arc<str>, Arc<SharedDelta>)>,
+    },
+    /// Nothing of interest happened up to here.
+    Progress {
+        /// Up to here.
+        seq: Seq,
+    },
+    /// Something is wrong with a subscription. With code `refetch` a snapshot follows; with any other
+    /// the subscription has ended.
+    Error {
+        /// The subscription.
+        id: Arc<str>,
+        /// Why.
+        refusal: Refusal,
+    },
+}
+
+/// A part of a subscription's result.
+#[derive(Clone, Debug)]
+pub struct SnapshotPart {
+    /// The subscription.
+    pub id: Arc<str>,
+    /// The state it was read at.
+    pub seq: Seq,
+    /// Columns, key and order.
+    pub shape: Arc<Shape>,
+    /// The rows of this part.
+    pub rows: Vec<Row>,
+    /// More parts follow.
+    pub more: bool,
+    /// What was held before is void.
+    pub reset: bool,
+}
+
+#[derive(Debug)]
+struct Subscription {
+    id: Arc<str>,
+    binding: Binding,
+    binding_id: BindingId,
+    shape: Arc<Shape>,
+    /// Its result was told up to here.
+    seq: Seq,
+}
+
+/// One client's subscriptions. One task owns it.
+#[derive(Debug)]
+pub struct Connection {
+    engine: Engine,
+    number: u64,
+    outbox: Arc<Outbox>,
+    subscriptions: BTreeMap<SubscriptionKey, Subscription>,
+    next_key: u64,
+    /// Updates that are made and not yet taken.
+    ready: VecDeque<Update>,
+    /// The connection was told everything up to here.
+    told: Seq,
+    next_progress: Instant,
+}
+
+impl Connection {
+    pub(crate) fn new(engine: Engine) -> Connection {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        let told = engine.inner.hub.published();
+        Connection {
+            engine,
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            outbox: Arc::new(Outbox::default()),
+            subscriptions: BTreeMap::new(),
+            next_key: 0,
+            ready: VecDeque::new(),
+            told,
+            next_progress: Instant::now() + Duration::from_millis(limits::PROGRESS_MS),
+        }
+    }
+
+    /// Everything up to here was told.
+    #[must_use]
+    pub fn told(&self) -> Seq {
+        self.told
+    }
+
+    /// Subscribes. The snapshot (or, with `from`, what changed since) is the next thing that
+    /// [`Connection::next`] yields for this id.
+    ///
+    /// # Errors
+    /// The query cannot be live, a parameter is wrong, the id is taken, or a bound is reached.
+    pub async fn subscribe(
+        &mut self,
+        id: &str,
+        sql: &str,
+        params: &Map<String, JsonValue>,
+        from: Option<Seq>,
+    ) -> Result<(), Refusal> {
+        self.check_room(id)?;
+        let binding = self.engine.inner.planner.bind(sql, params)?;
+        let key = SubscriptionKey(self.next_key);
+        self.next_key += 1;
+        let binding_id = self.attach(&binding, key).await?;
+        let subscription = Subscription {
+            id: id.into(),
+            shape: Arc::new(binding.shape().clone()),
+            binding,
+            binding_id,
+            seq: Seq::ZERO,
+        };
+        self.subscriptions.insert(key, subscription);
+        self.engine.inner.metrics.subscriptions_total.add(1);
+        let begun = self.begin(key, from).await;
+        if begun.is_err() {
+            self.drop_subscription(key);
+        }
+        begun
+    }
+
+    /// Ends a subscription; ending one that is not there is no error.
+    pub fn unsubscribe(&mut self, id: &str) {
+        let key = self.subscriptions.iter().find(|(_, subscription)| &*subscription.id == id);
+        if let Some(key) = key.map(|(key, _)| *key) {
+            self.drop_subscription(key);
+        }
+        self.ready.retain(|update| match update {
+            Update::Snapshot(part) => &*part.id != id,
+            _ => true,
+        });
+    }
+
+    /// Waits for the next update. Nothing is lost when the wait is given up.
+    pub async fn next(&mut self) -> Update {
+        loop {
+            if let Some(update) = self.ready.pop_front() {
+                return update;
+            }
+            // Read before the outbox: what is published later is not promised.
+            let published = self.engine.inner.hub.published();
+            match self.outbox.take() {
+                Mail::Frame(frame) => self.take_frame(frame),
+                Mail::Lagging => self.catch_up().await,
+                Mail::Empty if Instant::now() >= self.next_progress => self.progress(published),
+                Mail::Empty => {
+                    tokio::select! {
+                        () = self.outbox.filled() => {}
+                        () = sleep_until(self.next_progress) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    fn check_room(&self, id: &str) -> Result<(), Refusal> {
+        if self.subscriptions.values().any(|subscription| &*subscription.id == id) {
+            let detail = format!("subscription {id:?} exists already on this connection");
+            return Err(
+                Refusal::new(Code::BadRequest, detail).hint("choose another id, or unsubscribe")
+            );
+        }
+        if self.subscriptions.len() >= limits::SUBSCRIPTIONS_PER_CONNECTION {
+            let most = limits::SUBSCRIPTIONS_PER_CONNECTION;
+            let detail = format!("a connection has at most {most} subscriptions");
+            return Err(Refusal::new(Code::LimitExceeded, detail).hint("open another connection"));
+        }
+        Ok(())
+    }
+
+    async fn attach(
+        &mut self,
+        binding: &Binding,
+        key: SubscriptionKey,
+    ) -> Result<BindingId, Refusal> {
+        let (reply, answer) = oneshot::channel();
+        let attach = Attach {
+            binding: binding.clone(),
+            connection: self.number,
+            key,
+            outbox: Arc::clone(&self.outbox),
+            reply,
+        };
+        self.engine.inner.send(Job::Attach(attach), 1)?;
+        answer.await.map_err(|_| crate::readers::closing())?
+    }
+
+    /// Reads where a subscription starts, and makes ready what it is told first.
+    async fn begin(&mut self, key: SubscriptionKey, from: Option<Seq>) -> Result<(), Refusal> {
+        let subscription = &self.subscriptions[&key];
+        let (id, shape) = (Arc::clone(&subscription.id), Arc::clone(&subscription.shape));
+        let resumed = match from {
+            None => {
+                let binding = subscription.binding.clone();
+                self.engine.inner.read(move |reader| resume::snapshot(reader, &binding)).await?
+            }
+            Some(from) => {
+                let binding = subscription.binding.clone();
+                let tables = Arc::clone(&self.engine.inner.tables);
+                let read = move |reader: &mut abide_store::Reader| {
+                    resume::resume(reader, &tables, &binding, from)
+                };
+                self.engine.inner.read(read).await?
+            }
+        };
+        let seq = resumed.seq();
+        self.engine.inner.wait_durable(seq).await?;
+        self.make_ready(id, shape, resumed, from.unwrap_or(seq));
+        if let Some(subscription) = self.subscriptions.get_mut(&key) {
+            subscription.seq = seq;
+        }
+        Ok(())
+    }
+
+    fn make_ready(&mut self, id: Arc<str>, shape: Arc<Shape>, resumed: Resumed, from: Seq) {
+        let (seq, rows, refetch) = match resumed {
+            Resumed::Delta { seq, delta } => {
+                let changes =
+                    if delta.is_empty() { vec![] } else { vec![(id, SharedDelta::new(Ok(delta)))] };
+                let update = Update::Delta { from: from.min(seq), to: seq, changes };
+                self.ready.push_back(update);
+                return;
+            }
+            Resumed::Snapshot { seq, rows, refetch } => (seq, rows, refetch),
+        };
+        let reset = refetch.is_some();
+        if let Some(refusal) = refetch {
+            self.ready.push_back(Update::Error { id: Arc::clone(&id), refusal });
+        }
+        let mut rows = rows.into_iter().peekable();
+        loop {
+            let part: Vec<Row> = rows.by_ref().take(limits::SNAPSHOT_PART_ROWS).collect();
+            let more = rows.peek().is_some();
+            self.ready.push_back(Update::Snapshot(SnapshotPart {
+                id: Arc::clone(&id),
+                seq,
+                shape: Arc::clone(&shape),
+                rows: part,
+                more,
+                reset,
+            }));
+            if !more {
+                return;
+            }
+        }
+    }
+
+    /// Turns a commit's frame into what the client is told of it.
+    fn take_frame(&mut self, frame: Frame) {
+        let (told, to) = (self.told, frame.to);
+        if to <= told {
+            return;
+        }
+        let mut changes = Vec::with_capacity(frame.changes.len());
+        let mut ended = Vec::new();
+        for (key, delta) in frame.changes {
+            let Some(subscription) = self.subscriptions.get_mut(&key) else { continue };
+            if to <= subscription.seq {
+                continue;
+            }
+            match delta.rows() {
+                Ok(_) => changes.push((Arc::clone(&subscription.id), delta)),
+                Err(refusal) => ended.push((key, refusal.clone())),
+            }
+        }
+        for (key, refusal) in ended {
+            if let Some(id) = self.drop_subscription(key) {
+                self.ready.push_back(Update::Error { id, refusal });
+            }
+        }
+        if !changes.is_empty() {
+            self.ready.push_back(Update::Delta { from: told, to, changes });
+            self.told_up_to(to);
+        }
+    }
+
+    fn progress(&mut self, published: Seq) {
+        if published > self.told {
+            self.ready.push_back(Update::Progress { seq: published });
+        }
+        self.told_up_to(published.max(self.told));
+    }
+
+    fn told_up_to(&mut self, seq: Seq) {
+        self.told = seq;
+        self.next_progress = Instant::now() + Duration::from_millis(limits::PROGRESS_MS);
+    }
+
+    /// Frames were dropped: makes up for them out of the change log, all subscriptions in one frame.
+    async fn catch_up(&mut self) {
+        let told = self.told;
+        let wanted: Vec<(SubscriptionKey, Binding, Seq)> = (self.subscriptions.iter())
+            .map(|(key, subscription)| {
+                (*key, subscription.binding.clone(), subscription.seq.max(told))
+            })
+            .collect();
+        let tables = Arc::clone(&self.engine.inner.tables);
+        let caught_up =
+            self.engine.inner.read(move |reader| resume::resume_all(reader, &tables, wanted)).await;
+        match caught_up {
+            Ok((seq, resumed)) if self.engine.inner.wait_durable(seq).await.is_ok() => {
+                self.tell_caught_up(seq, resumed);
+            }
+            // The engine is closing or poisoned: there is nothing more to tell, and what the client
+            // has is still true for the seq it has it at.
+            _ => self.end_all(),
+        }
+    }
+
+    fn tell_caught_up(
+        &mut self,
+        seq: Seq,
+        resumed: Vec<(SubscriptionKey, Result<Resumed, Refusal>)>,
+    ) {
+        let (told, mut changes) = (self.told, Vec::new());
+        for (key, resumed) in resumed {
+            let Some(subscription) = self.subscriptions.get_mut(&key) else { continue };
+            subscription.seq = seq;
+            let (id, shape) = (Arc::clone(&subscription.id), Arc::clone(&subscription.shape));
+            match resumed {
+                Ok(Resumed::Delta { delta, .. }) if delta.is_empty() => {}
+                Ok(Resumed::Delta { delta, .. }) => {
+                    changes.push((id, SharedDelta::new(Ok(delta))));
+                }
+                Ok(snapshot) => self.make_ready(id, shape, snapshot, seq),
+                Err(refusal) => {
+                    self.drop_subscription(key);
+                    self.ready.push_back(Update::Error { id, refusal });
+                }
+            }
+        }
+        if seq > told {
+            self.ready.push_front(Update::Delta { from: told, to: seq, changes });
+            self.told_up_to(seq);
+        }
+    }
+
+    fn end_all(&mut self) {
+        for key in self.subscriptions.keys().copied().collect::<Vec<_>>() {
+            if let Some(id) = self.drop_subscription(key) {
+                self.ready.push_back(Update::Error { id, refusal: crate::readers::closing() });
+            }
+        }
+    }
+
+    fn drop_subscription(&mut self, key: SubscriptionKey) -> Option<Arc<str>> {
+        let subscription = self.subscriptions.remove(&key)?;
+        self.engine.inner.hub.unlisten(subscription.binding_id, self.number, key);
+        self.engine.inner.detach(subscription.binding_id);
+        Some(subscription.id)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        for key in self.subscriptions.keys().copied().collect::<Vec<_>>() {
+            self.drop_subscription(key);
+        }
+    }
+}

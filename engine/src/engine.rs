@@ -1,0 +1,425 @@
+//! The handle on a running engine: open, call, query, connect, close.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use abide_live::{BindingId, Catalog, Planner, Router};
+use abide_log::Chain;
+use abide_schema::reducer::Caller;
+use abide_schema::wire::BatchCall;
+use abide_schema::{Code, Module, Refusal, Row, Seq, TableSpec, Value, limits};
+use abide_store::{Layout, OpenError, Reader, Store, StoreError, Tuning};
+use serde_json::{Map, Value as JsonValue, json};
+use sha2::{Digest as _, Sha256};
+use tokio::sync::{oneshot, watch};
+
+use crate::checkpointer::Checkpoints;
+use crate::connection::Connection;
+use crate::durable::{Syncer, UnitDone, publish};
+use crate::execute::Executor;
+use crate::health::Health;
+use crate::hub::Hub;
+use crate::metrics::Metrics;
+use crate::ports::{Clock, SystemClock};
+use crate::query;
+use crate::queue::{Queue, Rejected};
+use crate::readers::{Readers, closing};
+use crate::registry::{ReadyCall, Registry};
+use crate::writer::{Job, Request, Unit, WriterThread};
+
+/// What an engine is opened with.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Tables and reducers: built-in ones are registered like a user's own.
+    pub modules: Vec<Module>,
+    /// Where the time comes from.
+    pub clock: Arc<dyn Clock>,
+    /// How SQLite is set up.
+    pub tuning: Tuning,
+}
+
+impl Config {
+    /// These modules, the machine's clock, the measured tuning.
+    #[must_use]
+    pub fn new(modules: Vec<Module>) -> Config {
+        Config { modules, clock: Arc::new(SystemClock), tuning: Tuning::default() }
+    }
+}
+
+/// The answer to a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// Its place in the log, or that of the call which had done it before.
+    pub seq: Seq,
+    /// What the reducer returned, as JSON text.
+    pub result: String,
+    /// Whether an earlier call had already done it.
+    pub duplicate: bool,
+}
+
+/// The answer to a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchDone {
+    /// The seq of its last event.
+    pub seq: Seq,
+    /// One for each call.
+    pub results: Vec<Done>,
+    /// Whether an earlier batch had already done it.
+    pub duplicate: bool,
+}
+
+/// The answer to a query.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// The state it was asked of; durable.
+    pub seq: Seq,
+    /// Column names.
+    pub columns: Vec<String>,
+    /// Rows.
+    pub rows: Vec<Row>,
+}
+
+/// A running engine. Clones share it; it stops when the last one is dropped or it is closed.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    pub(crate) inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    jobs: Arc<Queue<Job>>,
+    readers: Readers,
+    registry: Registry,
+    pub(crate) planner: Planner,
+    /// The tables that may be queried live.
+    pub(crate) tables: Arc<[&'static TableSpec]>,
+    pub(crate) hub: Arc<Hub>,
+    durable: watch::Receiver<Seq>,
+    health: Arc<Health>,
+    pub(crate) metrics: Arc<Metrics>,
+    checkpoints: Checkpoints,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    store: Store,
+}
+
+impl Engine {
+    /// Opens a file, making it where there is none, and starts the threads.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(path: impl AsRef<Path>, config: Config) -> Result<Engine, OpenError> {
+        let layout = Layout { modules: config.modules };
+        let store = Store::open(path.as_ref(), layout, config.tuning)?;
+        let path = store.path().to_owned();
+        start(store, config.clock).map_err(|why| OpenError::Store { path, why })
+    }
+
+    /// Runs a reducer. When this returns, what it did is on the disk.
+    ///
+    /// # Errors
+    /// A [`Refusal`]; then nothing was written.
+    pub async fn call(
+        &self,
+        caller: &Caller,
+        reducer: &str,
+        args: &JsonValue,
+        request_id: Option<&str>,
+    ) -> Result<Done, Refusal> {
+        let call = self.inner.registry.ready(reducer, args)?;
+        let done = self.inner.submit(caller, vec![call], request_id).await?;
+        let duplicate = done.duplicate;
+        let call = done.calls.into_iter().next().expect("one call has one answer");
+        Ok(Done { seq: call.seq, result: call.result, duplicate: duplicate || call.duplicate })
+    }
+
+    /// Runs several reducers in one transaction, all or nothing.
+    ///
+    /// # Errors
+    /// The [`Refusal`] of the first that is refused; then nothing of the batch was written.
+    pub async fn batch(
+        &self,
+        caller: &Caller,
+        calls: &[BatchCall],
+        request_id: Option<&str>,
+    ) -> Result<BatchDone, Refusal> {
+        if calls.is_empty() {
+            return Err(Refusal::new(Code::BadRequest, "the batch is empty"));
+        }
+        if calls.len() > limits::BATCH_CALLS {
+            let (count, most) = (calls.len(), limits::BATCH_CALLS);
+            let detail = format!("a batch of {count} calls, at most {most} are taken");
+            return Err(Refusal::new(Code::LimitExceeded, detail).hint("send several batches"));
+        }
+        let ready = calls.iter().enumerate().map(|(at, call)| {
+            self.inner.registry.ready(&call.reducer, &call.args).map_err(|mut refusal| {
+                refusal.detail = format!("call {} of the batch: {}", at + 1, refusal.detail);
+                refusal
+            })
+        });
+        let ready = ready.collect::<Result<Vec<_>, _>>()?;
+        let done = self.inner.submit(caller, ready, request_id).await?;
+        let results = done.calls.into_iter().map(|call| Done {
+            seq: call.seq,
+            result: call.result,
+            duplicate: call.duplicate,
+        });
+        let results: Vec<Done> = results.collect();
+        let seq = results.iter().map(|done| done.seq).max().unwrap_or(Seq::ZERO);
+        Ok(BatchDone { seq, results, duplicate: done.duplicate })
+    }
+
+    /// Runs one read-only statement. When this returns, the state it saw is on the disk.
+    ///
+    /// # Errors
+    /// A [`Refusal`].
+    pub async fn query(
+        &self,
+        sql: &str,
+        params: &Map<String, JsonValue>,
+        as_of: Option<Seq>,
+    ) -> Result<Answer, Refusal> {
+        let (sql, params) = query::prepare(sql, params)?;
+        let tables = Arc::clone(&self.inner.tables);
+        let read = move |reader: &mut Reader| query::run(reader, &tables, &sql, &params, as_of);
+        let answer = self.inner.read(read).await?;
+        self.inner.wait_durable(answer.seq).await?;
+        self.inner.metrics.queries_total.add(1);
+        Ok(answer)
+    }
+
+    /// A connection to subscribe on.
+    #[must_use]
+    pub fn connect(&self) -> Connection {
+        Connection::new(self.clone())
+    }
+
+    /// The last event that is on the disk.
+    #[must_use]
+    pub fn durable_seq(&self) -> Seq {
+        *self.inner.durable.borrow()
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.inner.store.path().to_owned()
+    }
+
+    /// Whether calls are taken.
+    ///
+    /// # Errors
+    /// The [`Refusal`] that callers get at the moment.
+    pub fn ready(&self) -> Result<(), Refusal> {
+        self.inner.health.check()
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.inner.metrics
+    }
+
+    /// The weight of what waits for the writer, in calls.
+    #[must_use]
+    pub fn backlog(&self) -> usize {
+        self.inner.jobs.weight()
+    }
+
+    /// Tables and reducers as `/v1/schema` tells them.
+    #[must_use]
+    pub fn describe(&self) -> JsonValue {
+        let layout = self.inner.store.layout();
+        let tables: Vec<JsonValue> =
+            layout.live_tables().into_iter().map(TableSpec::describe).collect();
+        let reducers: Vec<JsonValue> = (self.inner.registry.definitions())
+            .map(|definition| {
+                json!({
+                    "name": definition.name,
+                    "description": definition.doc,
+                    "arguments": (definition.arguments)(),
+                    "result": (definition.result)(),
+                })
+            })
+            .collect();
+        json!({"tables": tables, "reducers": reducers})
+    }
+
+    /// Stops: what was taken in is run, made durable and answered, then the WAL is moved into the file.
+    /// Returns when all of that is done. Blocks: call it from a thread, not from a task.
+    pub fn close(&self) {
+        self.inner.stop();
+        self.inner.checkpoints.finish();
+    }
+}
+
+fn start(store: Store, clock: Arc<dyn Clock>) -> Result<Engine, StoreError> {
+    let writer = store.writer()?;
+    let head = writer.head()?;
+    let chain = match head.hash {
+        Some(hash) => Chain { seq: head.seq, hash },
+        None => Chain::start(store.log_id()),
+    };
+    let catalog = Arc::new(Catalog::new(store.layout().live_tables(), store.layout().views()));
+    let set_up = catalog.setup_sql();
+    for statement in &set_up {
+        writer.run(statement, &[], &mut |_| {})?;
+    }
+    let wal = store.wal_sync().map_err(|why| io_error(&why))?;
+    // What an earlier process left in the WAL may never have been synced; from here on it counts.
+    wal.sync().map_err(|why| io_error(&why))?;
+    let change_log_floor = store.reader()?.snapshot()?.change_log_floor()?;
+
+    let (durable, durable_seen) = watch::channel(head.seq);
+    let (health, metrics) = (Arc::new(Health::default()), Arc::new(Metrics::default()));
+    let hub = Arc::new(Hub::default());
+    hub.start_at(head.seq);
+    let jobs = Arc::new(Queue::new(limits::WRITER_QUEUE_CALLS));
+    let commits = Arc::new(Queue::new(limits::UNSYNCED_COMMITS));
+    let to_publish = Arc::new(Queue::new(limits::UNSYNCED_COMMITS));
+    let checkpoints = Checkpoints::start(store.checkpointer()?, durable_seen.clone(), &metrics);
+
+    let writer = WriterThread {
+        executor: Executor::new(writer, chain, head.at, clock),
+        router: Router::new(Arc::clone(&catalog)),
+        jobs: Arc::clone(&jobs),
+        commits: Arc::clone(&commits),
+        hub: Arc::clone(&hub),
+        health: Arc::clone(&health),
+        metrics: Arc::clone(&metrics),
+        tables: store.layout().tables().collect(),
+        change_log_floor,
+        of_the_log: std::collections::HashSet::new(),
+        attached: 0,
+    };
+    let syncer = Syncer {
+        commits,
+        to_publish: Arc::clone(&to_publish),
+        wal,
+        durable,
+        health: Arc::clone(&health),
+        metrics: Arc::clone(&metrics),
+    };
+    let (readers, mut threads) = Readers::start(&store, &set_up)?;
+    threads.push(spawn("abide-writer", move || writer.run()));
+    threads.push(spawn("abide-sync", move || syncer.run()));
+    let (listeners, counted) = (Arc::clone(&hub), Arc::clone(&metrics));
+    threads.push(spawn("abide-publish", move || publish(&to_publish, &listeners, &counted)));
+    let inner = Inner {
+        jobs,
+        readers,
+        registry: Registry::new(&store.layout().modules),
+        planner: Planner::new(catalog),
+        tables: store.layout().live_tables().into(),
+        hub,
+        durable: durable_seen,
+        health,
+        metrics,
+        checkpoints,
+        threads: Mutex::new(threads),
+        store,
+    };
+    Ok(Engine { inner: Arc::new(inner) })
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+    let thread = thread::Builder::new().name(name.to_owned()).spawn(run);
+    thread.expect("the system has room for a thread")
+}
+
+fn io_error(why: &std::io::Error) -> StoreError {
+    StoreError::Limit(format!("the WAL cannot be synced: {why}"))
+}
+
+impl Inner {
+    /// Hands a unit to the writer and waits until it is durable.
+    async fn submit(
+        &self,
+        caller: &Caller,
+        calls: Vec<ReadyCall>,
+        request_id: Option<&str>,
+    ) -> Result<UnitDone, Refusal> {
+        let request = request_id.map(|id| request(id, &calls)).transpose()?;
+        let weight = calls.len();
+        let (reply, answer) = oneshot::channel();
+        let unit = Unit { caller: caller.clone(), calls, request, reply };
+        self.send(Job::Unit(unit), weight)?;
+        answer.await.map_err(|_| closing())?
+    }
+
+    pub(crate) fn send(&self, job: Job, weight: usize) -> Result<(), Refusal> {
+        self.health.check()?;
+        self.jobs.push(job, weight).map_err(|rejected| match rejected {
+            Rejected::Full(_) => {
+                Refusal::new(Code::Overloaded, "too many calls wait for the writer")
+                    .hint("nothing was written; try again in a moment")
+            }
+            Rejected::Closed(_) => closing(),
+        })
+    }
+
+    /// Tells the writer that a subscription ended. There is always room for that.
+    pub(crate) fn detach(&self, binding: BindingId) {
+        // Only a closed queue refuses weight zero, and then there is nothing left to detach from.
+        let _ = self.jobs.push(Job::Detach(binding), 0);
+    }
+
+    /// Runs something on a reader.
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Reader) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        self.readers.run(work).await?
+    }
+
+    /// Returns when a state is on the disk.
+    pub(crate) async fn wait_durable(&self, seq: Seq) -> Result<(), Refusal> {
+        let mut durable = self.durable.clone();
+        loop {
+            if *durable.borrow_and_update() >= seq {
+                return Ok(());
+            }
+            self.health.check()?;
+            durable.changed().await.map_err(|_| closing())?;
+        }
+    }
+
+    fn stop(&self) {
+        self.jobs.close();
+        self.readers.close();
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        for thread in threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the engine panicked");
+            }
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn request(id: &str, calls: &[ReadyCall]) -> Result<Request, Refusal> {
+    if id.is_empty() || id.len() > limits::NAME_BYTES {
+        let detail = format!("a request id has 1 to {} bytes", limits::NAME_BYTES);
+        return Err(Refusal::new(Code::BadRequest, detail));
+    }
+    let mut fingerprint = Sha256::new();
+    for call in calls {
+        fingerprint.update((call.reducer.len() as u64).to_be_bytes());
+        fingerprint.update(call.reducer.as_bytes());
+        fingerprint.update(call.digest);
+    }
+    Ok(Request { id: id.to_owned(), fingerprint: fingerprint.finalize().into() })
+}
+
+/// A parameter's value from its JSON form.
+pub(crate) fn parameter(name: &str, value: &JsonValue) -> Result<Value, Refusal> {
+    Value::from_json(value).map_err(|why| {
+        Refusal::new(Code::BadArguments, format!("parameter {name} is {why}"))
+            .hint("a parameter is null, a number, a text or {\"$blob\": \"<base64>\"}")
+    })
+}

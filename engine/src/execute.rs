@@ -1,0 +1,231 @@
+//! Running calls inside the open transaction: rows through the overlay, an event for each call.
+
+use std::sync::Arc;
+
+use abide_log::{Chain, Digests};
+use abide_schema::event::Event;
+use abide_schema::reducer::{Caller, Reply, Transaction};
+use abide_schema::{Abort, Context, Micros, Refusal, Row, Seq, TableSpec, Value};
+use abide_store::{StoreError, Writer};
+use sha2::{Digest as _, Sha256};
+
+use crate::overlay::Overlay;
+use crate::ports::Clock;
+use crate::registry::ReadyCall;
+
+/// The state of the log and of the open transaction, and what it takes to run a call on them.
+#[derive(Debug)]
+pub(crate) struct Executor {
+    pub(crate) store: Writer,
+    pub(crate) overlay: Overlay,
+    pub(crate) chain: Chain,
+    /// The time of the last event: the next is not before it.
+    pub(crate) last_at: Micros,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// Set for the length of one call once it has written something.
+    wrote: bool,
+    /// The events of this transaction, kept only if somebody subscribes to the log.
+    pub(crate) events: Vec<Event>,
+}
+
+/// What one call did.
+#[derive(Debug)]
+pub(crate) struct CallDone {
+    /// Its own event's seq, or that of the call which had done it before.
+    pub(crate) seq: Seq,
+    pub(crate) result: String,
+    pub(crate) duplicate: bool,
+}
+
+/// How far the executor had come, to go back to.
+#[derive(Clone, Debug)]
+pub(crate) struct Mark {
+    chain: Chain,
+    last_at: Micros,
+    events: usize,
+}
+
+impl Executor {
+    pub(crate) fn new(
+        store: Writer,
+        chain: Chain,
+        last_at: Micros,
+        clock: Arc<dyn Clock>,
+    ) -> Executor {
+        let overlay = Overlay::default();
+        Executor { store, overlay, chain, last_at, clock, wrote: false, events: Vec::new() }
+    }
+
+    /// Runs one call and appends its event.
+    pub(crate) fn run(
+        &mut self,
+        caller: &Caller,
+        request_id: Option<&str>,
+        call: &ReadyCall,
+    ) -> Result<CallDone, Abort> {
+        let at = self.clock.now().max(self.last_at);
+        self.run_at(at, caller, request_id, call)
+    }
+
+    /// As [`Executor::run`], at a given time: a replay has the times of the log.
+    pub(crate) fn run_at(
+        &mut self,
+        at: Micros,
+        caller: &Caller,
+        request_id: Option<&str>,
+        call: &ReadyCall,
+    ) -> Result<CallDone, Abort> {
+        self.wrote = false;
+        let (seq, entropy) = (self.chain.seq.next(), self.chain.hash);
+        let mut context = Context::new(seq, at, caller, entropy, self);
+        let reply = call.call.run(&mut context)?;
+        let session_id = context.session_id().map(str::to_owned);
+        if let Some(seq) = reply.duplicate_of {
+            assert!(!self.wrote, "{} wrote rows and called itself a duplicate", call.reducer);
+            return Ok(CallDone { seq, result: reply.result, duplicate: true });
+        }
+        self.append_event(at, caller, request_id, call, session_id, reply).map_err(broken)
+    }
+
+    fn append_event(
+        &mut self,
+        at: Micros,
+        caller: &Caller,
+        request_id: Option<&str>,
+        call: &ReadyCall,
+        session_id: Option<String>,
+        reply: Reply,
+    ) -> Result<CallDone, StoreError> {
+        let digests = Digests {
+            arguments: call.digest,
+            outcome: Sha256::digest(reply.result.as_bytes()).into(),
+        };
+        let mut event = Event {
+            seq: Seq::ZERO,
+            at,
+            session_id,
+            reducer: call.reducer.to_owned(),
+            caller: caller.name.clone(),
+            request_id: request_id.map(str::to_owned),
+            arguments: call.arguments.clone(),
+            outcome: reply.result,
+            prev_hash: [0; 32],
+            hash: [0; 32],
+        };
+        self.wrote = true;
+        let before = self.chain.seq;
+        self.chain.append(&mut event, &digests);
+        assert_eq!(event.seq, before.next(), "the log is dense");
+        self.store.append_event(&event)?;
+        self.last_at = at;
+        let done = CallDone { seq: event.seq, result: event.outcome.clone(), duplicate: false };
+        self.events.push(event);
+        Ok(done)
+    }
+
+    /// Whether the last call wrote anything before it ended.
+    pub(crate) fn wrote(&self) -> bool {
+        self.wrote
+    }
+
+    /// Writes the touched rows.
+    pub(crate) fn flush(&mut self) -> Result<(), StoreError> {
+        for (table, row) in self.overlay.take_unwritten() {
+            self.store.update(table, &row)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn mark(&self) -> Mark {
+        Mark { chain: self.chain.clone(), last_at: self.last_at, events: self.events.len() }
+    }
+
+    pub(crate) fn return_to(&mut self, mark: Mark) {
+        self.chain = mark.chain;
+        self.last_at = mark.last_at;
+        self.events.truncate(mark.events);
+    }
+
+    fn known(&mut self, table: &'static TableSpec, key: &[Value]) -> Result<Option<Row>, Abort> {
+        if let Some(row) = self.overlay.get(table, key) {
+            return Ok(row);
+        }
+        let row = self.store.get(table, key).map_err(broken)?;
+        self.overlay.note(table, key, row.clone());
+        Ok(row)
+    }
+}
+
+impl Transaction for Executor {
+    fn get(&mut self, table: &'static TableSpec, key: &[Value]) -> Result<Option<Row>, Abort> {
+        self.known(table, key)
+    }
+
+    fn find(
+        &mut self,
+        table: &'static TableSpec,
+        clause: &str,
+        params: &[Value],
+    ) -> Result<Vec<Row>, Abort> {
+        self.flush().map_err(broken)?;
+        self.store.find(table, clause, params).map_err(broken)
+    }
+
+    fn insert(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<Row, Abort> {
+        let row = self.store.insert(table, row).map_err(refused)?;
+        self.wrote = true;
+        self.overlay.change(table, &table.key_of(&row), None, Some(row.clone()), false);
+        Ok(row)
+    }
+
+    fn update(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<(), Abort> {
+        let key = table.key_of(&row);
+        let before = self.known(table, &key)?;
+        assert!(before.is_some(), "a reducer updates a row of {} that is not there", table.name);
+        self.store.update(table, &row).map_err(refused)?;
+        self.wrote = true;
+        self.overlay.change(table, &key, before, Some(row.into()), false);
+        Ok(())
+    }
+
+    fn touch(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<(), Abort> {
+        let key = table.key_of(&row);
+        let before = self.known(table, &key)?;
+        assert!(before.is_some(), "a reducer touches a row of {} that is not there", table.name);
+        self.wrote = true;
+        self.overlay.change(table, &key, before, Some(row.into()), true);
+        Ok(())
+    }
+
+    fn delete(&mut self, table: &'static TableSpec, key: &[Value]) -> Result<(), Abort> {
+        let before = self.known(table, key)?;
+        assert!(before.is_some(), "a reducer deletes a row of {} that is not there", table.name);
+        self.store.delete(table, key).map_err(refused)?;
+        self.wrote = true;
+        self.overlay.change(table, key, before, None, false);
+        Ok(())
+    }
+}
+
+/// A failed write: where a constraint said so, that is an answer; all else is a breakage.
+fn refused(error: StoreError) -> Abort {
+    match error {
+        StoreError::Constraint { .. } => Abort::Refused(error.to_refusal()),
+        error => broken(error),
+    }
+}
+
+fn broken(error: StoreError) -> Abort {
+    Abort::Broken(Box::new(error))
+}
+
+/// What an abort tells its caller.
+pub(crate) fn refusal_of(abort: &Abort) -> Refusal {
+    match abort {
+        Abort::Refused(refusal) => refusal.clone(),
+        Abort::Broken(error) => match error.downcast_ref::<StoreError>() {
+            Some(error) => error.to_refusal(),
+            None => StoreError::Limit(String::new()).to_refusal(),
+        },
+    }
+}

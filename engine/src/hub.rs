@@ -1,0 +1,203 @@
+//! Who listens to what: from a commit's deltas to the outboxes of the connections they concern.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use abide_live::{BindingId, Delta};
+use abide_schema::{Refusal, Seq, limits};
+use tokio::sync::Notify;
+
+use crate::metrics::Metrics;
+
+/// A delta, or the end of a query, as all its subscribers share it.
+#[derive(Debug)]
+pub struct SharedDelta {
+    outcome: Result<Delta, Refusal>,
+    json: OnceLock<Vec<u8>>,
+}
+
+impl SharedDelta {
+    pub(crate) fn new(outcome: Result<Delta, Refusal>) -> Arc<SharedDelta> {
+        Arc::new(SharedDelta { outcome, json: OnceLock::new() })
+    }
+
+    /// The rows; or why the query has no result any more.
+    pub fn rows(&self) -> &Result<Delta, Refusal> {
+        &self.outcome
+    }
+
+    /// The rows as `"deletes":[…],"inserts":[…],"updates":[…]`, encoded once for everybody.
+    #[must_use]
+    pub fn json(&self) -> &[u8] {
+        self.json.get_or_init(|| {
+            let mut out = Vec::new();
+            if let Ok(delta) = &self.outcome {
+                delta.write_json(&mut out);
+            }
+            out
+        })
+    }
+
+    /// A bound on the bytes it will take to send.
+    fn weight(&self) -> usize {
+        let Ok(delta) = &self.outcome else { return 256 };
+        let rows = delta.deletes.iter().chain(&delta.inserts).chain(&delta.updates);
+        64 + rows.flat_map(|row| row.iter()).map(|cell| 4 + cell.size()).sum::<usize>()
+    }
+}
+
+/// A subscription within a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct SubscriptionKey(pub(crate) u64);
+
+/// What one commit means to one connection.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    pub(crate) to: Seq,
+    pub(crate) changes: Vec<(SubscriptionKey, Arc<SharedDelta>)>,
+}
+
+/// Frames that wait for one connection. Bounded: a client that does not read has them dropped and
+/// is caught up from the change log when it reads again.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    state: Mutex<OutboxState>,
+    filled: Notify,
+}
+
+#[derive(Debug, Default)]
+struct OutboxState {
+    frames: VecDeque<(Frame, usize)>,
+    bytes: usize,
+    lagging: bool,
+}
+
+/// What a connection finds in its outbox.
+#[derive(Debug)]
+pub(crate) enum Mail {
+    /// The next frame.
+    Frame(Frame),
+    /// Frames were dropped; everything after the last frame must be made up.
+    Lagging,
+    /// Nothing.
+    Empty,
+}
+
+impl Outbox {
+    fn push(&self, frame: Frame, metrics: &Metrics) {
+        let weight = frame.changes.iter().map(|(_, delta)| delta.weight()).sum();
+        let mut state = self.lock();
+        if state.lagging {
+            return;
+        }
+        if state.bytes > 0 && state.bytes + weight > limits::OUTBOX_BYTES {
+            *state = OutboxState { lagging: true, ..OutboxState::default() };
+            metrics.lags_total.add(1);
+        } else {
+            state.bytes += weight;
+            state.frames.push_back((frame, weight));
+        }
+        drop(state);
+        self.filled.notify_one();
+    }
+
+    /// Takes what is there. After `Lagging` frames are taken in again: whoever takes this must read
+    /// a state that is newer than the call.
+    pub(crate) fn take(&self) -> Mail {
+        let mut state = self.lock();
+        if std::mem::take(&mut state.lagging) {
+            return Mail::Lagging;
+        }
+        match state.frames.pop_front() {
+            Some((frame, weight)) => {
+                state.bytes -= weight;
+                Mail::Frame(frame)
+            }
+            None => Mail::Empty,
+        }
+    }
+
+    /// Waits until something may be there.
+    pub(crate) async fn filled(&self) {
+        self.filled.notified().await;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, OutboxState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Of each binding: by connection and subscription, where its deltas go.
+type Listeners = HashMap<BindingId, HashMap<(u64, SubscriptionKey), Arc<Outbox>>>;
+
+/// Who listens to what.
+#[derive(Debug, Default)]
+pub(crate) struct Hub {
+    listeners: Mutex<Listeners>,
+    /// Every frame up to here is in its outboxes.
+    published: AtomicI64,
+}
+
+impl Hub {
+    pub(crate) fn listen(
+        &self,
+        binding: BindingId,
+        connection: u64,
+        key: SubscriptionKey,
+        outbox: &Arc<Outbox>,
+    ) {
+        let mut listeners = self.lock();
+        listeners.entry(binding).or_default().insert((connection, key), Arc::clone(outbox));
+    }
+
+    pub(crate) fn unlisten(&self, binding: BindingId, connection: u64, key: SubscriptionKey) {
+        let mut listeners = self.lock();
+        if let Some(outboxes) = listeners.get_mut(&binding) {
+            outboxes.remove(&(connection, key));
+            if outboxes.is_empty() {
+                listeners.remove(&binding);
+            }
+        }
+    }
+
+    /// Every frame up to here is in its outboxes.
+    pub(crate) fn published(&self) -> Seq {
+        Seq(self.published.load(Ordering::Acquire))
+    }
+
+    /// Nothing was published by this engine up to here, and nothing will be.
+    pub(crate) fn start_at(&self, seq: Seq) {
+        self.published.store(seq.0, Ordering::Release);
+    }
+
+    /// Puts a durable commit's deltas into the outboxes of those who listen, one frame a connection.
+    pub(crate) fn publish(
+        &self,
+        to: Seq,
+        deltas: &[(BindingId, Arc<SharedDelta>)],
+        metrics: &Metrics,
+    ) {
+        let mut frames: HashMap<u64, (Arc<Outbox>, Frame)> = HashMap::new();
+        if !deltas.is_empty() {
+            let listeners = self.lock();
+            for (binding, delta) in deltas {
+                for ((connection, key), outbox) in listeners.get(binding).into_iter().flatten() {
+                    let fresh = || (Arc::clone(outbox), Frame { to, changes: Vec::new() });
+                    let (_, frame) = frames.entry(*connection).or_insert_with(fresh);
+                    frame.changes.push((*key, Arc::clone(delta)));
+                }
+            }
+        }
+        for (_, (outbox, mut frame)) in frames {
+            metrics.deliveries_total.add(frame.changes.len() as u64);
+            frame.changes.sort_by_key(|(key, _)| *key);
+            outbox.push(frame, metrics);
+        }
+        self.published.store(to.0, Ordering::Release);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Listeners> {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,171 @@
+//! What the open transaction has read and changed so far, row by row.
+//!
+//! It is three things at once: a cache, so that a row is read from SQLite once; the buffer of
+//! touches, so that a row which many calls touch is written once; and the capture of net changes
+//! (old, new) from which undo images and live deltas are made.
+
+use std::collections::hash_map::Entry as MapEntry;
+use std::collections::{HashMap, HashSet};
+
+use abide_schema::{Row, TableSpec, Value};
+use abide_store::change_log;
+
+/// A row's place: its table and the bytes of its primary key.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Place {
+    table: &'static str,
+    key: Box<[u8]>,
+}
+
+impl Place {
+    fn new<'a>(table: &'static TableSpec, key: impl IntoIterator<Item = &'a Value>) -> Place {
+        let mut bytes = Vec::with_capacity(40);
+        change_log::encode_cells(0, key, &mut bytes);
+        Place { table: table.name, key: bytes.into() }
+    }
+}
+
+/// One row as the transaction sees it.
+#[derive(Clone, Debug)]
+struct State {
+    table: &'static TableSpec,
+    /// Before the transaction.
+    old: Option<Row>,
+    /// Now.
+    new: Option<Row>,
+    /// Touched, and not yet written to SQLite.
+    unwritten: bool,
+}
+
+/// A row's net change.
+#[derive(Clone, Debug)]
+pub(crate) struct NetChange {
+    pub(crate) table: &'static TableSpec,
+    pub(crate) old: Option<Row>,
+    pub(crate) new: Option<Row>,
+}
+
+/// The rows of one transaction. See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Overlay {
+    rows: HashMap<Place, State>,
+    /// The rows that this transaction changed, in order, so that all that is made from them is
+    /// deterministic. A row may stand here twice.
+    changed: Vec<Place>,
+    /// While a unit may have to be undone: what each row was before the unit changed it.
+    journal: Option<Vec<(Place, State)>>,
+}
+
+/// Rows kept from one transaction to the next. Agents come back to the same few sessions.
+const KEPT_ROWS: usize = 4_096;
+
+/// The largest row that is kept, in bytes, so that what is kept is bounded.
+const KEPT_ROW_BYTES: usize = 1_024;
+
+impl Overlay {
+    /// The row of a key, if it is known: `Some(None)` is a row known not to be there.
+    pub(crate) fn get(&self, table: &'static TableSpec, key: &[Value]) -> Option<Option<Row>> {
+        self.rows.get(&Place::new(table, key)).map(|state| state.new.clone())
+    }
+
+    /// Notes a row that was read.
+    pub(crate) fn note(&mut self, table: &'static TableSpec, key: &[Value], row: Option<Row>) {
+        let state = State { table, old: row.clone(), new: row, unwritten: false };
+        self.rows.entry(Place::new(table, key)).or_insert(state);
+    }
+
+    /// Notes a row that was changed. `before` is what it was, for a row that is not known yet.
+    pub(crate) fn change(
+        &mut self,
+        table: &'static TableSpec,
+        key: &[Value],
+        before: Option<Row>,
+        new: Option<Row>,
+        unwritten: bool,
+    ) {
+        let place = Place::new(table, key);
+        let fresh = || State { table, old: before.clone(), new: before.clone(), unwritten: false };
+        let state = self.rows.entry(place.clone()).or_insert_with(fresh);
+        if let Some(journal) = &mut self.journal {
+            journal.push((place.clone(), state.clone()));
+        }
+        if state.old == state.new {
+            self.changed.push(place);
+        }
+        state.new = new;
+        state.unwritten = unwritten;
+    }
+
+    /// Takes the touched rows that still have to be written.
+    pub(crate) fn take_unwritten(&mut self) -> Vec<(&'static TableSpec, Row)> {
+        let mut rows = Vec::new();
+        for place in &self.changed {
+            let Some(state) = self.rows.get_mut(place) else { continue };
+            if !state.unwritten {
+                continue;
+            }
+            if let Some(journal) = &mut self.journal {
+                journal.push((place.clone(), state.clone()));
+            }
+            state.unwritten = false;
+            rows.extend(state.new.clone().map(|row| (state.table, row)));
+        }
+        rows
+    }
+
+    /// From here on changes can be undone.
+    pub(crate) fn begin_unit(&mut self) {
+        self.journal = Some(Vec::new());
+    }
+
+    /// What was changed since `begin_unit` stays.
+    pub(crate) fn keep_unit(&mut self) {
+        self.journal = None;
+    }
+
+    /// What was changed since `begin_unit` is as before.
+    pub(crate) fn undo_unit(&mut self) {
+        for (place, state) in self.journal.take().unwrap_or_default().into_iter().rev() {
+            self.rows.insert(place, state);
+        }
+    }
+
+    /// The rows that are other than before the transaction, in the order they first changed.
+    pub(crate) fn changes(&self) -> Vec<NetChange> {
+        let mut seen = HashSet::with_capacity(self.changed.len());
+        let places = self.changed.iter().filter(|place| seen.insert(*place));
+        let states = places.filter_map(|place| self.rows.get(place));
+        let changed = states.filter(|state| state.old != state.new);
+        let net = changed.map(|state| NetChange {
+            table: state.table,
+            old: state.old.clone(),
+            new: state.new.clone(),
+        });
+        net.collect()
+    }
+
+    /// The transaction was committed: its rows are now the old ones. Small rows that calls come back
+    /// to are kept.
+    pub(crate) fn committed(&mut self) {
+        self.journal = None;
+        if self.rows.len() > KEPT_ROWS {
+            self.forget();
+            return;
+        }
+        for place in self.changed.drain(..) {
+            let MapEntry::Occupied(mut entry) = self.rows.entry(place) else { continue };
+            let State { table, old, new, .. } = entry.get_mut();
+            let bytes: usize = new.iter().flat_map(|row| row.iter()).map(Value::size).sum();
+            if new.is_none() || table.numbered() || bytes > KEPT_ROW_BYTES {
+                entry.remove();
+            } else {
+                old.clone_from(new);
+            }
+        }
+    }
+
+    /// Nothing is known any more: the transaction was undone.
+    pub(crate) fn forget(&mut self) {
+        *self = Overlay::default();
+    }
+}

@@ -1,0 +1,70 @@
+//! One read-only statement of a stranger, asked of the present or of a past state.
+
+use std::collections::BTreeMap;
+
+use abide_schema::{Code, Refusal, Seq, TableSpec, Value, limits};
+use abide_store::Reader;
+use serde_json::{Map, Value as JsonValue};
+
+use crate::engine::{Answer, parameter};
+use crate::resume::LIMITS;
+
+/// Parameters by name, without the sigil.
+pub(crate) type Params = BTreeMap<String, Value>;
+
+/// Checks what can be checked without a connection.
+pub(crate) fn prepare(
+    sql: &str,
+    params: &Map<String, JsonValue>,
+) -> Result<(String, Params), Refusal> {
+    if sql.len() > limits::SQL_BYTES {
+        let (bytes, most) = (sql.len(), limits::SQL_BYTES);
+        let detail = format!("a statement of {bytes} bytes, at most {most} are taken");
+        return Err(
+            Refusal::new(Code::LimitExceeded, detail).hint("use parameters for long values")
+        );
+    }
+    let params = params
+        .iter()
+        .map(|(name, value)| {
+            let bare = name.trim_start_matches([':', '@', '$', '?']);
+            Ok((bare.to_owned(), parameter(name, value)?))
+        })
+        .collect::<Result<Params, Refusal>>()?;
+    Ok((sql.to_owned(), params))
+}
+
+/// Runs it.
+pub(crate) fn run(
+    reader: &mut Reader,
+    tables: &[&'static TableSpec],
+    sql: &str,
+    params: &Params,
+    as_of: Option<Seq>,
+) -> Result<Answer, Refusal> {
+    let state = reader.snapshot().map_err(|error| error.to_refusal())?;
+    let seq = match as_of {
+        None => state.seq(),
+        Some(past) => crate::as_of::travel(&state, tables, past)?,
+    };
+    let mut unused: Vec<&str> = params.keys().map(String::as_str).collect();
+    let mut bind = |name: Option<&str>, number: usize| {
+        let bare = name.map(|name| name.trim_start_matches([':', '@', '$', '?']).to_owned());
+        let bare = bare.unwrap_or_else(|| number.to_string());
+        unused.retain(|name| *name != bare);
+        params.get(&bare).cloned().ok_or_else(|| {
+            let name = name.map_or_else(|| format!("?{number}"), str::to_owned);
+            Refusal::new(Code::BadArguments, format!("parameter {name} is not given"))
+                .hint(format!("\"params\": {{\"{bare}\": …}}"))
+        })
+    };
+    let found = state.query(sql, &mut bind, LIMITS)?;
+    if let Some(name) = unused.first() {
+        return Err(Refusal::new(
+            Code::BadArguments,
+            format!("the statement has no parameter {name}"),
+        )
+        .hint("leave it out, or use it as :name"));
+    }
+    Ok(Answer { seq, columns: found.columns, rows: found.rows })
+}

@@ -1,0 +1,82 @@
+//! A few threads that read: each has a connection, all take from one queue.
+
+use std::fmt;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use abide_schema::{Code, Refusal, limits};
+use abide_store::{Reader, Store, StoreError};
+use tokio::sync::oneshot;
+
+use crate::queue::{Queue, Rejected};
+
+type Job = Box<dyn FnOnce(&mut Reader) + Send>;
+
+/// The pool. Its threads end when it is closed.
+pub(crate) struct Readers {
+    queue: Arc<Queue<Job>>,
+}
+
+impl fmt::Debug for Readers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Readers").field("waiting", &self.queue.weight()).finish()
+    }
+}
+
+impl Readers {
+    /// Opens the connections and starts their threads.
+    pub(crate) fn start(
+        store: &Store,
+        set_up: &[String],
+    ) -> Result<(Readers, Vec<JoinHandle<()>>), StoreError> {
+        let queue = Arc::new(Queue::new(limits::READER_QUEUE));
+        let mut threads = Vec::with_capacity(limits::READERS);
+        for number in 0..limits::READERS {
+            let mut reader = store.reader()?;
+            reader.set_up(set_up)?;
+            let queue = Arc::clone(&queue);
+            let thread = thread::Builder::new().name(format!("abide-reader-{number}"));
+            let thread = thread.spawn(move || serve(&queue, &mut reader));
+            threads.push(thread.expect("the system has room for a thread"));
+        }
+        Ok((Readers { queue }, threads))
+    }
+
+    /// Runs something on a reader.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Reader) -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let (reply, answer) = oneshot::channel();
+        let job: Job = Box::new(move |reader| {
+            // Nobody may be waiting any more; then the work was for nothing.
+            let _ = reply.send(work(reader));
+        });
+        self.queue.push(job, 1).map_err(|rejected| match rejected {
+            Rejected::Full(_) => {
+                Refusal::new(Code::Overloaded, "too many queries wait for a reader")
+                    .hint("try again in a moment")
+            }
+            Rejected::Closed(_) => closing(),
+        })?;
+        answer.await.map_err(|_| Refusal::new(Code::Internal, "the query was given up"))
+    }
+
+    pub(crate) fn close(&self) {
+        self.queue.close();
+    }
+}
+
+fn serve(queue: &Queue<Job>, reader: &mut Reader) {
+    let mut jobs = Vec::with_capacity(1);
+    loop {
+        queue.take(1, &mut jobs);
+        let Some(job) = jobs.pop() else { return };
+        job(reader);
+    }
+}
+
+/// What is said while the engine goes down.
+pub(crate) fn closing() -> Refusal {
+    Refusal::new(Code::Overloaded, "the engine is closing").hint("try again when it is back")
+}

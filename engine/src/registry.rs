@@ -1,0 +1,115 @@
+//! The reducers by name, and calls made ready to run: everything that can be done to a call before
+//! the writer sees it is done here, on the caller's thread.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use abide_schema::event::Hash;
+use abide_schema::reducer::{Call, Definition};
+use abide_schema::{Code, Module, Refusal, canonical, limits};
+use serde_json::Value as JsonValue;
+use sha2::{Digest as _, Sha256};
+
+/// The registered reducers.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    definitions: BTreeMap<&'static str, Definition>,
+}
+
+/// A call that is understood, bounded, and hashed.
+pub(crate) struct ReadyCall {
+    pub(crate) reducer: &'static str,
+    pub(crate) call: Box<dyn Call>,
+    /// Canonical JSON.
+    pub(crate) arguments: String,
+    /// SHA-256 of `arguments`.
+    pub(crate) digest: Hash,
+}
+
+impl fmt::Debug for ReadyCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}({})", self.reducer, self.arguments)
+    }
+}
+
+impl Registry {
+    pub(crate) fn new(modules: &[Module]) -> Registry {
+        let mut definitions = BTreeMap::new();
+        for definition in modules.iter().flat_map(|module| &module.reducers) {
+            let before = definitions.insert(definition.name, *definition);
+            assert!(before.is_none(), "two reducers are named {}", definition.name);
+        }
+        Registry { definitions }
+    }
+
+    pub(crate) fn definitions(&self) -> impl Iterator<Item = &Definition> {
+        self.definitions.values()
+    }
+
+    /// Understands a call. Arguments left out (null) are none.
+    pub(crate) fn ready(&self, reducer: &str, arguments: &JsonValue) -> Result<ReadyCall, Refusal> {
+        let definition = self.definitions.get(reducer).ok_or_else(|| self.unknown(reducer))?;
+        let none = JsonValue::Object(serde_json::Map::new());
+        let arguments = if arguments.is_null() { &none } else { arguments };
+        if !arguments.is_object() {
+            let detail = format!("{reducer}: the arguments are not a JSON object");
+            return Err(Refusal::new(Code::BadArguments, detail)
+                .hint("arguments go by name: {\"session_id\": \"…\"}"));
+        }
+        let call = (definition.decode)(arguments)?;
+        let arguments = canonical::to_text(arguments);
+        if arguments.len() > limits::CALL_BYTES {
+            let (bytes, most) = (arguments.len(), limits::CALL_BYTES);
+            let detail = format!("{reducer}: arguments of {bytes} bytes, at most {most} are taken");
+            return Err(Refusal::new(Code::LimitExceeded, detail)
+                .hint("keep large content elsewhere and append a reference to it"));
+        }
+        let digest = Sha256::digest(arguments.as_bytes()).into();
+        Ok(ReadyCall { reducer: definition.name, call, arguments, digest })
+    }
+
+    fn unknown(&self, reducer: &str) -> Refusal {
+        let refusal =
+            Refusal::new(Code::UnknownReducer, format!("there is no reducer {reducer:?}"));
+        let nearest = self
+            .definitions
+            .keys()
+            .map(|name| (distance(name, reducer), *name))
+            .min()
+            .filter(|(distance, name)| *distance <= name.len() / 3);
+        match nearest {
+            Some((_, name)) => refusal.hint(format!("did you mean {name}?")),
+            None => refusal.hint("GET /v1/schema lists them"),
+        }
+    }
+}
+
+/// Levenshtein's edit distance between two short names.
+fn distance(left: &str, right: &str) -> usize {
+    let right: Vec<char> = right.chars().take(64).collect();
+    let mut costs: Vec<usize> = (0..=right.len()).collect();
+    for (i, a) in left.chars().enumerate() {
+        let mut diagonal = costs[0];
+        costs[0] = i + 1;
+        for (j, b) in right.iter().enumerate() {
+            let replaced = diagonal + usize::from(a != *b);
+            diagonal = costs[j + 1];
+            costs[j + 1] = replaced.min(diagonal + 1).min(costs[j] + 1);
+        }
+    }
+    costs[right.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::distance;
+
+    #[test]
+    fn the_distance_of_names_is_their_edits() {
+        let pairs =
+            [("call", "call", 0), ("call", "cal", 1), ("", "abc", 3), ("kitten", "sitting", 3)];
+        for (left, right, edits) in pairs {
+            assert_eq!(distance(left, right), edits, "{left} {right}");
+        }
+    }
+}

@@ -1,0 +1,479 @@
+//! The single writer: turns what waits into one transaction, in order.
+//!
+//! *Invariant:* this thread is the only one that writes the file, and the only one that advances the
+//! log. *Invariant:* it tells nobody anything: answers and deltas leave by way of the sync thread.
+
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use abide_live::{Binding, BindingId, Changes, LiveError, Router, Sql, SqlError};
+use abide_schema::event::Hash;
+use abide_schema::reducer::Caller;
+use abide_schema::{Abort, Code, Json, Refusal, Seq, TableSpec, Value, limits};
+use abide_store::{RequestIdRow, StoreError, change_log};
+use tokio::sync::oneshot;
+
+use crate::durable::{Answer, Commit, UnitDone};
+use crate::execute::{CallDone, Executor, refusal_of};
+use crate::health::Health;
+use crate::hub::{Hub, Outbox, SharedDelta, SubscriptionKey};
+use crate::metrics::Metrics;
+use crate::overlay::NetChange;
+use crate::queue::Queue;
+use crate::registry::ReadyCall;
+
+/// Everything that can wake the writer.
+#[derive(Debug)]
+pub(crate) enum Job {
+    /// Calls to run, all or nothing.
+    Unit(Unit),
+    /// A subscription to take in, between two transactions.
+    Attach(Attach),
+    /// A subscription that ended.
+    Detach(BindingId),
+}
+
+/// One or more calls of one caller, all or nothing.
+#[derive(Debug)]
+pub(crate) struct Unit {
+    pub(crate) caller: Caller,
+    pub(crate) calls: Vec<ReadyCall>,
+    pub(crate) request: Option<Request>,
+    pub(crate) reply: oneshot::Sender<Result<UnitDone, Refusal>>,
+}
+
+/// The caller's own name for a unit.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) id: String,
+    /// Over the reducers and arguments, in order.
+    pub(crate) fingerprint: Hash,
+}
+
+/// A subscription to take in.
+#[derive(Debug)]
+pub(crate) struct Attach {
+    pub(crate) binding: Binding,
+    pub(crate) connection: u64,
+    pub(crate) key: SubscriptionKey,
+    pub(crate) outbox: Arc<Outbox>,
+    pub(crate) reply: oneshot::Sender<Result<BindingId, Refusal>>,
+}
+
+/// The writer thread. It ends when its queue is closed and drained.
+#[derive(Debug)]
+pub(crate) struct WriterThread {
+    pub(crate) executor: Executor,
+    pub(crate) router: Router,
+    pub(crate) jobs: Arc<Queue<Job>>,
+    pub(crate) commits: Arc<Queue<Commit>>,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) health: Arc<Health>,
+    pub(crate) metrics: Arc<Metrics>,
+    /// The tables that keep undo images.
+    pub(crate) tables: Vec<&'static TableSpec>,
+    /// From where on the change log is whole.
+    pub(crate) change_log_floor: Seq,
+    /// The bindings that read the log itself.
+    pub(crate) of_the_log: HashSet<BindingId>,
+    /// How many subscriptions are attached.
+    pub(crate) attached: usize,
+}
+
+/// A refused call had already written, so the transaction must start over.
+struct Tangled;
+
+/// Why a unit did not end well.
+enum UnitFailure {
+    /// It alone is refused.
+    Refused(Refusal),
+    /// It is refused, but rows of it are in the transaction.
+    Tangled,
+    /// The transaction cannot go on.
+    Storage(StoreError),
+}
+
+impl WriterThread {
+    pub(crate) fn run(mut self) {
+        let mut jobs = Vec::new();
+        loop {
+            self.jobs.take(limits::COMMIT_CALLS, &mut jobs);
+            if jobs.is_empty() {
+                break;
+            }
+            let mut units = Vec::with_capacity(jobs.len());
+            for job in jobs.drain(..) {
+                match job {
+                    Job::Unit(unit) => units.push(unit),
+                    Job::Attach(attach) => self.attach(attach),
+                    Job::Detach(binding) => self.detach(binding),
+                }
+            }
+            if !units.is_empty() {
+                self.commit(units);
+            }
+        }
+        self.commits.close();
+    }
+
+    /// The commit pipeline: units → transaction → answers and deltas, off to the sync thread.
+    fn commit(&mut self, units: Vec<Unit>) {
+        let start = self.executor.mark();
+        let transacted = match self.health.check() {
+            Err(refusal) => Err(refusal),
+            Ok(()) => self.transact(&units).map_err(|error| self.undo(start, &error)),
+        };
+        let (outcomes, deltas) = match transacted {
+            Ok(transacted) => transacted,
+            Err(refusal) => (units.iter().map(|_| Err(refusal.clone())).collect(), Vec::new()),
+        };
+        self.count(&outcomes, deltas.len());
+        let units = units.into_iter().zip(outcomes);
+        let answers = units.map(|(unit, outcome)| Answer { reply: unit.reply, outcome }).collect();
+        let commit = Commit { to: self.executor.chain.seq, answers, deltas };
+        self.commits.push_wait(commit, 1);
+    }
+
+    /// Runs the units in one transaction. On an error nothing of it is kept.
+    fn transact(&mut self, units: &[Unit]) -> Result<Transacted, StoreError> {
+        let (start, from) = (self.executor.mark(), self.executor.chain.seq);
+        self.executor.store.begin()?;
+        let outcomes = match self.run_units(units, false)? {
+            Ok(outcomes) => outcomes,
+            Err(Tangled) => {
+                // Rare: reducers check before they write. Start over, each unit on a savepoint.
+                self.metrics.careful_reruns_total.add(1);
+                self.executor.store.rollback()?;
+                self.executor.overlay.forget();
+                self.executor.return_to(start);
+                self.executor.store.begin()?;
+                let careful = self.run_units(units, true)?;
+                careful.unwrap_or_else(|Tangled| unreachable!("a savepoint undoes any unit"))
+            }
+        };
+        let to = self.executor.chain.seq;
+        if to == from {
+            self.executor.store.rollback()?;
+            return Ok((outcomes, Vec::new()));
+        }
+        self.executor.flush()?;
+        let changes = self.executor.overlay.changes();
+        self.log_changes(&changes, from, to)?;
+        let deltas = self.deltas(changes)?;
+        self.executor.store.commit()?;
+        self.executor.overlay.committed();
+        self.executor.events.clear();
+        self.metrics.commits_total.add(1);
+        self.prune_change_log(to);
+        Ok((outcomes, deltas))
+    }
+
+    /// After a failed transaction: back to where it began. Tells what its callers are told.
+    fn undo(&mut self, start: crate::execute::Mark, error: &StoreError) -> Refusal {
+        self.executor.overlay.forget();
+        self.executor.return_to(start);
+        self.executor.events.clear();
+        let undone = self.executor.store.rollback();
+        if let StoreError::Broken(why) = error {
+            self.health.poison(why);
+        } else if let Err(why) = undone {
+            self.health.poison(&why);
+        }
+        self.health.check().err().unwrap_or_else(|| error.to_refusal())
+    }
+
+    /// Runs units in order. The outer error ends the transaction, the inner asks for a careful rerun.
+    fn run_units(
+        &mut self,
+        units: &[Unit],
+        careful: bool,
+    ) -> Result<Result<Vec<UnitOutcome>, Tangled>, StoreError> {
+        let mut outcomes = Vec::with_capacity(units.len());
+        for unit in units {
+            // A batch may well be refused half-way, so it has a savepoint from the start.
+            let outcome = if careful || unit.calls.len() > 1 {
+                self.run_on_savepoint(unit)
+            } else {
+                self.run_unit(unit)
+            };
+            match outcome {
+                Ok(done) => outcomes.push(Ok(done)),
+                Err(UnitFailure::Refused(refusal)) => outcomes.push(Err(refusal)),
+                Err(UnitFailure::Tangled) => return Ok(Err(Tangled)),
+                Err(UnitFailure::Storage(error)) => return Err(error),
+            }
+        }
+        Ok(Ok(outcomes))
+    }
+
+    fn run_on_savepoint(&mut self, unit: &Unit) -> Result<UnitDone, UnitFailure> {
+        let mark = self.executor.mark();
+        self.executor.store.savepoint().map_err(UnitFailure::Storage)?;
+        self.executor.overlay.begin_unit();
+        let refusal = match self.run_calls(unit) {
+            Ok(done) => {
+                self.executor.overlay.keep_unit();
+                self.executor.store.release().map_err(UnitFailure::Storage)?;
+                return Ok(done);
+            }
+            Err((UnitFailure::Refused(refusal), _)) => refusal,
+            Err((failure, _)) => return Err(failure),
+        };
+        self.executor.store.rollback_to_savepoint().map_err(UnitFailure::Storage)?;
+        self.executor.overlay.undo_unit();
+        self.executor.return_to(mark);
+        Err(UnitFailure::Refused(refusal))
+    }
+
+    fn run_unit(&mut self, unit: &Unit) -> Result<UnitDone, UnitFailure> {
+        self.run_calls(unit).map_err(|(failure, wrote)| match failure {
+            UnitFailure::Refused(_) if wrote => UnitFailure::Tangled,
+            failure => failure,
+        })
+    }
+
+    /// Runs the calls of a unit, or answers from the request that did. The flag of an error says
+    /// whether rows were written before it.
+    fn run_calls(&mut self, unit: &Unit) -> Result<UnitDone, (UnitFailure, bool)> {
+        if let Some(request) = &unit.request
+            && let Some(done) =
+                self.earlier(&unit.caller, request).map_err(|failure| (failure, false))?
+        {
+            return Ok(done);
+        }
+        let request_id = unit.request.as_ref().map(|request| request.id.as_str());
+        let mut calls = Vec::with_capacity(unit.calls.len());
+        for call in &unit.calls {
+            let run = || self.executor.run(&unit.caller, request_id, call);
+            let outcome = catch_unwind(AssertUnwindSafe(run))
+                .unwrap_or_else(|panic| Err(Abort::Broken(panic_text(panic.as_ref()).into())));
+            match outcome {
+                Ok(done) => calls.push(done),
+                Err(abort) => {
+                    let wrote = self.executor.wrote() || calls.iter().any(|done| !done.duplicate);
+                    return Err((fail(abort, call, calls.len(), unit), wrote));
+                }
+            }
+        }
+        if let Some(request) = &unit.request
+            && calls.iter().any(|done| !done.duplicate)
+        {
+            self.remember(&unit.caller, request, &calls)
+                .map_err(|error| (UnitFailure::Storage(error), true))?;
+        }
+        Ok(UnitDone { calls, duplicate: false })
+    }
+
+    /// What a request id stands for, if it was used before.
+    fn earlier(
+        &mut self,
+        caller: &Caller,
+        request: &Request,
+    ) -> Result<Option<UnitDone>, UnitFailure> {
+        let store = &self.executor.store;
+        let found = store.request(&caller.name, &request.id).map_err(UnitFailure::Storage)?;
+        let Some(found) = found else { return Ok(None) };
+        if found.fingerprint != request.fingerprint {
+            let detail = format!("request id {:?} was used for another request", request.id);
+            return Err(UnitFailure::Refused(Refusal::new(Code::RequestIdConflict, detail).hint(
+                "a retry repeats reducer and arguments exactly; a new request has a new id",
+            )));
+        }
+        let seqs: Vec<Seq> = serde_json::from_value(found.seqs.value()).unwrap_or_default();
+        let mut calls = Vec::with_capacity(seqs.len());
+        for seq in seqs {
+            let event = store.event(seq).map_err(UnitFailure::Storage)?;
+            let result = event.map_or_else(|| "null".to_owned(), |event| event.outcome);
+            calls.push(CallDone { seq, result, duplicate: true });
+        }
+        Ok(Some(UnitDone { calls, duplicate: true }))
+    }
+
+    fn remember(
+        &self,
+        caller: &Caller,
+        request: &Request,
+        calls: &[CallDone],
+    ) -> Result<(), StoreError> {
+        let seqs: Vec<Seq> = calls.iter().map(|done| done.seq).collect();
+        self.executor.store.remember_request(RequestIdRow {
+            caller: caller.name.clone(),
+            request_id: request.id.clone(),
+            fingerprint: request.fingerprint.to_vec(),
+            seqs: Json::from(serde_json::json!(seqs)),
+        })
+    }
+
+    /// Keeps what the commit overwrote, one row a table.
+    fn log_changes(&self, changes: &[NetChange], from: Seq, to: Seq) -> Result<(), StoreError> {
+        for table in &self.tables {
+            let mut images = Vec::new();
+            for change in changes.iter().filter(|change| change.table.name == table.name) {
+                match (&change.old, &change.new) {
+                    (Some(old), _) => change_log::encode_cells(1, old.iter(), &mut images),
+                    (None, Some(new)) => {
+                        change_log::encode_cells(0, &table.key_of(new), &mut images);
+                    }
+                    (None, None) => {}
+                }
+            }
+            if !images.is_empty() {
+                self.executor.store.log_changes(table, from, to, images)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What the commit changes in the results that somebody listens to.
+    fn deltas(&mut self, net: Vec<NetChange>) -> Result<Deltas, StoreError> {
+        if self.attached == 0 {
+            return Ok(Vec::new());
+        }
+        let mut changes = Changes::new();
+        for change in net {
+            changes.push(change.table.name, change.old, change.new);
+        }
+        if !self.of_the_log.is_empty() {
+            for event in &self.executor.events {
+                changes.push("events", None, Some(abide_store::event_row(event)));
+            }
+        }
+        let mut sql = WriterSql(&self.executor.store);
+        let deltas = self.router.commit(&changes, &mut sql);
+        let work = self.router.counters();
+        self.metrics.live_rows_routed.set(work.rows_routed);
+        self.metrics.live_bindings_probed.set(work.bindings_probed);
+        self.metrics.live_statements_run.set(work.statements_run);
+        deltas
+            .into_iter()
+            .map(|(binding, delta)| match delta {
+                Ok(delta) => Ok((binding, SharedDelta::new(Ok(delta)))),
+                Err(LiveError::Query(why)) => {
+                    let refusal =
+                        Refusal::new(Code::BadSql, format!("the live query failed: {why}"));
+                    Ok((binding, SharedDelta::new(Err(refusal.hint("subscribe again")))))
+                }
+                Err(LiveError::Broken(why)) => Err(StoreError::Sql { message: why, offset: None }),
+            })
+            .collect()
+    }
+
+    /// Forgets undo images that nobody can resume from any more, a little at a time.
+    fn prune_change_log(&mut self, head: Seq) {
+        const STEP: i64 = 10_000;
+        let floor = Seq(head.0 - limits::CHANGE_LOG_EVENTS);
+        if floor.0 < self.change_log_floor.0 + STEP {
+            return;
+        }
+        let store = &self.executor.store;
+        let pruned = (|| {
+            store.begin()?;
+            store.set_change_log_floor(floor)?;
+            for table in &self.tables {
+                while store.prune_change_log(table, floor)? > 0 {}
+            }
+            store.commit()
+        })();
+        match pruned {
+            Ok(()) => self.change_log_floor = floor,
+            Err(error) => {
+                tracing::warn!(%error, "the change log was not pruned");
+                if let Err(why) = store.rollback() {
+                    self.health.poison(&why);
+                }
+            }
+        }
+    }
+
+    fn attach(&mut self, attach: Attach) {
+        let Attach { binding, connection, key, outbox, reply } = attach;
+        let attached = self.router.attach(&binding);
+        if let Ok(id) = attached {
+            self.attached += 1;
+            if binding.tables().contains(&"events") {
+                self.of_the_log.insert(id);
+            }
+            self.hub.listen(id, connection, key, &outbox);
+        }
+        if let Err(Ok(id)) = reply.send(attached) {
+            // Who asked has gone away meanwhile.
+            self.hub.unlisten(id, connection, key);
+            self.detach(id);
+        }
+    }
+
+    fn detach(&mut self, binding: BindingId) {
+        self.router.detach(binding);
+        self.attached -= 1;
+        if self.attached == 0 {
+            self.of_the_log.clear();
+        }
+    }
+
+    fn count(&self, outcomes: &[UnitOutcome], deltas: usize) {
+        for outcome in outcomes {
+            match outcome {
+                Ok(done) if done.duplicate => self.metrics.duplicates_total.add(1),
+                Ok(done) => self.metrics.calls_total.add(done.calls.len() as u64),
+                Err(_) => self.metrics.refusals_total.add(1),
+            }
+        }
+        self.metrics.deltas_total.add(deltas as u64);
+    }
+}
+
+type UnitOutcome = Result<UnitDone, Refusal>;
+type Deltas = Vec<(BindingId, Arc<SharedDelta>)>;
+type Transacted = (Vec<UnitOutcome>, Deltas);
+
+/// Sorts a failed call: does it end the transaction, or only its own unit?
+fn fail(abort: Abort, call: &ReadyCall, position: usize, unit: &Unit) -> UnitFailure {
+    let mut refusal = refusal_of(&abort);
+    if let Abort::Broken(error) = abort {
+        match error.downcast::<StoreError>() {
+            Ok(error)
+                if !matches!(*error, StoreError::Sql { .. } | StoreError::Constraint { .. }) =>
+            {
+                return UnitFailure::Storage(*error);
+            }
+            Ok(error) => {
+                tracing::error!(%error, reducer = call.reducer, "a reducer's own SQL failed")
+            }
+            Err(error) => tracing::error!(%error, reducer = call.reducer, "a reducer broke"),
+        }
+        let detail = format!("{} failed for a reason of its own", call.reducer);
+        refusal = Refusal::new(Code::Internal, detail).hint("the cause is in the server's log");
+    }
+    if unit.calls.len() > 1 {
+        refusal.detail =
+            format!("call {} of the batch ({}): {}", position + 1, call.reducer, refusal.detail);
+    }
+    UnitFailure::Refused(refusal)
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    format!("it panicked: {}", text.unwrap_or_default())
+}
+
+/// Live queries' SQL on the writer's connection.
+struct WriterSql<'a>(&'a abide_store::Writer);
+
+impl Sql for WriterSql<'_> {
+    fn run(
+        &mut self,
+        statement: &str,
+        params: &[Value],
+        each: &mut dyn FnMut(&[Value]),
+    ) -> Result<(), SqlError> {
+        self.0.run(statement, params, each).map_err(|error| sql_error(&error))
+    }
+}
+
+/// A storage error as live queries see it.
+pub(crate) fn sql_error(error: &StoreError) -> SqlError {
+    let broken = !matches!(error, StoreError::Sql { .. } | StoreError::Limit(_));
+    SqlError { message: error.to_string(), broken }
+}
