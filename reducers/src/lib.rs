@@ -1,1 +1,37 @@
-//! (to be written)
+//! The rules: what may happen to a session and what follows from it. One file per domain holds its
+//! rows, arguments, rules and refusals; a new domain is a new file and a word in the list below.
+//!
+//! Changes when a product rule changes. It knows nothing of HTTP, threads, storage, or who else
+//! exists: it sees the world through [`abide_schema::Context`].
+
+pub mod approval;
+pub mod handoff;
+pub mod message;
+pub mod session;
+pub mod tool;
+pub mod tool_call;
+
+mod check;
+
+use abide_schema::Module;
+
+pub use approval::{Approval, ApprovalStatus};
+pub use handoff::{HandoffRequest, HandoffStatus};
+pub use message::AgentState;
+pub use session::{Session, SessionStatus};
+pub use tool::{Effect, Tool};
+pub use tool_call::{ToolCall, ToolCallStatus};
+
+/// The built-in modules, in the order their tables are made. A user's own are registered beside them
+/// in the same way.
+#[must_use]
+pub fn modules() -> Vec<Module> {
+    vec![
+        session::module(),
+        message::module(),
+        tool::module(),
+        tool_call::module(),
+        approval::module(),
+        handoff::module(),
+    ]
+}

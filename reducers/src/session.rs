@@ -1,0 +1,335 @@
+//! Sessions: one row each, from created to completed or failed.
+//!
+//! ```text
+//! created ─▶ active ◀─▶ suspended          created may go anywhere, active likewise;
+//!               ▲ │                         suspended and handed_off come back to active
+//!               │ ▼                         or end; completed and failed are for ever
+//!            handed_off      ─▶ completed, failed
+//! ```
+//!
+//! The table of transitions stands here once for the good message, and once more in a trigger for the
+//! guarantee; a test holds the two together.
+
+use abide_schema::{
+    Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, Value, reducer, table,
+};
+use serde_json::Value as JsonValue;
+
+use crate::handoff::{HandoffRequest, HandoffStatus};
+use crate::tool_call::{self, ToolCall};
+use crate::{approval, check};
+
+/// Where a session stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
+pub enum SessionStatus {
+    /// Made, no message yet.
+    Created,
+    /// The agent is at work.
+    Active,
+    /// Waiting for something from outside.
+    Suspended,
+    /// In the hands of a supervisor.
+    HandedOff,
+    /// Ended well.
+    Completed,
+    /// Ended badly, or cancelled.
+    Failed,
+}
+
+impl SessionStatus {
+    /// Every status.
+    pub const ALL: [SessionStatus; 6] = [
+        SessionStatus::Created,
+        SessionStatus::Active,
+        SessionStatus::Suspended,
+        SessionStatus::HandedOff,
+        SessionStatus::Completed,
+        SessionStatus::Failed,
+    ];
+
+    /// Whether a session ends there.
+    #[must_use]
+    pub fn is_terminal(self) -> bool {
+        matches!(self, SessionStatus::Completed | SessionStatus::Failed)
+    }
+
+    /// Whether a session may go from here to there. Staying is no transition.
+    #[must_use]
+    pub fn may_become(self, to: SessionStatus) -> bool {
+        use SessionStatus::{Active, Completed, Created, Failed, HandedOff, Suspended};
+        match self {
+            Created => to != Created,
+            Active => !matches!(to, Created | Active),
+            Suspended => matches!(to, Active | HandedOff | Completed | Failed),
+            HandedOff => matches!(to, Active | Failed),
+            Completed | Failed => false,
+        }
+    }
+}
+
+const TRANSITIONS: &str = "CREATE TRIGGER sessions_transition BEFORE UPDATE ON sessions
+WHEN OLD.status <> NEW.status AND OLD.status || '>' || NEW.status NOT IN (
+  'created>active', 'created>suspended', 'created>handed_off', 'created>completed', 'created>failed',
+  'active>suspended', 'active>handed_off', 'active>completed', 'active>failed',
+  'suspended>active', 'suspended>handed_off', 'suspended>completed', 'suspended>failed',
+  'handed_off>active', 'handed_off>failed')
+BEGIN SELECT RAISE(ABORT, 'bad_transition: the status of the session does not allow it'); END";
+
+const ENDED: &str = "CREATE TRIGGER sessions_ended BEFORE UPDATE ON sessions
+WHEN OLD.status IN ('completed', 'failed')
+BEGIN SELECT RAISE(ABORT, 'bad_transition: the session has ended'); END";
+
+/// A session: a durable, addressable unit of an agent's work.
+#[table(
+    name = "sessions",
+    without_rowid,
+    index(parent_id, where = "parent_id IS NOT NULL"),
+    index(status, updated_at),
+    trigger = TRANSITIONS,
+    trigger = ENDED
+)]
+pub struct Session {
+    /// Its id, the caller's own or `s_` and a ULID.
+    #[column(key)]
+    pub id: String,
+    /// The agent that it belongs to.
+    pub agent: String,
+    /// Where it stands.
+    pub status: SessionStatus,
+    /// The session that it was made for.
+    #[column(references = "sessions(id)")]
+    pub parent_id: Option<String>,
+    /// A title for people.
+    pub title: Option<String>,
+    /// Keys of the builder's own, such as a tenant, that decide who may see it.
+    pub scope: Json,
+    /// Anything else the caller wants to keep with it.
+    pub metadata: Json,
+    /// What it was completed with.
+    pub result: Option<Json>,
+    /// Why it failed, for programs; `cancelled` where it was cancelled.
+    pub error_code: Option<String>,
+    /// Why it failed, for people.
+    pub error_message: Option<String>,
+    /// Why it stands where it stands, if that was said.
+    pub reason: Option<String>,
+    /// When it was made.
+    pub created_at: Micros,
+    /// When anything last happened in it.
+    pub updated_at: Micros,
+    /// The event of that.
+    pub seq: Seq,
+}
+
+/// The domain.
+#[must_use]
+pub fn module() -> Module {
+    Module::new("session")
+        .table::<Session>()
+        .reducer(create_session::definition())
+        .reducer(suspend_session::definition())
+        .reducer(resume_session::definition())
+        .reducer(complete_session::definition())
+        .reducer(fail_session::definition())
+        .reducer(cancel_session::definition())
+}
+
+/// Makes a session.
+#[reducer]
+pub fn create_session(
+    ctx: &mut Context<'_>,
+    agent: String,
+    id: Option<String>,
+    title: Option<String>,
+    parent_id: Option<String>,
+    scope: Option<serde_json::Map<String, JsonValue>>,
+    metadata: Option<serde_json::Map<String, JsonValue>>,
+) -> Result<Session, Abort> {
+    check::name("agent", &agent)?;
+    let id = match id {
+        Some(id) => {
+            check::name("id", &id)?;
+            if ctx.get::<Session>(&id)?.is_some() {
+                return Err(Refusal::new(Code::Conflict, format!("session {id} exists already"))
+                    .hint("leave out id to be given a new one")
+                    .into());
+            }
+            id
+        }
+        None => ctx.new_id("s"),
+    };
+    if let Some(parent) = &parent_id {
+        open(ctx, parent)?;
+    }
+    ctx.about(&id);
+    let (now, seq) = (ctx.now, ctx.seq);
+    ctx.insert(Session {
+        id,
+        agent,
+        status: SessionStatus::Created,
+        parent_id,
+        title,
+        scope: Json::from(JsonValue::Object(scope.unwrap_or_default())),
+        metadata: Json::from(JsonValue::Object(metadata.unwrap_or_default())),
+        result: None,
+        error_code: None,
+        error_message: None,
+        reason: None,
+        created_at: now,
+        updated_at: now,
+        seq,
+    })
+}
+
+/// Puts a session to rest until something arrives from outside.
+#[reducer]
+pub fn suspend_session(
+    ctx: &mut Context<'_>,
+    session_id: String,
+    reason: Option<String>,
+) -> Result<Session, Abort> {
+    let session = find(ctx, &session_id)?;
+    to_status(ctx, session, SessionStatus::Suspended, |session| session.reason = reason)
+}
+
+/// Wakes a suspended session.
+#[reducer]
+pub fn resume_session(
+    ctx: &mut Context<'_>,
+    session_id: String,
+    reason: Option<String>,
+) -> Result<Session, Abort> {
+    let session = find(ctx, &session_id)?;
+    if session.status != SessionStatus::Suspended {
+        return Err(not_from(&session, "resumed").into());
+    }
+    to_status(ctx, session, SessionStatus::Active, |session| session.reason = reason)
+}
+
+/// Ends a session well. Calls of it that nobody has begun are cancelled.
+#[reducer]
+pub fn complete_session(
+    ctx: &mut Context<'_>,
+    session_id: String,
+    result: Option<JsonValue>,
+) -> Result<Session, Abort> {
+    let session = find(ctx, &session_id)?;
+    end(ctx, session, SessionStatus::Completed, |session| session.result = result.map(Json::from))
+}
+
+/// Ends a session badly. Calls of it that nobody has begun are cancelled.
+#[reducer]
+pub fn fail_session(
+    ctx: &mut Context<'_>,
+    session_id: String,
+    code: String,
+    message: String,
+) -> Result<Session, Abort> {
+    check::name("code", &code)?;
+    let session = find(ctx, &session_id)?;
+    end(ctx, session, SessionStatus::Failed, |session| {
+        session.error_code = Some(code);
+        session.error_message = Some(message);
+    })
+}
+
+/// Ends a session because nobody wants it any more: it is `failed` with the code `cancelled`.
+#[reducer]
+pub fn cancel_session(
+    ctx: &mut Context<'_>,
+    session_id: String,
+    reason: Option<String>,
+) -> Result<Session, Abort> {
+    let session = find(ctx, &session_id)?;
+    end(ctx, session, SessionStatus::Failed, |session| {
+        session.error_code = Some("cancelled".to_owned());
+        session.error_message.clone_from(&reason);
+        session.reason = reason;
+    })
+}
+
+/// The session of an id; the event will say that it is about it.
+pub(crate) fn find(ctx: &mut Context<'_>, id: &str) -> Result<Session, Abort> {
+    let session = ctx.get::<Session>(id)?;
+    let session = session.ok_or_else(|| {
+        Refusal::new(Code::NotFound, format!("there is no session {id}"))
+            .hint("create_session makes one")
+    })?;
+    ctx.about(id);
+    Ok(session)
+}
+
+/// The same, if it has not ended.
+pub(crate) fn open(ctx: &mut Context<'_>, id: &str) -> Result<Session, Abort> {
+    let session = find(ctx, id)?;
+    if session.status.is_terminal() {
+        let detail = format!("session {id} is {} and takes nothing more", session.status);
+        return Err(Refusal::new(Code::BadTransition, detail).hint("create a new session").into());
+    }
+    Ok(session)
+}
+
+/// Notes that something happened in a session; nothing else of it changes.
+pub(crate) fn touch(ctx: &mut Context<'_>, mut session: Session) -> Result<(), Abort> {
+    session.updated_at = ctx.now;
+    session.seq = ctx.seq;
+    ctx.touch(session)
+}
+
+/// Moves a session to another status, with whatever else goes with it.
+pub(crate) fn to_status(
+    ctx: &mut Context<'_>,
+    mut session: Session,
+    status: SessionStatus,
+    with: impl FnOnce(&mut Session),
+) -> Result<Session, Abort> {
+    if !session.status.may_become(status) {
+        return Err(not_from(&session, status.as_str()).into());
+    }
+    session.status = status;
+    session.reason = None;
+    session.updated_at = ctx.now;
+    session.seq = ctx.seq;
+    with(&mut session);
+    ctx.update(&session)?;
+    Ok(session)
+}
+
+fn end(
+    ctx: &mut Context<'_>,
+    session: Session,
+    status: SessionStatus,
+    with: impl FnOnce(&mut Session),
+) -> Result<Session, Abort> {
+    let id = session.id.clone();
+    let session = to_status(ctx, session, status, with)?;
+    let waiting = "WHERE session_id = ?1 AND status IN ('pending', 'awaiting_approval')";
+    for call in ctx.find::<ToolCall>(waiting, &[Value::from(id.as_str())])? {
+        approval::cancel(ctx, &call.call_id)?;
+        tool_call::cancel(ctx, call)?;
+    }
+    let open = "WHERE session_id = ?1 AND status IN ('pending', 'claimed')";
+    for mut handoff in ctx.find::<HandoffRequest>(open, &[Value::from(id.as_str())])? {
+        handoff.status = HandoffStatus::Cancelled;
+        handoff.updated_at = ctx.now;
+        handoff.seq = ctx.seq;
+        ctx.update(&handoff)?;
+    }
+    Ok(session)
+}
+
+fn not_from(session: &Session, what: &str) -> Refusal {
+    let (id, status) = (&session.id, session.status);
+    let refusal = Refusal::new(
+        Code::BadTransition,
+        format!("session {id} is {status}, so it cannot be {what}"),
+    );
+    if status.is_terminal() {
+        refusal.hint("an ended session stays as it is; create a new one")
+    } else {
+        refusal
+    }
+}
+
+#[cfg(test)]
+mod tests;
