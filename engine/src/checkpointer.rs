@@ -1,11 +1,15 @@
 //! The thread that moves the WAL into the file, away from the writer.
+//!
+//! A checkpoint beside a busy writer never catches up with it, and a WAL that is never caught up with
+//! never starts over: it would grow for ever, and growing it costs more than overwriting it. So the
+//! thread moves the bulk freely and then holds the writer back for the little that came meanwhile.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use abide_schema::{Seq, limits};
-use abide_store::Checkpointer;
+use abide_store::{Checkpointer, StoreError};
 use tokio::sync::watch;
 
 use crate::metrics::Metrics;
@@ -26,11 +30,12 @@ impl Checkpoints {
         checkpointer: Checkpointer,
         durable: watch::Receiver<Seq>,
         metrics: &Arc<Metrics>,
+        gate: Arc<Mutex<()>>,
     ) -> Checkpoints {
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
         let (stopped, metrics) = (Arc::clone(&stop), Arc::clone(metrics));
         let thread = std::thread::Builder::new().name("abide-checkpoint".to_owned());
-        let thread = thread.spawn(move || run(checkpointer, &durable, &metrics, &stopped));
+        let thread = thread.spawn(move || run(checkpointer, &durable, &metrics, &gate, &stopped));
         let thread = Mutex::new(Some(thread.expect("the system has room for a thread")));
         Checkpoints { stop, thread }
     }
@@ -62,6 +67,7 @@ fn run(
     checkpointer: Checkpointer,
     durable: &watch::Receiver<Seq>,
     metrics: &Metrics,
+    gate: &Mutex<()>,
     stop: &(Mutex<bool>, Condvar),
 ) -> Checkpointer {
     let mut looked_at = Seq::ZERO;
@@ -74,14 +80,22 @@ fn run(
         }
         looked_at = seq;
         match checkpointer.waiting_bytes() {
-            Ok(bytes) if bytes >= limits::CHECKPOINT_WAL_BYTES => match checkpointer.passive() {
-                Ok(_) => metrics.checkpoints_total.add(1),
-                Err(error) => tracing::warn!(%error, "a checkpoint failed; the next may not"),
-            },
+            Ok(bytes) if bytes >= limits::CHECKPOINT_WAL_BYTES => {
+                match checkpoint(&checkpointer, gate) {
+                    Ok(_) => metrics.checkpoints_total.add(1),
+                    Err(error) => tracing::warn!(%error, "a checkpoint failed; the next may not"),
+                }
+            }
             Ok(_) => {}
             Err(error) => tracing::warn!(%error, "the WAL could not be looked at"),
         }
     }
     drop(stopped);
     checkpointer
+}
+
+fn checkpoint(checkpointer: &Checkpointer, gate: &Mutex<()>) -> Result<bool, StoreError> {
+    checkpointer.passive()?;
+    let _held = gate.lock().unwrap_or_else(PoisonError::into_inner);
+    checkpointer.passive()
 }

@@ -277,7 +277,13 @@ fn start(store: Store, clock: Arc<dyn Clock>) -> Result<Engine, StoreError> {
     let jobs = Arc::new(Queue::new(limits::WRITER_QUEUE_CALLS));
     let commits = Arc::new(Queue::new(limits::UNSYNCED_COMMITS));
     let to_publish = Arc::new(Queue::new(limits::UNSYNCED_COMMITS));
-    let checkpoints = Checkpoints::start(store.checkpointer()?, durable_seen.clone(), &metrics);
+    let gate = Arc::new(Mutex::new(()));
+    let checkpoints = Checkpoints::start(
+        store.checkpointer()?,
+        durable_seen.clone(),
+        &metrics,
+        Arc::clone(&gate),
+    );
 
     let writer = WriterThread {
         executor: Executor::new(writer, chain, head.at, clock),
@@ -287,6 +293,7 @@ fn start(store: Store, clock: Arc<dyn Clock>) -> Result<Engine, StoreError> {
         hub: Arc::clone(&hub),
         health: Arc::clone(&health),
         metrics: Arc::clone(&metrics),
+        gate,
         tables: store.layout().tables().collect(),
         change_log_floor,
         of_the_log: std::collections::HashSet::new(),

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use abide_live::{Binding, BindingId, Changes, LiveError, Router, Sql, SqlError};
 use abide_schema::event::Hash;
@@ -71,6 +71,8 @@ pub(crate) struct WriterThread {
     pub(crate) hub: Arc<Hub>,
     pub(crate) health: Arc<Health>,
     pub(crate) metrics: Arc<Metrics>,
+    /// Held through each transaction; the checkpointer holds it to let the WAL start over.
+    pub(crate) gate: Arc<Mutex<()>>,
     /// The tables that keep undo images.
     pub(crate) tables: Vec<&'static TableSpec>,
     /// From where on the change log is whole.
@@ -119,6 +121,8 @@ impl WriterThread {
 
     /// The commit pipeline: units → transaction → answers and deltas, off to the sync thread.
     fn commit(&mut self, units: Vec<Unit>) {
+        let gate = Arc::clone(&self.gate);
+        let held = gate.lock().unwrap_or_else(PoisonError::into_inner);
         let start = self.executor.mark();
         let transacted = match self.health.check() {
             Err(refusal) => Err(refusal),
@@ -128,6 +132,7 @@ impl WriterThread {
             Ok(transacted) => transacted,
             Err(refusal) => (units.iter().map(|_| Err(refusal.clone())).collect(), Vec::new()),
         };
+        drop(held);
         self.count(&outcomes, deltas.len());
         let units = units.into_iter().zip(outcomes);
         let answers = units.map(|(unit, outcome)| Answer { reply: unit.reply, outcome }).collect();
