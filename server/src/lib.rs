@@ -1,1 +1,29 @@
-//! (to be written)
+//! The doors: HTTP, SSE and WebSocket over one engine.
+//!
+//! Changes when what travels changes: routes, status codes, credentials, framing, timeouts. It knows
+//! no reducer and no table by name; what there is, [`abide_engine::Engine::describe`] tells it.
+//!
+//! In reading order: [`serve`] the accept loop and its end · [`Access`] who may come in · `routes`
+//! one file a family · `content` a request's body · `problem` how a "no" leaves · `frames` what is
+//! said on both live doors · `websocket` · `sse` · `openapi` · `metrics` · `limits` every bound.
+//!
+//! *Invariant:* what waits for one peer is bounded; a peer that does not read is not read from.
+//! *Invariant:* every answer that is no success is a problem document with a stable code.
+
+mod access;
+mod content;
+mod frames;
+mod life;
+mod limits;
+mod metrics;
+mod openapi;
+mod page;
+mod patience;
+mod problem;
+mod routes;
+mod serve;
+mod sse;
+mod websocket;
+
+pub use access::Access;
+pub use serve::serve;

@@ -1,0 +1,269 @@
+//! Who may come in, and under which name.
+//!
+//! Without credentials everybody on this machine may, and nobody else: the listener must be on
+//! loopback, and requests that a web page of another origin made somebody's browser send are
+//! refused. With a bearer token, whoever has it may.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use abide_schema::reducer::Caller;
+use abide_schema::wire::SUBPROTOCOL;
+use abide_schema::{Code, Refusal};
+use axum::extract::{Request, State};
+use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
+use axum::http::{HeaderMap, Method, Uri};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use subtle::ConstantTimeEq as _;
+
+use crate::problem::Problem;
+use crate::routes::App;
+
+/// Paths that need no credentials: probes have none, and a browser opens the page before it has any.
+const OPEN: [&str; 3] = ["/", "/health", "/ready"];
+
+/// Paths where a browser cannot set headers, so that the token may stand in the query.
+const TOKEN_IN_QUERY: [&str; 2] = ["/v1/ws", "/v1/subscribe"];
+
+/// Who may come in. See the module.
+#[derive(Clone)]
+pub struct Access {
+    token: Option<Arc<str>>,
+}
+
+impl std::fmt::Debug for Access {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.token.is_some() { "Access(token)" } else { "Access(loopback)" })
+    }
+}
+
+impl Access {
+    /// No credentials: everybody on this machine, under the name `local`.
+    #[must_use]
+    pub fn loopback() -> Access {
+        Access { token: None }
+    }
+
+    /// Whoever bears this token, under the name `token`.
+    ///
+    /// # Errors
+    /// `bad_arguments` where the token cannot travel in a header: it is empty, or holds a space or
+    /// anything outside visible ASCII.
+    pub fn bearer(token: impl Into<String>) -> Result<Access, Refusal> {
+        let token = token.into();
+        if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            let detail = "the token is empty or has characters that no header can carry";
+            return Err(Refusal::new(Code::BadArguments, detail)
+                .hint("make one with: head -c 24 /dev/urandom | base64"));
+        }
+        Ok(Access { token: Some(token.into()) })
+    }
+
+    /// Whether a server with this access may listen there.
+    ///
+    /// # Errors
+    /// `denied` for an address that other machines reach, while there are no credentials.
+    pub fn check(&self, listens: SocketAddr) -> Result<(), Refusal> {
+        if self.token.is_some() || is_loopback(listens.ip()) {
+            return Ok(());
+        }
+        let detail =
+            format!("without credentials the server listens on loopback only, not on {listens}");
+        Err(Refusal::new(Code::Denied, detail)
+            .hint("set a token, or listen on 127.0.0.1 and reach it through a tunnel or proxy"))
+    }
+
+    /// The caller that a request's credentials name.
+    fn admit(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<Caller, Refusal> {
+        let Some(token) = &self.token else {
+            refuse_other_origins(method, uri, headers)?;
+            return Ok(Caller::new("local"));
+        };
+        let known = |given: &str| bool::from(given.as_bytes().ct_eq(token.as_bytes()));
+        let mut given = given_tokens(uri, headers).peekable();
+        if given.peek().is_none() {
+            return Err(Refusal::new(Code::Unauthenticated, "the request bears no token")
+                .hint("send the header: Authorization: Bearer <token>"));
+        }
+        if given.any(|given| known(&given)) {
+            return Ok(Caller::new("token"));
+        }
+        Err(Refusal::new(Code::Unauthenticated, "the token is not known")
+            .hint("ask whoever runs the server for the current one"))
+    }
+}
+
+/// Names the caller of every request, or turns it away.
+pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
+    let admitted = app.access.admit(request.method(), request.uri(), request.headers());
+    match admitted {
+        Ok(caller) => {
+            request.extensions_mut().insert(Arc::new(caller));
+        }
+        Err(refusal) => {
+            let open = OPEN.contains(&request.uri().path()) && request.method() != Method::POST;
+            if !(open && refusal.code == Code::Unauthenticated) {
+                return Problem(refusal).into_response();
+            }
+        }
+    }
+    next.run(request).await
+}
+
+/// Every token that a request shows, wherever it may stand.
+fn given_tokens<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> impl Iterator<Item = String> + 'a {
+    let in_header = headers.get_all(AUTHORIZATION).iter().filter_map(|value| {
+        let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| token.trim().to_owned())
+    });
+    let in_protocols = headers
+        .get_all(SEC_WEBSOCKET_PROTOCOL)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|list| list.split(','))
+        .filter_map(|protocol| protocol.trim().strip_prefix("bearer."))
+        .map(str::to_owned);
+    let query = TOKEN_IN_QUERY.contains(&uri.path()).then(|| uri.query()).flatten();
+    let in_query = query
+        .into_iter()
+        .flat_map(|query| query.split('&'))
+        .filter_map(|pair| pair.strip_prefix("token="))
+        .filter_map(unescape);
+    in_header.chain(in_protocols).chain(in_query)
+}
+
+/// Undoes percent-encoding. A `+` stays one: base64 tokens have them, and a token has no spaces.
+fn unescape(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let digits = [rest.next()?, rest.next()?];
+        let digits = std::str::from_utf8(&digits).ok()?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// Loopback is no protection against the browser that runs on the same machine: a page from anywhere
+/// may send requests to it, and may even have its own host name resolve to it (DNS rebinding).
+/// What gives such a page away are the headers that it cannot forge.
+fn refuse_other_origins(method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
+    let host = headers.get(HOST).map(|host| host.to_str().unwrap_or_default());
+    for host in host.into_iter().chain(uri.authority().map(|authority| authority.as_str())) {
+        if !is_loopback_host(host) {
+            let detail = format!("the host {host:?} is not this machine");
+            return Err(Refusal::new(Code::Denied, detail)
+                .hint("use http://127.0.0.1, or start the server with a token"));
+        }
+    }
+    let acts = headers.contains_key(UPGRADE) || !(method == Method::GET || method == Method::HEAD);
+    let origin = headers.get(ORIGIN).filter(|_| acts).map(|origin| origin.to_str());
+    let Some(origin) = origin.map(|origin| origin.unwrap_or_default()) else { return Ok(()) };
+    let host = origin.split_once("://").map(|(_, host)| host);
+    if host.is_some_and(is_loopback_host) {
+        return Ok(());
+    }
+    Err(Refusal::new(Code::Denied, format!("the origin {origin:?} is not this machine"))
+        .hint("start the server with a token to let pages of other origins in"))
+}
+
+/// Whether `host` or `host:port` names this machine and cannot be made to name another.
+fn is_loopback_host(host: &str) -> bool {
+    let has_port = |rest: &str| rest.is_empty() || rest.starts_with(':');
+    let name = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((name, rest)) if has_port(rest) => name,
+        Some(_) => return false,
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    let name = name.trim_end_matches('.');
+    name.eq_ignore_ascii_case("localhost") || name.parse().is_ok_and(is_loopback)
+}
+
+fn is_loopback(address: IpAddr) -> bool {
+    address.to_canonical().is_loopback()
+}
+
+/// The subprotocols that a WebSocket is answered with, of those it asks for.
+pub(crate) const SUBPROTOCOLS: [&str; 1] = [SUBPROTOCOL];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let pair = |(name, value): &(&'static str, &'static str)| {
+            let name = axum::http::HeaderName::from_static(name);
+            (name, axum::http::HeaderValue::from_static(value))
+        };
+        pairs.iter().map(pair).collect()
+    }
+
+    fn name(access: &Access, path: &'static str, pairs: &[(&'static str, &'static str)]) -> String {
+        let admitted = access.admit(&Method::POST, &Uri::from_static(path), &headers(pairs));
+        admitted.map_or_else(|refusal| refusal.code.to_string(), |caller| caller.name)
+    }
+
+    #[test]
+    fn hosts_that_name_this_machine() {
+        let this = ["localhost", "LOCALHOST:80", "127.0.0.1", "127.9.9.9:1", "[::1]:7341", "[::1]"];
+        let other = ["", "example.com", "localhost.example.com", "127.0.0.1.nip.io", "0.0.0.0"];
+        let odd = ["10.0.0.1:80", "[::1]x", "[fe80::1]", "user@localhost"];
+        assert!(this.into_iter().all(is_loopback_host));
+        assert_eq!(other.into_iter().chain(odd).find(|host| is_loopback_host(host)), None);
+    }
+
+    #[test]
+    fn pages_of_other_origins_are_refused() {
+        let open = Access::loopback();
+        let ways: [(&[(&str, &str)], &str); 7] = [
+            (&[], "local"),
+            (&[("host", "localhost:7341")], "local"),
+            (&[("host", "evil.example")], "denied"),
+            (&[("host", "localhost"), ("origin", "http://localhost:5173")], "local"),
+            (&[("host", "localhost"), ("origin", "https://evil.example")], "denied"),
+            (&[("host", "localhost"), ("origin", "null")], "denied"),
+            (&[("host", "localhost"), ("origin", "http://localhost.evil.example")], "denied"),
+        ];
+        for (pairs, expected) in ways {
+            assert_eq!(name(&open, "/v1/sql", pairs), expected, "{pairs:?}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_found_wherever_it_may_stand() {
+        let access = Access::bearer("s3+cret/").expect("a good token");
+        let ways: [(&'static str, &[(&str, &str)], &str); 9] = [
+            ("/v1/sql", &[("authorization", "Bearer s3+cret/")], "token"),
+            ("/v1/sql", &[("authorization", "bearer s3+cret/")], "token"),
+            ("/v1/sql", &[("authorization", "Bearer s3+cret")], "unauthenticated"),
+            ("/v1/sql", &[("authorization", "Basic s3+cret/")], "unauthenticated"),
+            ("/v1/sql?token=s3+cret/", &[], "unauthenticated"),
+            ("/v1/ws?token=s3+cret/", &[], "token"),
+            ("/v1/ws?a=b&token=s3%2Bcret%2f", &[], "token"),
+            ("/v1/ws", &[("sec-websocket-protocol", "abide.v1, bearer.s3+cret/")], "token"),
+            ("/v1/ws", &[("sec-websocket-protocol", "abide.v1, bearer.")], "unauthenticated"),
+        ];
+        for (path, pairs, expected) in ways {
+            assert_eq!(name(&access, path, pairs), expected, "{path} {pairs:?}");
+        }
+        assert!(Access::bearer("").is_err() && Access::bearer("two words").is_err());
+    }
+
+    #[test]
+    fn without_credentials_only_loopback_is_listened_on() {
+        let check = |address: &str| {
+            Access::loopback().check(address.parse().expect("an address")).map_err(|why| why.code)
+        };
+        assert_eq!(check("127.0.0.1:0"), Ok(()));
+        assert_eq!(check("[::1]:0"), Ok(()));
+        assert_eq!(check("0.0.0.0:0"), Err(Code::Denied));
+        assert_eq!(check("[::]:0"), Err(Code::Denied));
+        let with_token = Access::bearer("t").expect("a token");
+        assert_eq!(with_token.check("0.0.0.0:0".parse().expect("an address")), Ok(()));
+    }
+}

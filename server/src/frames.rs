@@ -1,0 +1,152 @@
+//! What is said on both live doors, WebSocket and SSE: the server's messages as JSON text.
+//!
+//! Composed by hand, because rows and deltas are encoded once for everybody and results come out of
+//! the engine as text: nothing here is parsed or copied twice. A test holds these forms and those of
+//! [`abide_schema::wire::ServerMessage`] together.
+
+use abide_engine::{Answer, BatchDone, Done, SnapshotPart, Update};
+use abide_schema::value::write_row_json;
+use abide_schema::wire::ServerMessage;
+use abide_schema::{Refusal, Seq};
+use serde::Serialize;
+
+/// A JSON text that is being built.
+struct Json(Vec<u8>);
+
+impl Json {
+    fn with_capacity(bytes: usize) -> Json {
+        Json(Vec::with_capacity(bytes))
+    }
+
+    /// Appends what is JSON already.
+    fn raw(&mut self, json: impl AsRef<[u8]>) -> &mut Json {
+        self.0.extend_from_slice(json.as_ref());
+        self
+    }
+
+    /// Appends a value.
+    fn value(&mut self, value: &(impl Serialize + ?Sized)) -> &mut Json {
+        serde_json::to_writer(&mut self.0, value).expect("writing JSON into memory cannot fail");
+        self
+    }
+
+    /// Appends items with commas between.
+    fn list<T>(
+        &mut self,
+        items: impl IntoIterator<Item = T>,
+        mut one: impl FnMut(&mut Json, T),
+    ) -> &mut Json {
+        self.raw("[");
+        for (at, item) in items.into_iter().enumerate() {
+            if at > 0 {
+                self.raw(",");
+            }
+            one(self, item);
+        }
+        self.raw("]")
+    }
+
+    fn rows<'a, R: AsRef<[abide_schema::Value]> + 'a>(
+        &mut self,
+        rows: impl IntoIterator<Item = &'a R>,
+    ) -> &mut Json {
+        self.list(rows, |json, row| write_row_json(row.as_ref(), &mut json.0))
+    }
+
+    fn text(&mut self) -> String {
+        String::from_utf8(std::mem::take(&mut self.0)).expect("JSON is UTF-8")
+    }
+}
+
+/// The first message of a WebSocket.
+pub(crate) fn hello(seq: Seq) -> String {
+    let (server, version) = ("abide".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
+    ServerMessage::Hello { server, version, seq }.to_text()
+}
+
+/// What a connection is told.
+pub(crate) fn update(update: &Update) -> String {
+    match update {
+        Update::Snapshot(part) => snapshot(part),
+        Update::Delta { from, to, changes } => {
+            let capacity = changes.iter().map(|(id, delta)| id.len() + delta.json().len() + 32);
+            let mut json = Json::with_capacity(64 + capacity.sum::<usize>());
+            json.raw(r#"{"op":"delta","from":"#).value(from).raw(r#","to":"#).value(to);
+            json.raw(r#","changes":"#).list(changes, |json, (id, delta)| {
+                json.raw(r#"{"id":"#).value(&**id).raw(",").raw(delta.json()).raw("}");
+            });
+            json.raw("}").text()
+        }
+        Update::Progress { seq } => ServerMessage::Progress { seq: *seq }.to_text(),
+        Update::Error { id, refusal } => error(Some(id), refusal),
+    }
+}
+
+fn snapshot(part: &SnapshotPart) -> String {
+    let mut json = Json::with_capacity(256 + 64 * part.rows.len());
+    json.raw(r#"{"op":"snapshot","id":"#).value(&*part.id);
+    json.raw(r#","seq":"#).value(&part.seq);
+    json.raw(r#","columns":"#).value(&part.shape.columns);
+    json.raw(r#","key":"#).value(&part.shape.key);
+    json.raw(r#","order":"#).value(&part.shape.order);
+    json.raw(r#","rows":"#).rows(&part.rows);
+    if part.more {
+        json.raw(r#","more":true"#);
+    }
+    if part.reset {
+        json.raw(r#","reset":true"#);
+    }
+    json.raw("}").text()
+}
+
+/// A refusal. `id` is what it is about, where that could be read.
+pub(crate) fn error(id: Option<&str>, refusal: &Refusal) -> String {
+    crate::problem::note(refusal);
+    ServerMessage::error(id.map(str::to_owned), refusal).to_text()
+}
+
+/// The answer to `ping`.
+pub(crate) fn pong() -> String {
+    ServerMessage::Pong.to_text()
+}
+
+/// The answer to a call: on a WebSocket with its id, over HTTP without.
+pub(crate) fn call(id: Option<&str>, done: &Done) -> String {
+    let mut json = Json::with_capacity(128 + done.result.len());
+    opening(&mut json, "result", id);
+    json.raw(r#""seq":"#).value(&done.seq);
+    json.raw(r#","result":"#).raw(&done.result);
+    json.raw(r#","duplicate":"#).value(&done.duplicate);
+    json.raw("}").text()
+}
+
+/// The answer to a batch.
+pub(crate) fn batch(id: Option<&str>, done: &BatchDone) -> String {
+    let results = done.results.iter().map(|done| done.result.len() + 64);
+    let mut json = Json::with_capacity(128 + results.sum::<usize>());
+    opening(&mut json, "result", id);
+    json.raw(r#""seq":"#).value(&done.seq);
+    json.raw(r#","results":"#).list(&done.results, |json, done| {
+        json.raw(r#"{"seq":"#).value(&done.seq);
+        json.raw(r#","result":"#).raw(&done.result).raw("}");
+    });
+    json.raw(r#","duplicate":"#).value(&done.duplicate);
+    json.raw("}").text()
+}
+
+/// The answer to a query.
+pub(crate) fn rows(id: Option<&str>, answer: &Answer) -> String {
+    let mut json = Json::with_capacity(128 + 64 * answer.rows.len());
+    opening(&mut json, "rows", id);
+    json.raw(r#""seq":"#).value(&answer.seq);
+    json.raw(r#","columns":"#).value(&answer.columns);
+    json.raw(r#","rows":"#).rows(&answer.rows);
+    json.raw("}").text()
+}
+
+fn opening(json: &mut Json, op: &str, id: Option<&str>) {
+    json.raw("{");
+    if let Some(id) = id {
+        json.raw(r#""op":"#).value(op).raw(r#","id":"#).value(id).raw(",");
+    }
+}

@@ -1,0 +1,58 @@
+//! The bounds of the doors, each with its reason. What is about calls, rows and frames stands in
+//! [`abide_schema::limits`].
+
+use std::time::Duration;
+
+/// Connections at a time, of every kind. Each may hold an outbox of a megabyte when it does not
+/// read, so this is what a machine with 16 GB can stand at its worst.
+pub(crate) const CONNECTIONS: usize = 10_000;
+
+/// Connections beyond that which are told so at a time; the rest is dropped without a word.
+pub(crate) const TURNED_AWAY: usize = 64;
+
+/// How long a request's head may take, which is also how long a connection may stay between two
+/// requests. A head is one packet; half a minute is for the worst of links.
+pub(crate) const HEAD: Duration = Duration::from_secs(30);
+
+/// How long a request's body may take: 16 MB at two megabits per second.
+pub(crate) const BODY: Duration = Duration::from_secs(64);
+
+/// Bytes of a body that is too large which are still read, so that the answer reaches a client that
+/// writes before it reads. Whoever sends more finds the connection closed.
+pub(crate) const DRAINED_BYTES: usize = 4 * abide_schema::limits::MESSAGE_BYTES;
+
+/// How long a peer may take in no byte of what waits for it. Long enough for a phone in a tunnel; it
+/// can resume afterwards from the seq it has.
+pub(crate) const STALL: Duration = Duration::from_secs(120);
+
+/// Between two pings of a WebSocket, and between two comments of a quiet event stream: below the
+/// minute after which common proxies drop what is silent.
+pub(crate) const PING: Duration = Duration::from_secs(20);
+
+/// How long a WebSocket may be silent: three pings went unanswered.
+pub(crate) const SILENCE: Duration = Duration::from_secs(65);
+
+/// How long the other side is waited for after a close frame.
+pub(crate) const CLOSING: Duration = Duration::from_secs(1);
+
+/// How long a shutdown waits for what is in flight. Container runtimes kill after ten seconds, and
+/// the engine has to move the WAL into the file after us.
+pub(crate) const GRACE: Duration = Duration::from_secs(7);
+
+/// What one WebSocket may have in flight, in calls. A round trip of 50 ms at 5 ms a commit is filled
+/// by ten; more only moves the queue from the socket into memory.
+pub(crate) const IN_FLIGHT: usize = 64;
+
+/// What one query weighs in that: four at a time, as there are readers, because each answer may be
+/// as large as [`abide_schema::limits::QUERY_BYTES`].
+pub(crate) const QUERY_WEIGHT: u32 = 16;
+
+/// Subscribe and unsubscribe messages that wait while another subscription begins.
+pub(crate) const COMMANDS: usize = 16;
+
+/// What each WebSocket reads at a time, allocated when it opens: most messages are smaller, and ten
+/// thousand quiet connections hold 80 MB of it.
+pub(crate) const READ_BUFFER_BYTES: usize = 8 << 10;
+
+/// What a WebSocket gathers before it writes.
+pub(crate) const WRITE_BUFFER_BYTES: usize = 64 << 10;

@@ -1,0 +1,79 @@
+//! How a "no" leaves over HTTP: `application/problem+json` (RFC 9457) with our stable codes.
+
+use abide_schema::{Code, Refusal};
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+
+/// What a problem document calls itself.
+pub(crate) const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
+
+/// Seconds after which an overloaded server may be asked again: its queues drain in well under one.
+const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
+
+/// A refusal as a response.
+#[derive(Debug)]
+pub(crate) struct Problem(pub(crate) Refusal);
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Problem {
+        Problem(refusal)
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let code = self.0.code;
+        note(&self.0);
+        let status = StatusCode::from_u16(code.http_status());
+        let mut response = (
+            status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
+            [(CONTENT_TYPE, PROBLEM_JSON)],
+            self.0.problem().to_string(),
+        )
+            .into_response();
+        match code {
+            Code::Overloaded => {
+                response.headers_mut().insert(RETRY_AFTER, RETRY_AFTER_S);
+            }
+            Code::Unauthenticated => {
+                let scheme = HeaderValue::from_static("Bearer");
+                response.headers_mut().insert(WWW_AUTHENTICATE, scheme);
+            }
+            _ => {}
+        }
+        response
+    }
+}
+
+/// Logs a refusal that is our fault; all others are the caller's business.
+pub(crate) fn note(refusal: &Refusal) {
+    if refusal.code == Code::Internal {
+        tracing::error!(detail = %refusal.detail, "a request was refused as internal");
+    }
+}
+
+/// No such route.
+pub(crate) async fn no_route(uri: Uri) -> Problem {
+    let refusal = Refusal::new(Code::NotFound, format!("there is nothing at {}", uri.path()));
+    Problem(refusal.hint("GET /openapi.json lists what there is"))
+}
+
+/// A route, but not for this method. The code is `bad_request`; the status is HTTP's own for it, as
+/// clients and proxies know it.
+pub(crate) async fn wrong_method(method: Method, uri: Uri) -> Response {
+    let detail = format!("{} does not take {method}", uri.path());
+    let refusal =
+        Refusal::new(Code::BadRequest, detail).hint("the header Allow says what it takes");
+    with_status(&refusal, StatusCode::METHOD_NOT_ALLOWED)
+}
+
+/// A refusal under another status than its code's own.
+pub(crate) fn with_status(refusal: &Refusal, status: StatusCode) -> Response {
+    let mut problem = refusal.problem();
+    problem["status"] = status.as_u16().into();
+    if let Some(title) = status.canonical_reason() {
+        problem["title"] = title.into();
+    }
+    (status, [(CONTENT_TYPE, PROBLEM_JSON)], problem.to_string()).into_response()
+}

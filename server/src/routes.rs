@@ -1,0 +1,68 @@
+//! What there is, and where: every route in one table.
+
+mod call;
+mod describe;
+mod probe;
+mod sql;
+
+use std::sync::Arc;
+
+use abide_engine::Engine;
+use abide_schema::reducer::Caller;
+use abide_schema::{Code, Refusal};
+use axum::Router;
+use axum::extract::Extension;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, HeaderValue};
+use axum::middleware;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{get, post};
+
+use crate::access::{self, Access};
+use crate::life::Life;
+use crate::{metrics, page, problem, sse, websocket};
+
+/// What every route may use.
+#[derive(Clone, Debug)]
+pub(crate) struct App {
+    pub(crate) engine: Engine,
+    pub(crate) access: Access,
+    pub(crate) life: Life,
+}
+
+/// Who calls, as [`access::guard`] found out.
+pub(crate) type By = Extension<Arc<Caller>>;
+
+pub(crate) fn router(app: App) -> Router {
+    Router::new()
+        .route("/v1/call/{reducer}", post(call::call))
+        .route("/v1/batch", post(call::batch))
+        .route("/v1/sql", post(sql::sql))
+        .route("/v1/subscribe", get(sse::subscribe))
+        .route("/v1/ws", get(websocket::upgrade))
+        .route("/v1/schema", get(describe::schema))
+        .route("/v1/log/{*what}", get(describe::log))
+        .route("/openapi.json", get(describe::openapi))
+        .route("/health", get(probe::health))
+        .route("/ready", get(probe::ready))
+        .route("/metrics", get(metrics::metrics))
+        .route("/", get(page::page))
+        .fallback(problem::no_route)
+        .method_not_allowed_fallback(problem::wrong_method)
+        .layer(middleware::from_fn_with_state(app.clone(), access::guard))
+        .with_state(app)
+}
+
+/// A JSON text as a response.
+pub(crate) fn json(text: String) -> Response {
+    ([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], text).into_response()
+}
+
+/// The request id that a header gives.
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
+    let Some(key) = headers.get("idempotency-key") else { return Ok(None) };
+    key.to_str().map(Some).map_err(|_| {
+        Refusal::new(Code::BadRequest, "the header Idempotency-Key is not visible ASCII")
+            .hint("a UUID does well")
+    })
+}

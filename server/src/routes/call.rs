@@ -1,0 +1,51 @@
+//! `POST /v1/call/{reducer}` and `POST /v1/batch`.
+
+use abide_schema::wire::BatchCall;
+use abide_schema::{Code, Refusal};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::HeaderMap;
+use axum::response::Response;
+use serde::Deserialize;
+
+use super::{App, By, idempotency_key, json};
+use crate::content::Content;
+use crate::frames;
+use crate::problem::Problem;
+
+/// Runs one reducer.
+pub(super) async fn call(
+    State(app): State<App>,
+    by: By,
+    reducer: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+    content: Content,
+) -> Result<Response, Problem> {
+    let Path(reducer) = reducer.map_err(|_| {
+        Refusal::new(Code::UnknownReducer, "the reducer's name is not UTF-8")
+            .hint("GET /v1/schema lists them")
+    })?;
+    let request_id = idempotency_key(&headers)?;
+    let done = app.engine.call(&by, &reducer, &content.value()?, request_id).await?;
+    Ok(json(frames::call(None, &done)))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Batch {
+    calls: Vec<BatchCall>,
+}
+
+/// Runs several in one transaction.
+pub(super) async fn batch(
+    State(app): State<App>,
+    by: By,
+    headers: HeaderMap,
+    content: Content,
+) -> Result<Response, Problem> {
+    let looks = r#"{"calls": [{"reducer": "…", "args": {…}}, …]}"#;
+    let Batch { calls } = content.envelope(looks)?;
+    let request_id = idempotency_key(&headers)?;
+    let done = app.engine.batch(&by, &calls, request_id).await?;
+    Ok(json(frames::batch(None, &done)))
+}

@@ -1,0 +1,26 @@
+//! What the server says about itself: `GET /v1/schema`, `GET /openapi.json`, and the log's proofs,
+//! which are not there yet.
+
+use abide_schema::{Code, Refusal};
+use axum::extract::State;
+use axum::response::Response;
+
+use super::{App, json};
+use crate::openapi;
+use crate::problem::Problem;
+
+/// Tables, columns and reducers.
+pub(super) async fn schema(State(app): State<App>) -> Response {
+    json(app.engine.describe().to_string())
+}
+
+/// The same and the routes, as OpenAPI 3.1.
+pub(super) async fn openapi(State(app): State<App>) -> Response {
+    json(openapi::document(&app.engine.describe()).to_string())
+}
+
+/// Signed tree heads and proofs.
+pub(super) async fn log() -> Problem {
+    let refusal = Refusal::new(Code::NotFound, "this server does not serve proofs of the log yet");
+    Problem(refusal.hint("abide verify FILE checks the whole log offline"))
+}

@@ -1,0 +1,20 @@
+//! `GET /health` and `GET /ready`, for those who restart and route.
+
+use axum::extract::State;
+use axum::response::Response;
+use serde_json::json;
+
+use super::App;
+use crate::problem::Problem;
+
+/// The process is up. Whether it can do anything, `/ready` says.
+pub(super) async fn health() -> Response {
+    super::json(json!({"status": "ok", "version": env!("CARGO_PKG_VERSION")}).to_string())
+}
+
+/// Calls are taken.
+pub(super) async fn ready(State(app): State<App>) -> Result<Response, Problem> {
+    app.engine.ready()?;
+    let seq = app.engine.durable_seq();
+    Ok(super::json(json!({"status": "ready", "seq": seq}).to_string()))
+}

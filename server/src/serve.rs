@@ -1,0 +1,147 @@
+//! The accept loop: a bounded number of connections, each with its timeouts, and an orderly end.
+
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+
+use abide_engine::Engine;
+use abide_schema::{Code, Refusal};
+use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use crate::access::Access;
+use crate::life::{Life, Phase, Place};
+use crate::limits;
+use crate::patience::Patient;
+use crate::problem::Problem;
+use crate::routes::{self, App};
+
+/// Serves an engine until `shutdown` completes, then finishes what is in flight and returns, after
+/// seven seconds at the latest. The engine is left running: closing it is its opener's part.
+///
+/// # Errors
+/// The listener is not on loopback while `access` has no credentials: the error is of kind
+/// `PermissionDenied` and holds the [`Refusal`] with its hint (`error.get_ref()`, downcast).
+pub async fn serve(
+    engine: Engine,
+    listener: TcpListener,
+    access: Access,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    let address = listener.local_addr()?;
+    access
+        .check(address)
+        .map_err(|refusal| io::Error::new(io::ErrorKind::PermissionDenied, refusal))?;
+    tracing::info!(%address, ?access, seq = %engine.durable_seq(), "serving");
+
+    let life = Life::new();
+    let router = routes::router(App { engine, access, life: life.clone() });
+    accept(&listener, &router, &life, shutdown).await;
+    drop(listener);
+
+    life.go(Phase::Draining);
+    if timeout(limits::GRACE, life.empty()).await.is_err() {
+        let left = life.connections();
+        tracing::warn!(left, "connections were cut: they did not finish in time");
+        life.go(Phase::Over);
+        life.empty().await;
+    }
+    tracing::info!(%address, "served");
+    Ok(())
+}
+
+/// Takes connections in until the shutdown.
+async fn accept(
+    listener: &TcpListener,
+    router: &Router,
+    life: &Life,
+    shutdown: impl Future<Output = ()>,
+) {
+    let full = Router::new().fallback(full);
+    let turned_away = Arc::new(Semaphore::new(limits::TURNED_AWAY));
+    let mut shutdown = pin!(shutdown);
+    loop {
+        let accepted = tokio::select! {
+            () = &mut shutdown => return,
+            accepted = listener.accept() => accepted,
+        };
+        let socket = match accepted {
+            Ok((socket, _)) => socket,
+            Err(why) => {
+                accept_failed(&why).await;
+                continue;
+            }
+        };
+        // Frames are whole messages: waiting for more to fill a packet only delays them.
+        let _ = socket.set_nodelay(true);
+        if let Some(place) = life.enter() {
+            let (router, life) = (router.clone(), life.clone());
+            tokio::spawn(async move { connection(socket, router, Some(place), &life).await });
+        } else if let Ok(place) = Arc::clone(&turned_away).try_acquire_owned() {
+            let (full, life) = (full.clone(), life.clone());
+            tokio::spawn(async move {
+                // Whoever is turned away is not waited for.
+                let _ = timeout(limits::CLOSING, connection(socket, full, None, &life)).await;
+                drop(place);
+            });
+        }
+    }
+}
+
+async fn accept_failed(why: &io::Error) {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    if matches!(why.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset) {
+        return; // The peer's doing.
+    }
+    tracing::error!(%why, "cannot take connections in; are there enough file descriptors?");
+    // Trying again at once would only burn the processor until something is closed.
+    tokio::time::sleep(limits::CLOSING).await;
+}
+
+/// Serves one connection to its end, or to the server's. Each request bears the connection's place,
+/// so that what outlives the connection (an upgrade) keeps it.
+async fn connection(socket: TcpStream, router: Router, place: Option<Place>, life: &Life) {
+    let io = TokioIo::new(Patient::new(socket));
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(|mut request: Request<Incoming>| {
+        if let Some(place) = &place {
+            request.extensions_mut().insert(Arc::clone(place));
+        }
+        router.call(request)
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits::HEAD)
+        .serve_connection(io, service)
+        .with_upgrades();
+    let mut connection = pin!(connection);
+    let ended = tokio::select! {
+        ended = &mut connection => ended,
+        () = life.until(Phase::Draining) => {
+            connection.as_mut().graceful_shutdown();
+            tokio::select! {
+                ended = &mut connection => ended,
+                () = life.until(Phase::Over) => return,
+            }
+        }
+    };
+    if let Err(why) = ended {
+        // Peers go away in the middle of things all day long.
+        tracing::debug!(%why, "a connection ended early");
+    }
+}
+
+/// What everybody hears when the house is full.
+async fn full() -> Problem {
+    let detail = format!("the server holds {} connections already", limits::CONNECTIONS);
+    Problem(Refusal::new(Code::Overloaded, detail).hint("try again in a moment"))
+}

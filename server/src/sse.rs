@@ -1,0 +1,120 @@
+//! `GET /v1/subscribe`: one live query as server-sent events.
+//!
+//! The same objects as on the WebSocket, one an event, under the subscription id `q`. `id:` is the
+//! seq that a reconnect resumes from, so an event bears one only when everything up to that seq has
+//! been told: the parts of a snapshot before its last have none.
+
+use std::pin::pin;
+
+use abide_engine::{Connection, Update};
+use abide_schema::{Code, Refusal, Seq};
+use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Extension, Query, State};
+use axum::http::HeaderMap;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::response::{IntoResponse as _, Response};
+use futures_util::stream;
+use serde::Deserialize;
+use serde_json::{Map, Value as JsonValue};
+use tokio::time::timeout;
+
+use crate::life::{Life, Phase, Place};
+use crate::problem::Problem;
+use crate::routes::App;
+use crate::{frames, limits};
+
+/// The subscription's id in the messages.
+const ID: &str = "q";
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Wanted {
+    sql: String,
+    params: Option<String>,
+    from: Option<Seq>,
+    /// Read by [`crate::access`], as an `EventSource` cannot set headers.
+    #[serde(rename = "token")]
+    _token: Option<String>,
+}
+
+/// Subscribes, and streams until the client leaves, the query ends, or the server does.
+pub(crate) async fn subscribe(
+    State(app): State<App>,
+    Extension(place): Extension<Place>,
+    wanted: Result<Query<Wanted>, QueryRejection>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let Query(wanted) = wanted.map_err(|why| {
+        Refusal::new(Code::BadRequest, format!("the query string has another form: {why}"))
+            .hint("/v1/subscribe?sql=SELECT…&params={…}&from=40, the last two optional")
+    })?;
+    let params = wanted.params.as_deref().map_or_else(|| Ok(Map::new()), params)?;
+    let from = last_event_id(&headers)?.or(wanted.from);
+    let mut connection = app.engine.connect();
+    connection.subscribe(ID, &wanted.sql, &params, from).await?;
+    let events = Events { connection, life: app.life, ended: false, _place: place };
+    let events = stream::unfold(events, |mut events| async move {
+        let event = events.next().await?;
+        Some((Ok::<_, std::convert::Infallible>(event), events))
+    });
+    let headers = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")];
+    Ok((headers, [("x-accel-buffering", "no")], Body::from_stream(events)).into_response())
+}
+
+fn params(text: &str) -> Result<Map<String, JsonValue>, Refusal> {
+    serde_json::from_str(text).map_err(|why| {
+        Refusal::new(Code::BadRequest, format!("params is not a JSON object: {why}"))
+            .hint("params={\"sid\": \"s_42\"}, percent-encoded")
+    })
+}
+
+/// Where a reconnect left off. It is newer than the `from` of the address, which stays the same.
+fn last_event_id(headers: &HeaderMap) -> Result<Option<Seq>, Refusal> {
+    let Some(id) = headers.get("last-event-id") else { return Ok(None) };
+    let seq = id.to_str().ok().and_then(|id| id.trim().parse().ok());
+    seq.map(|seq| Some(Seq(seq))).ok_or_else(|| {
+        Refusal::new(Code::BadRequest, "the header Last-Event-ID is not a seq")
+            .hint("send back the id of the last event as it came, or leave the header out")
+    })
+}
+
+/// The stream of one client. Polled only when the socket has room, which holds back the connection.
+struct Events {
+    connection: Connection,
+    life: Life,
+    ended: bool,
+    _place: Place,
+}
+
+impl Events {
+    async fn next(&mut self) -> Option<String> {
+        if self.ended {
+            return None;
+        }
+        let mut draining = pin!(self.life.until(Phase::Draining));
+        tokio::select! {
+            () = &mut draining => None,
+            update = timeout(limits::PING, self.connection.next()) => match update {
+                Ok(update) => {
+                    self.ended = matches!(&update, Update::Error { refusal, .. }
+                        if refusal.code != Code::Refetch);
+                    Some(event(&update))
+                }
+                Err(_) => Some(": still here\n\n".to_owned()),
+            },
+        }
+    }
+}
+
+fn event(update: &Update) -> String {
+    let (name, told) = match update {
+        Update::Snapshot(part) => ("snapshot", (!part.more).then_some(part.seq)),
+        Update::Delta { to, .. } => ("delta", Some(*to)),
+        Update::Progress { seq } => ("progress", Some(*seq)),
+        Update::Error { .. } => ("error", None),
+    };
+    let data = frames::update(update);
+    let id = told.map(|seq| format!("id: {seq}\n")).unwrap_or_default();
+    format!("event: {name}\n{id}data: {data}\n\n")
+}

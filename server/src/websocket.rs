@@ -1,0 +1,122 @@
+//! `GET /v1/ws`: the protocol `abide.v1`, one JSON object a message.
+//!
+//! Two loops in one task. The [`reader`] takes messages in the order they come, starts calls and
+//! queries, and passes subscriptions on; the [`writer`] owns the engine's connection and the socket's
+//! write half, and tells everything. Calls run beside each other, but are handed to the engine in
+//! the order they came. The channels between are bounded, so a peer that does not read is, in the
+//! end, not read from.
+
+mod reader;
+mod writer;
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use abide_schema::reducer::Caller;
+use abide_schema::{Code, Refusal, limits::MESSAGE_BYTES};
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
+use axum::extract::{Extension, State};
+use axum::response::Response;
+use futures_util::stream::SplitStream;
+use futures_util::{SinkExt as _, StreamExt as _};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::timeout;
+
+use crate::access::SUBPROTOCOLS;
+use crate::life::{Phase, Place};
+use crate::limits;
+use crate::problem::Problem;
+use crate::routes::{App, By};
+
+use reader::Reader;
+use writer::{Command, Writer};
+
+/// A message to the client, and what it keeps others from until it is written.
+struct Answer {
+    text: String,
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+/// How a session ended.
+enum End {
+    /// The peer closed, or is gone.
+    Gone,
+    /// We close, with a code of RFC 6455 and a reason.
+    Close(u16, &'static str),
+}
+
+/// Turns a request into a WebSocket.
+pub(crate) async fn upgrade(
+    State(app): State<App>,
+    Extension(caller): By,
+    Extension(place): Extension<Place>,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, Problem> {
+    let upgrade = upgrade.map_err(|why| {
+        let why = why.to_string().to_lowercase();
+        Refusal::new(Code::BadRequest, format!("this is for WebSockets only: {why}"))
+            .hint("open ws://…/v1/ws with the subprotocol abide.v1")
+    })?;
+    let upgrade = upgrade
+        .protocols(SUBPROTOCOLS)
+        .max_message_size(MESSAGE_BYTES)
+        .max_frame_size(MESSAGE_BYTES)
+        .read_buffer_size(limits::READ_BUFFER_BYTES)
+        .write_buffer_size(limits::WRITE_BUFFER_BYTES);
+    Ok(upgrade.on_upgrade(|socket| session(app, caller, socket, place)))
+}
+
+async fn session(app: App, caller: Arc<Caller>, socket: WebSocket, place: Place) {
+    let counted = app.life.count_websocket();
+    tokio::select! {
+        () = converse(&app, caller, socket) => {}
+        () = app.life.until(Phase::Over) => {}
+    }
+    drop((counted, place));
+}
+
+async fn converse(app: &App, caller: Arc<Caller>, socket: WebSocket) {
+    let (sink, mut stream) = socket.split();
+    let (answers, to_tell) = mpsc::channel::<Answer>(limits::IN_FLIGHT);
+    let (commands, to_do) = mpsc::channel::<Command>(limits::COMMANDS);
+    let moved = AtomicBool::new(false);
+    let reader = Reader {
+        engine: app.engine.clone(),
+        caller,
+        life: app.life.clone(),
+        answers,
+        commands,
+        in_flight: Arc::new(Semaphore::new(limits::IN_FLIGHT)),
+        moved: &moved,
+    };
+    let writer = Writer {
+        connection: app.engine.connect(),
+        sink,
+        answers: to_tell,
+        commands: to_do,
+        moved: &moved,
+    };
+    let mut writer = pin!(writer.run(app.engine.durable_seq()));
+    let end = tokio::select! {
+        end = reader.run(&mut stream) => end,
+        _ = &mut writer => return, // The socket broke.
+    };
+    let End::Close(code, reason) = end else { return };
+    // The reader is gone, so the writer ends when what is in flight has been answered.
+    let Some(mut sink) = writer.await else { return };
+    let close = CloseFrame { code, reason: reason.into() };
+    if sink.send(Message::Close(Some(close))).await.is_ok() {
+        // Whoever does not answer in time is left.
+        let _ = timeout(limits::CLOSING, closed(&mut stream)).await;
+    }
+    if code != close_code::AWAY {
+        tracing::info!(code, reason, "a websocket was closed with an error");
+    }
+}
+
+/// Reads until the other side has closed too.
+async fn closed(stream: &mut SplitStream<WebSocket>) {
+    while let Some(Ok(_)) = stream.next().await {}
+}

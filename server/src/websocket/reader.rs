@@ -1,0 +1,214 @@
+//! The reading half: from messages to calls under way and commands to the writer.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+
+use abide_engine::Engine;
+use abide_schema::reducer::Caller;
+use abide_schema::wire::ClientMessage;
+use abide_schema::{Code, Refusal, limits::MESSAGE_BYTES};
+use axum::extract::ws::{Message, WebSocket, close_code};
+use futures_util::StreamExt as _;
+use futures_util::stream::SplitStream;
+use serde_json::Value as JsonValue;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::timeout;
+use tokio_tungstenite::tungstenite::Error as SocketError;
+
+use super::writer::Command;
+use super::{Answer, End};
+use crate::life::{Life, Phase};
+use crate::{frames, limits};
+
+/// The writer is gone, and with it whoever would be told.
+struct Gone;
+
+/// The reading half of a session.
+pub(super) struct Reader<'a> {
+    pub(super) engine: Engine,
+    pub(super) caller: Arc<Caller>,
+    pub(super) life: Life,
+    pub(super) answers: mpsc::Sender<Answer>,
+    pub(super) commands: mpsc::Sender<Command>,
+    pub(super) in_flight: Arc<Semaphore>,
+    /// A write that had to wait went through: the peer is alive, if silent.
+    pub(super) moved: &'a AtomicBool,
+}
+
+impl Reader<'_> {
+    /// Takes messages until somebody closes. Nothing is taken after that, and its ends of the
+    /// channels are dropped.
+    pub(super) async fn run(self, stream: &mut SplitStream<WebSocket>) -> End {
+        let life = self.life.clone();
+        let mut draining = pin!(life.until(Phase::Draining));
+        loop {
+            let message = tokio::select! {
+                () = &mut draining => {
+                    return End::Close(close_code::AWAY, "the server is shutting down");
+                }
+                message = timeout(limits::SILENCE, stream.next()) => message,
+            };
+            let message = match message {
+                Err(_) if self.moved.swap(false, Ordering::Relaxed) => continue,
+                Err(_) => return End::Gone,
+                Ok(None) => return End::Gone,
+                Ok(Some(Err(why))) => return self.broken(why).await,
+                Ok(Some(Ok(message))) => message,
+            };
+            let taken = match message {
+                Message::Text(text) => self.take(&text).await,
+                Message::Binary(_) => {
+                    let refusal = Refusal::new(Code::BadRequest, "the message is binary")
+                        .hint("abide.v1 is one JSON object a text message");
+                    self.answer(frames::error(None, &refusal)).await
+                }
+                Message::Ping(_) | Message::Pong(_) => Ok(()),
+                Message::Close(_) => return End::Gone,
+            };
+            if let Err(Gone) = taken {
+                return End::Gone;
+            }
+        }
+    }
+
+    /// Does what a message asks for, or gets it going.
+    async fn take(&self, text: &str) -> Result<(), Gone> {
+        let message = match serde_json::from_str(text) {
+            Ok(message) => message,
+            Err(why) => {
+                let (id, refusal) = misread(text, &why);
+                return self.answer(frames::error(id.as_deref(), &refusal)).await;
+            }
+        };
+        let (engine, caller) = (self.engine.clone(), Arc::clone(&self.caller));
+        match message {
+            ClientMessage::Call { id, reducer, args, request_id } => {
+                let call = async move {
+                    let done = engine.call(&caller, &reducer, &args, request_id.as_deref()).await;
+                    told(&id, done.map(|done| frames::call(Some(&id), &done)))
+                };
+                self.start(1, call).await
+            }
+            ClientMessage::Batch { id, calls, request_id } => {
+                let batch = async move {
+                    let done = engine.batch(&caller, &calls, request_id.as_deref()).await;
+                    told(&id, done.map(|done| frames::batch(Some(&id), &done)))
+                };
+                self.start(1, batch).await
+            }
+            ClientMessage::Sql { id, sql, params, as_of } => {
+                let query = async move {
+                    let answer = engine.query(&sql, &params, as_of).await;
+                    told(&id, answer.map(|answer| frames::rows(Some(&id), &answer)))
+                };
+                self.start(limits::QUERY_WEIGHT, query).await
+            }
+            ClientMessage::Subscribe { id, sql, params, from } => {
+                self.command(Command::Subscribe { id, sql, params, from }).await
+            }
+            ClientMessage::Unsubscribe { id } => self.command(Command::Unsubscribe { id }).await,
+            ClientMessage::Ping => self.answer(frames::pong()).await,
+            // What was taken in is known from what is asked again; nothing is kept for it here.
+            ClientMessage::Ack { .. } => Ok(()),
+        }
+    }
+
+    /// Starts work when there is room for it, and leaves it to itself.
+    ///
+    /// The first poll happens here and now, and it is in its first poll that a call reaches the
+    /// engine's queue. So calls are executed in the order of their messages.
+    async fn start(
+        &self,
+        weight: u32,
+        work: impl Future<Output = String> + Send + 'static,
+    ) -> Result<(), Gone> {
+        let room = Arc::clone(&self.in_flight).acquire_many_owned(weight);
+        let room = tokio::select! {
+            room = room => room.ok(),
+            () = self.answers.closed() => return Err(Gone),
+        };
+        let answers = self.answers.clone();
+        let mut work = Box::pin(async move {
+            let text = work.await;
+            // Without a writer nobody waits for the answer.
+            let _ = answers.send(Answer { text, _room: room }).await;
+        });
+        let begun = poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
+        if begun.is_pending() {
+            tokio::spawn(work);
+        }
+        Ok(())
+    }
+
+    async fn command(&self, command: Command) -> Result<(), Gone> {
+        self.commands.send(command).await.map_err(|_| Gone)
+    }
+
+    async fn answer(&self, text: String) -> Result<(), Gone> {
+        self.answers.send(Answer { text, _room: None }).await.map_err(|_| Gone)
+    }
+
+    /// After an error of the socket nothing more can be read from it.
+    async fn broken(&self, why: axum::Error) -> End {
+        let why = why.into_inner();
+        let (code, refusal, reason) = match why.downcast_ref::<SocketError>() {
+            Some(SocketError::Capacity(_)) => {
+                let detail = format!("the message is larger than {MESSAGE_BYTES} bytes");
+                let refusal = Refusal::new(Code::LimitExceeded, detail)
+                    .hint("send several, or keep large content elsewhere");
+                (close_code::SIZE, refusal, "a message was too large")
+            }
+            Some(SocketError::Utf8(_)) => {
+                let refusal = Refusal::new(Code::BadRequest, "the message is not UTF-8");
+                (close_code::INVALID, refusal, "a message was not UTF-8")
+            }
+            Some(SocketError::Protocol(why)) => {
+                let refusal = Refusal::new(Code::BadRequest, why.to_string().to_lowercase());
+                (close_code::PROTOCOL, refusal, "the frames break RFC 6455")
+            }
+            _ => {
+                tracing::debug!(%why, "a websocket ended early");
+                return End::Gone;
+            }
+        };
+        match self.answer(frames::error(None, &refusal)).await {
+            Ok(()) => End::Close(code, reason),
+            Err(Gone) => End::Gone,
+        }
+    }
+}
+
+fn told(id: &str, told: Result<String, Refusal>) -> String {
+    told.unwrap_or_else(|refusal| frames::error(Some(id), &refusal))
+}
+
+/// What is wrong with a message, and which one it was, as far as that can be read.
+fn misread(text: &str, why: &serde_json::Error) -> (Option<String>, Refusal) {
+    const OPS: &str = "subscribe, unsubscribe, call, batch, sql, ack, ping";
+    let message = match serde_json::from_str(text) {
+        Ok(JsonValue::Object(message)) => message,
+        Ok(_) => {
+            let refusal = Refusal::new(Code::BadRequest, "the message is not a JSON object");
+            return (None, refusal.hint(format!("its \"op\" is one of {OPS}")));
+        }
+        Err(why) => {
+            let refusal = Refusal::new(Code::BadRequest, format!("the message is not JSON: {why}"));
+            return (None, refusal.hint("abide.v1 is one JSON object a text message"));
+        }
+    };
+    let id = message.get("id").and_then(JsonValue::as_str).map(str::to_owned);
+    let refusal = match message.get("op").and_then(JsonValue::as_str) {
+        None => Refusal::new(Code::BadRequest, "the message has no op")
+            .hint(format!("\"op\" is one of {OPS}")),
+        Some(op) if !OPS.split(", ").any(|known| known == op) => {
+            Refusal::new(Code::BadRequest, format!("there is no op {op:?}"))
+                .hint(format!("\"op\" is one of {OPS}"))
+        }
+        Some(op) => Refusal::new(Code::BadRequest, format!("{op}: {why}"))
+            .hint("the README shows each message; /openapi.json has the arguments of reducers"),
+    };
+    (id, refusal)
+}

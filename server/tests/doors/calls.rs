@@ -1,0 +1,76 @@
+//! Calls, batches and queries over HTTP.
+
+use expect_test::expect;
+
+use crate::house::House;
+
+#[tokio::test]
+async fn a_call_is_answered_with_its_seq_and_result() {
+    let house = House::open().await;
+    let written = house.post("/v1/call/write_note", r#"{"book":"a","text":"é\u0000"}"#).await;
+    assert_eq!(written.status, 200);
+    assert_eq!(written.header("content-type"), Some("application/json"));
+    expect![[
+        r#"{"seq":1,"result":{"id":1,"book":"a","text":"é\u0000","weight":"light"},"duplicate":false}"#
+    ]]
+    .assert_eq(&written.body);
+    let nothing = house.post("/v1/call/nothing", "").await;
+    expect![[r#"{"seq":2,"result":null,"duplicate":false}"#]].assert_eq(&nothing.body);
+}
+
+#[tokio::test]
+async fn a_retry_under_the_same_key_is_answered_from_the_first() {
+    let house = House::open().await;
+    let write = |text: &str| {
+        let body = format!(r#"{{"book":"a","text":"{text}"}}"#);
+        house.request("POST", "/v1/call/write_note").header("idempotency-key", "k1").body(body)
+    };
+    let first = write("once").send().await;
+    let second = write("once").send().await;
+    assert_eq!(first.json()["duplicate"], false);
+    assert_eq!(second.json()["duplicate"], true);
+    assert_eq!(first.json()["result"], second.json()["result"]);
+    assert_eq!(first.json()["seq"], second.json()["seq"]);
+    let other = write("twice").send().await;
+    assert!(other.problem().starts_with("409 request_id_conflict"), "{}", other.problem());
+}
+
+#[tokio::test]
+async fn a_batch_is_all_or_nothing() {
+    let house = House::open().await;
+    let calls = r#"{"calls":[{"reducer":"write_note","args":{"book":"a","text":"x"}},{"reducer":"nothing"}]}"#;
+    let batch = || house.request("POST", "/v1/batch").header("idempotency-key", "b1").body(calls);
+    expect![[
+        r#"{"seq":2,"results":[{"seq":1,"result":{"id":1,"book":"a","text":"x","weight":"light"}},{"seq":2,"result":null}],"duplicate":false}"#
+    ]]
+    .assert_eq(&batch().send().await.body);
+    assert_eq!(batch().send().await.json()["duplicate"], true);
+    let calls = r#"{"calls":[{"reducer":"write_note","args":{"book":"a","text":"y"}},{"reducer":"burn_note","args":{"id":9}}]}"#;
+    let refused = house.post("/v1/batch", calls).await;
+    assert!(refused.problem().starts_with("404 not_found"), "{}", refused.problem());
+    let count = house.post("/v1/sql", r#"{"sql":"SELECT count(*) FROM notes"}"#).await;
+    assert_eq!(count.json()["rows"][0][0], 1);
+}
+
+#[tokio::test]
+async fn a_query_gives_columns_rows_and_the_seq_it_saw() {
+    let house = House::open().await;
+    house.post("/v1/call/write_note", r#"{"book":"a","text":null}"#).await;
+    let sql = r#"{"sql":"SELECT id, text, 1.0 AS r, x'00ff' AS b FROM notes WHERE book = :book","params":{"book":"a"}}"#;
+    expect![[
+        r#"{"seq":1,"columns":["id","text","r","b"],"rows":[[1,null,1.0,{"$blob":"AP8="}]]}"#
+    ]]
+    .assert_eq(&house.post("/v1/sql", sql).await.body);
+}
+
+#[tokio::test]
+async fn a_query_may_ask_the_past() {
+    let house = House::open().await;
+    house.post("/v1/call/write_note", r#"{"book":"a","text":"before"}"#).await;
+    house.post("/v1/call/edit_note", r#"{"id":1,"text":"after"}"#).await;
+    let ask = |as_of: i64| format!(r#"{{"sql":"SELECT text FROM notes","as_of":{as_of}}}"#);
+    let then = house.post("/v1/sql", &ask(1)).await.json();
+    assert_eq!((&then["seq"], &then["rows"][0][0]), (&1.into(), &"before".into()));
+    let now = house.post("/v1/sql", &ask(2)).await.json();
+    assert_eq!((&now["seq"], &now["rows"][0][0]), (&2.into(), &"after".into()));
+}

@@ -1,0 +1,63 @@
+//! A server on port 0 over an engine on a temporary file.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use abide_engine::{Clock, Config, Engine};
+use abide_schema::Micros;
+use abide_server::Access;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::notes;
+
+/// A clock that stands still, for answers that never differ.
+#[derive(Debug)]
+struct Still;
+
+impl Clock for Still {
+    fn now(&self) -> Micros {
+        Micros(1_795_269_731_000_000)
+    }
+}
+
+pub(crate) struct House {
+    pub(crate) engine: Engine,
+    pub(crate) address: SocketAddr,
+    served: JoinHandle<std::io::Result<()>>,
+    shutdown: Option<oneshot::Sender<()>>,
+    _folder: TempDir,
+}
+
+impl House {
+    /// Opens to everybody on this machine.
+    pub(crate) async fn open() -> House {
+        House::with(Access::loopback()).await
+    }
+
+    pub(crate) async fn with(access: Access) -> House {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let config = Config { clock: Arc::new(Still), ..Config::new(vec![notes::module()]) };
+        let engine = Engine::open(folder.path().join("notes.db"), config).expect("a new file");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it has an address");
+        let (shutdown, wanted) = oneshot::channel::<()>();
+        let serving = abide_server::serve(engine.clone(), listener, access, async {
+            let _ = wanted.await;
+        });
+        let served = tokio::spawn(serving);
+        House { engine, address, served, shutdown: Some(shutdown), _folder: folder }
+    }
+
+    /// Says that it shall end, and goes on at once.
+    pub(crate) fn begin_shutdown(&mut self) {
+        let _ = self.shutdown.take().expect("once").send(());
+    }
+
+    /// Waits for the end.
+    pub(crate) async fn ended(self) {
+        self.served.await.expect("no panic").expect("no error");
+    }
+}

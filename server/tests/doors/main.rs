@@ -1,0 +1,15 @@
+//! The doors as a stranger meets them: real sockets, a real engine, a file of its own.
+
+mod house;
+mod http;
+mod notes;
+mod ws;
+
+mod bad_input;
+mod calls;
+mod credentials;
+mod events;
+mod golden;
+mod probes;
+mod shutdown;
+mod sockets;

@@ -1,0 +1,74 @@
+//! A toy module: notes in books. Its rules never draw ids, so all that it makes is foreseeable.
+
+use abide_schema::reducer::{Context, Nullable};
+use abide_schema::{Abort, Code, Module, Refusal, TextEnum, reducer, table};
+
+/// How much a note matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
+pub(crate) enum Weight {
+    /// Little.
+    Light,
+    /// Much.
+    Heavy,
+}
+
+/// One note.
+#[table(name = "notes", index(book))]
+pub(crate) struct Note {
+    /// Its number.
+    #[column(key)]
+    pub id: i64,
+    /// The book it is in.
+    pub book: String,
+    /// What it says.
+    pub text: Option<String>,
+    /// How much it matters.
+    pub weight: Weight,
+}
+
+/// Writes a note.
+#[reducer]
+pub(crate) fn write_note(
+    ctx: &mut Context<'_>,
+    book: String,
+    text: Nullable<String>,
+    weight: Option<Weight>,
+) -> Result<Note, Abort> {
+    ctx.insert(Note { id: 0, book, text: text.0, weight: weight.unwrap_or(Weight::Light) })
+}
+
+/// Changes what a note says.
+#[reducer]
+pub(crate) fn edit_note(ctx: &mut Context<'_>, id: i64, text: String) -> Result<Note, Abort> {
+    let mut note = find(ctx, id)?;
+    note.text = Some(text);
+    ctx.update(&note)?;
+    Ok(note)
+}
+
+/// Burns a note.
+#[reducer]
+pub(crate) fn burn_note(ctx: &mut Context<'_>, id: i64) -> Result<(), Abort> {
+    find(ctx, id)?;
+    ctx.delete::<Note>(id)
+}
+
+/// Does nothing.
+#[reducer]
+pub(crate) fn nothing(_ctx: &mut Context<'_>) -> Result<(), Abort> {
+    Ok(())
+}
+
+fn find(ctx: &mut Context<'_>, id: i64) -> Result<Note, Abort> {
+    let missing = || Refusal::new(Code::NotFound, format!("there is no note {id}"));
+    Ok(ctx.get::<Note>(id)?.ok_or_else(missing)?)
+}
+
+pub(crate) fn module() -> Module {
+    Module::new("notes")
+        .table::<Note>()
+        .reducer(write_note::definition())
+        .reducer(edit_note::definition())
+        .reducer(burn_note::definition())
+        .reducer(nothing::definition())
+}
