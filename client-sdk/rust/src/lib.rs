@@ -1,1 +1,82 @@
-//! (to be written)
+//! The Rust SDK: one API over two backends, an engine in this process and a remote server.
+//!
+//! Changes when it changes how a Rust program speaks to Abide. It holds no rule of sessions or tools;
+//! those are reducers, and a user's own are called in the same way.
+//!
+//! ```
+//! use abide_client::{Abide, HandoffRequest, Message, NewSession};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("agents.db");
+//! let abide = Abide::open(path)?; // or Abide::connect("http://127.0.0.1:7341").await?
+//!
+//! let session = abide.create_session(NewSession::of("support")).await?;
+//! abide.append_message(&session.id, Message::user("Where is my parcel?")).await?;
+//! abide.request_supervisor_handoff(&session.id, "angry customer", "refunds").await?;
+//!
+//! let mut pending =
+//!     abide.subscribe("SELECT * FROM handoff_requests WHERE status = 'pending'").await?;
+//! while let Some(update) = pending.next().await {
+//!     for handoff in update.inserts::<HandoffRequest>()? {
+//!         if let Ok(claim) = abide.claim_handoff(&handoff.id).await {
+//!             abide.resolve_handoff(&claim.id, "a refund is on its way").await?;
+//!         }
+//!     }
+//! #   if pending.rows().len() == 0 { break; }
+//! }
+//!
+//! let said: Vec<(String, String)> = abide
+//!     .sql("SELECT role, content FROM agent_state WHERE session_id = :sid ORDER BY id")
+//!     .param("sid", &session.id)
+//!     .fetch()
+//!     .await?;
+//! assert_eq!(said[1], ("supervisor".to_owned(), "a refund is on its way".to_owned()));
+//! abide.close().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! **Calls take effect at most once.** Each bears a request id that is made once; on a lost connection
+//! it is sent again under that id until it is answered or its deadline has passed. With an id of your
+//! own ([`Request::request_id`]) that holds across processes too.
+//!
+//! **Subscriptions have no gaps and no doubles**, also across lost connections and restarts of the
+//! server: they go on from the seq they have, and a result that has to be sent whole again is turned
+//! into its difference.
+//!
+//! **Nothing grows without bound.** A subscription whose consumer does not read is let go and resumed
+//! from its seq when it reads again; it holds up nobody else.
+//!
+//! In reading order: [`Abide`] · `request` calls and batches · `builtin` the built-in reducers ·
+//! `sql` · `subscription` · `rows` the result that is kept, in the `order` of SQLite · `decode` rows as
+//! Rust types · `backend` what both can do, `embedded` and `remote` how.
+
+mod abide;
+mod backend;
+mod builtin;
+mod decode;
+#[cfg(feature = "embedded")]
+mod embedded;
+mod error;
+mod order;
+mod remote;
+mod request;
+mod rows;
+mod sql;
+mod subscription;
+
+pub use abide::{Abide, Builder};
+pub use abide_reducers::approval::{ApprovalStatus, Decision};
+pub use abide_reducers::{
+    AgentState, Approval, Effect, HandoffRequest, HandoffStatus, Session, SessionStatus, Tool,
+    ToolCall, ToolCallStatus,
+};
+pub use abide_schema::wire::{CallResult, Column};
+pub use abide_schema::{Code, Json, Micros, Refusal, Row, Seq, Value};
+pub use builtin::{Appended, ApprovalOf, Message, NewSession, NewTool, NewToolCall, options};
+pub use error::Error;
+pub use request::{Batch, Call, Called, Request, Sending};
+pub use sql::{Answer, Position, Sql};
+pub use subscription::{Subscribe, Subscription, Update};

@@ -1,0 +1,208 @@
+//! [`Abide`], the handle on a store of sessions, wherever its engine runs.
+
+#[cfg(feature = "embedded")]
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use abide_schema::Seq;
+use serde::Serialize;
+
+use crate::Error;
+use crate::backend::{Ask, Attempt, Query, Reply, Source, persist};
+#[cfg(feature = "embedded")]
+use crate::embedded::Embedded;
+use crate::remote::Remote;
+use crate::request::{Batch, Call, Request};
+use crate::sql::Sql;
+use crate::subscription::Subscribe;
+
+/// How long a call is tried, unless something else is said.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A store of sessions: a server's, or a file of this process. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Abide {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    backend: Backend,
+    deadline: Duration,
+}
+
+#[derive(Debug)]
+enum Backend {
+    #[cfg(feature = "embedded")]
+    Embedded(Embedded),
+    Remote(Remote),
+}
+
+impl Abide {
+    /// Connects to a server, such as `http://127.0.0.1:7341`. From then on a lost connection is made
+    /// again by itself, for as long as this handle or a subscription of it lives.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`] where nobody answers now; [`Error::Address`]; [`Error::Refused`] where
+    /// the server wants a token.
+    pub async fn connect(url: &str) -> Result<Abide, Error> {
+        Abide::builder(url).connect().await
+    }
+
+    /// Connects with more than an address.
+    pub fn builder(url: &str) -> Builder {
+        Builder { url: url.to_owned(), token: None, deadline: DEADLINE }
+    }
+
+    /// Opens a file in this process, making it where there is none: no server, the same methods. The
+    /// methods need a tokio runtime with time.
+    ///
+    /// # Errors
+    /// [`Error::Refused`], with what is wrong with the file and what to do.
+    #[cfg(feature = "embedded")]
+    pub fn open(path: impl AsRef<Path>) -> Result<Abide, Error> {
+        Abide::open_with(path, Vec::new())
+    }
+
+    /// Opens a file with modules of one's own beside the built-in ones. Their reducers are called
+    /// with [`Abide::call`].
+    ///
+    /// # Errors
+    /// As [`Abide::open`]; also where a table in the file is not as a module declares it.
+    #[cfg(feature = "embedded")]
+    pub fn open_with(
+        path: impl AsRef<Path>,
+        modules: Vec<abide_schema::Module>,
+    ) -> Result<Abide, Error> {
+        let mut all = abide_reducers::modules();
+        all.extend(modules);
+        let embedded = Embedded::open(path.as_ref(), all)?;
+        Ok(Abide::over(Backend::Embedded(embedded), DEADLINE))
+    }
+
+    /// Over an engine that runs already, such as one that a server in this process has too.
+    #[cfg(feature = "embedded")]
+    #[must_use]
+    pub fn embed(engine: abide_engine::Engine) -> Abide {
+        Abide::over(Backend::Embedded(Embedded::over(engine)), DEADLINE)
+    }
+
+    /// The engine in this process; `None` where it is a server's.
+    #[cfg(feature = "embedded")]
+    #[must_use]
+    pub fn engine(&self) -> Option<&abide_engine::Engine> {
+        match &self.inner.backend {
+            Backend::Embedded(embedded) => Some(embedded.engine()),
+            Backend::Remote(_) => None,
+        }
+    }
+
+    fn over(backend: Backend, deadline: Duration) -> Abide {
+        Abide { inner: Arc::new(Inner { backend, deadline }) }
+    }
+
+    /// Calls a reducer. The arguments serialise to an object; the result is JSON unless
+    /// [`Request::returning`] says otherwise.
+    pub fn call(&self, reducer: &str, args: impl Serialize) -> Request {
+        Request::new(self, reducer, args)
+    }
+
+    /// Calls several reducers in one transaction, all or nothing.
+    pub fn batch<C: Into<Call>>(&self, calls: impl IntoIterator<Item = C>) -> Batch {
+        Batch::new(self, calls.into_iter().map(Into::into).collect())
+    }
+
+    /// Asks a read-only statement once.
+    pub fn sql(&self, sql: impl Into<String>) -> Sql {
+        Sql::new(self, sql.into())
+    }
+
+    /// Subscribes to a query: its result, and what changes in it.
+    pub fn subscribe(&self, sql: impl Into<String>) -> Subscribe {
+        Subscribe::new(self, sql.into())
+    }
+
+    /// How often a lost connection was made again; 0 where the engine runs in this process.
+    #[must_use]
+    pub fn reconnects(&self) -> u64 {
+        match &self.inner.backend {
+            #[cfg(feature = "embedded")]
+            Backend::Embedded(_) => 0,
+            Backend::Remote(remote) => remote.reconnects(),
+        }
+    }
+
+    /// Closes it, for all clones: what was not answered is [`Error::Closed`], and subscriptions end.
+    /// An engine in this process first finishes what it has taken in, and moves it into the file.
+    pub async fn close(&self) {
+        match &self.inner.backend {
+            #[cfg(feature = "embedded")]
+            Backend::Embedded(embedded) => embedded.close().await,
+            Backend::Remote(remote) => remote.close().await,
+        }
+    }
+
+    pub(crate) async fn ask(&self, ask: Ask, deadline: Option<Duration>) -> Result<Reply, Error> {
+        persist(&ask, deadline.unwrap_or(self.inner.deadline), || self.attempt(&ask)).await
+    }
+
+    async fn attempt(&self, ask: &Ask) -> Attempt {
+        match &self.inner.backend {
+            #[cfg(feature = "embedded")]
+            Backend::Embedded(embedded) => embedded.ask(ask).await,
+            Backend::Remote(remote) => remote.ask(ask).await,
+        }
+    }
+
+    pub(crate) async fn open_source(
+        &self,
+        query: Query,
+        from: Option<Seq>,
+    ) -> Result<Box<dyn Source>, Error> {
+        match &self.inner.backend {
+            #[cfg(feature = "embedded")]
+            Backend::Embedded(embedded) => embedded.subscribe(query, from).await,
+            Backend::Remote(remote) => remote.subscribe(query, from),
+        }
+    }
+}
+
+/// A connection to be made.
+#[must_use = "a builder does nothing until connect"]
+#[derive(Clone)]
+pub struct Builder {
+    url: String,
+    token: Option<String>,
+    deadline: Duration,
+}
+
+impl Builder {
+    /// With a bearer token, sent in the `Authorization` header.
+    pub fn token(mut self, token: impl Into<String>) -> Builder {
+        self.token = Some(token.into());
+        self
+    }
+
+    /// How long a call is tried before it is [`Error::TimedOut`]; 60 s unless said.
+    pub fn deadline(mut self, deadline: Duration) -> Builder {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Connects.
+    ///
+    /// # Errors
+    /// As [`Abide::connect`].
+    pub async fn connect(self) -> Result<Abide, Error> {
+        let remote = Remote::connect(&self.url, self.token.as_deref()).await?;
+        Ok(Abide::over(Backend::Remote(remote), self.deadline))
+    }
+}
+
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The token is a secret.
+        f.debug_struct("Builder").field("url", &self.url).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,254 @@
+//! Calls of reducers, one by one and in batches.
+
+use std::fmt;
+use std::future::IntoFuture;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::pin::Pin;
+use std::time::Duration;
+
+use abide_schema::Seq;
+use abide_schema::wire::{BatchCall, CallResult};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value as JsonValue};
+use uuid::Uuid;
+
+use crate::backend::{Ask, Reply};
+use crate::{Abide, Error};
+
+/// The future of a builder that is awaited.
+pub type Sending<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
+
+/// The answer to a call: what the reducer returned, which this dereferences to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Called<T> {
+    /// The call's place in the log, or that of the call which had done it before.
+    pub seq: Seq,
+    /// Whether an earlier call had already done it.
+    pub duplicate: bool,
+    /// What the reducer returned.
+    pub value: T,
+}
+
+impl<T> Called<T> {
+    /// What the reducer returned, without the rest.
+    pub fn into_inner(self) -> T {
+        self.value
+    }
+}
+
+impl<T> Deref for Called<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> DerefMut for Called<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.value
+    }
+}
+
+/// A call that is sent when it is awaited.
+///
+/// It bears a request id, made once and used for every attempt: however often the connection is lost
+/// and the call sent again, it takes effect **at most once**. It is sent until it is answered or its
+/// deadline has passed; `overloaded` is asked again, after a pause.
+///
+/// `T` is what the reducer returns. `O` names the arguments that may be left out (see
+/// [`options`](crate::options)); each is a method.
+#[must_use = "a call is sent when it is awaited"]
+pub struct Request<T = JsonValue, O = ()> {
+    abide: Abide,
+    call: Call,
+    request_id: Option<String>,
+    deadline: Option<Duration>,
+    types: PhantomData<fn() -> (T, O)>,
+}
+
+impl<T, O> Request<T, O> {
+    pub(crate) fn new(abide: &Abide, reducer: &str, args: impl Serialize) -> Request<T, O> {
+        Request {
+            abide: abide.clone(),
+            call: Call::new(reducer, args),
+            request_id: None,
+            deadline: None,
+            types: PhantomData,
+        }
+    }
+
+    /// With an id of the caller's own: whoever calls with it again, even from another process, is
+    /// given the stored answer. Without this, each request makes itself a UUID (version 7).
+    pub fn request_id(mut self, id: impl Into<String>) -> Self {
+        self.request_id = Some(id.into());
+        self
+    }
+
+    /// How long to try, instead of what the client was built with.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+
+    /// With one more argument, or another value of one.
+    pub fn arg(mut self, name: &str, value: impl Serialize) -> Self {
+        self.call = self.call.arg(name, value);
+        self
+    }
+
+    /// The same call, its result read as another type.
+    pub fn returning<U>(self) -> Request<U, O> {
+        let Request { abide, call, request_id, deadline, .. } = self;
+        Request { abide, call, request_id, deadline, types: PhantomData }
+    }
+}
+
+impl<T: DeserializeOwned, O> Request<T, O> {
+    /// Sends it. Awaiting the request does the same.
+    ///
+    /// # Errors
+    /// [`Error`]; with [`Error::Refused`] nothing was written.
+    pub async fn send(self) -> Result<Called<T>, Error> {
+        let BatchCall { reducer, args } = self.call.ready()?;
+        let what = format!("the result of {reducer}");
+        let request_id = self.request_id.unwrap_or_else(new_request_id);
+        let ask = Ask::Call { reducer, args, request_id };
+        match self.abide.ask(ask, self.deadline).await? {
+            Reply::Called { seq, duplicate, result } => {
+                let value = result.decode().map_err(|why| Error::decode(what, &why))?;
+                Ok(Called { seq, duplicate, value })
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+impl<T: DeserializeOwned + 'static, O: 'static> IntoFuture for Request<T, O> {
+    type Output = Result<Called<T>, Error>;
+    type IntoFuture = Sending<Called<T>>;
+
+    fn into_future(self) -> Sending<Called<T>> {
+        Box::pin(self.send())
+    }
+}
+
+impl<T, O> fmt::Debug for Request<T, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Request").field(&self.call).finish()
+    }
+}
+
+/// One call of a batch. Any [`Request`] can be made into one.
+#[derive(Clone, Debug)]
+pub struct Call {
+    reducer: String,
+    args: Result<JsonValue, String>,
+}
+
+impl Call {
+    /// A call of a reducer; the arguments serialise to an object.
+    #[must_use]
+    pub fn new(reducer: impl Into<String>, args: impl Serialize) -> Call {
+        let args = serde_json::to_value(args).map_err(|why| why.to_string());
+        Call { reducer: reducer.into(), args }
+    }
+
+    /// With one more argument, or another value of one.
+    #[must_use]
+    pub fn arg(mut self, name: &str, value: impl Serialize) -> Call {
+        let value = serde_json::to_value(value).map_err(|why| format!("{name}: {why}"));
+        self.args = self.args.and_then(|args| {
+            let mut args = match args {
+                JsonValue::Null => Map::new(),
+                JsonValue::Object(args) => args,
+                _ => return Err("the arguments are no object".to_owned()),
+            };
+            args.insert(name.to_owned(), value?);
+            Ok(JsonValue::Object(args))
+        });
+        self
+    }
+
+    fn ready(self) -> Result<BatchCall, Error> {
+        let Call { reducer, args } = self;
+        match args {
+            Ok(args) => Ok(BatchCall { reducer, args }),
+            Err(why) => Err(Error::decode(format!("the arguments of {reducer}"), &why)),
+        }
+    }
+}
+
+impl<T, O> From<Request<T, O>> for Call {
+    fn from(request: Request<T, O>) -> Call {
+        request.call
+    }
+}
+
+/// Calls in one transaction, all or nothing; sent when it is awaited, as a [`Request`] is.
+#[must_use = "a batch is sent when it is awaited"]
+#[derive(Debug)]
+pub struct Batch {
+    abide: Abide,
+    calls: Vec<Call>,
+    request_id: Option<String>,
+    deadline: Option<Duration>,
+}
+
+impl Batch {
+    pub(crate) fn new(abide: &Abide, calls: Vec<Call>) -> Batch {
+        Batch { abide: abide.clone(), calls, request_id: None, deadline: None }
+    }
+
+    /// With an id of the caller's own, for the batch as a whole; see [`Request::request_id`].
+    pub fn request_id(mut self, id: impl Into<String>) -> Self {
+        self.request_id = Some(id.into());
+        self
+    }
+
+    /// How long to try, instead of what the client was built with.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+
+    /// Sends it. Awaiting the batch does the same.
+    ///
+    /// # Errors
+    /// [`Error`]; with [`Error::Refused`], which names the first call that is refused, nothing of it
+    /// was written.
+    pub async fn send(self) -> Result<Called<Vec<CallResult>>, Error> {
+        let calls = self.calls.into_iter().map(Call::ready).collect::<Result<Vec<_>, _>>()?;
+        let request_id = self.request_id.unwrap_or_else(new_request_id);
+        match self.abide.ask(Ask::Batch { calls, request_id }, self.deadline).await? {
+            Reply::Batch { seq, duplicate, results } => {
+                Ok(Called { seq, duplicate, value: results })
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+impl IntoFuture for Batch {
+    type Output = Result<Called<Vec<CallResult>>, Error>;
+    type IntoFuture = Sending<Called<Vec<CallResult>>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.send())
+    }
+}
+
+fn new_request_id() -> String {
+    Uuid::now_v7().to_string()
+}
+
+pub(crate) fn unexpected(reply: &Reply) -> Error {
+    let what = match reply {
+        Reply::Called { .. } => "a call's",
+        Reply::Batch { .. } => "a batch's",
+        Reply::Rows { .. } => "a query's",
+    };
+    Error::Protocol { why: format!("{what} answer to something else") }
+}

@@ -1,0 +1,313 @@
+//! A query's result, kept: a snapshot, and the changes since worked in.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use abide_schema::wire::Shape;
+use abide_schema::{Row, Value};
+
+use crate::order::{Collation, compare, compare_exactly};
+
+/// What changed in a result. Deletes are keys, or whole rows where the result has no key.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Changes {
+    pub(crate) deletes: Vec<Row>,
+    pub(crate) inserts: Vec<Row>,
+    pub(crate) updates: Vec<Row>,
+}
+
+impl Changes {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.deletes.is_empty() && self.inserts.is_empty() && self.updates.is_empty()
+    }
+
+    fn len(&self) -> usize {
+        self.deletes.len() + self.inserts.len() + self.updates.len()
+    }
+}
+
+/// A change that does not fit what is held, or a shape that makes no sense.
+#[derive(Debug, PartialEq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Mismatch(String);
+
+/// One term of the order.
+#[derive(Debug)]
+struct Term {
+    at: usize,
+    desc: bool,
+    nulls_last: bool,
+    collation: Collation,
+}
+
+/// How the rows of one shape compare and what tells them apart.
+#[derive(Debug)]
+struct Layout {
+    terms: Vec<Term>,
+    key: Vec<usize>,
+    width: usize,
+}
+
+/// A result in its query's order; where the query states none, in that of its key.
+#[derive(Debug)]
+pub(crate) struct Rows {
+    layout: Layout,
+    sorted: Vec<Row>,
+    by_key: BTreeMap<Key, Row>,
+}
+
+impl Rows {
+    /// The rows of a snapshot.
+    pub(crate) fn new(shape: &Shape, rows: Vec<Row>) -> Result<Rows, Mismatch> {
+        let layout = Layout::of(shape)?;
+        let mut by_key = BTreeMap::new();
+        for row in &rows {
+            layout.check_width(row)?;
+            if !layout.key.is_empty() && by_key.insert(layout.key_of(row), row.clone()).is_some() {
+                return Err(Mismatch("two rows of the snapshot have the same key".to_owned()));
+            }
+        }
+        let mut sorted = rows;
+        sorted.sort_by(|left, right| layout.compare(left, right));
+        Ok(Rows { layout, sorted, by_key })
+    }
+
+    /// The rows, in order.
+    pub(crate) fn as_slice(&self) -> &[Row] {
+        &self.sorted
+    }
+
+    /// Works a change in: deletes, then inserts, then updates.
+    pub(crate) fn apply(&mut self, changes: &Changes) -> Result<(), Mismatch> {
+        let (mut gone, mut come) = (Vec::new(), Vec::with_capacity(changes.len()));
+        for key in &changes.deletes {
+            gone.push(self.forget(key)?);
+        }
+        for row in &changes.inserts {
+            self.layout.check_width(row)?;
+            if !self.layout.key.is_empty()
+                && self.by_key.insert(self.layout.key_of(row), row.clone()).is_some()
+            {
+                return Err(Mismatch("a row that comes is there already".to_owned()));
+            }
+            come.push(row.clone());
+        }
+        for row in &changes.updates {
+            self.layout.check_width(row)?;
+            if self.layout.key.is_empty() {
+                return Err(Mismatch("an update in a result without a key".to_owned()));
+            }
+            match self.by_key.insert(self.layout.key_of(row), row.clone()) {
+                Some(old) => gone.push(old),
+                None => return Err(Mismatch("a row that changes is not there".to_owned())),
+            }
+            come.push(row.clone());
+        }
+        self.replace(gone, come)
+    }
+
+    /// What leads from this result to that of a newer snapshot, and takes that one's place.
+    pub(crate) fn become_snapshot(&mut self, new: Rows) -> Changes {
+        let changes = if new.layout.key.is_empty() {
+            self.difference_of_multisets(&new)
+        } else {
+            self.difference_by_key(&new)
+        };
+        *self = new;
+        changes
+    }
+
+    fn difference_by_key(&self, new: &Rows) -> Changes {
+        let mut changes = Changes::default();
+        for row in &new.sorted {
+            match self.by_key.get(&new.layout.key_of(row)) {
+                None => changes.inserts.push(row.clone()),
+                Some(old) if same(old, row) => {}
+                Some(_) => changes.updates.push(row.clone()),
+            }
+        }
+        let gone = self.by_key.keys().filter(|key| !new.by_key.contains_key(key));
+        changes.deletes = gone.map(|key| key.0.clone()).collect();
+        changes
+    }
+
+    fn difference_of_multisets(&self, new: &Rows) -> Changes {
+        let mut changes = Changes::default();
+        let (mut old, mut new_rows) = (self.sorted.iter().peekable(), new.sorted.iter().peekable());
+        loop {
+            let order = match (old.peek(), new_rows.peek()) {
+                (None, None) => return changes,
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some(left), Some(right)) => new.layout.compare(left, right),
+            };
+            let (gone, come) = match order {
+                Ordering::Less => (old.next(), None),
+                Ordering::Greater => (None, new_rows.next()),
+                Ordering::Equal => {
+                    old.next();
+                    new_rows.next();
+                    continue;
+                }
+            };
+            changes.deletes.extend(gone.cloned());
+            changes.inserts.extend(come.cloned());
+        }
+    }
+
+    /// Takes a row out of the index, if there is one; the row itself is still in its place.
+    fn forget(&mut self, key: &Row) -> Result<Row, Mismatch> {
+        if self.layout.key.is_empty() {
+            self.layout.check_width(key)?;
+            return Ok(key.clone());
+        }
+        let gone = self.by_key.remove(&Key(key.clone()));
+        gone.ok_or_else(|| Mismatch("a row that leaves is not there".to_owned()))
+    }
+
+    fn replace(&mut self, mut gone: Vec<Row>, come: Vec<Row>) -> Result<(), Mismatch> {
+        // Moving the tail of the list for each row is cheapest while they are few; for many, one
+        // pass over all is. Where the lines cross matters little.
+        let few = gone.len() + come.len() <= 8 + self.sorted.len() / 64;
+        let layout = &self.layout;
+        if few {
+            for row in &gone {
+                let at = self.sorted.binary_search_by(|other| layout.compare(other, row));
+                let at = at.map_err(|_| Mismatch("a row that leaves is not there".to_owned()))?;
+                self.sorted.remove(at);
+            }
+            for row in come {
+                let at = self.sorted.partition_point(|other| layout.compare(other, &row).is_le());
+                self.sorted.insert(at, row);
+            }
+            return Ok(());
+        }
+        gone.sort_by(|left, right| layout.compare(left, right));
+        let mut leaving = gone.iter().peekable();
+        self.sorted.retain(|row| {
+            let leaves = leaving.peek().is_some_and(|next| layout.compare(row, next).is_eq());
+            if leaves {
+                leaving.next();
+            }
+            !leaves
+        });
+        if leaving.next().is_some() {
+            return Err(Mismatch("a row that leaves is not there".to_owned()));
+        }
+        self.sorted.extend(come);
+        // The sort finds the run that is sorted already, and merges.
+        self.sorted.sort_by(|left, right| layout.compare(left, right));
+        Ok(())
+    }
+}
+
+impl Layout {
+    fn of(shape: &Shape) -> Result<Layout, Mismatch> {
+        let width = shape.columns.len();
+        let terms = shape.order.iter().map(|term| {
+            let collation = Collation::parse(&term.collation).ok_or_else(|| {
+                Mismatch(format!("the collation {} is not known", term.collation))
+            })?;
+            if term.index >= width {
+                return Err(Mismatch(format!("there is no column {} to sort by", term.index)));
+            }
+            let nulls_last = term.nulls == "last";
+            Ok(Term { at: term.index, desc: term.desc, nulls_last, collation })
+        });
+        let key = shape.key.iter().map(|name| {
+            let at = shape.columns.iter().position(|column| column.name == *name);
+            at.ok_or_else(|| Mismatch(format!("the key {name} is not among the columns")))
+        });
+        Ok(Layout {
+            terms: terms.collect::<Result<_, _>>()?,
+            key: key.collect::<Result<_, _>>()?,
+            width,
+        })
+    }
+
+    fn check_width(&self, row: &Row) -> Result<(), Mismatch> {
+        let (cells, columns) = (row.len(), self.width);
+        if cells == columns {
+            return Ok(());
+        }
+        Err(Mismatch(format!("a row of {cells} cells in a result of {columns} columns")))
+    }
+
+    fn key_of(&self, row: &Row) -> Key {
+        Key(self.key.iter().map(|at| row[*at].clone()).collect())
+    }
+
+    /// The query's order; then the key; and where there is none, whatever tells the rows apart.
+    fn compare(&self, left: &[Value], right: &[Value]) -> Ordering {
+        for term in &self.terms {
+            let order = term.compare(&left[term.at], &right[term.at]);
+            if order.is_ne() {
+                return order;
+            }
+        }
+        if self.key.is_empty() {
+            return first_difference(left.iter().zip(right), compare_exactly);
+        }
+        let keys = self.key.iter().map(|at| (&left[*at], &right[*at]));
+        first_difference(keys, |left, right| compare(left, right, Collation::Binary))
+    }
+}
+
+impl Term {
+    fn compare(&self, left: &Value, right: &Value) -> Ordering {
+        match (left, right) {
+            (Value::Null, Value::Null) => Ordering::Equal,
+            (Value::Null, _) if self.nulls_last => Ordering::Greater,
+            (Value::Null, _) => Ordering::Less,
+            (_, Value::Null) if self.nulls_last => Ordering::Less,
+            (_, Value::Null) => Ordering::Greater,
+            _ if self.desc => compare(right, left, self.collation),
+            _ => compare(left, right, self.collation),
+        }
+    }
+}
+
+/// The cells of a key, ordered as SQLite orders them.
+#[derive(Debug)]
+struct Key(Row);
+
+impl Ord for Key {
+    fn cmp(&self, other: &Key) -> Ordering {
+        let cells = self.0.iter().zip(other.0.iter());
+        first_difference(cells, |left, right| compare(left, right, Collation::Binary))
+            .then(self.0.len().cmp(&other.0.len()))
+    }
+}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Key) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Key) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Key {}
+
+fn same(left: &Row, right: &Row) -> bool {
+    Arc::ptr_eq(left, right)
+        || first_difference(left.iter().zip(right.iter()), compare_exactly).is_eq()
+}
+
+fn first_difference<'a>(
+    cells: impl Iterator<Item = (&'a Value, &'a Value)>,
+    compare: impl Fn(&Value, &Value) -> Ordering,
+) -> Ordering {
+    cells
+        .map(|(left, right)| compare(left, right))
+        .find(|order| order.is_ne())
+        .unwrap_or(Ordering::Equal)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,339 @@
+//! Queries that go on: a result, and what changes in it.
+
+use std::fmt;
+use std::future::{IntoFuture, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use abide_schema::wire::{Column, Shape};
+use abide_schema::{Row, Seq, Value};
+use futures_util::Stream;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::backend::{Event, Query, Source};
+use crate::request::Sending;
+use crate::rows::{Changes, Rows};
+use crate::sql::{Params, Position};
+use crate::{Abide, Error, decode};
+
+/// A subscription that begins when it is awaited.
+#[must_use = "a subscription begins when it is awaited"]
+#[derive(Clone, Debug)]
+pub struct Subscribe {
+    abide: Abide,
+    sql: String,
+    params: Params,
+    from: Option<Seq>,
+}
+
+impl Subscribe {
+    pub(crate) fn new(abide: &Abide, sql: String) -> Subscribe {
+        Subscribe { abide: abide.clone(), sql, params: Params::default(), from: None }
+    }
+
+    /// With the value of `:name` in the statement; see [`Sql::param`](crate::Sql::param).
+    pub fn param(mut self, name: &str, value: impl Serialize) -> Self {
+        self.params.set(name, value);
+        self
+    }
+
+    /// Only what changes after this seq, for those who have worked in everything up to there and kept
+    /// [`Subscription::seq`]. The first update is all that has changed since, in one; where the
+    /// history does not reach back that far, it is the whole result, marked [`Update::reset`].
+    ///
+    /// Such a subscription holds no result: [`Subscription::rows`] is empty.
+    pub fn from(mut self, seq: impl Into<Position>) -> Self {
+        self.from = Some(seq.into().0);
+        self
+    }
+
+    /// Begins it. Awaiting does the same. When this returns, [`Subscription::rows`] holds the result.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] where the query cannot be live.
+    pub async fn start(self) -> Result<Subscription, Error> {
+        let Subscribe { abide, sql, params, from } = self;
+        let query = Query { sql, params: params.ready()? };
+        let shape = match from {
+            None => None,
+            Some(_) => Some(columns_of(&abide, &query).await?),
+        };
+        let mut source = abide.open_source(query, from).await?;
+        let first = poll_fn(|context| source.poll_event(context)).await;
+        let mut subscription = Subscription {
+            source,
+            shape: Arc::new(shape.unwrap_or_default()),
+            rows: None,
+            only_changes: from.is_some(),
+            seq: from.unwrap_or(Seq::ZERO),
+            first: None,
+            ended: None,
+        };
+        subscription.first = subscription.take(first);
+        match subscription.ended {
+            Some(error) => Err(error),
+            None => Ok(subscription),
+        }
+    }
+}
+
+impl IntoFuture for Subscribe {
+    type Output = Result<Subscription, Error>;
+    type IntoFuture = Sending<Subscription>;
+
+    fn into_future(self) -> Sending<Subscription> {
+        Box::pin(self.start())
+    }
+}
+
+/// The names of a query's columns, which a subscription that starts with a delta is not told.
+async fn columns_of(abide: &Abide, query: &Query) -> Result<Shape, Error> {
+    let sql = query.sql.trim_end().trim_end_matches(';');
+    // On a line of its own, the parenthesis is not part of a comment.
+    let mut asked = abide.sql(format!("SELECT * FROM ({sql}\n) LIMIT 0"));
+    for (name, value) in &query.params {
+        asked = asked.param(name, value);
+    }
+    let columns = asked.rows().await?.columns.into_iter();
+    let columns = columns.map(|name| Column { name, kind: String::new(), hidden: false });
+    Ok(Shape { columns: columns.collect(), ..Shape::default() })
+}
+
+/// A query's result, and what changes in it.
+///
+/// [`next`](Subscription::next) yields the result as the inserts of a first [`Update`], then one
+/// update for each commit that changes it: a sequence without gaps and doubles, also across lost
+/// connections and restarts of the server. After each, [`rows`](Subscription::rows) is the result as
+/// it was after that commit. It is also a [`Stream`].
+///
+/// Nothing is read ahead without bound: whoever does not ask for updates for a while is given all
+/// that happened meanwhile as one. Dropping it ends it.
+pub struct Subscription {
+    source: Box<dyn Source>,
+    shape: Arc<Shape>,
+    /// None in a subscription to changes only, and before the first snapshot.
+    rows: Option<Rows>,
+    only_changes: bool,
+    seq: Seq,
+    first: Option<Update>,
+    ended: Option<Error>,
+}
+
+impl Subscription {
+    /// Waits for the next update; `None` when the subscription has ended ([`Subscription::error`]
+    /// tells why). While the server is away, this waits for it. Nothing is lost when the wait is
+    /// given up.
+    pub async fn next(&mut self) -> Option<Update> {
+        poll_fn(|context| self.poll_update(context)).await
+    }
+
+    /// The result as of the last update, in the query's order; where that states none, in the order
+    /// of its key.
+    pub fn rows(&self) -> impl ExactSizeIterator<Item = &[Value]> + DoubleEndedIterator {
+        let width = visible(&self.shape);
+        let rows = self.rows.as_ref().map(Rows::as_slice).unwrap_or_default();
+        rows.iter().map(move |row| row.get(..width).unwrap_or(row))
+    }
+
+    /// The same as values of a type, as [`Sql::fetch`](crate::Sql::fetch) gives them.
+    ///
+    /// # Errors
+    /// [`Error::Decode`] where a row is not of the type.
+    pub fn typed_rows<T: DeserializeOwned>(&self) -> Result<Vec<T>, Error> {
+        let rows = self.rows.as_ref().map(Rows::as_slice).unwrap_or_default();
+        decode::rows(&visible_names(&self.shape), rows)
+    }
+
+    /// Everything up to here is worked in. Keep it, to go on later with [`Subscribe::from`].
+    #[must_use]
+    pub fn seq(&self) -> Seq {
+        self.seq
+    }
+
+    /// The result's columns.
+    #[must_use]
+    pub fn columns(&self) -> &[Column] {
+        &self.shape.columns[..visible(&self.shape)]
+    }
+
+    /// The columns that tell rows apart; empty where nothing does.
+    #[must_use]
+    pub fn key(&self) -> &[String] {
+        &self.shape.key
+    }
+
+    /// Why it ended, after [`Subscription::next`] has returned `None`.
+    #[must_use]
+    pub fn error(&self) -> Option<&Error> {
+        self.ended.as_ref()
+    }
+
+    fn poll_update(&mut self, context: &mut Context<'_>) -> Poll<Option<Update>> {
+        if let Some(update) = self.first.take() {
+            return Poll::Ready(Some(update));
+        }
+        while self.ended.is_none() {
+            let event = ready!(self.source.poll_event(context));
+            if let Some(update) = self.take(event) {
+                return Poll::Ready(Some(update));
+            }
+        }
+        Poll::Ready(None)
+    }
+
+    /// Works an event in; the update, if the consumer is to hear of it.
+    fn take(&mut self, event: Event) -> Option<Update> {
+        let from = self.seq;
+        let (to, reset, changes) = match event {
+            Event::Seen(seq) => {
+                self.seq = self.seq.max(seq);
+                return None;
+            }
+            Event::Ended(error) => {
+                self.ended = Some(error);
+                return None;
+            }
+            Event::Snapshot { seq, shape, rows } => match self.take_snapshot(shape, rows) {
+                Ok((reset, changes)) => (seq, reset, changes),
+                Err(why) => return self.end(&why),
+            },
+            Event::Delta { to, changes } => {
+                if let Some(Err(why)) = self.rows.as_mut().map(|rows| rows.apply(&changes)) {
+                    return self.end(&why);
+                }
+                (to, false, changes)
+            }
+        };
+        self.seq = to;
+        if changes.is_empty() && !reset {
+            return None;
+        }
+        Some(Update { from, seq: to, reset, shape: Arc::clone(&self.shape), changes })
+    }
+
+    fn take_snapshot(
+        &mut self,
+        shape: Arc<Shape>,
+        rows: Vec<Row>,
+    ) -> Result<(bool, Changes), crate::rows::Mismatch> {
+        let same_shape = self.shape == shape;
+        self.shape = shape;
+        if self.only_changes {
+            return Ok((true, Changes { inserts: rows, ..Changes::default() }));
+        }
+        let rows = Rows::new(&self.shape, rows)?;
+        match &mut self.rows {
+            Some(old) if same_shape => Ok((false, old.become_snapshot(rows))),
+            held => {
+                let inserts = rows.as_slice().to_vec();
+                *held = Some(rows);
+                Ok((true, Changes { inserts, ..Changes::default() }))
+            }
+        }
+    }
+
+    fn end(&mut self, why: &crate::rows::Mismatch) -> Option<Update> {
+        tracing::error!(%why, "a subscription was told what does not fit");
+        self.ended = Some(Error::Protocol { why: why.to_string() });
+        None
+    }
+}
+
+impl Stream for Subscription {
+    type Item = Update;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Update>> {
+        self.poll_update(context)
+    }
+}
+
+impl fmt::Debug for Subscription {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subscription")
+            .field("seq", &self.seq)
+            .field("rows", &self.rows().len())
+            .field("ended", &self.ended)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What changed in a subscription's result. The result before, without the deletes, with the inserts,
+/// and with the updates in the place of the rows of the same key, is the result after.
+#[derive(Clone, Debug)]
+pub struct Update {
+    /// The result was this up to here …
+    pub from: Seq,
+    /// … and is that as of here.
+    pub seq: Seq,
+    /// The inserts are the whole result, and what was told before is void. So is the first update of
+    /// a subscription; a later one only where the subscription is [`from`](Subscribe::from) a seq
+    /// whose history is gone. (Otherwise the difference is found here.)
+    pub reset: bool,
+    shape: Arc<Shape>,
+    changes: Changes,
+}
+
+impl Update {
+    /// Rows that came, as values of a type.
+    ///
+    /// # Errors
+    /// [`Error::Decode`] where a row is not of the type.
+    pub fn inserts<T: DeserializeOwned>(&self) -> Result<Vec<T>, Error> {
+        decode::rows(&visible_names(&self.shape), &self.changes.inserts)
+    }
+
+    /// New forms of rows that stayed, as values of a type.
+    ///
+    /// # Errors
+    /// [`Error::Decode`] where a row is not of the type.
+    pub fn updates<T: DeserializeOwned>(&self) -> Result<Vec<T>, Error> {
+        decode::rows(&visible_names(&self.shape), &self.changes.updates)
+    }
+
+    /// Keys of the rows that left, as values of a type: `deletes::<String>()` where the key is one
+    /// text column. Where the result has no key, whole rows.
+    ///
+    /// # Errors
+    /// [`Error::Decode`] where a key is not of the type.
+    pub fn deletes<T: DeserializeOwned>(&self) -> Result<Vec<T>, Error> {
+        let key: Vec<&str> = match self.shape.key.as_slice() {
+            [] if self.deletes_are_rows() => visible_names(&self.shape),
+            // The names of the key columns were not told.
+            [] => vec![""; self.changes.deletes.first().map_or(0, |key| key.len())],
+            key => key.iter().map(String::as_str).collect(),
+        };
+        decode::rows(&key, &self.changes.deletes)
+    }
+
+    /// Rows that came, cell by cell.
+    pub fn insert_rows(&self) -> impl ExactSizeIterator<Item = &[Value]> {
+        let width = visible(&self.shape);
+        self.changes.inserts.iter().map(move |row| row.get(..width).unwrap_or(row))
+    }
+
+    /// New forms of rows that stayed, cell by cell.
+    pub fn update_rows(&self) -> impl ExactSizeIterator<Item = &[Value]> {
+        let width = visible(&self.shape);
+        self.changes.updates.iter().map(move |row| row.get(..width).unwrap_or(row))
+    }
+
+    /// Keys of the rows that left, cell by cell; where the result has no key, whole rows.
+    pub fn delete_keys(&self) -> impl ExactSizeIterator<Item = &[Value]> {
+        self.changes.deletes.iter().map(|key| &**key)
+    }
+
+    fn deletes_are_rows(&self) -> bool {
+        self.changes.deletes.iter().all(|key| key.len() == self.shape.columns.len())
+    }
+}
+
+/// How many columns are for the consumer; the rest only carry the order.
+fn visible(shape: &Shape) -> usize {
+    shape.columns.iter().position(|column| column.hidden).unwrap_or(shape.columns.len())
+}
+
+fn visible_names(shape: &Shape) -> Vec<&str> {
+    shape.columns[..visible(shape)].iter().map(|column| column.name.as_str()).collect()
+}
