@@ -1,7 +1,11 @@
 //! What one commit changed in one query's result.
 
-use abide_schema::Row;
+use std::collections::HashMap;
+
 use abide_schema::value::write_row_json;
+use abide_schema::{Row, Value};
+
+use crate::exact::{self, Exact};
 
 /// The change of one result. The result before, without the deletes, with the inserts and with the
 /// updates in the place of the rows of the same key, is the result after.
@@ -13,30 +17,199 @@ pub struct Delta {
     pub inserts: Vec<Row>,
     /// New forms of rows that stayed.
     pub updates: Vec<Row>,
+    /// All that changed, of a query with LIMIT: positions instead of keys.
+    pub window: Window,
+}
+
+/// The change of a window of rows. Deletes come first, from the last position to the first, then
+/// inserts from the first to the last, then updates.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Window {
+    /// Positions of the rows that left.
+    pub deletes: Vec<usize>,
+    /// Rows that came, each where it stands once those before it are in place.
+    pub inserts: Vec<Placed>,
+    /// New forms of rows that stayed.
+    pub updates: Vec<Placed>,
+}
+
+/// A row at a position.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Placed {
+    /// The position.
+    pub at: usize,
+    /// The row.
+    pub row: Row,
 }
 
 impl Delta {
     /// Whether nothing changed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.deletes.is_empty() && self.inserts.is_empty() && self.updates.is_empty()
+        self.deletes.is_empty()
+            && self.inserts.is_empty()
+            && self.updates.is_empty()
+            && self.window == Window::default()
     }
 
     /// Appends `"deletes":[…],"inserts":[…],"updates":[…]`, without braces: the caller adds the
     /// subscription's id, and shares these bytes among all who get them.
     pub fn write_json(&self, out: &mut Vec<u8>) {
-        let lists =
-            [("deletes", &self.deletes), ("inserts", &self.inserts), ("updates", &self.updates)];
-        for (at, (name, rows)) in lists.into_iter().enumerate() {
-            let comma = if at > 0 { "," } else { "" };
-            out.extend_from_slice(format!("{comma}\"{name}\":[").as_bytes());
-            for (at, row) in rows.iter().enumerate() {
-                if at > 0 {
-                    out.push(b',');
-                }
-                write_row_json(row, out);
-            }
-            out.push(b']');
+        let window = &self.window;
+        out.extend_from_slice(b"\"deletes\":[");
+        write_list(out, &self.deletes, |out, row| write_row_json(row, out));
+        write_list(out, &window.deletes, |out, at| {
+            out.extend_from_slice(format!("{{\"at\":{at}}}").as_bytes());
+        });
+        for (name, rows, placed) in [
+            ("inserts", &self.inserts, &window.inserts),
+            ("updates", &self.updates, &window.updates),
+        ] {
+            out.extend_from_slice(format!("],\"{name}\":[").as_bytes());
+            write_list(out, rows, |out, row| write_row_json(row, out));
+            write_list(out, placed, |out, placed| {
+                out.extend_from_slice(format!("{{\"at\":{},\"row\":", placed.at).as_bytes());
+                write_row_json(&placed.row, out);
+                out.push(b'}');
+            });
         }
+        out.push(b']');
+    }
+
+    /// From a Z-set: rows with their weights. `key` are the positions that tell rows apart.
+    pub(crate) fn of_weights(key: &[usize], weights: Weights) -> Delta {
+        let mut delta = Delta::default();
+        let mut gone: HashMap<Exact, Row> = HashMap::new();
+        for (row, weight) in weights.rows() {
+            if weight >= 0 {
+                continue;
+            }
+            if key.is_empty() {
+                delta.deletes.extend((0..-weight).map(|_| row.clone()));
+            } else {
+                gone.insert(Exact(key_of(key, &row)), row);
+            }
+        }
+        for (row, weight) in weights.rows() {
+            if weight <= 0 {
+                continue;
+            }
+            if key.is_empty() {
+                delta.inserts.extend((0..weight).map(|_| row.clone()));
+            } else if gone.remove(&Exact(key_of(key, &row))).is_some() {
+                delta.updates.push(row);
+            } else {
+                delta.inserts.push(row);
+            }
+        }
+        if !key.is_empty() {
+            let left = weights
+                .rows()
+                .filter(|(row, weight)| *weight < 0 && gone.contains_key(&Exact(key_of(key, row))));
+            delta.deletes = left.map(|(row, _)| key_of(key, &row)).collect();
+        }
+        delta
+    }
+
+    /// From what a window showed and what it shows now.
+    pub(crate) fn of_windows(key: &[usize], old: &[Row], new: &[Row]) -> Delta {
+        let stays = common(key, old, new);
+        let mut window = Window::default();
+        let mut old_stays = vec![false; old.len()];
+        let mut new_stays = vec![None; new.len()];
+        for (from, to) in stays {
+            old_stays[from] = true;
+            new_stays[to] = Some(from);
+        }
+        window.deletes = (0..old.len()).rev().filter(|at| !old_stays[*at]).collect();
+        for (at, row) in new.iter().enumerate() {
+            let placed = Placed { at, row: row.clone() };
+            match new_stays[at] {
+                None => window.inserts.push(placed),
+                Some(from) if !exact::same(&old[from], row) => window.updates.push(placed),
+                Some(_) => {}
+            }
+        }
+        Delta { window, ..Delta::default() }
+    }
+}
+
+/// A Z-set in the order in which its rows were first met.
+#[derive(Debug, Default)]
+pub(crate) struct Weights {
+    at: HashMap<Exact, usize>,
+    rows: Vec<(Row, i64)>,
+}
+
+impl Weights {
+    /// Adds a row with a weight.
+    pub(crate) fn add(&mut self, row: Row, weight: i64) {
+        let next = self.rows.len();
+        let at = *self.at.entry(Exact(row.clone())).or_insert(next);
+        if at == next {
+            self.rows.push((row, weight));
+        } else {
+            self.rows[at].1 += weight;
+        }
+    }
+
+    /// The rows with their weights.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = (Row, i64)> {
+        self.rows.iter().map(|(row, weight)| (row.clone(), *weight))
+    }
+}
+
+/// The cells that tell a row apart; the whole row where there is no key.
+pub(crate) fn key_of(key: &[usize], row: &Row) -> Row {
+    if key.is_empty() { row.clone() } else { key.iter().map(|at| row[*at].clone()).collect() }
+}
+
+/// The longest run of rows that are in both lists in the same order, as positions in either: what
+/// need not move (longest increasing subsequence, by patience sorting).
+fn common(key: &[usize], old: &[Row], new: &[Row]) -> Vec<(usize, usize)> {
+    let mut places: HashMap<Exact, Vec<usize>> = HashMap::new();
+    for (at, row) in old.iter().enumerate().rev() {
+        places.entry(Exact(key_of(key, row))).or_default().push(at);
+    }
+    let mut pairs = Vec::new();
+    for (to, row) in new.iter().enumerate() {
+        if let Some(from) = places.get_mut(&Exact(key_of(key, row))).and_then(Vec::pop) {
+            pairs.push((from, to));
+        }
+    }
+    let mut piles: Vec<usize> = Vec::new();
+    let mut before = vec![None; pairs.len()];
+    for at in 0..pairs.len() {
+        let pile = piles.partition_point(|top| pairs[*top].0 < pairs[at].0);
+        before[at] = pile.checked_sub(1).map(|under| piles[under]);
+        if pile == piles.len() {
+            piles.push(at);
+        } else {
+            piles[pile] = at;
+        }
+    }
+    let mut run = Vec::new();
+    let mut next = piles.last().copied();
+    while let Some(at) = next {
+        run.push(pairs[at]);
+        next = before[at];
+    }
+    run
+}
+
+fn write_list<T>(out: &mut Vec<u8>, items: &[T], write: impl Fn(&mut Vec<u8>, &T)) {
+    for item in items {
+        if out.last() != Some(&b'[') {
+            out.push(b',');
+        }
+        write(out, item);
+    }
+}
+
+/// An integer cell of ours.
+pub(crate) fn integer(value: &Value) -> i64 {
+    match value {
+        Value::Integer(n) => *n,
+        _ => unreachable!("numbers and weights of images are integers"),
     }
 }

@@ -1,6 +1,8 @@
 //! Resolved SQL: text in which columns, tables and parameters are references, so that one query can be
 //! rendered over the tables as they are, as they were, or over a commit's changes.
 
+use std::collections::HashMap;
+
 use crate::catalog::{Catalog, WEIGHT, delta_name};
 
 /// A table as one FROM clause names it.
@@ -62,6 +64,8 @@ pub(crate) enum Piece {
     Param(usize),
     /// A source in a FROM clause.
     Source(usize),
+    /// The n-th value that the rule itself gives.
+    Given(usize),
 }
 
 /// What a fragment is beneath its parentheses, where that matters to routing and shape.
@@ -84,6 +88,8 @@ pub(crate) struct Fragment {
     pub(crate) collation: Option<Collation>,
     /// Whether there is a COLLATE further inside, which SQLite may let out.
     pub(crate) collates_within: bool,
+    /// Whether there is an aggregate in it.
+    pub(crate) aggregates: bool,
 }
 
 impl PartialEq for Fragment {
@@ -96,7 +102,13 @@ impl Fragment {
     /// Nothing yet.
     pub(crate) fn new() -> Fragment {
         let plain = Plain::Other;
-        Fragment { pieces: Vec::new(), plain, collation: None, collates_within: false }
+        Fragment {
+            pieces: Vec::new(),
+            plain,
+            collation: None,
+            collates_within: false,
+            aggregates: false,
+        }
     }
 
     /// A text.
@@ -122,20 +134,40 @@ impl Fragment {
         fragment
     }
 
-    /// Appends a text, a space before it.
+    /// Appends a text, a space before it where one is wanted. No text is nothing.
     pub(crate) fn push_text(&mut self, text: &str) {
+        if text.is_empty() {
+            return;
+        }
         if let Some(Piece::Text(last)) = self.pieces.last_mut() {
-            last.push(' ');
-            last.push_str(text);
+            append(last, text);
         } else {
             self.pieces.push(Piece::Text(text.to_owned()));
         }
         self.grows();
     }
 
-    /// Appends a source.
-    pub(crate) fn push_source(&mut self, source: usize) {
-        self.pieces.push(Piece::Source(source));
+    /// A table of a FROM clause.
+    pub(crate) fn source(source: usize) -> Fragment {
+        let mut fragment = Fragment::new();
+        fragment.pieces.push(Piece::Source(source));
+        fragment
+    }
+
+    /// A column of a subquery in FROM.
+    pub(crate) fn derived(alias: &str, column: &str, value: &Fragment) -> Fragment {
+        let mut fragment = Fragment::text(&format!("{}.{}", quoted(alias), quoted(column)));
+        fragment.collates_within = value.collates_within || value.collation.is_some();
+        fragment
+    }
+
+    /// `this IS ?`, of a value that the rule gives.
+    pub(crate) fn is_given(&self, at: usize) -> Fragment {
+        let mut fragment = Fragment::text("(");
+        fragment.push(self);
+        fragment.push_text(") IS");
+        fragment.pieces.push(Piece::Given(at));
+        fragment
     }
 
     /// Appends another fragment.
@@ -148,6 +180,7 @@ impl Fragment {
         }
         self.grows();
         self.collates_within |= other.collates_within || other.collation.is_some();
+        self.aggregates |= other.aggregates;
     }
 
     /// What it was is now only a part of it.
@@ -182,17 +215,22 @@ impl Fragment {
         }
     }
 
-    /// The sources that it names.
-    pub(crate) fn sources(&self) -> impl Iterator<Item = usize> {
+    /// The columns that it names.
+    pub(crate) fn columns(&self) -> impl Iterator<Item = (usize, usize)> {
         self.pieces.iter().filter_map(|piece| match piece {
-            Piece::Column(source, _) | Piece::Source(source) => Some(*source),
-            Piece::Text(_) | Piece::Param(_) => None,
+            Piece::Column(source, column) => Some((*source, *column)),
+            _ => None,
         })
+    }
+
+    /// Whether there is a subquery in it.
+    pub(crate) fn has_subquery(&self) -> bool {
+        self.pieces.iter().any(|piece| matches!(piece, Piece::Source(_)))
     }
 }
 
 /// What a parameter of a rendered statement is bound to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Arg {
     /// The binding's value in this slot.
     Slot(usize),
@@ -215,26 +253,26 @@ pub(crate) struct Renderer<'a> {
     pub(crate) forms: Vec<Form>,
     out: String,
     args: Vec<Arg>,
+    known: HashMap<Arg, usize>,
 }
 
 impl<'a> Renderer<'a> {
     /// A renderer over the tables as they are after the commit.
     pub(crate) fn new(catalog: &'a Catalog, sources: &'a [Source]) -> Renderer<'a> {
         let forms = vec![Form::After; sources.len()];
-        Renderer { catalog, sources, forms, out: String::new(), args: Vec::new() }
+        Renderer {
+            catalog,
+            sources,
+            forms,
+            out: String::new(),
+            args: Vec::new(),
+            known: HashMap::new(),
+        }
     }
 
     /// Appends text.
     pub(crate) fn text(&mut self, text: &str) {
-        if !self.out.is_empty() && !self.out.ends_with(' ') {
-            self.out.push(' ');
-        }
-        self.out.push_str(text);
-    }
-
-    /// Appends a parameter that the rule gives.
-    pub(crate) fn given(&mut self, at: usize) {
-        self.arg(Arg::Given(at));
+        append(&mut self.out, text);
     }
 
     /// Appends a fragment.
@@ -245,21 +283,8 @@ impl<'a> Renderer<'a> {
                 Piece::Column(source, column) => self.column(*source, *column),
                 Piece::Param(slot) => self.arg(Arg::Slot(*slot)),
                 Piece::Source(source) => self.source(*source),
+                Piece::Given(at) => self.arg(Arg::Given(*at)),
             }
-        }
-    }
-
-    /// Appends fragments with text between them.
-    pub(crate) fn joined<'f>(
-        &mut self,
-        between: &str,
-        fragments: impl IntoIterator<Item = &'f Fragment>,
-    ) {
-        for (at, fragment) in fragments.into_iter().enumerate() {
-            if at > 0 {
-                self.text(between);
-            }
-            self.fragment(fragment);
         }
     }
 
@@ -269,9 +294,10 @@ impl<'a> Renderer<'a> {
     }
 
     fn arg(&mut self, arg: Arg) {
-        let at = self.args.iter().position(|known| *known == arg).unwrap_or_else(|| {
-            self.args.push(arg);
-            self.args.len() - 1
+        let args = &mut self.args;
+        let at = *self.known.entry(arg).or_insert_with(|| {
+            args.push(arg);
+            args.len() - 1
         });
         self.text(&format!("?{}", at + 1));
     }
@@ -306,6 +332,15 @@ impl<'a> Renderer<'a> {
             }
         }
     }
+}
+
+/// Appends a token or more, with a space between where one is wanted.
+fn append(out: &mut String, text: &str) {
+    let tight = out.is_empty() || out.ends_with('(') || text.starts_with([',', ')']);
+    if !tight && !text.is_empty() {
+        out.push(' ');
+    }
+    out.push_str(text);
 }
 
 /// An identifier in double quotes.

@@ -11,26 +11,28 @@
 //! *Invariant:* no SQL semantics are written a second time here. What the router knows of affinity and
 //! collation only widens its net; SQLite decides.
 
-#![expect(dead_code, reason = "fragments can do more than one table needs; joins follow")]
-
 mod catalog;
 mod changes;
+mod core;
 mod delta;
 mod exact;
 mod fragment;
+mod from;
 mod functions;
 mod lex;
 mod lower;
+mod order;
 mod planner;
 mod route;
 mod router;
+mod rule;
 mod select;
 mod sql;
 mod template;
 
 pub use catalog::Catalog;
 pub use changes::{Changes, RowChange};
-pub use delta::Delta;
+pub use delta::{Delta, Placed, Window};
 pub use planner::Planner;
 pub use router::{BindingId, Router, Work};
 pub use sql::{LiveError, Sql, SqlError};

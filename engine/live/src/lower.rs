@@ -1,21 +1,22 @@
 //! From the parser's tree to fragments: names resolved, parameters numbered, literals lifted, and what
 //! is not deterministic refused.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use abide_schema::{Code, Refusal, Value};
-use sqlite3_parser::ast::{
-    Expr, FunctionTail, LikeOperator, Literal, Operator, Select, UnaryOperator,
-};
+use sqlite3_parser::ast::{Expr, FunctionTail, LikeOperator, Literal, Operator, UnaryOperator};
 
 use crate::catalog::Catalog;
+use crate::core::Frame;
 use crate::fragment::{Collation, Fragment, Plain, Source};
+use crate::from::Named;
 use crate::functions;
 use crate::lex;
 use crate::route::{Equality, Route};
 
 mod call;
 mod literal;
+mod subquery;
 
 pub(crate) use literal::unquote;
 
@@ -37,6 +38,20 @@ pub(crate) struct Entry {
     pub(crate) columns: Vec<(String, Fragment)>,
     /// What `rowid` is.
     pub(crate) rowid: Option<Fragment>,
+    /// Columns that USING made one with those of an earlier table.
+    pub(crate) merged: Vec<String>,
+}
+
+impl Entry {
+    /// The column of a name.
+    pub(crate) fn find(&self, name: &str) -> Option<&(String, Fragment)> {
+        self.columns.iter().find(|(column, _)| column.eq_ignore_ascii_case(name))
+    }
+
+    /// Whether the bare name means an earlier table's column.
+    pub(crate) fn is_merged(&self, name: &str) -> bool {
+        self.merged.iter().any(|merged| merged.eq_ignore_ascii_case(name))
+    }
 }
 
 /// The names that an expression may use.
@@ -49,11 +64,26 @@ pub(crate) struct Scope<'s> {
     pub(crate) outer: Option<&'s Scope<'s>>,
 }
 
+/// Two columns, each of a source.
+pub(crate) type EqualColumns = ((usize, usize), (usize, usize));
+
 /// A condition that must hold, and what it demands.
 #[derive(Clone, Debug)]
 pub(crate) struct Conjunct {
     pub(crate) condition: Fragment,
     pub(crate) route: Route,
+    /// The two columns that it says are equal, byte by byte.
+    pub(crate) equal: Option<EqualColumns>,
+}
+
+impl Conjunct {
+    /// `left = right`, of two columns.
+    pub(crate) fn equal_columns(left: &Fragment, right: &Fragment) -> Conjunct {
+        let mut condition = left.clone();
+        condition.push_text("=");
+        condition.push(right);
+        Conjunct { condition, route: Route::Any, equal: columns_of(left, right) }
+    }
 }
 
 /// Lowers one statement.
@@ -66,12 +96,18 @@ pub(crate) struct Lower<'c> {
     /// The slot of each of the caller's parameters, by SQLite's number for it.
     numbered: BTreeMap<u32, usize>,
     named: BTreeMap<String, u32>,
+    /// What a row of each source must meet to matter.
+    pub(crate) routes: Vec<Route>,
+    /// The names that sources go by.
+    pub(crate) aliases_taken: HashSet<String>,
+    /// The CTEs in sight.
+    pub(crate) named_queries: Vec<Named>,
+    /// What the SELECT around this expression allows and notes.
+    pub(crate) frame: Frame,
     /// Whether literals that are compared become parameters here.
-    lifting: bool,
-    /// Whether an aggregate may stand here.
-    pub(crate) aggregates_allowed: bool,
-    /// Whether an aggregate was met.
-    pub(crate) aggregate_met: bool,
+    pub(crate) lifting: bool,
+    /// Whether `?` may stand here: not in a text that is read more than once.
+    pub(crate) by_position: bool,
     depth: usize,
 }
 
@@ -86,9 +122,12 @@ impl<'c> Lower<'c> {
             slots: Vec::new(),
             numbered: BTreeMap::new(),
             named: BTreeMap::new(),
+            routes: Vec::new(),
+            aliases_taken: HashSet::new(),
+            named_queries: Vec::new(),
+            frame: Frame::default(),
             lifting: false,
-            aggregates_allowed: false,
-            aggregate_met: false,
+            by_position: true,
             depth: 0,
         }
     }
@@ -99,12 +138,31 @@ impl<'c> Lower<'c> {
         let conjuncts = spine(expr, Operator::And)
             .into_iter()
             .map(|expr| {
+                let equal = self.equal_columns(expr, scope)?;
                 let (condition, route) = self.condition(expr, scope)?;
-                Ok(Conjunct { condition, route })
+                Ok(Conjunct { condition, route, equal })
             })
             .collect();
         self.lifting = lifting;
         conjuncts
+    }
+
+    /// The two columns that a conjunct says are equal.
+    fn equal_columns(&mut self, expr: &Expr, scope: &Scope) -> Lowered<Option<EqualColumns>> {
+        let mut bare = expr;
+        while let Expr::Parenthesized(items) = bare
+            && let [only] = &items[..]
+        {
+            bare = only;
+        }
+        let is_name =
+            |expr: &Expr| matches!(expr, Expr::Id(_) | Expr::Name(_) | Expr::Qualified(..));
+        match bare {
+            Expr::Binary(left, Operator::Equals, right) if is_name(left) && is_name(right) => {
+                Ok(columns_of(&self.expr(left, scope)?, &self.expr(right, scope)?))
+            }
+            _ => Ok(None),
+        }
     }
 
     fn condition(&mut self, expr: &Expr, scope: &Scope) -> Lowered<(Fragment, Route)> {
@@ -167,7 +225,41 @@ impl<'c> Lower<'c> {
 
     /// Any expression.
     pub(crate) fn expr(&mut self, expr: &Expr, scope: &Scope) -> Lowered {
-        self.deeper(|lower| lower.expr_at(expr, scope))
+        let (bare, derived) = (self.frame.bare.len(), self.frame.bare_derived);
+        let lowered = self.deeper(|lower| lower.expr_at(expr, scope))?;
+        if self.frame.within || !self.frame.by.contains(&lowered) {
+            return Ok(lowered);
+        }
+        // A group expression, whole: what it consists of no longer stands by itself.
+        let plain = matches!(lowered.plain, Plain::Column(..)) && lowered.collation.is_none();
+        if !plain && !self.frame.allowed {
+            return Ok(lowered);
+        }
+        self.frame.bare.truncate(bare);
+        self.frame.bare_derived = derived;
+        Ok(self.representative(&lowered))
+    }
+
+    /// The value of a group expression. Where values that are equal may yet differ (1 and 1.0, 'a' and
+    /// 'A' by NOCASE), the one that does not depend on the order of the rows.
+    pub(crate) fn representative(&self, by: &Fragment) -> Fragment {
+        if matches!(by.plain, Plain::Column(..)) && by.collation.is_none() {
+            return by.clone();
+        }
+        let mut out = Fragment::new();
+        for text in [
+            "CASE WHEN min(typeof(",
+            ")) = max(typeof(",
+            ")) THEN min((",
+            ") COLLATE BINARY) ELSE CAST(min(",
+        ] {
+            out.push_text(text);
+            out.push(by);
+        }
+        out.push_text(") AS INTEGER) END");
+        out.aggregates = true;
+        out.collation = by.collation;
+        out
     }
 
     fn expr_at(&mut self, expr: &Expr, scope: &Scope) -> Lowered {
@@ -230,18 +322,14 @@ impl<'c> Lower<'c> {
                 };
                 self.call(&call, scope)
             }
-            Expr::Exists(select) => self.subquery("EXISTS", select, scope),
-            Expr::Subquery(select) => self.subquery("", select, scope),
-            Expr::InSelect { rhs, .. } => self.subquery("IN", rhs, scope),
+            Expr::Exists(select) => self.exists(select, scope),
+            Expr::Subquery(select) => self.scalar(select, scope),
+            Expr::InSelect { lhs, not, rhs } => self.in_select(lhs, *not, rhs, scope),
             Expr::InTable { .. } => Err(unsupported("IN with a table")),
             Expr::Raise(..) => {
                 Err(Refusal::new(Code::BadSql, "RAISE() may only be used within a trigger-program"))
             }
         }
-    }
-
-    fn subquery(&mut self, _kind: &str, _select: &Select, _scope: &Scope) -> Lowered {
-        Err(unsupported("a subquery"))
     }
 
     /// An operand of a comparison: a literal becomes a parameter where that is wanted.
@@ -274,6 +362,12 @@ impl<'c> Lower<'c> {
     fn variable(&mut self, name: &str) -> Lowered {
         let next = self.numbered.last_key_value().map_or(1, |(last, _)| last + 1);
         let (number, key) = if name.is_empty() {
+            if !self.by_position {
+                return Err(unsupported(
+                    "? in what is read more than once (WITH, or a column that is grouped by)",
+                )
+                .hint("write ?1 or :name"));
+            }
             (next, next.to_string())
         } else if name.bytes().all(|b| b.is_ascii_digit()) {
             let number = name.parse().ok().filter(|number: &u32| (1..=32_766).contains(number));
@@ -300,7 +394,16 @@ impl<'c> Lower<'c> {
         let mut level = Some(scope);
         while let Some(scope) = level {
             if let Some(found) = in_scope(None, &name, scope)? {
+                self.note(&found);
                 return Ok(found);
+            }
+            let alias = scope.aliases.iter().find(|(alias, _)| alias.eq_ignore_ascii_case(&name));
+            if let Some((_, value)) = alias {
+                if value.aggregates && !self.frame.allowed {
+                    let detail = format!("misuse of aliased aggregate {name}");
+                    return Err(Refusal::new(Code::BadSql, detail));
+                }
+                return Ok(value.parenthesized());
             }
             level = scope.outer;
         }
@@ -316,11 +419,18 @@ impl<'c> Lower<'c> {
         })
     }
 
+    fn note(&mut self, found: &Fragment) {
+        if !self.frame.within {
+            self.frame.note(found);
+        }
+    }
+
     fn qualified(&mut self, table: &str, column: &str, scope: &Scope) -> Lowered {
         let column = unquote(column);
         let mut level = Some(scope);
         while let Some(scope) = level {
             if let Some(found) = in_scope(Some(table), &column, scope)? {
+                self.note(&found);
                 return Ok(found);
             }
             level = scope.outer;
@@ -464,7 +574,7 @@ impl<'c> Lower<'c> {
         Ok(out)
     }
 
-    fn deeper<T>(&mut self, work: impl FnOnce(&mut Self) -> Lowered<T>) -> Lowered<T> {
+    pub(crate) fn deeper<T>(&mut self, work: impl FnOnce(&mut Self) -> Lowered<T>) -> Lowered<T> {
         if self.depth >= lex::NESTING {
             return Err(lex::too_deep());
         }
@@ -497,6 +607,7 @@ fn in_scope(table: Option<&str>, column: &str, scope: &Scope) -> Lowered<Option<
             .filter(|entry| table.is_none_or(|table| entry.name.eq_ignore_ascii_case(table)))
     };
     let mut found = entries()
+        .filter(|entry| table.is_some() || !entry.is_merged(column))
         .flat_map(|entry| &entry.columns)
         .filter(|(name, _)| name.eq_ignore_ascii_case(column));
     if let Some((_, fragment)) = found.next() {
@@ -515,8 +626,18 @@ fn in_scope(table: Option<&str>, column: &str, scope: &Scope) -> Lowered<Option<
     {
         return Ok(Some(rowid.clone()));
     }
-    let alias = scope.aliases.iter().find(|(name, _)| name.eq_ignore_ascii_case(column));
-    Ok(alias.filter(|_| table.is_none()).map(|(_, fragment)| fragment.parenthesized()))
+    Ok(None)
+}
+
+/// The two columns of an equality that compares bytes.
+fn columns_of(left: &Fragment, right: &Fragment) -> Option<EqualColumns> {
+    let binary = |fragment: &Fragment| fragment.collation.is_none_or(|c| c == Collation::Binary);
+    match (left.plain, right.plain) {
+        (Plain::Column(a, b), Plain::Column(c, d)) if binary(left) && binary(right) => {
+            Some(((a, b), (c, d)))
+        }
+        _ => None,
+    }
 }
 
 /// `column = parameter`, either way round.

@@ -209,7 +209,7 @@ impl Router {
         let template = binding.template();
         let mut places = BTreeSet::new();
         for (at, source) in template.query.sources.iter().enumerate() {
-            let alternatives = template.route.of_source(at);
+            let alternatives = template.query.routes[at].of_source(at);
             let keyed = alternatives
                 .and_then(|alternatives| self.keys(source.table, &alternatives, binding.params()));
             match keyed {

@@ -1,46 +1,29 @@
-//! A whole query, resolved: what it reads, what must hold, what it shows and in which order.
+//! A whole query, resolved: its cores, what it shows and in which order, and what that looks like.
 
 use abide_schema::wire::{Column, OrderTerm, Shape};
 use abide_schema::{Code, Refusal};
-use sqlite3_parser::ast::{
-    As, Distinctness, Expr, FromClause, NullsOrder, OneSelect, ResultColumn, Select, SelectTable,
-    SortOrder, SortedColumn,
-};
+use sqlite3_parser::ast::{CompoundOperator, Select};
 
-use crate::fragment::{Collation, Fragment, Plain, Source};
-use crate::lower::{Conjunct, Entry, Lower, Scope, Slot, require_main, unquote, unsupported};
-
-/// A column of the result.
-#[derive(Clone, Debug)]
-pub(crate) struct Output {
-    pub(crate) value: Fragment,
-    pub(crate) name: String,
-    /// Set on columns that only carry the order.
-    pub(crate) hidden: bool,
-}
-
-/// A term of the order, as a position among the outputs.
-#[derive(Clone, Debug)]
-pub(crate) struct Order {
-    pub(crate) output: usize,
-    pub(crate) desc: bool,
-    pub(crate) nulls_last: bool,
-    pub(crate) collation: Collation,
-}
+use crate::catalog::Catalog;
+use crate::core::{Core, Output};
+use crate::fragment::{Fragment, Plain, Source, quoted};
+use crate::lower::{Lower, Scope, Slot, unsupported};
+use crate::order::Order;
+use crate::route::Route;
 
 /// A resolved query.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Query {
     /// The sources of the whole statement.
     pub(crate) sources: Vec<Source>,
-    /// Those of the outermost FROM.
-    pub(crate) from: Vec<usize>,
-    /// What must hold.
-    pub(crate) filter: Vec<Conjunct>,
-    /// What is shown, hidden columns last.
-    pub(crate) outputs: Vec<Output>,
+    /// What a row of each source must meet to matter.
+    pub(crate) routes: Vec<Route>,
+    /// Its SELECTs: more than one in a compound, each but the first with what connects it.
+    pub(crate) cores: Vec<(Option<CompoundOperator>, Core)>,
     /// In which order.
     pub(crate) order: Vec<Order>,
+    /// LIMIT and OFFSET.
+    pub(crate) limit: Option<(Fragment, Option<Fragment>)>,
     /// The outputs that tell rows apart; empty where none do.
     pub(crate) key: Vec<usize>,
     /// The parameters.
@@ -48,343 +31,186 @@ pub(crate) struct Query {
 }
 
 impl Query {
-    /// Resolves a SELECT. `written` is how its columns are written.
+    /// Resolves a whole statement. `written` is how its columns are written.
     pub(crate) fn resolve(
         mut lower: Lower,
         select: &Select,
         written: &[String],
     ) -> Result<Query, Refusal> {
-        if select.with.is_some() {
-            return Err(unsupported("a query with WITH"));
+        let mut query = lower.select(select, written, &Scope::default())?;
+        if lower.sources.is_empty() {
+            return Err(unsupported("a query that reads no table"));
         }
-        if select.body.compounds.is_some() {
-            return Err(unsupported("a compound query"));
-        }
-        if select.limit.is_some() {
-            return Err(unsupported("a query with LIMIT"));
-        }
-        let OneSelect::Select {
-            distinctness,
-            columns,
-            from,
-            where_clause,
-            group_by,
-            having,
-            window_clause,
-        } = &select.body.select
-        else {
-            return Err(unsupported("a query of VALUES"));
-        };
-        if *distinctness == Some(Distinctness::Distinct) {
-            return Err(unsupported("a query with DISTINCT"));
-        }
-        if group_by.is_some() || having.is_some() {
-            return Err(unsupported("a query with GROUP BY"));
-        }
-        if window_clause.is_some() {
-            return Err(unsupported("a query with WINDOW"));
-        }
-        let mut query = Query::default();
-        let mut scope = Scope::default();
-        query.read_from(&mut lower, from.as_ref(), &mut scope)?;
-        query.read_columns(&mut lower, columns, written, &mut scope)?;
-        if let Some(condition) = where_clause {
-            query.filter = lower.conjuncts(condition, &scope)?;
-        }
-        query.read_order(&mut lower, select.order_by.unwrap_or(&[]), &scope)?;
+        query.find_key(&lower);
         query.sources = lower.sources;
+        query.routes = lower.routes;
         query.slots = lower.slots;
-        query.find_key(lower.catalog);
         Ok(query)
     }
 
-    fn read_from(
-        &mut self,
-        lower: &mut Lower,
-        from: Option<&FromClause>,
-        scope: &mut Scope,
-    ) -> Result<(), Refusal> {
-        let Some(table) = from.and_then(|from| from.select) else {
-            return Err(unsupported("a query that reads no table"));
-        };
-        if from.is_some_and(|from| from.joins.is_some()) {
-            return Err(unsupported("a join"));
-        }
-        let entry = self.read_table(lower, table)?;
-        scope.entries.push(entry);
-        Ok(())
+    /// What is shown, hidden columns last. A compound is named by its first SELECT.
+    pub(crate) fn outputs(&self) -> &[Output] {
+        &self.cores[0].1.outputs
     }
 
-    fn read_table(&mut self, lower: &mut Lower, table: &SelectTable) -> Result<Entry, Refusal> {
-        let (name, alias) = match table {
-            SelectTable::Table(name, alias, None) => (name, alias.as_ref()),
-            SelectTable::Table(..) => return Err(unsupported("a query with INDEXED BY")),
-            SelectTable::TableCall(..) => return Err(unsupported("a table-valued function")),
-            SelectTable::Select(..) | SelectTable::Sub(..) => {
-                return Err(unsupported("a subquery in FROM"));
-            }
-        };
-        if let Some(schema) = &name.db_name {
-            require_main(schema.0)?;
-        }
-        let table_name = unquote(name.name.0);
-        let Some(table) = lower.catalog.find(&table_name) else {
-            return Err(Refusal::new(Code::BadSql, format!("no such table: {table_name}"))
-                .hint("GET /v1/schema lists the tables"));
-        };
-        let alias = alias.map(|(As::As(name) | As::Elided(name))| unquote(name.0));
-        let name = alias.unwrap_or(table_name);
-        let source = lower.add_source(table, &name);
-        self.from.push(source);
-        let columns = lower.catalog.table(table).columns.iter().enumerate();
-        Ok(Entry {
-            name,
-            columns: columns
-                .map(|(at, column)| (column.name.to_owned(), Fragment::column(source, at)))
-                .collect(),
-            rowid: lower.catalog.rowid_column(table).map(|at| Fragment::column(source, at)),
-        })
-    }
-
-    fn read_columns(
-        &mut self,
-        lower: &mut Lower,
-        columns: &[ResultColumn],
-        written: &[String],
-        scope: &mut Scope,
-    ) -> Result<(), Refusal> {
-        for (at, column) in columns.iter().enumerate() {
-            match column {
-                ResultColumn::Star => self.expand(scope, None)?,
-                ResultColumn::TableStar(table) => self.expand(scope, Some(&unquote(table.0)))?,
-                ResultColumn::Expr(expr, alias) => {
-                    let value = lower.expr(expr, scope)?;
-                    let alias =
-                        alias.as_ref().map(|(As::As(name) | As::Elided(name))| unquote(name.0));
-                    let name = match (&alias, value.plain) {
-                        (Some(alias), _) => alias.clone(),
-                        (None, Plain::Column(source, column)) if value.collation.is_none() => {
-                            let table = lower.catalog.table(lower.sources[source].table);
-                            table.columns[column].name.to_owned()
-                        }
-                        _ => {
-                            written.get(at).cloned().unwrap_or_else(|| format!("column{}", at + 1))
-                        }
-                    };
-                    if let Some(alias) = alias {
-                        scope.aliases.push((alias, value.clone()));
-                    }
-                    self.outputs.push(Output { value, name, hidden: false });
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn expand(&mut self, scope: &Scope, table: Option<&str>) -> Result<(), Refusal> {
-        let mut entries = scope
-            .entries
-            .iter()
-            .filter(|entry| table.is_none_or(|table| entry.name.eq_ignore_ascii_case(table)))
-            .peekable();
-        if entries.peek().is_none() {
-            let detail = format!("no such table: {}", table.unwrap_or("*"));
-            return Err(Refusal::new(Code::BadSql, detail));
-        }
-        for (name, value) in entries.flat_map(|entry| &entry.columns) {
-            self.outputs.push(Output { value: value.clone(), name: name.clone(), hidden: false });
-        }
-        Ok(())
-    }
-
-    /// Resolves ORDER BY as SQLite does: a number is a position, a name first an alias, and an
-    /// expression that is selected means that column. The rest becomes hidden columns.
-    fn read_order(
-        &mut self,
-        lower: &mut Lower,
-        terms: &[SortedColumn],
-        scope: &Scope,
-    ) -> Result<(), Refusal> {
-        let visible = self.outputs.len();
-        for (at, term) in terms.iter().enumerate() {
-            let (bare, stated) = without_collation(&term.expr)?;
-            let alias = match bare {
-                Expr::Id(id) => self.aliased(id.0, scope),
-                Expr::Name(name) => self.aliased(name.0, scope),
-                _ => None,
-            };
-            let output = if let Some(position) = bare.is_integer() {
-                let position = usize::try_from(position).ok().filter(|n| (1..=visible).contains(n));
-                position.map(|n| n - 1).ok_or_else(|| out_of_range(at, visible))?
-            } else if let Some(alias) = alias {
-                alias
-            } else {
-                let value = lower.expr(bare, scope)?;
-                self.output_of(value)
-            };
-            let value = &self.outputs[output].value;
-            let collation = stated.or(value.collation);
-            if collation.is_none() && value.collates_within {
-                return Err(unsupported("an order by an expression with COLLATE inside")
-                    .hint("write COLLATE at the end of the ORDER BY term"));
-            }
-            let desc = term.order == Some(SortOrder::Desc);
-            self.order.push(Order {
-                output,
-                desc,
-                nulls_last: term.nulls.as_ref().map_or(desc, |nulls| *nulls == NullsOrder::Last),
-                collation: collation.unwrap_or(Collation::Binary),
+    /// The query as text over symbolic sources. With `restricted`, further conditions hold.
+    pub(crate) fn body(&self, restricted: &[Fragment]) -> Fragment {
+        let mut out = Fragment::new();
+        for (operator, core) in &self.cores {
+            out.push_text(match operator {
+                None => "",
+                Some(CompoundOperator::Union) => "UNION",
+                Some(CompoundOperator::UnionAll) => "UNION ALL",
+                Some(CompoundOperator::Except) => "EXCEPT",
+                Some(CompoundOperator::Intersect) => "INTERSECT",
             });
+            core.write(restricted, &mut out);
         }
-        Ok(())
+        out
     }
 
-    fn aliased(&self, name: &str, scope: &Scope) -> Option<usize> {
-        let name = unquote(name);
-        let (_, value) =
-            scope.aliases.iter().find(|(alias, _)| alias.eq_ignore_ascii_case(&name))?;
-        self.outputs
-            .iter()
-            .position(|output| output.name.eq_ignore_ascii_case(&name) && output.value == *value)
-    }
-
-    fn output_of(&mut self, value: Fragment) -> usize {
-        let found = self.outputs.iter().position(|output| output.value == value);
-        found.unwrap_or_else(|| {
-            let name = format!("order{}", self.order.len() + 1);
-            self.outputs.push(Output { value, name, hidden: true });
-            self.outputs.len() - 1
-        })
-    }
-
-    /// The primary key, where all of it is shown as it is and under names of its own.
-    fn find_key(&mut self, catalog: &crate::catalog::Catalog) {
-        let mut key = Vec::new();
-        for source in &self.from {
-            let table = catalog.table(self.sources[*source].table);
-            for column in table.key {
-                let shown = self.outputs.iter().position(|output| {
-                    output.value.plain == Plain::Column(*source, *column) && !output.hidden
-                });
-                match shown {
-                    Some(at) if !table.columns[*column].nullable && self.is_first_of_name(at) => {
-                        key.push(at);
-                    }
-                    _ => return,
-                }
+    /// The whole text: the body in its total order, and the window of it that is shown.
+    pub(crate) fn text(&self) -> Fragment {
+        let mut out = self.body(&[]);
+        self.write_order(&mut out);
+        if let Some((limit, offset)) = &self.limit {
+            out.push_text("LIMIT");
+            out.push(limit);
+            if let Some(offset) = offset {
+                out.push_text("OFFSET");
+                out.push(offset);
             }
         }
-        self.key = key;
+        out
     }
 
-    fn is_first_of_name(&self, at: usize) -> bool {
-        let name = &self.outputs[at].name;
-        self.outputs.iter().position(|output| output.name == *name) == Some(at)
+    /// The primary keys of the sources, or the groups, where all of them are shown.
+    fn find_key(&mut self, lower: &Lower) {
+        if let [(_, core)] = self.cores.as_slice() {
+            self.key = core.key(lower).unwrap_or_default();
+        }
     }
 
     /// The shape that clients see.
-    pub(crate) fn shape(&self, catalog: &crate::catalog::Catalog) -> Shape {
+    pub(crate) fn shape(&self, catalog: &Catalog) -> Shape {
+        let compound = self.cores.len() > 1;
         let kind = |output: &Output| match output.value.plain {
-            Plain::Column(source, column) => {
+            Plain::Column(source, column) if !compound => {
                 catalog.table(self.sources[source].table).columns[column].kind.sql().to_owned()
             }
             _ => String::new(),
         };
+        let columns = self.outputs().iter().map(|output| Column {
+            name: output.name.clone(),
+            kind: kind(output),
+            hidden: output.hidden,
+        });
+        let order = self.order.iter().map(|term| OrderTerm {
+            column: self.outputs()[term.output].name.clone(),
+            index: term.output,
+            desc: term.desc,
+            nulls: if term.nulls_last { "last" } else { "first" }.to_owned(),
+            collation: term.collation.sql().to_owned(),
+        });
         Shape {
-            columns: self
-                .outputs
-                .iter()
-                .map(|output| Column {
-                    name: output.name.clone(),
-                    kind: kind(output),
-                    hidden: output.hidden,
-                })
-                .collect(),
-            key: self.key.iter().map(|at| self.outputs[*at].name.clone()).collect(),
-            order: self
-                .order
-                .iter()
-                .map(|term| OrderTerm {
-                    column: self.outputs[term.output].name.clone(),
-                    index: term.output,
-                    desc: term.desc,
-                    nulls: if term.nulls_last { "last" } else { "first" }.to_owned(),
-                    collation: term.collation.sql().to_owned(),
-                })
-                .collect(),
+            columns: columns.collect(),
+            key: self.key.iter().map(|at| self.outputs()[*at].name.clone()).collect(),
+            order: order.collect(),
         }
+    }
+
+    /// Gives the slots new numbers: the n-th of `order` becomes n.
+    pub(crate) fn renumber(&mut self, order: &[usize]) {
+        let mut places = vec![usize::MAX; self.slots.len()];
+        order.iter().enumerate().for_each(|(new, old)| places[*old] = new);
+        let new = |slot: usize| {
+            assert_ne!(places[slot], usize::MAX, "every slot is in the snapshot");
+            places[slot]
+        };
+        for (_, core) in &mut self.cores {
+            core.fragments().for_each(|fragment| fragment.renumber(&new));
+        }
+        if let Some((limit, offset)) = &mut self.limit {
+            limit.renumber(&new);
+            offset.iter_mut().for_each(|offset| offset.renumber(&new));
+        }
+        self.routes.iter_mut().for_each(|route| route.renumber(&new));
+        self.slots = order.iter().map(|slot| self.slots[*slot].clone()).collect();
     }
 }
 
 impl Lower<'_> {
-    /// Adds a source, under its own name where no other source has that.
-    pub(crate) fn add_source(&mut self, table: usize, name: &str) -> usize {
-        let taken = |alias: &str| {
-            self.sources.iter().any(|source| source.alias.eq_ignore_ascii_case(alias))
-        };
-        let mut alias = name.to_owned();
-        let mut number = 1;
-        while taken(&alias) {
-            number += 1;
-            alias = format!("{name}_{number}");
-        }
-        self.sources.push(Source { table, alias });
-        self.sources.len() - 1
-    }
-}
-
-/// An ORDER BY term without the COLLATE at its end.
-fn without_collation<'e, 'b>(
-    expr: &'e Expr<'b>,
-) -> Result<(&'e Expr<'b>, Option<Collation>), Refusal> {
-    let (mut bare, mut collation) = (expr, None);
-    loop {
-        match bare {
-            Expr::Collate(inner, name) => {
-                let name = unquote(name);
-                let found = Collation::parse(&name).ok_or_else(|| {
-                    Refusal::new(Code::BadSql, format!("no such collation sequence: {name}"))
-                })?;
-                collation = collation.or(Some(found));
-                bare = inner;
+    /// A SELECT with all that belongs to it, at whatever depth.
+    pub(crate) fn select(
+        &mut self,
+        select: &Select,
+        written: &[String],
+        outer: &Scope,
+    ) -> Result<Query, Refusal> {
+        let named = self.enter_with(select.with.as_ref())?;
+        let lifting = std::mem::replace(&mut self.lifting, false);
+        let mut cores = Vec::new();
+        let (core, mut scope) = self.core(&select.body.select, written, outer)?;
+        cores.push((None, core));
+        for compound in select.body.compounds.iter().flatten() {
+            let (core, _) = self.core(&compound.select, &[], outer)?;
+            if core.outputs.len() != cores[0].1.outputs.len() {
+                let detail = "the SELECTs of a compound do not have the same number of columns";
+                return Err(Refusal::new(Code::BadSql, detail));
             }
-            Expr::Parenthesized(items) if items.len() == 1 => bare = &items[0],
-            _ => return Ok((bare, collation)),
+            cores.push((Some(compound.operator), core));
         }
+        let mut query = Query {
+            sources: Vec::new(),
+            routes: Vec::new(),
+            cores,
+            order: Vec::new(),
+            limit: None,
+            key: Vec::new(),
+            slots: Vec::new(),
+        };
+        self.read_order(&mut query, select.order_by.unwrap_or(&[]), &mut scope)?;
+        for (_, core) in &query.cores {
+            self.settle(core)?;
+        }
+        if let Some(limit) = select.limit {
+            let nothing = Scope::default();
+            let count = self.expr(&limit.expr, &nothing)?;
+            let offset = limit.offset.as_ref().map(|expr| self.expr(expr, &nothing)).transpose()?;
+            if count.has_subquery() || offset.as_ref().is_some_and(Fragment::has_subquery) {
+                return Err(unsupported("a subquery in LIMIT"));
+            }
+            query.limit = Some((count, offset));
+        }
+        self.lifting = lifting;
+        self.leave_with(named);
+        Ok(query)
     }
-}
-
-fn out_of_range(at: usize, columns: usize) -> Refusal {
-    let suffix = match (at + 1) % 10 {
-        1 if at != 10 => "st",
-        2 if at != 11 => "nd",
-        3 if at != 12 => "rd",
-        _ => "th",
-    };
-    let ordinal = at + 1;
-    Refusal::new(
-        Code::BadSql,
-        format!("{ordinal}{suffix} ORDER BY term out of range - should be between 1 and {columns}"),
-    )
 }
 
 impl Query {
-    /// Gives the slots new numbers: the n-th of `order` becomes n.
-    pub(crate) fn renumber(&mut self, order: &[usize]) {
-        let new = |slot: usize| {
-            order.iter().position(|old| *old == slot).expect("every slot is in the snapshot")
-        };
-        let fragments = self
-            .filter
-            .iter_mut()
-            .map(|conjunct| &mut conjunct.condition)
-            .chain(self.outputs.iter_mut().map(|output| &mut output.value));
-        for fragment in fragments {
-            fragment.renumber(&new);
+    fn write_order(&self, out: &mut Fragment) {
+        let mut terms: Vec<String> = Vec::new();
+        for term in &self.order {
+            let desc = if term.desc { "DESC" } else { "ASC" };
+            let nulls = if term.nulls_last { "LAST" } else { "FIRST" };
+            let collation = term.collation.sql();
+            terms.push(format!("{} COLLATE {collation} {desc} NULLS {nulls}", term.output + 1));
         }
-        for conjunct in &mut self.filter {
-            conjunct.route.renumber(&new);
+        if self.order.is_empty() && self.limit.is_none() {
+            return;
         }
-        self.slots = order.iter().map(|slot| self.slots[*slot].clone()).collect();
+        // A window must be cut at one place only, so where no key breaks ties the whole row does.
+        if !self.key.is_empty() {
+            terms.extend(self.key.iter().map(|at| format!("{}", at + 1)));
+        } else if self.limit.is_some() {
+            terms.extend((1..=self.outputs().len()).map(|at| format!("{at} COLLATE BINARY")));
+        }
+        out.push_text(&format!("ORDER BY {}", terms.join(", ")));
     }
+}
+
+/// `AS "name"`.
+pub(crate) fn named(name: &str) -> String {
+    format!("AS {}", quoted(name))
 }

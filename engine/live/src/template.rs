@@ -6,13 +6,13 @@ use std::sync::Arc;
 use abide_schema::wire::Shape;
 use abide_schema::{Refusal, Row, Value};
 
-use crate::catalog::{Catalog, IMAGE};
-use crate::changes::{Changes, NEW, OLD, image_number};
+use crate::catalog::Catalog;
+use crate::changes::Changes;
 use crate::delta::Delta;
 use crate::exact;
-use crate::fragment::{Arg, Form, Renderer, Statement, quoted};
+use crate::fragment::{Arg, Renderer};
 use crate::lower::Slot;
-use crate::route::Route;
+use crate::rule::{Rule, Run};
 use crate::select::Query;
 use crate::sql::{LiveError, Sql};
 
@@ -23,9 +23,7 @@ pub(crate) struct Template {
     pub(crate) query: Query,
     shape: Shape,
     snapshot: String,
-    delta: Statement,
-    /// What the whole condition demands.
-    pub(crate) route: Route,
+    rule: Rule,
 }
 
 /// What a live query costs and how it is kept.
@@ -48,7 +46,9 @@ impl Template {
         catalog: &Arc<Catalog>,
         mut query: Query,
     ) -> Result<(Template, Vec<Slot>), Refusal> {
-        let snapshot = snapshot(catalog, &query);
+        let mut out = Renderer::new(catalog, &query.sources);
+        out.fragment(&query.text());
+        let snapshot = out.finish();
         let order = snapshot.args.iter().map(|arg| match arg {
             Arg::Slot(slot) => *slot,
             Arg::Given(_) => unreachable!("a snapshot is given nothing"),
@@ -56,16 +56,11 @@ impl Template {
         let order: Vec<usize> = order.collect();
         let slots = order.iter().map(|slot| query.slots[*slot].clone()).collect();
         query.renumber(&order);
-        let route = query
-            .filter
-            .iter()
-            .fold(Route::Any, |route, conjunct| route.and(conjunct.route.clone()));
         let template = Template {
             catalog: Arc::clone(catalog),
             shape: query.shape(catalog),
             snapshot: snapshot.sql,
-            delta: delta_statement(catalog, &query),
-            route,
+            rule: Rule::choose(catalog, &query),
             query,
         };
         Ok((template, slots))
@@ -83,65 +78,6 @@ impl Template {
         tables.dedup();
         tables
     }
-}
-
-fn snapshot(catalog: &Catalog, query: &Query) -> Statement {
-    let mut out = Renderer::new(catalog, &query.sources);
-    out.text("SELECT");
-    for (at, output) in query.outputs.iter().enumerate() {
-        out.text(if at > 0 { "," } else { "" });
-        out.fragment(&output.value);
-        out.text(&format!("AS {}", quoted(&output.name)));
-    }
-    from_and_where(&mut out, query);
-    if !query.order.is_empty() {
-        out.text("ORDER BY");
-        for (at, term) in query.order.iter().enumerate() {
-            let comma = if at > 0 { ", " } else { "" };
-            let desc = if term.desc { "DESC" } else { "ASC" };
-            let nulls = if term.nulls_last { "LAST" } else { "FIRST" };
-            let (position, collation) = (term.output + 1, term.collation.sql());
-            out.text(&format!("{comma}{position} COLLATE {collation} {desc} NULLS {nulls}"));
-        }
-        for at in &query.key {
-            out.text(&format!(", {}", at + 1));
-        }
-    }
-    out.finish()
-}
-
-fn from_and_where(out: &mut Renderer, query: &Query) {
-    out.text("FROM");
-    for (at, source) in query.from.iter().enumerate() {
-        out.text(if at > 0 { "CROSS JOIN" } else { "" });
-        out.source(*source);
-    }
-    for (at, conjunct) in query.filter.iter().enumerate() {
-        out.text(if at > 0 { "AND (" } else { "WHERE (" });
-        out.fragment(&conjunct.condition);
-        out.text(")");
-    }
-}
-
-/// The images of changed rows that the query shows, between two rowids of the temporary table.
-fn delta_statement(catalog: &Catalog, query: &Query) -> Statement {
-    let source = query.from[0];
-    let mut out = Renderer::new(catalog, &query.sources);
-    out.forms[source] = Form::Changed;
-    let alias = quoted(&query.sources[source].alias);
-    out.text(&format!("SELECT {alias}.{IMAGE}"));
-    for output in &query.outputs {
-        out.text(",");
-        out.fragment(&output.value);
-    }
-    from_and_where(&mut out, query);
-    out.text(if query.filter.is_empty() { "WHERE" } else { "AND" });
-    out.text(&format!("{alias}.{IMAGE} BETWEEN"));
-    out.given(0);
-    out.text("AND");
-    out.given(1);
-    out.text(&format!("ORDER BY {alias}.{IMAGE}"));
-    out.finish()
 }
 
 /// One template with its parameter values. Cheap to clone; two are equal when the template and all
@@ -183,6 +119,12 @@ impl Binding {
         &self.0.params
     }
 
+    /// Whether the result is a window (LIMIT, OFFSET), whose deltas carry positions.
+    #[must_use]
+    pub fn is_window(&self) -> bool {
+        self.template().query.limit.is_some()
+    }
+
     /// The tables that it reads.
     #[must_use]
     pub fn tables(&self) -> Vec<&'static str> {
@@ -196,7 +138,7 @@ impl Binding {
         let template = self.template();
         let routed_by = template.query.sources.iter().enumerate().map(|(at, source)| {
             let table = template.catalog.table(source.table);
-            let columns = template.route.of_source(at).map(|alternatives| {
+            let columns = template.query.routes[at].of_source(at).map(|alternatives| {
                 let names = alternatives.iter().map(|keys| {
                     let names = keys.iter().map(|key| table.columns[key.column].name);
                     names.collect::<Vec<&str>>().join(", ")
@@ -206,8 +148,13 @@ impl Binding {
             format!("{}: {}", table.name, columns.unwrap_or_else(|| "every change".to_owned()))
         });
         Explanation {
-            cost: "the changed rows that match its keys",
-            statements: vec![template.delta.sql.clone()],
+            cost: match &template.rule {
+                Rule::Images(_) => "the changed rows that match its keys",
+                Rule::Join(_) => "the joined rows of the changed rows",
+                Rule::Groups(_) => "the rows of the touched groups, twice",
+                Rule::Whole => "the whole query, twice",
+            },
+            statements: template.rule.statements(&template.catalog, &template.query),
             state: "none",
             routed_by: routed_by.collect(),
         }
@@ -234,24 +181,15 @@ impl Binding {
         statements: &mut u64,
     ) -> Result<Delta, LiveError> {
         let template = self.template();
-        let table = template.catalog.table(template.query.sources[template.query.from[0]].table);
-        let all = changes.of(table.name).len();
-        let mut images = Vec::new();
-        for (low, high) in spans(numbers, all) {
-            let given = [image_number(low, OLD), image_number(high, NEW)];
-            let params = self.arguments(&template.delta, &given);
-            *statements += 1;
-            sql.run(&template.delta.sql, &params, &mut |row| images.push(Image::read(row)))?;
-        }
-        Ok(template.pair(images))
-    }
-
-    fn arguments(&self, statement: &Statement, given: &[Value]) -> Vec<Value> {
-        let value = |arg: &Arg| match arg {
-            Arg::Slot(slot) => self.0.params[*slot].clone(),
-            Arg::Given(at) => given[*at].clone(),
+        let mut run = Run {
+            catalog: &template.catalog,
+            query: &template.query,
+            params: &self.0.params,
+            changes,
+            sql,
+            statements,
         };
-        statement.args.iter().map(value).collect()
+        template.rule.delta(&mut run, numbers)
     }
 }
 
@@ -272,73 +210,4 @@ impl Hash for Binding {
             exact::hash_value(value, state);
         }
     }
-}
-
-/// An old or new image of a changed row, as the query shows it.
-struct Image {
-    number: i64,
-    row: Row,
-}
-
-impl Image {
-    fn read(row: &[Value]) -> Image {
-        match row {
-            [Value::Integer(number), row @ ..] => Image { number: *number, row: row.into() },
-            _ => unreachable!("images are numbered"),
-        }
-    }
-}
-
-impl Template {
-    /// (no, yes) is an insert, (yes, no) a delete, (yes, yes) an update or nothing.
-    fn pair(&self, images: Vec<Image>) -> Delta {
-        let mut delta = Delta::default();
-        let mut images = images.into_iter().peekable();
-        while let Some(first) = images.next() {
-            let second = images.next_if(|next| next.number / 2 == first.number / 2);
-            let (old, new) = if first.number % 2 == 0 {
-                (Some(first.row), second.map(|image| image.row))
-            } else {
-                (None, Some(first.row))
-            };
-            match (old, new) {
-                (Some(old), Some(new)) if exact::same(&old, &new) => {}
-                (Some(old), Some(new)) if self.same_key(&old, &new) => delta.updates.push(new),
-                (old, new) => {
-                    delta.deletes.extend(old.map(|old| self.key_of(old)));
-                    delta.inserts.extend(new);
-                }
-            }
-        }
-        delta
-    }
-
-    fn same_key(&self, old: &Row, new: &Row) -> bool {
-        let key = &self.query.key;
-        !key.is_empty() && key.iter().all(|at| exact::same(&old[*at..=*at], &new[*at..=*at]))
-    }
-
-    fn key_of(&self, row: Row) -> Row {
-        if self.query.key.is_empty() {
-            return row;
-        }
-        self.query.key.iter().map(|at| row[*at].clone()).collect()
-    }
-}
-
-/// The spans of change numbers to look at: one where that is no great waste, else one for each run.
-fn spans(numbers: Option<&[usize]>, all: usize) -> Vec<(usize, usize)> {
-    /// Rows that cost less to look at in vain than another statement does.
-    const GAP: usize = 8;
-    let Some(numbers) = numbers else {
-        return if all == 0 { Vec::new() } else { vec![(0, all - 1)] };
-    };
-    let mut spans: Vec<(usize, usize)> = Vec::new();
-    for number in numbers {
-        match spans.last_mut() {
-            Some((_, high)) if *number <= *high + GAP => *high = (*high).max(*number),
-            _ => spans.push((*number, *number)),
-        }
-    }
-    spans
 }

@@ -32,8 +32,11 @@ impl Lower<'_> {
         if call.ordered {
             return Err(unsupported("ORDER BY within a function"));
         }
-        if aggregate && !std::mem::take(&mut self.aggregates_allowed) {
-            return Err(misuse(&format!("misuse of aggregate function {}()", call.name)));
+        if aggregate {
+            if !std::mem::take(&mut self.frame.allowed) {
+                return Err(misuse(&format!("misuse of aggregate function {}()", call.name)));
+            }
+            self.frame.within = true;
         }
         let mut out = Fragment::text(&format!("{}(", call.name.to_ascii_lowercase()));
         out.push_text(if call.distinct { "DISTINCT" } else { "" });
@@ -60,8 +63,10 @@ impl Lower<'_> {
             out.push_text(")");
         }
         if aggregate {
-            self.aggregates_allowed = true;
-            self.aggregate_met = true;
+            self.frame.within = false;
+            self.frame.allowed = true;
+            self.frame.aggregate = true;
+            out.aggregates = true;
         }
         Ok(out)
     }

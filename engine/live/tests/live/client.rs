@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use abide_live::Delta;
+use abide_live::{Binding, Delta, Window};
 use abide_schema::wire::Shape;
 use abide_schema::{Row, Value};
 
@@ -10,20 +10,26 @@ use abide_schema::{Row, Value};
 pub(crate) struct Client {
     shape: Shape,
     key: Vec<usize>,
+    window: bool,
     pub(crate) rows: Vec<Row>,
 }
 
 impl Client {
-    pub(crate) fn new(shape: &Shape, rows: Vec<Row>) -> Client {
+    pub(crate) fn new(binding: &Binding, rows: Vec<Row>) -> Client {
+        let (shape, window) = (binding.shape(), binding.is_window());
         let position = |name: &String| {
             shape.columns.iter().position(|column| column.name == *name).expect("a key is a column")
         };
         let key = shape.key.iter().map(position).collect();
-        Client { shape: shape.clone(), key, rows }
+        Client { shape: shape.clone(), key, window, rows }
     }
 
     /// Works a delta in. A delete or update of what is not there, or an insert of what is, is an error.
     pub(crate) fn apply(&mut self, delta: &Delta) {
+        if self.window {
+            return self.apply_window(delta);
+        }
+        assert_eq!(delta.window, Window::default(), "positions where there is no window");
         for gone in &delta.deletes {
             let at = self.find(gone).unwrap_or_else(|| panic!("deleted {gone:?} is not there"));
             self.rows.remove(at);
@@ -44,12 +50,28 @@ impl Client {
         }
     }
 
+    fn apply_window(&mut self, delta: &Delta) {
+        assert!(delta.deletes.is_empty() && delta.inserts.is_empty() && delta.updates.is_empty());
+        assert!(delta.window.deletes.is_sorted_by(|a, b| a > b), "deletes go from the end");
+        for at in &delta.window.deletes {
+            self.rows.remove(*at);
+        }
+        assert!(delta.window.inserts.is_sorted_by(|a, b| a.at < b.at), "inserts go from the start");
+        for placed in &delta.window.inserts {
+            self.rows.insert(placed.at, placed.row.clone());
+        }
+        for placed in &delta.window.updates {
+            assert!(!same(&self.rows[placed.at], &placed.row), "an update that changes nothing");
+            self.rows[placed.at] = placed.row.clone();
+        }
+    }
+
     /// Whether it holds exactly these rows: in their order where the shape orders them and has a key,
     /// else as a multiset.
     pub(crate) fn holds(&self, rows: &[Row]) -> bool {
         let sorted = |rows: &[Row]| {
             let mut texts: Vec<String> = rows.iter().map(|row| exact(row)).collect();
-            if self.shape.order.is_empty() || self.key.is_empty() {
+            if !self.window && (self.shape.order.is_empty() || self.key.is_empty()) {
                 texts.sort();
             }
             texts

@@ -190,7 +190,7 @@ fn what_is_not_the_same_twice() {
     check(
         "SELECT date(a / 1000000, 'unixepoch') FROM r",
         expect![[
-            r#"live: SELECT date(  "r"."a" / 1000000 , 'unixepoch' ) AS "date(a / 1000000, 'unixepoch')" FROM main."r" AS "r""#
+            r#"live: SELECT date("r"."a" / 1000000, 'unixepoch') AS "date(a / 1000000, 'unixepoch')" FROM main."r" AS "r""#
         ]],
     );
 }
@@ -260,7 +260,7 @@ fn parameters_must_fit() {
         sql,
         json!({"sid": 1, "7": 2, "t": 3}),
         expect![[
-            r#"live: SELECT "r"."id" AS "id" FROM main."r" AS "r" WHERE ( "r"."a" = ?1 ) AND ( "r"."b" = ?2 ) AND ( "r"."c" = ?3 )"#
+            r#"live: SELECT "r"."id" AS "id" FROM main."r" AS "r" WHERE ("r"."a" = ?1) AND ("r"."b" = ?2) AND ("r"."c" = ?3)"#
         ]],
     );
     check(
@@ -272,7 +272,7 @@ fn parameters_must_fit() {
         "SELECT id FROM r WHERE a = ? AND b = ? AND c = ?2",
         json!({"1": 1, "2": 2}),
         expect![[
-            r#"live: SELECT "r"."id" AS "id" FROM main."r" AS "r" WHERE ( "r"."a" = ?1 ) AND ( "r"."b" = ?2 ) AND ( "r"."c" = ?2 )"#
+            r#"live: SELECT "r"."id" AS "id" FROM main."r" AS "r" WHERE ("r"."a" = ?1) AND ("r"."b" = ?2) AND ("r"."c" = ?2)"#
         ]],
     );
 }
@@ -282,7 +282,7 @@ fn only_compared_literals_are_lifted() {
     check(
         "SELECT id, a + 1, 'x' FROM r WHERE c = 'it''s' AND a IN (-5, x'00') AND x > 1.5 AND a < 9223372036854775808 ORDER BY 2, a % 2",
         expect![[
-            r#"live: SELECT "r"."id" AS "id" , "r"."a" + 1 AS "a + 1" , 'x' AS "'x'" , "r"."a" % 2 AS "order2" FROM main."r" AS "r" WHERE ( "r"."c" = ?1 ) AND ( "r"."a" IN ( ?2 , ?3 ) ) AND ( "r"."x" > 1.5 ) AND ( "r"."a" < 9223372036854775808 ) ORDER BY 2 COLLATE BINARY ASC NULLS FIRST , 4 COLLATE BINARY ASC NULLS FIRST , 1"#
+            r#"live: SELECT "r"."id" AS "id", "r"."a" + 1 AS "a + 1", 'x' AS "'x'", "r"."a" % 2 AS "order2" FROM main."r" AS "r" WHERE ("r"."c" = ?1) AND ("r"."a" IN (?2, ?3)) AND ("r"."x" > 1.5) AND ("r"."a" < 9223372036854775808) ORDER BY 2 COLLATE BINARY ASC NULLS FIRST, 4 COLLATE BINARY ASC NULLS FIRST, 1"#
         ]],
     );
 }

@@ -103,7 +103,7 @@ fn an_explanation_tells_keys_and_statements() {
         Explanation {
             cost: "the changed rows that match its keys",
             statements: [
-                "SELECT \"r\"._i , \"r\".\"id\" FROM temp.\"d_r\" AS \"r\" WHERE ( \"r\".\"a\" = ?1 ) AND ( ( \"r\".\"b\" = ?2 OR \"r\".\"c\" = ?3 ) ) AND \"r\"._i BETWEEN ?4 AND ?5 ORDER BY \"r\"._i",
+                "SELECT \"r\"._i, \"r\".\"id\" FROM temp.\"d_r\" AS \"r\" WHERE (\"r\".\"a\" = ?1) AND ((\"r\".\"b\" = ?2 OR \"r\".\"c\" = ?3)) AND (\"r\"._i BETWEEN ?4 AND ?5) ORDER BY \"r\"._i",
             ],
             state: "none",
             routed_by: [

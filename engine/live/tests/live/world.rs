@@ -121,7 +121,7 @@ impl World {
         ];
         let catalog = Arc::new(Catalog::new(TABLES.to_vec(), views));
         let connection = Connection::open_in_memory().expect("a database in memory opens");
-        connection.set_prepared_statement_cache_capacity(512);
+        connection.set_prepared_statement_cache_capacity(8_192);
         for table in TABLES {
             for statement in table.ddl() {
                 connection.execute_batch(&statement).expect("the schema is valid");

@@ -1,0 +1,496 @@
+//! One SELECT between compound operators: its FROM, its conditions, its groups and its columns.
+
+use abide_schema::{Code, Refusal};
+use sqlite3_parser::ast::{As, Distinctness, Expr, OneSelect, ResultColumn};
+
+use crate::fragment::{Fragment, Plain};
+use crate::from::{FromTerm, Join};
+use crate::lower::{Conjunct, Lower, Scope, unquote, unsupported};
+use crate::route::Route;
+use crate::select::named;
+
+/// A column of the result.
+#[derive(Clone, Debug)]
+pub(crate) struct Output {
+    pub(crate) value: Fragment,
+    pub(crate) name: String,
+    /// Set on columns that only carry the order.
+    pub(crate) hidden: bool,
+    /// Whether the name was given with AS.
+    pub(crate) aliased: bool,
+}
+
+/// One SELECT.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Core {
+    pub(crate) from: Vec<FromTerm>,
+    /// What must hold: WHERE, and ON of inner joins.
+    pub(crate) filter: Vec<Conjunct>,
+    pub(crate) outputs: Vec<Output>,
+    pub(crate) distinct: bool,
+    /// GROUP BY, if there is one.
+    pub(crate) group: Option<Vec<Fragment>>,
+    pub(crate) having: Option<Fragment>,
+    /// What was met outside of aggregates and groups.
+    pub(crate) frame: Frame,
+}
+
+/// What the expressions of one SELECT may use, and did.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Frame {
+    /// The group expressions.
+    pub(crate) by: Vec<Fragment>,
+    /// Columns that stand outside of aggregates and groups.
+    pub(crate) bare: Vec<(usize, usize)>,
+    /// Whether some column of a derived table stands there.
+    pub(crate) bare_derived: bool,
+    /// Whether an aggregate was met.
+    pub(crate) aggregate: bool,
+    /// Whether we are among the arguments of an aggregate.
+    pub(crate) within: bool,
+    /// Whether aggregates may stand here.
+    pub(crate) allowed: bool,
+}
+
+impl Core {
+    /// Whether it makes one row of many.
+    pub(crate) fn aggregates(&self) -> bool {
+        self.group.is_some() || self.frame.aggregate
+    }
+
+    /// Whether a shown column is compared by anything but bytes.
+    pub(crate) fn collates(&self, output: usize) -> bool {
+        let value = &self.outputs[output].value;
+        value.collation.is_some() || value.collates_within
+    }
+
+    /// All sources of its FROM; nothing where a derived table is among them.
+    pub(crate) fn sources(&self) -> Option<Vec<usize>> {
+        self.from.iter().map(|term| term.source).collect()
+    }
+
+    /// Whether it is a plain inner join of tables, with no subquery anywhere in its conditions and
+    /// columns.
+    pub(crate) fn is_plain_join(&self) -> bool {
+        let inner = |term: &FromTerm| term.source.is_some() && term.join == Join::Inner;
+        let flat = |fragment: &Fragment| !fragment.has_subquery();
+        self.from.iter().all(inner)
+            && self.filter.iter().all(|conjunct| flat(&conjunct.condition))
+            && self.outputs.iter().all(|output| flat(&output.value))
+            && self.group.iter().flatten().all(flat)
+            && self.having.iter().all(flat)
+    }
+
+    /// Every fragment of it.
+    pub(crate) fn fragments(&mut self) -> impl Iterator<Item = &mut Fragment> {
+        let from = self.from.iter_mut().flat_map(FromTerm::fragments);
+        let filter = self.filter.iter_mut().map(|conjunct| &mut conjunct.condition);
+        let outputs = self.outputs.iter_mut().map(|output| &mut output.value);
+        let group = self.group.iter_mut().flatten();
+        from.chain(filter).chain(outputs).chain(group).chain(&mut self.having)
+    }
+
+    /// Appends it as SQL.
+    pub(crate) fn write(&self, restricted: &[Fragment], out: &mut Fragment) {
+        out.push_text(if self.distinct { "SELECT DISTINCT" } else { "SELECT" });
+        for (at, output) in self.outputs.iter().enumerate() {
+            out.push_text(if at > 0 { "," } else { "" });
+            out.push(&output.value);
+            out.push_text(&named(&output.name));
+        }
+        self.write_from(out);
+        self.write_where(restricted, out);
+        if let Some(group) = &self.group {
+            for (at, by) in group.iter().enumerate() {
+                out.push_text(if at > 0 { "," } else { "GROUP BY" });
+                // In brackets, so that no number among them is taken for a position.
+                out.push_text("(");
+                out.push(by);
+                out.push_text(")");
+            }
+        }
+        if let Some(having) = &self.having {
+            out.push_text("HAVING");
+            out.push(having);
+        }
+    }
+
+    fn write_from(&self, out: &mut Fragment) {
+        for (at, term) in self.from.iter().enumerate() {
+            out.push_text(if at == 0 { "FROM" } else { term.join.sql() });
+            out.push(&term.item);
+            for (at, conjunct) in term.on.iter().enumerate() {
+                out.push_text(if at > 0 { "AND (" } else { "ON (" });
+                out.push(&conjunct.condition);
+                out.push_text(")");
+            }
+        }
+    }
+
+    fn write_where(&self, restricted: &[Fragment], out: &mut Fragment) {
+        let conditions = self.filter.iter().map(|conjunct| &conjunct.condition).chain(restricted);
+        for (at, condition) in conditions.enumerate() {
+            out.push_text(if at > 0 { "AND (" } else { "WHERE (" });
+            out.push(condition);
+            out.push_text(")");
+        }
+    }
+
+    /// The outputs that tell rows apart.
+    pub(crate) fn key(&self, lower: &Lower) -> Option<Vec<usize>> {
+        if self.distinct {
+            return None;
+        }
+        if let Some(group) = &self.group {
+            let shown = |by: &Fragment| {
+                let by = lower.representative(by);
+                let at =
+                    self.outputs.iter().position(|output| output.value == by && !output.hidden)?;
+                self.is_first_of_name(at).then_some(at)
+            };
+            return group.iter().map(shown).collect();
+        }
+        if self.frame.aggregate {
+            return None;
+        }
+        self.join_key(lower)
+    }
+
+    /// The fewest primary keys that tell the rows of a join apart: a table that is joined by its whole
+    /// primary key adds nothing to them.
+    fn join_key(&self, lower: &Lower) -> Option<Vec<usize>> {
+        let sources = self.sources()?;
+        let mut chosen = sources.clone();
+        for source in sources.iter().rev() {
+            let without: Vec<usize> =
+                chosen.iter().copied().filter(|other| other != source).collect();
+            if self.determines(&without, &sources, lower) {
+                chosen = without;
+            }
+        }
+        let mut key = Vec::new();
+        for source in chosen {
+            let table = lower.catalog.table(lower.sources[source].table);
+            for column in table.key {
+                let at = self.outputs.iter().position(|output| {
+                    output.value.plain == Plain::Column(source, *column) && !output.hidden
+                })?;
+                if table.columns[*column].nullable || !self.is_first_of_name(at) {
+                    return None;
+                }
+                key.push(at);
+            }
+        }
+        Some(key)
+    }
+
+    fn determines(&self, chosen: &[usize], all: &[usize], lower: &Lower) -> bool {
+        if chosen.is_empty() || self.from.iter().any(|term| term.join.keeps_right()) {
+            return chosen.len() == all.len();
+        }
+        let mut known = chosen.to_vec();
+        let mut grew = true;
+        while std::mem::take(&mut grew) {
+            for term in &self.from {
+                let Some(source) = term.source.filter(|source| !known.contains(source)) else {
+                    continue;
+                };
+                let table = lower.catalog.table(lower.sources[source].table);
+                let conjuncts = if term.join == Join::Inner { &self.filter } else { &term.on };
+                let fixed = |column: &usize| {
+                    conjuncts.iter().any(|conjunct| conjunct.fixes(source, *column, &known, lower))
+                };
+                if table.key.iter().all(fixed) {
+                    known.push(source);
+                    grew = true;
+                }
+            }
+        }
+        known.len() == all.len()
+    }
+
+    fn is_first_of_name(&self, at: usize) -> bool {
+        let name = &self.outputs[at].name;
+        self.outputs.iter().position(|output| output.name == *name) == Some(at)
+    }
+}
+
+impl Conjunct {
+    /// Whether it leaves one value for a column once some sources are known.
+    fn fixes(&self, source: usize, column: usize, known: &[usize], lower: &Lower) -> bool {
+        let kind = |(source, column): (usize, usize)| {
+            lower.catalog.table(lower.sources[source].table).columns[column].kind
+        };
+        let here = (source, column);
+        match self.equal {
+            Some((left, right)) => {
+                let other = if left == here { right } else { left };
+                (left == here || right == here)
+                    && known.contains(&other.0)
+                    && kind(other) == kind(here)
+            }
+            None => false,
+        }
+    }
+}
+
+impl Lower<'_> {
+    /// One SELECT, and the names that its ORDER BY may use.
+    pub(crate) fn core<'s>(
+        &mut self,
+        select: &OneSelect,
+        written: &[String],
+        outer: &'s Scope<'s>,
+    ) -> Result<(Core, Scope<'s>), Refusal> {
+        let OneSelect::Select {
+            distinctness,
+            columns,
+            from,
+            where_clause,
+            group_by,
+            having,
+            window_clause,
+        } = select
+        else {
+            return Err(unsupported("a query of VALUES"));
+        };
+        if window_clause.is_some() {
+            return Err(unsupported("a window function"));
+        }
+        let distinct = *distinctness == Some(Distinctness::Distinct);
+        let mut core = Core { distinct, ..Core::default() };
+        let mut scope = Scope { outer: Some(outer), ..Scope::default() };
+        if let Some(from) = from {
+            self.read_from(&mut core, from, &mut scope)?;
+        }
+        if let Some(group_by) = group_by {
+            core.group = Some(self.read_groups(&mut core, group_by, columns, &scope)?);
+            core.frame.by = core.group.clone().unwrap_or_default();
+        }
+        self.read_columns(&mut core, columns, written, &mut scope)?;
+        if let Some(condition) = where_clause {
+            core.filter.extend(self.conjuncts(condition, &scope)?);
+        }
+        if let Some(having) = having {
+            let having = self.in_frame(&mut core, |lower| lower.expr(having, &scope))?;
+            core.having = Some(having);
+            if !core.aggregates() {
+                let detail = "HAVING clause on a non-aggregate query";
+                return Err(Refusal::new(Code::BadSql, detail));
+            }
+        }
+        self.route_sources(&core);
+        Ok((core, scope))
+    }
+
+    /// Lowers expressions that may aggregate.
+    pub(crate) fn in_frame<T>(
+        &mut self,
+        core: &mut Core,
+        work: impl FnOnce(&mut Self) -> Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
+        core.frame.allowed = true;
+        std::mem::swap(&mut self.frame, &mut core.frame);
+        let result = work(self);
+        std::mem::swap(&mut self.frame, &mut core.frame);
+        core.frame.allowed = false;
+        result
+    }
+
+    /// Once all expressions of a SELECT are known: a column outside of aggregates must be the same in
+    /// all rows of its group.
+    pub(crate) fn settle(&self, core: &Core) -> Result<(), Refusal> {
+        if !core.aggregates() {
+            return Ok(());
+        }
+        let determined = |source: usize| {
+            let table = self.catalog.table(self.sources[source].table);
+            table.key.iter().all(|key| core.frame.by.contains(&Fragment::column(source, *key)))
+        };
+        let own = |source: usize| core.from.iter().any(|term| term.source == Some(source));
+        let arbitrary =
+            core.frame.bare.iter().find(|(source, _)| own(*source) && !determined(*source));
+        let name = match arbitrary {
+            Some((source, column)) => {
+                self.catalog.table(self.sources[*source].table).columns[*column].name
+            }
+            None if core.frame.bare_derived => "of a subquery",
+            None => return Ok(()),
+        };
+        Err(unsupported(&format!("a query whose column {name} is neither grouped nor aggregated"))
+            .hint("its value would be that of any row of the group: add it to GROUP BY, or take min() or max()"))
+    }
+
+    fn read_groups(
+        &mut self,
+        core: &mut Core,
+        group_by: &[Expr],
+        columns: &[ResultColumn],
+        scope: &Scope,
+    ) -> Result<Vec<Fragment>, Refusal> {
+        let mut aliases = Vec::new();
+        for column in columns {
+            if let ResultColumn::Expr(expr, Some(As::As(name) | As::Elided(name))) = column {
+                aliases.push((unquote(name.0), expr));
+            }
+        }
+        let mut groups = Vec::new();
+        for by in group_by {
+            let is_column =
+                |name: &str| scope.entries.iter().any(|entry| entry.find(&unquote(name)).is_some());
+            let named = match by {
+                Expr::Id(id) if !is_column(id.0) => Some(unquote(id.0)),
+                Expr::Name(name) if !is_column(name.0) => Some(unquote(name.0)),
+                _ => None,
+            };
+            let alias = named.and_then(|name| {
+                aliases.iter().find(|(alias, _)| alias.eq_ignore_ascii_case(&name))
+            });
+            let expr = match (by.is_integer(), alias) {
+                (Some(position), _) => {
+                    let position = usize::try_from(position - 1).ok();
+                    match position.and_then(|position| columns.get(position)) {
+                        Some(ResultColumn::Expr(expr, _)) => expr,
+                        Some(_) => return Err(unsupported("GROUP BY the position of a *")),
+                        None => {
+                            let detail = "a GROUP BY term is out of range";
+                            return Err(Refusal::new(Code::BadSql, detail));
+                        }
+                    }
+                }
+                (None, Some((_, expr))) => expr,
+                (None, None) => by,
+            };
+            // Not in the frame: an aggregate has no place here. What is read twice has no `?`.
+            let frame = std::mem::take(&mut self.frame);
+            let by_position = std::mem::replace(&mut self.by_position, std::ptr::eq(expr, by));
+            let group = self.expr(expr, scope);
+            self.by_position = by_position;
+            self.frame = frame;
+            groups.push(group?);
+        }
+        core.frame = Default::default();
+        Ok(groups)
+    }
+
+    fn read_columns(
+        &mut self,
+        core: &mut Core,
+        columns: &[ResultColumn],
+        written: &[String],
+        scope: &mut Scope,
+    ) -> Result<(), Refusal> {
+        for (at, column) in columns.iter().enumerate() {
+            match column {
+                ResultColumn::Star => self.expand(core, scope, None)?,
+                ResultColumn::TableStar(table) => {
+                    self.expand(core, scope, Some(&unquote(table.0)))?
+                }
+                ResultColumn::Expr(expr, alias) => {
+                    let value = self.in_frame(core, |lower| lower.expr(expr, scope))?;
+                    let alias =
+                        alias.as_ref().map(|(As::As(name) | As::Elided(name))| unquote(name.0));
+                    let plain_name = self.column_name(expr, &value, scope);
+                    let name = alias.clone().or(plain_name).or_else(|| written.get(at).cloned());
+                    let name = name.unwrap_or_else(|| format!("column{}", at + 1));
+                    if let Some(alias) = &alias {
+                        scope.aliases.push((alias.clone(), value.clone()));
+                    }
+                    let aliased = alias.is_some();
+                    core.outputs.push(Output { value, name, hidden: false, aliased });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The name of a column that is shown as it is.
+    fn column_name(&self, expr: &Expr, value: &Fragment, scope: &Scope) -> Option<String> {
+        if value.collation.is_some() {
+            return None;
+        }
+        let mut bare = expr;
+        while let Expr::Parenthesized(items) = bare {
+            bare = items.first()?;
+        }
+        let name = match bare {
+            Expr::Id(id) => unquote(id.0),
+            Expr::Name(name) | Expr::Qualified(_, name) | Expr::DoublyQualified(_, _, name) => {
+                unquote(name.0)
+            }
+            _ => return None,
+        };
+        let declared = scope.entries.iter().find_map(|entry| entry.find(&name));
+        if let Some((declared, _)) = declared {
+            return Some(declared.clone());
+        }
+        match value.plain {
+            Plain::Column(source, column) => {
+                let table = self.catalog.table(self.sources[source].table);
+                Some(table.columns[column].name.to_owned())
+            }
+            _ => None,
+        }
+    }
+
+    fn expand(
+        &mut self,
+        core: &mut Core,
+        scope: &Scope,
+        table: Option<&str>,
+    ) -> Result<(), Refusal> {
+        let mut entries = scope
+            .entries
+            .iter()
+            .filter(|entry| table.is_none_or(|table| entry.name.eq_ignore_ascii_case(table)))
+            .peekable();
+        if entries.peek().is_none() {
+            let detail = match table {
+                Some(table) => format!("no such table: {table}"),
+                None => "no tables specified".to_owned(),
+            };
+            return Err(Refusal::new(Code::BadSql, detail));
+        }
+        for entry in entries {
+            for (name, value) in &entry.columns {
+                if table.is_none() && entry.is_merged(name) {
+                    continue;
+                }
+                core.frame.note(value);
+                let (name, value) = (name.clone(), value.clone());
+                core.outputs.push(Output { value, name, hidden: false, aliased: false });
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes what a row of each source must meet to matter to this SELECT.
+    fn route_sources(&mut self, core: &Core) {
+        let folded = |conjuncts: &[Conjunct]| {
+            conjuncts.iter().fold(Route::Any, |route, conjunct| route.and(conjunct.route.clone()))
+        };
+        let filter = folded(&core.filter);
+        let outer = core.from.iter().any(|term| term.join.keeps_right());
+        for term in &core.from {
+            let Some(source) = term.source else { continue };
+            self.routes[source] = match term.join {
+                _ if outer => Route::Any,
+                Join::Inner => filter.clone(),
+                Join::Left => folded(&term.on),
+                Join::Right | Join::Full => Route::Any,
+            };
+        }
+    }
+}
+
+impl Frame {
+    /// Notes the columns of a value that stands by itself.
+    pub(crate) fn note(&mut self, value: &Fragment) {
+        if self.by.contains(value) {
+            return;
+        }
+        let columns: Vec<(usize, usize)> = value.columns().collect();
+        self.bare_derived |= columns.is_empty();
+        self.bare.extend(columns);
+    }
+}

@@ -1,0 +1,380 @@
+//! The delta rules: how a query's change is had from the changes of its tables.
+//!
+//! `Images`: filter and project the old and new images of the changed rows. `Join`: with R' the tables
+//! after the commit, ΔV = Σ over non-empty S of (−1)^(|S|+1) · ⋈_{i∈S} ΔR_i ⋈_{j∉S} R'_j (DBSP's rule,
+//! from the later state only). `Groups`: find the touched groups by the same terms, and evaluate each
+//! of them over the tables after and before. `Whole`: evaluate all of it over both.
+
+use abide_schema::{Row, Value};
+
+use crate::catalog::{Catalog, IMAGE, WEIGHT};
+use crate::changes::{Changes, NEW, OLD, image_number};
+use crate::core::Core;
+use crate::delta::{Delta, Weights, integer, key_of};
+use crate::exact;
+use crate::fragment::{Arg, Form, Fragment, Piece, Renderer, Statement, quoted};
+use crate::select::Query;
+use crate::sql::{LiveError, Sql};
+
+/// Tables of a join, beyond which its terms (2^n − 1) are too many.
+const JOINED: usize = 5;
+
+/// How a query is kept.
+#[derive(Debug)]
+pub(crate) enum Rule {
+    /// One table, filtered and projected.
+    Images(Statement),
+    /// An inner join.
+    Join(Vec<Term>),
+    /// Aggregates: the terms show the group of every row that changed.
+    Groups(Vec<Term>),
+    /// Anything: evaluated on both states.
+    Whole,
+}
+
+/// One summand of a join's delta: some sources stand for their changes.
+#[derive(Debug)]
+pub(crate) struct Term {
+    /// The tables (positions in the catalog) whose changes it takes.
+    changed: Vec<usize>,
+    sign: i64,
+    statement: Statement,
+}
+
+/// What a rule runs with.
+pub(crate) struct Run<'a> {
+    pub(crate) catalog: &'a Catalog,
+    pub(crate) query: &'a Query,
+    pub(crate) params: &'a [Value],
+    pub(crate) changes: &'a Changes,
+    pub(crate) sql: &'a mut dyn Sql,
+    /// Statements run, counted.
+    pub(crate) statements: &'a mut u64,
+}
+
+impl Rule {
+    /// The cheapest rule that is right for a query.
+    pub(crate) fn choose(catalog: &Catalog, query: &Query) -> Rule {
+        let [(_, core)] = query.cores.as_slice() else { return Rule::Whole };
+        if query.limit.is_some()
+            || core.distinct
+            || !core.is_plain_join()
+            || core.from.len() > JOINED
+        {
+            return Rule::Whole;
+        }
+        if core.aggregates() {
+            let groups = core.group.clone().unwrap_or_default();
+            return Rule::Groups(terms(catalog, query, core, &groups, true));
+        }
+        let shown: Vec<Fragment> = core.outputs.iter().map(|output| output.value.clone()).collect();
+        if core.from.len() == 1 {
+            return Rule::Images(images(catalog, query, core, &shown));
+        }
+        Rule::Join(terms(catalog, query, core, &shown, false))
+    }
+
+    /// The statements it runs.
+    pub(crate) fn statements(&self, catalog: &Catalog, query: &Query) -> Vec<String> {
+        let all = vec![true; query.sources.len()];
+        match self {
+            Rule::Images(statement) => vec![statement.sql.clone()],
+            Rule::Join(terms) => terms.iter().map(|term| term.statement.sql.clone()).collect(),
+            Rule::Groups(terms) => {
+                let touched = terms.iter().map(|term| term.statement.sql.clone());
+                let group = restricted_to_group(query);
+                let after = evaluate(catalog, query, &group, &vec![false; all.len()]);
+                touched.chain([after.sql, evaluate(catalog, query, &group, &all).sql]).collect()
+            }
+            Rule::Whole => vec![
+                evaluate(catalog, query, &[], &vec![false; all.len()]).sql,
+                evaluate(catalog, query, &[], &all).sql,
+            ],
+        }
+    }
+
+    /// The delta of laid out changes. `numbers` are those changes that can concern the query.
+    pub(crate) fn delta(
+        &self,
+        run: &mut Run,
+        numbers: Option<&[usize]>,
+    ) -> Result<Delta, LiveError> {
+        match self {
+            Rule::Images(statement) => run.images(statement, numbers),
+            Rule::Join(terms) => {
+                let mut weights = Weights::default();
+                run.terms(terms, &mut |row, weight| weights.add(row, weight))?;
+                Ok(Delta::of_weights(&run.query.key, weights))
+            }
+            Rule::Groups(terms) => run.groups(terms),
+            Rule::Whole if run.query.limit.is_some() => {
+                let (old, new) = (run.evaluate(&[], &[], true)?, run.evaluate(&[], &[], false)?);
+                Ok(Delta::of_windows(&run.query.key, &old, &new))
+            }
+            Rule::Whole => {
+                let mut weights = Weights::default();
+                run.difference(&[], &[], &mut weights)?;
+                Ok(Delta::of_weights(&run.query.key, weights))
+            }
+        }
+    }
+}
+
+impl Run<'_> {
+    /// (no, yes) is an insert, (yes, no) a delete, (yes, yes) an update or nothing.
+    fn images(
+        &mut self,
+        statement: &Statement,
+        numbers: Option<&[usize]>,
+    ) -> Result<Delta, LiveError> {
+        let source = self.query.cores[0].1.from[0].source.expect("the rule is for one table");
+        let table = self.catalog.table(self.query.sources[source].table);
+        let mut images: Vec<(i64, Row)> = Vec::new();
+        for (low, high) in spans(numbers, self.changes.of(table.name).len()) {
+            let given = [image_number(low, OLD), image_number(high, NEW)];
+            self.rows(statement, &given, &mut |row| {
+                images.push((integer(&row[0]), row[1..].into()));
+            })?;
+        }
+        let key = &self.query.key;
+        let mut delta = Delta::default();
+        let mut images = images.into_iter().peekable();
+        while let Some((number, first)) = images.next() {
+            let second = images.next_if(|(next, _)| next / 2 == number / 2).map(|(_, row)| row);
+            let (old, new) =
+                if number % 2 == 0 { (Some(first), second) } else { (None, Some(first)) };
+            match (old, new) {
+                (Some(old), Some(new)) if exact::same(&old, &new) => {}
+                (Some(old), Some(new))
+                    if !key.is_empty() && exact::same(&key_of(key, &old), &key_of(key, &new)) =>
+                {
+                    delta.updates.push(new);
+                }
+                (old, new) => {
+                    delta.deletes.extend(old.map(|old| key_of(key, &old)));
+                    delta.inserts.extend(new);
+                }
+            }
+        }
+        Ok(delta)
+    }
+
+    /// Shows the rows of every term whose tables changed, with their weights.
+    fn terms(&mut self, terms: &[Term], each: &mut dyn FnMut(Row, i64)) -> Result<(), LiveError> {
+        for term in terms {
+            let changed =
+                |table: &usize| !self.changes.of(self.catalog.table(*table).name).is_empty();
+            if !term.changed.iter().all(changed) {
+                continue;
+            }
+            self.rows(&term.statement, &[], &mut |row| {
+                let (weight, row) = row.split_first().expect("a term shows its weight first");
+                each(row.into(), term.sign * integer(weight));
+            })?;
+        }
+        Ok(())
+    }
+
+    fn groups(&mut self, terms: &[Term]) -> Result<Delta, LiveError> {
+        let mut touched = Weights::default();
+        self.terms(terms, &mut |group, _| touched.add(group, 1))?;
+        let restricted = restricted_to_group(self.query);
+        let mut weights = Weights::default();
+        for (group, _) in touched.rows() {
+            self.difference(&restricted, &group, &mut weights)?;
+        }
+        Ok(Delta::of_weights(&self.query.key, weights))
+    }
+
+    /// What is shown after the changes, less what was shown before.
+    fn difference(
+        &mut self,
+        restricted: &[Fragment],
+        given: &[Value],
+        weights: &mut Weights,
+    ) -> Result<(), LiveError> {
+        for row in self.evaluate(restricted, given, true)? {
+            weights.add(row, -1);
+        }
+        for row in self.evaluate(restricted, given, false)? {
+            weights.add(row, 1);
+        }
+        Ok(())
+    }
+
+    /// The rows before or after the changes.
+    fn evaluate(
+        &mut self,
+        restricted: &[Fragment],
+        given: &[Value],
+        before: bool,
+    ) -> Result<Vec<Row>, LiveError> {
+        let changed = self.query.sources.iter().map(|source| {
+            before && !self.changes.of(self.catalog.table(source.table).name).is_empty()
+        });
+        let changed: Vec<bool> = changed.collect();
+        let statement = evaluate(self.catalog, self.query, restricted, &changed);
+        let mut rows = Vec::new();
+        self.rows(&statement, given, &mut |row| rows.push(row.into()))?;
+        Ok(rows)
+    }
+
+    fn rows(
+        &mut self,
+        statement: &Statement,
+        given: &[Value],
+        each: &mut dyn FnMut(&[Value]),
+    ) -> Result<(), LiveError> {
+        let value = |arg: &Arg| match arg {
+            Arg::Slot(slot) => self.params[*slot].clone(),
+            Arg::Given(at) => given[*at].clone(),
+        };
+        let params: Vec<Value> = statement.args.iter().map(value).collect();
+        *self.statements += 1;
+        Ok(self.sql.run(&statement.sql, &params, each)?)
+    }
+}
+
+/// The query, with the changed sources as they were before.
+fn evaluate(
+    catalog: &Catalog,
+    query: &Query,
+    restricted: &[Fragment],
+    changed: &[bool],
+) -> Statement {
+    let mut out = Renderer::new(catalog, &query.sources);
+    for (form, changed) in out.forms.iter_mut().zip(changed) {
+        *form = if *changed { Form::Before } else { Form::After };
+    }
+    if query.limit.is_some() {
+        out.fragment(&query.text());
+    } else {
+        out.fragment(&query.body(restricted));
+    }
+    out.finish()
+}
+
+/// Each group expression is a given value.
+fn restricted_to_group(query: &Query) -> Vec<Fragment> {
+    let groups = query.cores[0].1.group.iter().flatten();
+    groups.enumerate().map(|(at, by)| by.is_given(at)).collect()
+}
+
+/// The images of changed rows that the query shows, between two numbers.
+fn images(catalog: &Catalog, query: &Query, core: &Core, shown: &[Fragment]) -> Statement {
+    let source = core.from[0].source.expect("the rule is for one table");
+    let image = format!("{}.{IMAGE}", quoted(&query.sources[source].alias));
+    let mut between = Fragment::text(&format!("{image} BETWEEN"));
+    between.pieces.push(Piece::Given(0));
+    between.push_text("AND");
+    between.pieces.push(Piece::Given(1));
+    let mut out = Renderer::new(catalog, &query.sources);
+    out.forms[source] = Form::Changed;
+    out.text(&format!("SELECT {image}"));
+    for value in shown {
+        out.text(",");
+        out.fragment(value);
+    }
+    out.text("FROM");
+    out.source(source);
+    let conditions = core.filter.iter().map(|conjunct| &conjunct.condition).chain([&between]);
+    write_conditions(&mut out, conditions);
+    out.text(&format!("ORDER BY {image}"));
+    out.finish()
+}
+
+/// The summands of a join's delta, showing these values. With `distinct`, equal rows are one.
+fn terms(
+    catalog: &Catalog,
+    query: &Query,
+    core: &Core,
+    shown: &[Fragment],
+    distinct: bool,
+) -> Vec<Term> {
+    let sources = core.sources().expect("the rule is for tables");
+    let subsets = 1_usize..1 << sources.len();
+    let terms = subsets.map(|subset| {
+        let (changed, rest): (Vec<usize>, Vec<usize>) = sources
+            .iter()
+            .enumerate()
+            .map(|(at, source)| (at, *source))
+            .fold((Vec::new(), Vec::new()), |(mut changed, mut rest), (at, source)| {
+                if subset & (1 << at) == 0 {
+                    rest.push(source)
+                } else {
+                    changed.push(source)
+                }
+                (changed, rest)
+            });
+        let mut out = Renderer::new(catalog, &query.sources);
+        changed.iter().for_each(|source| out.forms[*source] = Form::Changed);
+        let weight = changed
+            .iter()
+            .map(|source| format!("{}.{WEIGHT}", quoted(&query.sources[*source].alias)));
+        let weight: Vec<String> = weight.collect();
+        let weight = if distinct { "1".to_owned() } else { weight.join(" * ") };
+        out.text(if distinct { "SELECT DISTINCT" } else { "SELECT" });
+        out.text(&weight);
+        for value in shown {
+            out.text(",");
+            out.fragment(value);
+        }
+        for (at, source) in join_order(core, &changed, &rest).into_iter().enumerate() {
+            out.text(if at == 0 { "FROM" } else { "CROSS JOIN" });
+            out.source(source);
+        }
+        write_conditions(&mut out, core.filter.iter().map(|conjunct| &conjunct.condition));
+        Term {
+            changed: changed.iter().map(|source| query.sources[*source].table).collect(),
+            sign: if changed.len() % 2 == 1 { 1 } else { -1 },
+            statement: out.finish(),
+        }
+    });
+    terms.collect()
+}
+
+/// The changes first, then always a table that some condition connects with those before it. CROSS
+/// JOIN makes SQLite keep that order: it knows nothing of how small the changes are.
+fn join_order(core: &Core, changed: &[usize], rest: &[usize]) -> Vec<usize> {
+    let connects = |placed: &[usize], source: usize| {
+        core.filter.iter().any(|conjunct| {
+            let named: Vec<usize> =
+                conjunct.condition.columns().map(|(source, _)| source).collect();
+            named.contains(&source)
+                && named.iter().any(|other| placed.contains(other))
+                && named.iter().all(|other| *other == source || placed.contains(other))
+        })
+    };
+    let mut order: Vec<usize> = changed[..1].to_vec();
+    let mut left: Vec<usize> = changed[1..].iter().chain(rest).copied().collect();
+    while !left.is_empty() {
+        let next = left.iter().position(|source| connects(&order, *source)).unwrap_or(0);
+        order.push(left.remove(next));
+    }
+    order
+}
+
+fn write_conditions<'f>(out: &mut Renderer, conditions: impl Iterator<Item = &'f Fragment>) {
+    for (at, condition) in conditions.enumerate() {
+        out.text(if at > 0 { "AND (" } else { "WHERE (" });
+        out.fragment(condition);
+        out.text(")");
+    }
+}
+
+/// The spans of change numbers to look at: one where that is no great waste, else one for each run.
+fn spans(numbers: Option<&[usize]>, all: usize) -> Vec<(usize, usize)> {
+    /// Rows that cost less to look at in vain than another statement does.
+    const GAP: usize = 8;
+    let Some(numbers) = numbers else {
+        return if all == 0 { Vec::new() } else { vec![(0, all - 1)] };
+    };
+    let mut spans: Vec<(usize, usize)> = Vec::new();
+    for number in numbers {
+        match spans.last_mut() {
+            Some((_, high)) if *number <= *high + GAP => *high = (*high).max(*number),
+            _ => spans.push((*number, *number)),
+        }
+    }
+    spans
+}
