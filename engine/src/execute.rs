@@ -96,10 +96,9 @@ impl Executor {
         session_id: Option<String>,
         reply: Reply,
     ) -> Result<CallDone, StoreError> {
-        let digests = Digests {
-            arguments: call.digest,
-            outcome: Sha256::digest(reply.result.as_bytes()).into(),
-        };
+        let outcome = call.echo.compact(&reply.result);
+        let digests =
+            Digests { arguments: call.digest, outcome: Sha256::digest(outcome.as_bytes()).into() };
         let mut event = Event {
             seq: Seq::ZERO,
             at,
@@ -108,7 +107,7 @@ impl Executor {
             caller: caller.name.clone(),
             request_id: request_id.map(str::to_owned),
             arguments: call.arguments.clone(),
-            outcome: reply.result,
+            outcome,
             prev_hash: [0; 32],
             hash: [0; 32],
         };
@@ -118,7 +117,7 @@ impl Executor {
         assert_eq!(event.seq, before.next(), "the log is dense");
         self.store.append_event(&event)?;
         self.last_at = at;
-        let done = CallDone { seq: event.seq, result: event.outcome.clone(), duplicate: false };
+        let done = CallDone { seq: event.seq, result: reply.result, duplicate: false };
         self.events.push(event);
         Ok(done)
     }

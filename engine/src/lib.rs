@@ -25,6 +25,7 @@ mod execute;
 mod health;
 mod hub;
 mod metrics;
+mod outcome;
 mod overlay;
 mod ports;
 mod query;

@@ -10,6 +10,8 @@ use abide_schema::{Code, Module, Refusal, canonical, limits};
 use serde_json::Value as JsonValue;
 use sha2::{Digest as _, Sha256};
 
+use crate::outcome::Echo;
+
 /// The registered reducers.
 #[derive(Debug)]
 pub(crate) struct Registry {
@@ -24,6 +26,8 @@ pub(crate) struct ReadyCall {
     pub(crate) arguments: String,
     /// SHA-256 of `arguments`.
     pub(crate) digest: Hash,
+    /// What the result may repeat of them.
+    pub(crate) echo: Echo,
 }
 
 impl fmt::Debug for ReadyCall {
@@ -57,6 +61,7 @@ impl Registry {
                 .hint("arguments go by name: {\"session_id\": \"…\"}"));
         }
         let call = (definition.decode)(arguments)?;
+        let echo = Echo::of(arguments);
         let arguments = canonical::to_text(arguments);
         if arguments.len() > limits::CALL_BYTES {
             let (bytes, most) = (arguments.len(), limits::CALL_BYTES);
@@ -65,7 +70,7 @@ impl Registry {
                 .hint("keep large content elsewhere and append a reference to it"));
         }
         let digest = Sha256::digest(arguments.as_bytes()).into();
-        Ok(ReadyCall { reducer: definition.name, call, arguments, digest })
+        Ok(ReadyCall { reducer: definition.name, call, arguments, digest, echo })
     }
 
     fn unknown(&self, reducer: &str) -> Refusal {

@@ -19,6 +19,7 @@ use crate::execute::{CallDone, Executor, refusal_of};
 use crate::health::Health;
 use crate::hub::{Hub, Outbox, SharedDelta, SubscriptionKey};
 use crate::metrics::Metrics;
+use crate::outcome::expand;
 use crate::overlay::NetChange;
 use crate::queue::Queue;
 use crate::registry::ReadyCall;
@@ -289,7 +290,10 @@ impl WriterThread {
         let mut calls = Vec::with_capacity(seqs.len());
         for seq in seqs {
             let event = store.event(seq).map_err(UnitFailure::Storage)?;
-            let result = event.map_or_else(|| "null".to_owned(), |event| event.outcome);
+            let result = event.map_or_else(
+                || "null".to_owned(),
+                |event| expand(&event.outcome, &event.arguments),
+            );
             calls.push(CallDone { seq, result, duplicate: true });
         }
         Ok(Some(UnitDone { calls, duplicate: true }))
