@@ -42,8 +42,11 @@ impl SharedDelta {
     /// A bound on the bytes it will take to send.
     fn weight(&self) -> usize {
         let Ok(delta) = &self.outcome else { return 256 };
+        let placed = delta.window.inserts.iter().chain(&delta.window.updates);
         let rows = delta.deletes.iter().chain(&delta.inserts).chain(&delta.updates);
-        64 + rows.flat_map(|row| row.iter()).map(|cell| 4 + cell.size()).sum::<usize>()
+        let rows = rows.chain(placed.map(|placed| &placed.row));
+        64 + 8 * delta.window.deletes.len()
+            + rows.flat_map(|row| row.iter()).map(|cell| 4 + cell.size()).sum::<usize>()
     }
 }
 

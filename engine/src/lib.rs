@@ -32,15 +32,17 @@ mod query;
 mod queue;
 mod readers;
 mod registry;
+mod replay;
 mod resume;
 mod writer;
 
-pub use abide_live::Delta;
+pub use abide_live::{Delta, Explanation, Placed, Window};
 pub use abide_store::{
-    OpenError, StoreError, Tuning, Verified, VerifyError, sqlite_version, verify_file,
+    OpenError, StoreError, Tuning, Verified, VerifyError, backup, sqlite_version, verify_file,
 };
 pub use connection::{Connection, SnapshotPart, Update};
 pub use engine::{Answer, BatchDone, Config, Done, Engine};
 pub use hub::SharedDelta;
 pub use metrics::{Counter, Metrics};
 pub use ports::{Clock, SystemClock};
+pub use replay::{ReplayError, replay};

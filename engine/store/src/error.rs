@@ -122,6 +122,9 @@ pub enum OpenError {
     /// There is no such file, and none was to be made.
     #[error("{} does not exist", .0.display())]
     Missing(PathBuf),
+    /// It exists, and was to be made.
+    #[error("{} exists already", .0.display())]
+    Exists(PathBuf),
     /// It is not a SQLite database.
     #[error("{} is not a SQLite database", .0.display())]
     NotADatabase(PathBuf),
@@ -185,6 +188,7 @@ impl OpenError {
         };
         let (code, hint) = match self {
             OpenError::Missing(_) => (Code::NotFound, "abide serve makes a new one"),
+            OpenError::Exists(_) => (Code::Conflict, "name a file that is not there yet"),
             OpenError::NotADatabase(_) | OpenError::NotOurs(_) => {
                 (Code::BadRequest, "name another file; this one was left as it is")
             }

@@ -9,6 +9,7 @@
 //! *Invariant:* nothing here acknowledges anything. A commit of the [`Writer`] is in the WAL but not
 //! yet on the disk; it is on the disk when a [`WalSync::sync`] that began after it has returned.
 
+mod backup;
 mod cell;
 pub mod change_log;
 mod checkpoint;
@@ -20,12 +21,13 @@ mod system;
 mod verify;
 mod writer;
 
+pub use backup::backup;
 pub use checkpoint::{Checkpointer, WalSync};
 pub use error::{OpenError, StoreError};
 pub use open::{APPLICATION_ID, FORMAT_VERSION, Layout, Store, Tuning};
 pub use reader::{Bind, QueryLimits, Reader, Rows, Snapshot};
 pub use system::{ChangeLogRow, EventRow, RequestIdRow, event_row};
-pub use verify::{Verified, VerifyError, verify_file};
+pub use verify::{LogFile, Verified, VerifyError, verify_file};
 pub use writer::{Head, Writer};
 
 /// The version of the SQLite that is built in.

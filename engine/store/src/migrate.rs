@@ -15,6 +15,7 @@ pub(crate) fn migrate(
     connection: &mut Connection,
     path: &Path,
     layout: &Layout,
+    log_id: Option<&str>,
 ) -> Result<(), OpenError> {
     let store = |why: rusqlite::Error| OpenError::Store { path: path.to_owned(), why: why.into() };
     let transaction = connection
@@ -24,7 +25,7 @@ pub(crate) fn migrate(
         transaction.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(store)?;
     if found == 0 {
         create_tables(&transaction, &system::tables()).map_err(store)?;
-        let log_id = uuid::Uuid::new_v4().to_string();
+        let log_id = log_id.map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned);
         set_meta(&transaction, "log_id", &log_id).map_err(store)?;
         set_meta(&transaction, "change_log_floor", "0").map_err(store)?;
         transaction.pragma_update(None, "application_id", APPLICATION_ID).map_err(store)?;

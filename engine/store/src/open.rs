@@ -88,6 +88,19 @@ impl Store {
     /// # Errors
     /// [`OpenError`]. A file that is not ours is left as it is.
     pub fn open(path: &Path, layout: Layout, tuning: Tuning) -> Result<Store, OpenError> {
+        Store::open_as(path, layout, tuning, None)
+    }
+
+    /// As [`Store::open`]; a new file is given this log id. For a replay, whose log is to be the same.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_as(
+        path: &Path,
+        layout: Layout,
+        tuning: Tuning,
+        log_id: Option<&str>,
+    ) -> Result<Store, OpenError> {
         let lock = lock(path)?;
         if let Err(error) = identify(path) {
             // Leave nothing beside a file that is not ours.
@@ -101,7 +114,7 @@ impl Store {
             return Err(OpenError::ReadOnly(path.to_owned()));
         }
         set_up_file(&connection, &tuning).map_err(|why| broken(path, why))?;
-        migrate::migrate(&mut connection, path, &layout)?;
+        migrate::migrate(&mut connection, path, &layout, log_id)?;
         let log_id =
             migrate::meta(&connection, "log_id").map_err(|why| broken(path, why.into()))?;
         let log_id = log_id.ok_or_else(|| OpenError::NotOurs(path.to_owned()))?;

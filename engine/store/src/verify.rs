@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use abide_log::{Chain, ChainBreak};
-use abide_schema::event::Hash;
-use abide_schema::{Code, Refusal, Seq};
+use abide_schema::event::{Event, Hash};
+use abide_schema::{Code, Refusal, Seq, TableSpec, Value};
 use rusqlite::Connection;
 
 use crate::cell;
@@ -13,6 +13,7 @@ use crate::error::{OpenError, StoreError};
 use crate::migrate;
 use crate::open::open_read_only;
 use crate::system::event_of;
+use crate::writer;
 
 /// What a sound file was found to hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,39 +76,85 @@ impl VerifyError {
 /// # Errors
 /// [`VerifyError`], with the seq of the first event that cannot be believed.
 pub fn verify_file(path: &Path, progress: &mut dyn FnMut(Seq)) -> Result<Verified, VerifyError> {
-    let connection = open_read_only(path)?;
-    let store = |why: rusqlite::Error| OpenError::Store { path: path.to_owned(), why: why.into() };
-    // One state throughout, also while a server writes.
-    connection.execute_batch("BEGIN").map_err(store)?;
-    let log_id = migrate::meta(&connection, "log_id").map_err(store)?;
-    let log_id = log_id.ok_or_else(|| OpenError::NotOurs(path.to_owned()))?;
-    let chain = walk(&connection, Chain::start(&log_id), progress)?;
-    check_tail(&connection, &chain)?;
-    check_soundness(&connection)?;
+    let log = LogFile::open(path)?;
+    let chain = log.walk::<VerifyError>(&mut |event| {
+        progress(event.seq);
+        Ok(())
+    })?;
+    check_tail(&log.connection, &chain)?;
+    check_soundness(&log.connection)?;
     Ok(Verified { events: chain.seq, hash: chain.hash })
 }
 
-fn walk(
-    connection: &Connection,
-    mut chain: Chain,
-    progress: &mut dyn FnMut(Seq),
-) -> Result<Chain, VerifyError> {
-    let unreadable = |seq: Seq| {
-        move |why: rusqlite::Error| VerifyError::Unreadable { seq, why: Some(why.into()) }
-    };
-    let mut statement = connection
-        .prepare("SELECT * FROM events NOT INDEXED ORDER BY seq")
-        .map_err(unreadable(Seq(1)))?;
-    let mut rows = statement.raw_query();
-    loop {
-        let seq = chain.seq.next();
-        let Some(row) = rows.next().map_err(unreadable(seq))? else {
-            return Ok(chain);
+/// A file opened for walking its log, in one state, also while a server writes.
+#[derive(Debug)]
+pub struct LogFile {
+    connection: Connection,
+    log_id: String,
+}
+
+impl LogFile {
+    /// Opens a file. Nothing is written to it.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(path: &Path) -> Result<LogFile, OpenError> {
+        let connection = open_read_only(path)?;
+        let store =
+            |why: rusqlite::Error| OpenError::Store { path: path.to_owned(), why: why.into() };
+        connection.execute_batch("BEGIN").map_err(store)?;
+        let log_id = migrate::meta(&connection, "log_id").map_err(store)?;
+        let log_id = log_id.ok_or_else(|| OpenError::NotOurs(path.to_owned()))?;
+        Ok(LogFile { connection, log_id })
+    }
+
+    /// The log's own id.
+    #[must_use]
+    pub fn log_id(&self) -> &str {
+        &self.log_id
+    }
+
+    /// Shows every event, each checked before it is shown. Returns where the chain ends.
+    ///
+    /// # Errors
+    /// [`VerifyError`] at the first event that cannot be believed, or whatever `each` returns.
+    pub fn walk<E: From<VerifyError>>(
+        &self,
+        each: &mut dyn FnMut(&Event) -> Result<(), E>,
+    ) -> Result<Chain, E> {
+        let mut chain = Chain::start(&self.log_id);
+        let unreadable = |seq: Seq| {
+            move |why: rusqlite::Error| VerifyError::Unreadable { seq, why: Some(why.into()) }
         };
-        let cells = cell::read_row(row, 10).map_err(unreadable(seq))?;
-        let event = event_of(&cells).ok_or(VerifyError::Unreadable { seq, why: None })?;
-        chain.check(&event)?;
-        progress(chain.seq);
+        let mut statement = self
+            .connection
+            .prepare("SELECT * FROM events NOT INDEXED ORDER BY seq")
+            .map_err(unreadable(Seq(1)))?;
+        let mut rows = statement.raw_query();
+        loop {
+            let seq = chain.seq.next();
+            let Some(row) = rows.next().map_err(unreadable(seq))? else {
+                return Ok(chain);
+            };
+            let cells = cell::read_row(row, 10).map_err(unreadable(seq))?;
+            let event = event_of(&cells).ok_or(VerifyError::Unreadable { seq, why: None })?;
+            chain.check(&event).map_err(VerifyError::from)?;
+            each(&event)?;
+        }
+    }
+
+    /// All rows of a table, by primary key.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn rows(
+        &self,
+        table: &TableSpec,
+        each: &mut dyn FnMut(&[Value]),
+    ) -> Result<(), StoreError> {
+        let keys: Vec<&str> = table.key.iter().map(|at| table.columns[*at].name).collect();
+        let sql = format!("SELECT * FROM {} ORDER BY {}", table.name, keys.join(", "));
+        writer::run(&self.connection, &sql, &[], each)
     }
 }
 
