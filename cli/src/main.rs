@@ -1,2 +1,97 @@
-//! (to be written)
-fn main() {}
+//! The command line: every command is one file here, and this is their table of contents.
+
+mod backup;
+mod call;
+mod cells;
+mod connect;
+mod demo;
+mod events;
+mod failure;
+mod log_pages;
+mod options;
+mod output;
+mod pairs;
+mod serve;
+mod sql;
+mod table;
+mod terminal;
+mod verify;
+mod watch;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+use failure::Failure;
+use options::Options;
+
+/// A durable session engine for AI agents, in one SQLite file.
+#[derive(Debug, Parser)]
+#[command(name = "abide", version, propagate_version = true, after_help = AFTER_HELP)]
+struct CommandLine {
+    #[command(flatten)]
+    options: Options,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run recorded agent conversations through a server, kill it midway, and show what is lost
+    Demo(demo::Demo),
+    /// Serve a database file: HTTP, WebSocket and SSE
+    Serve(serve::Serve),
+    /// Call a reducer: the one way to change anything
+    Call(call::Call),
+    /// Ask a read-only SQL statement once
+    Sql(sql::Sql),
+    /// Watch a query: its rows, and every change of them
+    Watch(watch::Watch),
+    /// Show the log of everything that happened
+    Events(events::Events),
+    /// Check that a file is what Abide wrote, event by event
+    Verify(verify::Verify),
+    /// Copy a file as it is at one moment, also while a server writes to it
+    Backup(backup::Backup),
+}
+
+async fn run(options: &Options, command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Demo(args) => demo::run(options, args).await,
+        Command::Serve(args) => serve::run(options, args).await,
+        Command::Call(args) => call::run(options, args).await,
+        Command::Sql(args) => sql::run(options, args).await,
+        Command::Watch(args) => watch::run(options, args).await,
+        Command::Events(args) => events::run(options, args).await,
+        Command::Verify(args) => verify::run(options, args),
+        Command::Backup(args) => backup::run(options, args),
+    }
+}
+
+const AFTER_HELP: &str = "\
+Begin with:
+  abide demo
+  abide serve   and in another terminal   abide watch \"SELECT * FROM sessions\"
+
+Exit codes:
+  0  done
+  1  refused, by Abide or by the system; stderr has the reason, its code and a hint
+  2  the command line does not make sense
+  3  no server answers
+  4  a file, or a run of the demo, is not what it should be";
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let CommandLine { options, command } = CommandLine::parse();
+    let filter = EnvFilter::try_from_env("ABIDE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    match run(&options, command).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            failure.tell(options.json);
+            failure.exit_code()
+        }
+    }
+}

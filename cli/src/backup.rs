@@ -1,0 +1,47 @@
+//! `abide backup`: a copy of the file as it is at one moment, also while a server writes to it.
+
+use std::path::PathBuf;
+
+use abide_engine::verify_file;
+use abide_schema::{Code, Refusal};
+use clap::Args;
+use serde_json::json;
+
+use crate::cells;
+use crate::failure::Failure;
+use crate::options::Options;
+use crate::output::say;
+use crate::verify;
+
+/// What `abide backup` is given.
+#[derive(Args, Debug)]
+pub(crate) struct Backup {
+    /// The file to make; it must not exist
+    to: PathBuf,
+}
+
+/// Copies, then verifies the copy: a backup that was never read is a hope.
+///
+/// # Errors
+/// There is nothing to copy, nowhere to put it, or the copy does not verify.
+pub(crate) fn run(options: &Options, args: Backup) -> Result<(), Failure> {
+    let (from, to) = (options.db_or_default(), args.to);
+    if to.exists() {
+        let detail = format!("{} exists already", to.display());
+        let refusal = Refusal::new(Code::Conflict, detail).hint("name a file that does not");
+        return Err(refusal.into());
+    }
+    abide_store::backup(&from, &to).map_err(|error| error.to_refusal())?;
+    let verified = verify_file(&to, &mut |_| {}).map_err(verify::failure)?;
+    let events = verified.events.0.unsigned_abs();
+    if options.json {
+        say(json!({
+            "backup": to.display().to_string(),
+            "of": from.display().to_string(),
+            "events": events,
+        }))
+    } else {
+        let (events, to) = (cells::counted(events, "event"), to.display());
+        say(format!("{events} from {} to {to}  ·  chain ok", from.display()))
+    }
+}

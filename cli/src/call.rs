@@ -1,0 +1,114 @@
+//! `abide call`: one call of a reducer.
+
+use std::io::Read as _;
+use std::{fs, io};
+
+use abide_client::Called;
+use abide_schema::{Code, Refusal};
+use clap::Args;
+use serde_json::{Map, Value as JsonValue, json};
+
+use crate::connect::{Absent, connect};
+use crate::failure::Failure;
+use crate::options::Options;
+use crate::output::say;
+use crate::pairs::{self, Pairs};
+use crate::table;
+use crate::terminal::Terminal;
+
+/// What `abide call` is given.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Call {
+    /// The reducer; `abide sql` asks, this changes
+    reducer: String,
+
+    /// Its arguments: key=value each; or one file with a JSON object, `-` being stdin
+    #[arg(value_name = "KEY=VALUE|-|FILE")]
+    arguments: Vec<String>,
+
+    /// Makes a repeated call safe: whoever calls with it again gets the first answer
+    #[arg(long, value_name = "ID")]
+    request_id: Option<String>,
+}
+
+const EXAMPLES: &str = "\
+Arguments:
+  key=value    JSON if it reads as JSON (42, true, null, [1,2], '{\"a\":1}'), else text
+  key@=value   text, whatever it looks like: title@=42
+  key:=value   JSON, or it is an error
+
+Examples:
+  abide call create_session agent=support title='A lost parcel'
+  abide call append_message session_id=s_01J… role=user content='Where is it?'
+  abide call claim_handoff id=ho_01J… && abide call resolve_handoff id=ho_01J… resolution=approved
+  echo '{\"agent\": \"support\"}' | abide call create_session --json -
+
+`curl http://127.0.0.1:7341/v1/schema` lists the reducers with their arguments.";
+
+/// Calls, and shows the result.
+///
+/// # Errors
+/// The arguments make no sense, or the call is refused.
+pub(crate) async fn run(options: &Options, args: Call) -> Result<(), Failure> {
+    let pairs = arguments(&args.arguments)?;
+    let abide = connect(options, Absent::Make).await?;
+    let mut request = abide.call(&args.reducer, &pairs.values);
+    if let Some(id) = args.request_id {
+        request = request.request_id(id);
+    }
+    let called = request.await;
+    // An engine in this process is to leave its file in order, also after a refusal.
+    abide.close().await;
+    show(options, &called.map_err(|error| explain(error.into(), &pairs))?)
+}
+
+fn show(options: &Options, called: &Called<JsonValue>) -> Result<(), Failure> {
+    let Called { seq, duplicate, value } = called;
+    if options.json {
+        return say(json!({"seq": seq, "result": value, "duplicate": duplicate}));
+    }
+    let terminal = Terminal::of_stdout();
+    let again = if *duplicate { "  ·  done before, nothing was written" } else { "" };
+    say(terminal.dim(&format!("seq {seq}{again}")))?;
+    match value {
+        JsonValue::Object(row) => say(table::list(terminal, row)),
+        other => say(format!("  {other}")),
+    }
+}
+
+/// The arguments, from the command line or from a file.
+fn arguments(texts: &[String]) -> Result<Pairs, Failure> {
+    match texts {
+        [file] if !pairs::is_pair(file) => {
+            Ok(Pairs { values: read_object(file)?, guessed: Vec::new() })
+        }
+        texts => pairs::parse(texts),
+    }
+}
+
+fn read_object(file: &str) -> Result<Map<String, JsonValue>, Failure> {
+    let mut text = String::new();
+    let (name, read) = match file {
+        "-" => ("stdin", io::stdin().read_to_string(&mut text).map(drop)),
+        file => (file, fs::read_to_string(file).map(|read| text = read)),
+    };
+    let hint = "arguments go as key=value, or as one JSON object in a file or on stdin";
+    read.map_err(|why| Failure::usage(format!("{name} cannot be read: {why}"), hint))?;
+    serde_json::from_str(&text)
+        .map_err(|why| Failure::usage(format!("{name} holds no JSON object: {why}"), hint))
+}
+
+/// Where a value was taken as JSON and the reducer wanted otherwise, says how to send it as text.
+fn explain(failure: Failure, pairs: &Pairs) -> Failure {
+    let Failure::Refused(refusal) = failure else { return failure };
+    if refusal.code != Code::BadArguments {
+        return refusal.into();
+    }
+    let is_meant = |(key, typed): &&(String, String)| {
+        refusal.detail.contains(key.as_str()) || refusal.detail.contains(typed.as_str())
+    };
+    let Some((key, typed)) = pairs.guessed.iter().find(is_meant) else { return refusal.into() };
+    let hint = format!("{key}={typed} was read as JSON; to send the text:  '{key}@={typed}'");
+    Failure::Refused(Refusal { hint: Some(hint), ..refusal })
+}

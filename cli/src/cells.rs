@@ -1,0 +1,137 @@
+//! How one value is written for a person: on one line, nothing in it that could drive a terminal.
+
+use abide_schema::Micros;
+use serde_json::Value as JsonValue;
+
+/// A value on one line. `column` names it: a whole number in a column `…_at` is a moment.
+pub(crate) fn show(column: &str, value: &JsonValue) -> String {
+    match value {
+        JsonValue::Null => "null".to_owned(),
+        JsonValue::String(text) => one_line(text),
+        JsonValue::Number(number) => match number.as_i64().filter(|_| is_moment(column)) {
+            Some(micros) => moment(Micros(micros)),
+            None => number.to_string(),
+        },
+        JsonValue::Object(object) => match object.get("$blob").and_then(JsonValue::as_str) {
+            Some(base64) if object.len() == 1 => counted(base64_bytes(base64), "byte"),
+            _ => one_line(&value.to_string()),
+        },
+        JsonValue::Array(_) | JsonValue::Bool(_) => one_line(&value.to_string()),
+    }
+}
+
+/// Whether a number of this column stands right, to be compared digit by digit.
+pub(crate) fn is_number(column: &str, value: &JsonValue) -> bool {
+    value.is_number() && !is_moment(column)
+}
+
+/// A moment as people read it, in UTC: `2026-11-21 14:02:11`.
+pub(crate) fn moment(at: Micros) -> String {
+    at.to_string().replace('T', " ").trim_end_matches('Z').to_owned()
+}
+
+/// The text with its line breaks and other control characters written out. Recorded texts come
+/// from anywhere, and an escape sequence in one must not reach the terminal as such.
+pub(crate) fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' => line.push_str("\\n"),
+            '\t' => line.push_str("\\t"),
+            '\r' => line.push_str("\\r"),
+            // Also the marks that turn the direction of writing round.
+            c if c.is_control() || is_direction_mark(c) => line.extend(c.escape_unicode()),
+            c => line.push(c),
+        }
+    }
+    line
+}
+
+/// The beginning of a text in at most so many characters, with `…` where something is missing.
+pub(crate) fn cut(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        None => text.to_owned(),
+        Some(_) if most == 0 => String::new(),
+        Some(_) => text.chars().take(most - 1).chain(['…']).collect(),
+    }
+}
+
+/// A count with its thousands set apart: `1,204,551`.
+pub(crate) fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// `1 event`, `2 events`: a count with its noun.
+pub(crate) fn counted(n: u64, noun: &str) -> String {
+    let ending = if n == 1 { "" } else { "s" };
+    format!("{} {noun}{ending}", count(n))
+}
+
+/// A hash as people compare it.
+pub(crate) fn hex(hash: &[u8]) -> String {
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn is_moment(column: &str) -> bool {
+    column == "at" || column.ends_with("_at")
+}
+
+fn base64_bytes(base64: &str) -> u64 {
+    let padding = base64.bytes().rev().take_while(|byte| *byte == b'=').count();
+    (base64.len() / 4 * 3).saturating_sub(padding) as u64
+}
+
+fn is_direction_mark(c: char) -> bool {
+    matches!(c, '\u{200E}' | '\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn every_value_is_one_harmless_line() {
+        let cases = [
+            ("a", json!(null), "null"),
+            ("a", json!("two\nlines\tand \u{1b}[31mred"), "two\\nlines\\tand \\u{1b}[31mred"),
+            ("a", json!("abc\u{202e}def"), "abc\\u{202e}def"),
+            ("a", json!("grüße 😊"), "grüße 😊"),
+            ("a", json!(1.0), "1.0"),
+            ("seq", json!(1_795_269_731_000_000_i64), "1795269731000000"),
+            ("created_at", json!(1_795_269_731_000_000_i64), "2026-11-21 14:02:11"),
+            ("created_at", json!("soon"), "soon"),
+            ("hash", json!({"$blob": "AP8K"}), "3 bytes"),
+            ("hash", json!({"$blob": "AA=="}), "1 byte"),
+            ("data", json!({"a": [1, "x"]}), r#"{"a":[1,"x"]}"#),
+        ];
+        for (column, value, expected) in cases {
+            assert_eq!(show(column, &value), expected, "{column} {value}");
+        }
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        assert_eq!(cut("parcel", 6), "parcel");
+        assert_eq!(cut("parcels", 6), "parce…");
+        assert_eq!(cut("grüße", 4), "grü…");
+        assert_eq!(cut("x", 0), "");
+        assert_eq!(cut("", 0), "");
+    }
+
+    #[test]
+    fn counts_are_read_in_threes() {
+        let texts = [0, 999, 1_000, 18_204, 1_204_551].map(count);
+        assert_eq!(texts, ["0", "999", "1,000", "18,204", "1,204,551"]);
+        assert_eq!(counted(1, "event"), "1 event");
+        assert_eq!(counted(2_018, "event"), "2,018 events");
+    }
+}

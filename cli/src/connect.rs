@@ -1,0 +1,75 @@
+//! Getting hold of a store of sessions: a server's by its address, or a file in this process.
+
+use std::path::Path;
+use std::time::Duration;
+
+use abide_client::{Abide, Error};
+use abide_schema::{Code, Refusal};
+
+use crate::failure::Failure;
+use crate::options::Options;
+
+/// How long a person waits for an answer before being told that there is none.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// What is to happen where `--db` names a file that is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Absent {
+    /// It is made.
+    Make,
+    /// There is nothing to read, and the name was probably mistyped.
+    Refuse,
+}
+
+/// Connects to what the options name.
+///
+/// # Errors
+/// Nobody answers there, or the file cannot be opened.
+pub(crate) async fn connect(options: &Options, absent: Absent) -> Result<Abide, Failure> {
+    if let Some(file) = &options.db {
+        if absent == Absent::Refuse && !file.exists() {
+            let detail = format!("{} does not exist", file.display());
+            let hint = "check the path, or leave out --db to ask a server";
+            return Err(Refusal::new(Code::NotFound, detail).hint(hint).into());
+        }
+        check_folder(file)?;
+        return Ok(Abide::open(file)?);
+    }
+    let mut builder = Abide::builder(&options.url).deadline(PATIENCE);
+    if let Some(token) = &options.token {
+        builder = builder.token(token);
+    }
+    Ok(builder.connect().await?)
+}
+
+/// Says plainly what the system would say of a lock file that nobody has heard of.
+///
+/// # Errors
+/// The folder that the file is to stand in is not there.
+pub(crate) fn check_folder(file: &Path) -> Result<(), Refusal> {
+    let folder = match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => return Ok(()),
+    };
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let detail = format!("there is no folder {}", folder.display());
+    let hint = format!("make it with  mkdir -p {}", folder.display());
+    Err(Refusal::new(Code::NotFound, detail).hint(hint))
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        let (detail, hint) = (error.to_string(), error.hint().map(str::to_owned));
+        let refusal = |code| Refusal { code, detail, hint };
+        match error {
+            Error::Refused(refusal) => Failure::Refused(refusal),
+            Error::Address { .. } => Failure::Usage(refusal(Code::BadArguments)),
+            Error::Unreachable { .. } | Error::TimedOut { .. } => {
+                Failure::Unreachable(refusal(Code::Overloaded))
+            }
+            _ => Failure::Refused(refusal(Code::Internal)),
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Where recorded conversations come from: the ones that are built in, a file, or a folder of files.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use abide_schema::{Code, Refusal};
+use ruzstd::decoding::StreamingDecoder;
+
+use super::recording::Recording;
+use crate::failure::Failure;
+
+/// 24 conversations; what they are and whose: `tests/fixtures/README.md`.
+const BUILT_IN: &[u8] = include_bytes!("../../../tests/fixtures/conversations.jsonl.zst");
+
+/// Reads conversations in order, not more than `most`.
+///
+/// # Errors
+/// A file cannot be read, or a line of it is no recorded conversation.
+pub(crate) fn read(data: Option<&Path>, most: Option<usize>) -> Result<Vec<Recording>, Failure> {
+    let most = most.unwrap_or(usize::MAX);
+    let mut recordings = Vec::new();
+    match data {
+        None => read_lines("the built-in data", unpack(BUILT_IN)?, most, &mut recordings)?,
+        Some(path) => {
+            for file in files(path)? {
+                read_file(&file, most, &mut recordings)?;
+            }
+        }
+    }
+    if recordings.is_empty() {
+        let place = data.map_or("the built-in data".to_owned(), |path| path.display().to_string());
+        let detail = format!("{place} holds no recorded conversation");
+        return Err(Failure::usage(detail, "name a .jsonl or .jsonl.zst file of them"));
+    }
+    Ok(recordings)
+}
+
+/// The file itself, or what a folder holds of them, by name.
+fn files(path: &Path) -> Result<Vec<PathBuf>, Failure> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let listed = fs::read_dir(path).map_err(|why| unreadable(path, &why))?;
+    let entries: Result<Vec<_>, _> = listed.collect();
+    let entries = entries.map_err(|why| unreadable(path, &why))?;
+    let mut files: Vec<PathBuf> = entries.into_iter().map(|entry| entry.path()).collect();
+    files.retain(|file| {
+        let name = file.to_string_lossy();
+        name.ends_with(".jsonl") || name.ends_with(".jsonl.zst")
+    });
+    files.sort();
+    Ok(files)
+}
+
+fn read_file(path: &Path, most: usize, into: &mut Vec<Recording>) -> Result<(), Failure> {
+    let name = path.display().to_string();
+    let file = BufReader::new(File::open(path).map_err(|why| unreadable(path, &why))?);
+    if name.ends_with(".zst") {
+        read_lines(&name, unpack(file)?, most, into)
+    } else {
+        read_lines(&name, file, most, into)
+    }
+}
+
+fn unpack<R: Read>(packed: R) -> Result<impl BufRead, Failure> {
+    let unpacked = StreamingDecoder::new(packed).map_err(|why| {
+        Failure::usage(format!("the data is not what .zst says: {why}"), "unpack it with zstd -d")
+    })?;
+    Ok(BufReader::new(unpacked))
+}
+
+fn read_lines(
+    name: &str,
+    lines: impl BufRead,
+    most: usize,
+    into: &mut Vec<Recording>,
+) -> Result<(), Failure> {
+    for (at, line) in lines.lines().enumerate() {
+        if into.len() >= most {
+            return Ok(());
+        }
+        let line = line.map_err(|why| unreadable(Path::new(name), &why))?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        into.push(Recording::parse(&line).map_err(|why| {
+            let detail = format!("line {} of {name} is no recorded conversation: {why}", at + 1);
+            let form = "one object a line: {\"id\": …, \"messages\": [{\"role\", \"content\"}, …]}";
+            Refusal::new(Code::BadRequest, detail).hint(form)
+        })?);
+    }
+    Ok(())
+}
+
+fn unreadable(path: &Path, why: &std::io::Error) -> Failure {
+    let detail = format!("{} cannot be read: {why}", path.display());
+    Refusal::new(Code::BadRequest, detail).hint("check the path").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::{Expect, expect};
+
+    fn check(text: &str, most: usize, expected: Expect) {
+        let mut recordings = Vec::new();
+        let told = match read_lines("talk.jsonl", text.as_bytes(), most, &mut recordings) {
+            Ok(()) => recordings.iter().map(|recording| format!("{}\n", recording.name)).collect(),
+            Err(Failure::Refused(refusal)) => refusal.detail,
+            Err(other) => format!("{other:?}"),
+        };
+        expected.assert_eq(&told);
+    }
+
+    #[test]
+    fn the_built_in_data_is_what_its_readme_says() {
+        let recordings = read(None, None).expect("the built-in data is sound");
+        let messages: usize = recordings.iter().map(|recording| recording.messages.len()).sum();
+        let calls: Vec<_> = recordings.iter().flat_map(|recording| &recording.calls).collect();
+        let null_ids = calls.iter().filter(|call| call.provider_id.is_none()).count();
+        let text = calls.iter().filter(|call| call.arguments.is_string()).count();
+        let answered = recordings.iter().flat_map(|recording| &recording.messages);
+        let results = answered.clone().filter(|message| message.role == "tool").count();
+        let answers = answered.filter(|message| message.answers.is_some()).count();
+        let handoffs = calls.iter().filter(|call| call.is_handoff()).count();
+        assert_eq!((recordings.len(), messages, calls.len(), handoffs), (24, 731, 188, 3));
+        assert_eq!((null_ids, text), (14, 13));
+        assert_eq!((results, answers), (185, 185));
+    }
+
+    #[test]
+    fn some_of_it_will_do() {
+        assert_eq!(read(None, Some(3)).expect("the built-in data is sound").len(), 3);
+    }
+
+    #[test]
+    fn blank_lines_are_nothing_and_bad_ones_are_named() {
+        let good = r#"{"id":"a","messages":[]}"#;
+        check(
+            &format!("{good}\n\n{good}\n"),
+            9,
+            expect![[r#"
+            a
+            a
+        "#]],
+        );
+        check(
+            &format!("{good}\n{{\"id\""),
+            9,
+            expect![
+                "line 2 of talk.jsonl is no recorded conversation: it is not JSON: EOF while parsing an object at line 1 column 5"
+            ],
+        );
+        check(
+            &format!("{good}\n[1]"),
+            9,
+            expect!["line 2 of talk.jsonl is no recorded conversation: it is no JSON object"],
+        );
+        check(
+            &format!("{good}\n[1]"),
+            1,
+            expect![[r#"
+            a
+        "#]],
+        );
+        check(
+            r#"{"id":"a"}"#,
+            9,
+            expect!["line 1 of talk.jsonl is no recorded conversation: it has no list of messages"],
+        );
+        check(
+            r#"{"messages":[]}"#,
+            9,
+            expect!["line 1 of talk.jsonl is no recorded conversation: it has no id"],
+        );
+        check(
+            r#"{"id":"a","messages":[{"content":"x"}]}"#,
+            9,
+            expect!["line 1 of talk.jsonl is no recorded conversation: message 0 has no role"],
+        );
+        check(
+            r#"{"id":"a","messages":[{"role":"x","tool_calls":[{}]}]}"#,
+            9,
+            expect![
+                "line 1 of talk.jsonl is no recorded conversation: message 0 has a tool call 0 without a name"
+            ],
+        );
+    }
+
+    #[test]
+    fn what_is_not_packed_is_no_zst() {
+        assert!(unpack(&b"{}"[..]).is_err());
+    }
+}

@@ -1,0 +1,205 @@
+//! A recorded conversation of an agent, as it is replayed: its messages as the arguments of
+//! `append_message`, its tool calls with their results.
+//!
+//! What a recording is can be trusted for nothing. A provider's id of a call may be null or come
+//! twice, so a call is known by its place; arguments may not be JSON; a call may have no result.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value as JsonValue, json};
+
+/// The tool that is no tool: calling it asks for a person.
+const HANDOFF_TOOL: &str = "transfer_to_human_agents";
+
+/// One conversation.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Recording {
+    /// Its own name for itself.
+    pub(crate) name: String,
+    /// What else is told of it: source, model, domain, reward …
+    pub(crate) about: Map<String, JsonValue>,
+    /// Its messages, in order.
+    pub(crate) messages: Vec<Message>,
+    /// Its tool calls, in order.
+    pub(crate) calls: Vec<Call>,
+}
+
+/// One message.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Message {
+    /// Who speaks; any name.
+    pub(crate) role: String,
+    /// What is said.
+    pub(crate) content: Option<String>,
+    /// All else that was recorded of it, exactly.
+    pub(crate) data: Option<JsonValue>,
+    /// The call whose result it is, by its place in [`Recording::calls`].
+    pub(crate) answers: Option<usize>,
+}
+
+/// One tool call.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Call {
+    /// The message that made it, and its place there.
+    pub(crate) place: (usize, usize),
+    /// The tool.
+    pub(crate) tool: String,
+    /// The provider's name for the call: an attribute, never a key.
+    pub(crate) provider_id: Option<String>,
+    /// The arguments; what is not JSON is a JSON string.
+    pub(crate) arguments: JsonValue,
+    /// What came of it; none if the recording ends before.
+    pub(crate) outcome: Option<Outcome>,
+}
+
+/// What came of a tool call.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Outcome {
+    /// The text that the agent was given.
+    pub(crate) text: Option<String>,
+    /// Whether it was recorded as an error.
+    pub(crate) failed: bool,
+}
+
+impl Call {
+    /// Whether a person was asked for, rather than a tool.
+    pub(crate) fn is_handoff(&self) -> bool {
+        self.tool == HANDOFF_TOOL
+    }
+
+    /// Abide's key of the call: made from session and place, because the provider's id is none.
+    pub(crate) fn id(&self, session: &str) -> String {
+        format!("{session}/{}/{}", self.place.0, self.place.1)
+    }
+}
+
+impl Message {
+    /// Whether a row of `agent_state` holds this message and nothing else.
+    pub(crate) fn is_held_by(&self, row: &Map<String, JsonValue>) -> bool {
+        let content = match &self.content {
+            Some(text) => row["content"].as_str() == Some(text),
+            None => row["content"].is_null(),
+        };
+        // JSON columns hold JSON text.
+        let data = match (&self.data, &row["data"]) {
+            (None, JsonValue::Null) => true,
+            (Some(data), JsonValue::String(text)) => {
+                serde_json::from_str::<JsonValue>(text).is_ok_and(|stored| stored == *data)
+            }
+            _ => false,
+        };
+        content && data && row["role"].as_str() == Some(&self.role)
+    }
+}
+
+impl Recording {
+    /// Reads one line of the shared format.
+    ///
+    /// # Errors
+    /// What is wrong with it, as a half sentence.
+    pub(crate) fn parse(line: &str) -> Result<Recording, String> {
+        let json: JsonValue =
+            serde_json::from_str(line).map_err(|why| format!("it is not JSON: {why}"))?;
+        let JsonValue::Object(mut about) = json else {
+            return Err("it is no JSON object".to_owned());
+        };
+        let Some(JsonValue::Array(listed)) = about.remove("messages") else {
+            return Err("it has no list of messages".to_owned());
+        };
+        let name = about.remove("id").and_then(|id| id.as_str().map(str::to_owned));
+        let mut recording = Recording {
+            name: name.ok_or_else(|| "it has no id".to_owned())?,
+            about,
+            messages: Vec::with_capacity(listed.len()),
+            calls: Vec::new(),
+        };
+        for (at, message) in listed.into_iter().enumerate() {
+            recording.take(message).map_err(|why| format!("message {at} {why}"))?;
+        }
+        Ok(recording)
+    }
+
+    /// The tools that it calls, a hand-off not being one.
+    pub(crate) fn tools(&self) -> BTreeSet<&str> {
+        let calls = self.calls.iter().filter(|call| !call.is_handoff());
+        calls.map(|call| call.tool.as_str()).collect()
+    }
+
+    /// The tool calls that message `at` makes.
+    pub(crate) fn calls_of(&self, at: usize) -> impl Iterator<Item = &Call> {
+        self.calls.iter().filter(move |call| call.place.0 == at)
+    }
+
+    fn take(&mut self, message: JsonValue) -> Result<(), String> {
+        let at = self.messages.len();
+        let JsonValue::Object(mut rest) = message else {
+            return Err("is no JSON object".to_owned());
+        };
+        let Some(JsonValue::String(role)) = rest.remove("role") else {
+            return Err("has no role".to_owned());
+        };
+        if let Some(calls) = rest.get("tool_calls") {
+            self.take_calls(at, calls)?;
+        }
+        let content = match rest.remove("content") {
+            Some(JsonValue::String(text)) => Some(text),
+            None | Some(JsonValue::Null) => None,
+            // Some frameworks say a message in parts: kept among the rest, as it is.
+            Some(parts) => {
+                rest.insert("content".to_owned(), parts);
+                None
+            }
+        };
+        let answers = (role == "tool").then(|| self.answered(rest.get("tool_call_id"))).flatten();
+        if let Some(call) = answers {
+            let failed = rest.get("error").and_then(JsonValue::as_bool).unwrap_or(false);
+            self.calls[call].outcome = Some(Outcome { text: content.clone(), failed });
+        }
+        let data = (!rest.is_empty()).then_some(JsonValue::Object(rest));
+        self.messages.push(Message { role, content, data, answers });
+        Ok(())
+    }
+
+    fn take_calls(&mut self, at: usize, calls: &JsonValue) -> Result<(), String> {
+        let listed = match calls {
+            JsonValue::Null => &Vec::new(),
+            JsonValue::Array(listed) => listed,
+            _ => return Err("has tool_calls that are no list".to_owned()),
+        };
+        for (n, call) in listed.iter().enumerate() {
+            let tool = call["name"].as_str();
+            let tool = tool.ok_or_else(|| format!("has a tool call {n} without a name"))?;
+            self.calls.push(Call {
+                place: (at, n),
+                tool: tool.to_owned(),
+                provider_id: call["id"].as_str().map(str::to_owned),
+                arguments: arguments(&call["arguments"]),
+                outcome: None,
+            });
+        }
+        Ok(())
+    }
+
+    /// The call that a result belongs to: the first open one of that id in the latest message that
+    /// has one. Ids come twice, so the place decides where the id does not.
+    fn answered(&self, id: Option<&JsonValue>) -> Option<usize> {
+        let id = id.and_then(JsonValue::as_str);
+        let open = |call: &&(usize, &Call)| {
+            call.1.outcome.is_none() && call.1.provider_id.as_deref() == id
+        };
+        let calls: Vec<(usize, &Call)> = self.calls.iter().enumerate().collect();
+        let latest = calls.iter().rev().find(open)?.1.place.0;
+        calls.iter().filter(open).find(|(_, call)| call.place.0 == latest).map(|(at, _)| *at)
+    }
+}
+
+/// A call's arguments as they are recorded, that is as text: as JSON if they are any.
+fn arguments(recorded: &JsonValue) -> JsonValue {
+    match recorded {
+        JsonValue::String(text) => serde_json::from_str(text).unwrap_or_else(|_| json!(text)),
+        other => other.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

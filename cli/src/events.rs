@@ -1,0 +1,153 @@
+//! `abide events`: the log, a line each.
+
+use abide_client::{Abide, Seq, Value};
+use abide_schema::Micros;
+use clap::Args;
+use serde_json::{Map, Value as JsonValue};
+
+use crate::cells;
+use crate::connect::{Absent, connect};
+use crate::failure::Failure;
+use crate::log_pages::LogPages;
+use crate::options::Options;
+use crate::output::say;
+use crate::terminal::Terminal;
+
+/// What `abide events` is given.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Events {
+    /// Only those of one session
+    #[arg(long, value_name = "ID")]
+    session: Option<String>,
+
+    /// Only the last so many; without it all, or the last ten with --follow
+    #[arg(long, value_name = "N")]
+    last: Option<u32>,
+
+    /// Stay, and show events as they happen
+    #[arg(long, short)]
+    follow: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  abide events --last 20
+  abide events --session s_01J… --follow
+  abide events --json | jq -r .reducer | sort | uniq -c
+  abide events --db abide.db                     # no server needed";
+
+/// The columns in the order of the table.
+const COLUMNS: &str = "seq, at, session_id, reducer, caller, request_id, arguments, outcome, \
+                       prev_hash, hash";
+
+/// How many events come before those that are followed, unless somebody says.
+const FOLLOWED_LAST: u32 = 10;
+
+/// The longest line on a pipe. Those who want all of the arguments take `--json`.
+const PIPED_LINE: usize = 240;
+
+/// Shows the log.
+///
+/// # Errors
+/// There is none to be had.
+pub(crate) async fn run(options: &Options, args: Events) -> Result<(), Failure> {
+    if args.follow && options.db.is_some() {
+        let hint = "leave out --follow, or serve the file and leave out --db";
+        let detail = "nobody else can write to a file that is open here, so nothing can follow";
+        return Err(Failure::usage(detail, hint));
+    }
+    let abide = connect(options, Absent::Refuse).await?;
+    let shown = tokio::select! {
+        shown = show(&abide, options, &args) => shown,
+        interrupted = tokio::signal::ctrl_c(), if args.follow => Ok(interrupted?),
+    };
+    abide.close().await;
+    shown
+}
+
+async fn show(abide: &Abide, options: &Options, args: &Events) -> Result<(), Failure> {
+    let last = args.last.or(args.follow.then_some(FOLLOWED_LAST));
+    let session = args.session.as_deref();
+    let start = match last {
+        Some(last) => before_last(abide, session, last).await?,
+        None => Seq::ZERO,
+    };
+    let mut log = LogPages::new(abide, COLUMNS, session, start);
+    while let Some(page) = log.next().await? {
+        page.rows.iter().try_for_each(|row| say(line(options, row)))?;
+    }
+    if !args.follow {
+        return Ok(());
+    }
+    let of_session = if session.is_some() { "WHERE session_id = :session" } else { "" };
+    let mut live = abide.subscribe(format!("SELECT {COLUMNS} FROM events {of_session}"));
+    if let Some(session) = session {
+        live = live.param("session", session);
+    }
+    let mut live = live.from(log.after()).await?;
+    while let Some(update) = live.next().await {
+        let mut rows: Vec<&[Value]> = update.insert_rows().collect();
+        // A reset tells everything again; seqs say what is new, and bring the rest into order.
+        rows.retain(|row| seq(row) > log.after() && (!update.reset || seq(row) > update.from));
+        rows.sort_by_key(|row| seq(row));
+        rows.into_iter().try_for_each(|row| say(line(options, row)))?;
+    }
+    live.error().map_or(Ok(()), |error| Err(error.clone().into()))
+}
+
+/// The seq after which the last so many events stand.
+async fn before_last(abide: &Abide, session: Option<&str>, last: u32) -> Result<Seq, Failure> {
+    let of_session = if session.is_some() { "WHERE session_id = :session" } else { "" };
+    let mut query = abide.sql(format!(
+        "SELECT coalesce(min(seq) - 1, (SELECT coalesce(max(seq), 0) FROM events))
+         FROM (SELECT seq FROM events {of_session} ORDER BY seq DESC LIMIT :last)"
+    ));
+    if let Some(session) = session {
+        query = query.param("session", session);
+    }
+    let before: Vec<i64> = query.param("last", last).fetch().await?;
+    Ok(Seq(before.first().copied().unwrap_or(0)))
+}
+
+fn seq(row: &[Value]) -> Seq {
+    match row.first() {
+        Some(Value::Integer(seq)) => Seq(*seq),
+        _ => Seq::ZERO,
+    }
+}
+
+/// An event as one line, of JSON or for a person.
+fn line(options: &Options, row: &[Value]) -> String {
+    if options.json {
+        let names = COLUMNS.split(", ").map(str::trim);
+        let object: Map<String, JsonValue> =
+            names.zip(row).map(|(name, value)| (name.to_owned(), json(name, value))).collect();
+        return JsonValue::Object(object).to_string();
+    }
+    let terminal = Terminal::of_stdout();
+    let text = |at: usize| match row.get(at) {
+        Some(Value::Text(text)) => cells::one_line(text),
+        _ => "-".to_owned(),
+    };
+    let at = match row.get(1) {
+        Some(Value::Integer(micros)) => cells::moment(Micros(*micros)),
+        _ => "-".to_owned(),
+    };
+    let (seq, session, reducer, caller) = (seq(row), text(2), text(3), text(4));
+    let head = format!("{seq:>8}  {at}  {session:<30}  {reducer:<26}  {caller:<10}  ");
+    let width = terminal.columns().map_or(PIPED_LINE, usize::from);
+    let arguments = cells::cut(&text(6), width.saturating_sub(head.chars().count()));
+    format!("{head}{}", terminal.dim(&arguments)).trim_end().to_owned()
+}
+
+/// JSON columns as JSON, hashes as people compare them.
+fn json(column: &str, value: &Value) -> JsonValue {
+    match (column, value) {
+        ("arguments" | "outcome", Value::Text(text)) => {
+            serde_json::from_str(text).unwrap_or_else(|_| text.as_str().into())
+        }
+        (_, Value::Blob(hash)) => cells::hex(hash).into(),
+        (_, value) => value.to_json(),
+    }
+}

@@ -1,0 +1,167 @@
+//! How a command ends when it does not end well: what the person is told, what a program is told,
+//! and the exit code.
+
+use std::io;
+use std::process::ExitCode;
+
+use abide_schema::{Code, Refusal};
+use serde_json::{Value as JsonValue, json};
+
+/// Why a command did not do what was asked.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Abide said no; nothing was written.
+    Refused(Refusal),
+    /// The command line does not make sense.
+    Usage(Refusal),
+    /// Nobody answers at the address.
+    Unreachable(Refusal),
+    /// A file, or a run of the demo, is not what it should be.
+    Unverified(Refusal),
+    /// Whoever read our output has gone (`abide events | head`): nothing to tell, nobody to tell it to.
+    OutputClosed,
+}
+
+impl Failure {
+    /// Something on the command line does not make sense.
+    pub(crate) fn usage(detail: impl Into<String>, hint: impl Into<String>) -> Failure {
+        Failure::Usage(Refusal::new(Code::BadArguments, detail).hint(hint))
+    }
+
+    /// As documented under `abide --help`.
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        ExitCode::from(match self {
+            Failure::OutputClosed => 0,
+            Failure::Refused(_) => 1,
+            Failure::Usage(_) => 2,
+            Failure::Unreachable(_) => 3,
+            Failure::Unverified(_) => 4,
+        })
+    }
+
+    /// Tells it on stderr: as two lines, or as a problem document.
+    pub(crate) fn tell(&self, as_json: bool) {
+        if let Some(text) = self.text(as_json) {
+            eprintln!("{text}");
+        }
+    }
+
+    fn text(&self, as_json: bool) -> Option<String> {
+        let refusal = self.refusal()?;
+        Some(if as_json {
+            self.problem(refusal).to_string()
+        } else {
+            let code = self.code(refusal);
+            let hint = refusal.hint.iter().map(|hint| format!("\n  hint: {hint}"));
+            format!("error: {}   [{code}]{}", refusal.detail, hint.collect::<String>())
+        })
+    }
+
+    fn refusal(&self) -> Option<&Refusal> {
+        match self {
+            Failure::Refused(refusal)
+            | Failure::Usage(refusal)
+            | Failure::Unreachable(refusal)
+            | Failure::Unverified(refusal) => Some(refusal),
+            Failure::OutputClosed => None,
+        }
+    }
+
+    /// The protocol's codes are what a server says; these two it cannot say.
+    fn code(&self, refusal: &Refusal) -> &'static str {
+        match self {
+            Failure::Usage(_) => "usage",
+            Failure::Unreachable(_) => "unreachable",
+            _ => refusal.code.as_str(),
+        }
+    }
+
+    fn problem(&self, refusal: &Refusal) -> JsonValue {
+        let mut problem = refusal.problem();
+        let own = match self {
+            Failure::Usage(_) => ("Usage", false),
+            Failure::Unreachable(_) => ("Not reachable", true),
+            _ => return problem,
+        };
+        if let Some(problem) = problem.as_object_mut() {
+            // No server answered, so there is no status to tell.
+            problem.remove("status");
+        }
+        problem["title"] = own.0.into();
+        problem["retryable"] = own.1.into();
+        problem["code"] = json!(self.code(refusal));
+        problem
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Failure {
+        Failure::Refused(refusal)
+    }
+}
+
+/// Errors of our own output; every other I/O error is given its sentence where it happens.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Failure::OutputClosed,
+            io::ErrorKind::StorageFull => {
+                let refusal = Refusal::new(Code::DiskFull, "the output cannot be written: no room");
+                Failure::Refused(refusal.hint("free some space where the output goes"))
+            }
+            _ => {
+                let detail = format!("the output cannot be written: {error}");
+                Failure::Refused(Refusal::new(Code::BadRequest, detail))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::{Expect, expect};
+
+    fn check(failure: Failure, as_json: bool, expected: Expect) {
+        expected.assert_eq(&failure.text(as_json).expect("there is something to tell"));
+    }
+
+    fn refused() -> Failure {
+        let refusal = Refusal::new(Code::Conflict, "call refund-8812 was claimed by worker-3");
+        refusal.hint("watch it").into()
+    }
+
+    #[test]
+    fn a_refusal_names_its_code_and_the_way_out() {
+        check(
+            refused(),
+            false,
+            expect![[r#"
+                error: call refund-8812 was claimed by worker-3   [conflict]
+                  hint: watch it"#]],
+        );
+    }
+
+    #[test]
+    fn a_program_gets_the_problem_document() {
+        check(
+            refused(),
+            true,
+            expect![[
+                r#"{"code":"conflict","detail":"call refund-8812 was claimed by worker-3","hint":"watch it","retryable":false,"status":409,"title":"Conflict","type":"about:blank"}"#
+            ]],
+        );
+    }
+
+    #[test]
+    fn what_no_server_said_has_no_status() {
+        let refusal = Refusal::new(Code::Internal, "nobody answers");
+        check(
+            Failure::Unreachable(refusal),
+            true,
+            expect![[
+                r#"{"code":"unreachable","detail":"nobody answers","retryable":true,"title":"Not reachable","type":"about:blank"}"#
+            ]],
+        );
+    }
+}

@@ -1,0 +1,78 @@
+//! The log, read in pages: an answer is bounded, the log is not.
+
+use abide_client::{Abide, Answer, Code, Error, Seq};
+
+/// Events of ordinary size in one page.
+const PAGE_EVENTS: i64 = 1_000;
+
+/// Where a reading of the log stands.
+#[derive(Debug)]
+pub(crate) struct LogPages {
+    abide: Abide,
+    columns: &'static str,
+    session: Option<String>,
+    after: Seq,
+    page: i64,
+}
+
+impl LogPages {
+    /// Reads these columns, of which `seq` is the first, of the events after a seq; of one session,
+    /// or of all.
+    pub(crate) fn new(
+        abide: &Abide,
+        columns: &'static str,
+        session: Option<&str>,
+        after: Seq,
+    ) -> LogPages {
+        let session = session.map(str::to_owned);
+        LogPages { abide: abide.clone(), columns, session, after, page: PAGE_EVENTS }
+    }
+
+    /// Everything up to here was read.
+    pub(crate) fn after(&self) -> Seq {
+        self.after
+    }
+
+    /// The next page; none when the end is reached.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub(crate) async fn next(&mut self) -> Result<Option<Answer>, Error> {
+        loop {
+            let answer = match self.ask().await {
+                // Events of a megabyte fill an answer sooner.
+                Err(Error::Refused(why)) if why.code == Code::LimitExceeded && self.page > 1 => {
+                    self.page /= 2;
+                    continue;
+                }
+                answer => answer?,
+            };
+            let last = answer.rows.last().and_then(|row| row.first());
+            return Ok(match last {
+                Some(abide_client::Value::Integer(seq)) => {
+                    self.after = Seq(*seq);
+                    Some(answer)
+                }
+                _ => {
+                    // Nothing up to here concerned the session.
+                    self.after = self.after.max(answer.seq);
+                    None
+                }
+            });
+        }
+    }
+
+    async fn ask(&self) -> Result<Answer, Error> {
+        let of_session = if self.session.is_some() { "AND session_id = :session" } else { "" };
+        let columns = self.columns;
+        let mut query = self.abide.sql(format!(
+            "SELECT {columns} FROM events WHERE seq > :after {of_session}
+             ORDER BY seq LIMIT :page"
+        ));
+        query = query.param("after", self.after).param("page", self.page);
+        if let Some(session) = &self.session {
+            query = query.param("session", session);
+        }
+        query.rows().await
+    }
+}

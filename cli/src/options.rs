@@ -1,0 +1,45 @@
+//! The options that every command takes.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// Where a server listens when nobody says otherwise.
+pub(crate) const DEFAULT_LISTEN: &str = "127.0.0.1:7341";
+
+/// The file when nobody says otherwise.
+pub(crate) const DEFAULT_DB: &str = "abide.db";
+
+/// The options that every command takes.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Options of every command")]
+pub(crate) struct Options {
+    /// Print JSON: for programs, and for people who want every digit
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+
+    /// The server to talk to
+    #[arg(
+        long,
+        global = true,
+        env = "ABIDE_URL",
+        value_name = "URL",
+        default_value = "http://127.0.0.1:7341"
+    )]
+    pub(crate) url: String,
+
+    /// A database file to work on directly, without a server
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) db: Option<PathBuf>,
+
+    /// The bearer token; for `serve`, the one that callers must bring
+    #[arg(long, global = true, env = "ABIDE_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    pub(crate) token: Option<String>,
+}
+
+impl Options {
+    /// The file that is meant, named or not.
+    pub(crate) fn db_or_default(&self) -> PathBuf {
+        self.db.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_DB))
+    }
+}

@@ -1,0 +1,159 @@
+//! Arguments as a person types them: `key=value`, `key:=json`, `key@=text`.
+//!
+//! `key=value` guesses: what reads as JSON is taken as JSON (a number, `true`, `null`, an object, a
+//! list, a quoted text), anything else is text. The other two forms leave nothing to guess.
+
+use serde_json::{Map, Value as JsonValue};
+
+use crate::failure::Failure;
+
+/// The arguments of a call or the parameters of a query.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Pairs {
+    /// By name.
+    pub(crate) values: Map<String, JsonValue>,
+    /// What was taken as JSON by guess, as it was typed: where a server wanted text, this is why.
+    pub(crate) guessed: Vec<(String, String)>,
+}
+
+/// Reads all of them.
+///
+/// # Errors
+/// One is not of any of the three forms, a name comes twice, or `:=` is followed by no JSON.
+pub(crate) fn parse(texts: &[String]) -> Result<Pairs, Failure> {
+    let mut pairs = Pairs::default();
+    for text in texts {
+        let (key, value) = split(text)?;
+        let value = match value {
+            Typed::Text(text) => JsonValue::String(text.to_owned()),
+            Typed::Json(json) => serde_json::from_str(json).map_err(|why| {
+                let detail = format!("the value of {key} is not JSON: {why}");
+                Failure::usage(detail, format!("quote it for the shell: '{key}:={{\"a\": 1}}'"))
+            })?,
+            Typed::Guess(typed) => match guess(typed) {
+                Some(json) => {
+                    pairs.guessed.push((key.to_owned(), typed.to_owned()));
+                    json
+                }
+                None => JsonValue::String(typed.to_owned()),
+            },
+        };
+        if pairs.values.insert(key.to_owned(), value).is_some() {
+            return Err(Failure::usage(format!("{key} is given twice"), "give each name once"));
+        }
+    }
+    Ok(pairs)
+}
+
+/// Whether a text is one of the three forms, rather than the name of a file.
+pub(crate) fn is_pair(text: &str) -> bool {
+    split(text).is_ok()
+}
+
+enum Typed<'a> {
+    Guess(&'a str),
+    Json(&'a str),
+    Text(&'a str),
+}
+
+fn split(text: &str) -> Result<(&str, Typed<'_>), Failure> {
+    let forms = || {
+        let detail = format!("{text:?} is not an argument");
+        Failure::usage(detail, "arguments go as key=value, key:=json or key@=text")
+    };
+    let (key, value) = text.split_once('=').ok_or_else(forms)?;
+    let (key, typed) = match (key.strip_suffix(':'), key.strip_suffix('@')) {
+        (Some(key), _) => (key, Typed::Json(value)),
+        (_, Some(key)) => (key, Typed::Text(value)),
+        _ => (key, Typed::Guess(value)),
+    };
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    if key.is_empty() || !key.chars().all(is_name) {
+        return Err(forms());
+    }
+    Ok((key, typed))
+}
+
+/// The JSON that a text is, if it is any that can be kept exactly.
+fn guess(typed: &str) -> Option<JsonValue> {
+    let json: JsonValue = serde_json::from_str(typed).ok()?;
+    // A long row of digits is an id that happens to have no letters: as a double it would lose some.
+    let digits_only = !typed.contains(['.', 'e', 'E']);
+    let exact = !json.is_f64() || !digits_only;
+    exact.then_some(json)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::{Expect, expect};
+
+    fn check(texts: &[&str], expected: Expect) {
+        let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
+        let told = match parse(&texts) {
+            Ok(pairs) => JsonValue::Object(pairs.values).to_string(),
+            Err(Failure::Usage(refusal)) => {
+                format!("{} ({})", refusal.detail, refusal.hint.unwrap_or_default())
+            }
+            Err(other) => format!("{other:?}"),
+        };
+        expected.assert_eq(&told);
+    }
+
+    #[test]
+    fn what_reads_as_json_is_json() {
+        check(
+            &["n=42", "x=1.50", "yes=true", "nothing=null", "list=[1,2]", r#"map={"a": 1}"#],
+            expect![[r#"{"list":[1,2],"map":{"a":1},"n":42,"nothing":null,"x":1.5,"yes":true}"#]],
+        );
+    }
+
+    #[test]
+    fn anything_else_is_text() {
+        check(
+            &["a=Where is my parcel?", "b=", "c=a=b", "d=007", "e={'id': 1}", "f=ho_01J"],
+            expect![[
+                r#"{"a":"Where is my parcel?","b":"","c":"a=b","d":"007","e":"{'id': 1}","f":"ho_01J"}"#
+            ]],
+        );
+    }
+
+    #[test]
+    fn a_number_is_made_text_in_two_ways() {
+        check(&["a@=42", r#"b="42""#], expect![[r#"{"a":"42","b":"42"}"#]]);
+    }
+
+    #[test]
+    fn no_digit_of_a_long_number_is_lost() {
+        check(
+            &["id=123456789012345678901234567890", "n=9223372036854775807"],
+            expect![[r#"{"id":"123456789012345678901234567890","n":9223372036854775807}"#]],
+        );
+    }
+
+    #[test]
+    fn json_can_be_demanded() {
+        check(&["a:=1"], expect![[r#"{"a":1}"#]]);
+        check(
+            &["a:=one"],
+            expect![[
+                r#"the value of a is not JSON: expected value at line 1 column 1 (quote it for the shell: 'a:={"a": 1}')"#
+            ]],
+        );
+    }
+
+    #[test]
+    fn what_is_no_argument_is_named() {
+        let forms = expect![[
+            r#""create" is not an argument (arguments go as key=value, key:=json or key@=text)"#
+        ]];
+        check(&["create"], forms);
+        check(
+            &["=1"],
+            expect![[
+                r#""=1" is not an argument (arguments go as key=value, key:=json or key@=text)"#
+            ]],
+        );
+        check(&["a=1", "a=2"], expect!["a is given twice (give each name once)"]);
+    }
+}

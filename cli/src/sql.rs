@@ -1,0 +1,74 @@
+//! `abide sql`: one read-only statement, once.
+
+use abide_client::Answer;
+use abide_schema::wire::QueryAnswer;
+use clap::Args;
+use serde_json::Value as JsonValue;
+
+use crate::cells;
+use crate::connect::{Absent, connect};
+use crate::failure::Failure;
+use crate::options::Options;
+use crate::output::say;
+use crate::pairs;
+use crate::table;
+use crate::terminal::Terminal;
+
+/// What `abide sql` is given.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Sql {
+    /// One SELECT (or WITH, or EXPLAIN); reducers write, statements do not
+    sql: String,
+
+    /// Values for `:name` in the statement: name=value each
+    #[arg(value_name = "NAME=VALUE")]
+    params: Vec<String>,
+
+    /// Ask the state as it was after this event
+    #[arg(long, value_name = "SEQ")]
+    as_of: Option<i64>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  abide sql 'SELECT id, status FROM sessions'
+  abide sql 'SELECT role, content FROM agent_state WHERE session_id = :sid' sid=s_01J…
+  abide sql 'SELECT status, count(*) FROM tool_calls GROUP BY status' --as-of 1204
+  abide sql 'SELECT * FROM events' --db abide.db --json     # no server needed
+
+Columns named …_at are shown as UTC; --json has the microseconds.";
+
+/// Asks, and shows the rows.
+///
+/// # Errors
+/// The statement is refused.
+pub(crate) async fn run(options: &Options, args: Sql) -> Result<(), Failure> {
+    let params = pairs::parse(&args.params)?;
+    let abide = connect(options, Absent::Refuse).await?;
+    let mut query = abide.sql(args.sql);
+    for (name, value) in params.values {
+        query = query.param(&name, value);
+    }
+    if let Some(seq) = args.as_of {
+        query = query.as_of(seq);
+    }
+    let answer = query.rows().await;
+    abide.close().await;
+    show(options, answer?)
+}
+
+fn show(options: &Options, answer: Answer) -> Result<(), Failure> {
+    let Answer { seq, columns, rows } = answer;
+    let rows: Vec<Vec<JsonValue>> =
+        rows.iter().map(|row| row.iter().map(abide_schema::Value::to_json).collect()).collect();
+    if options.json {
+        let answer = QueryAnswer { seq, columns, rows };
+        return say(serde_json::to_string(&answer).map_err(std::io::Error::from)?);
+    }
+    let terminal = Terminal::of_stdout();
+    let lines = rows.iter().map(|row| (row.as_slice(), None));
+    say(table::table(terminal, &table::named(&columns), lines))?;
+    let count = cells::counted(rows.len() as u64, "row");
+    say(terminal.dim(&format!("{count}  ·  as of {seq}")))
+}

@@ -1,0 +1,157 @@
+//! Rows for a person: a table where they compare, an aligned list where there is one.
+
+use abide_schema::wire::Column;
+use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, Row, Table, presets};
+use serde_json::{Map, Value as JsonValue};
+
+use crate::cells;
+use crate::terminal::Terminal;
+
+/// What just happened to a row that is being watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mark {
+    /// It came.
+    Came,
+    /// It changed.
+    Changed,
+}
+
+/// The rows as a table, as wide as the terminal at most; on a pipe nothing is cut. A row is one
+/// line. Each row comes with its mark.
+pub(crate) fn table<'a>(
+    terminal: Terminal,
+    columns: &[Column],
+    rows: impl Iterator<Item = (&'a [JsonValue], Option<Mark>)>,
+) -> String {
+    let mut table = Table::new();
+    // What stdout is was found out before; the library's own look would be a second opinion.
+    table.force_no_tty().load_style(presets::NOTHING);
+    if terminal.styled {
+        table.enforce_styling();
+    }
+    if let Some(width) = terminal.columns() {
+        table.set_width(width).set_content_arrangement(ContentArrangement::Dynamic);
+    }
+    let shown: Vec<(usize, &Column)> =
+        columns.iter().enumerate().filter(|(_, column)| !column.hidden).collect();
+    table.set_header(shown.iter().map(|(_, column)| {
+        Cell::new(cells::one_line(&column.name)).add_attribute(Attribute::Bold)
+    }));
+    for (row, mark) in rows {
+        let cells = shown.iter().map(|(at, column)| {
+            let value = row.get(*at).unwrap_or(&JsonValue::Null);
+            cell(terminal, &column.name, value, mark)
+        });
+        let mut line = Row::from(cells);
+        line.max_height(1);
+        table.add_row(line);
+    }
+    table.trim_fmt()
+}
+
+fn cell(terminal: Terminal, column: &str, value: &JsonValue, mark: Option<Mark>) -> Cell {
+    let mut text = cells::show(column, value);
+    if let Some(width) = terminal.columns() {
+        text = cells::cut(&text, width.into());
+    }
+    let cell = Cell::new(text);
+    let cell = match mark {
+        Some(Mark::Came) => cell.fg(Color::Green),
+        Some(Mark::Changed) => cell.fg(Color::Yellow),
+        None if value.is_null() => cell.add_attribute(Attribute::Dim),
+        None => cell,
+    };
+    if cells::is_number(column, value) { cell.set_alignment(CellAlignment::Right) } else { cell }
+}
+
+/// What stands first in a list of fields, and what last; the rest comes by name between them.
+const FIRST: [&str; 8] =
+    ["id", "call_id", "name", "session_id", "agent", "tool_name", "status", "attempt"];
+const LAST: [&str; 3] = ["created_at", "updated_at", "seq"];
+
+/// An object as an aligned list, a line for each field that holds something.
+pub(crate) fn list(terminal: Terminal, object: &Map<String, JsonValue>) -> String {
+    let mut fields: Vec<_> = object.iter().filter(|(_, value)| !value.is_null()).collect();
+    let place = |list: &[&str], key: &str| list.iter().position(|name| *name == key);
+    fields.sort_by_key(|(key, _)| {
+        let first = place(&FIRST, key).unwrap_or(FIRST.len());
+        (first, place(&LAST, key).map_or(0, |at| at + 1))
+    });
+    let wide = fields.iter().map(|(key, _)| key.chars().count()).max().unwrap_or(0);
+    let lines = fields.into_iter().map(|(key, value)| {
+        let mut text = cells::show(key, value);
+        if let Some(width) = terminal.columns() {
+            text = cells::cut(&text, usize::from(width).saturating_sub(wide + 4));
+        }
+        format!("  {key:wide$}  {text}")
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Columns that are only known by name.
+pub(crate) fn named(names: &[String]) -> Vec<Column> {
+    let column = |name: &String| Column { name: name.clone(), kind: String::new(), hidden: false };
+    names.iter().map(column).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::{Expect, expect};
+    use serde_json::json;
+
+    const PIPE: Terminal = Terminal { size: None, styled: false };
+
+    fn check(terminal: Terminal, columns: &[&str], rows: JsonValue, expected: Expect) {
+        let names: Vec<String> = columns.iter().map(|name| (*name).to_owned()).collect();
+        let rows: Vec<Vec<JsonValue>> = serde_json::from_value(rows).expect("rows are lists");
+        let rows = rows.iter().map(|row| (row.as_slice(), None));
+        expected.assert_eq(&table(terminal, &named(&names), rows));
+    }
+
+    #[test]
+    fn numbers_stand_right_and_nothing_is_cut_on_a_pipe() {
+        check(
+            PIPE,
+            &["id", "rows", "created_at"],
+            json!([
+                ["s_1", 3, 1_795_269_731_000_000_i64],
+                ["a much longer id\nin two lines", 12_000, null],
+            ]),
+            expect![[r#"
+                 id                              rows   created_at
+                 s_1                                 3  2026-11-21 14:02:11
+                 a much longer id\nin two lines  12000  null"#]],
+        );
+    }
+
+    #[test]
+    fn a_terminal_shows_the_beginning_of_what_is_long() {
+        check(
+            Terminal { size: Some((40, 10)), styled: false },
+            &["id", "content"],
+            json!([["s_1", "the parcel was sent on monday and should be there"], ["s_2", null]]),
+            expect![[r#"
+                 id   content
+                 s_1  the parcel was sent on monday an…
+                 s_2  null"#]],
+        );
+    }
+
+    #[test]
+    fn an_object_is_a_list() {
+        let object = json!({
+            "reason": "angry\ncustomer", "seq": 7, "id": "s_1", "title": null, "data": {"a": [1]},
+            "created_at": 1_795_269_731_000_000_i64, "status": "pending",
+        });
+        let object = object.as_object().expect("it is an object");
+        expect![[r#"
+              id          s_1
+              status      pending
+              data        {"a":[1]}
+              reason      angry\ncustomer
+              created_at  2026-11-21 14:02:11
+              seq         7"#]]
+        .assert_eq(&list(PIPE, object));
+    }
+}

@@ -1,0 +1,48 @@
+//! What stdout is: a person's terminal of some size, or a pipe.
+
+use std::io::{self, IsTerminal as _};
+
+/// What stdout is, as it was found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terminal {
+    /// Columns and rows, if it is a terminal.
+    pub(crate) size: Option<(u16, u16)>,
+    /// Whether bold and dim are welcome.
+    pub(crate) styled: bool,
+}
+
+impl Terminal {
+    /// Looks at stdout. A terminal may be resized: look again before drawing again.
+    pub(crate) fn of_stdout() -> Terminal {
+        if !io::stdout().is_terminal() {
+            return Terminal { size: None, styled: false };
+        }
+        let size = rustix::termios::tcgetwinsize(io::stdout())
+            .ok()
+            .filter(|size| size.ws_col > 0 && size.ws_row > 0)
+            .map_or((80, 24), |size| (size.ws_col, size.ws_row));
+        // <https://no-color.org>
+        let styled = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        Terminal { size: Some(size), styled }
+    }
+
+    /// Columns, if it is a terminal.
+    pub(crate) fn columns(self) -> Option<u16> {
+        self.size.map(|(columns, _)| columns)
+    }
+
+    /// The text, dimmed where that shows.
+    pub(crate) fn dim(self, text: &str) -> String {
+        self.with("2", text)
+    }
+
+    /// The text, bold where that shows.
+    pub(crate) fn bold(self, text: &str) -> String {
+        self.with("1", text)
+    }
+
+    /// The text in a colour of the terminal's own palette (ANSI SGR number) where that shows.
+    pub(crate) fn with(self, style: &str, text: &str) -> String {
+        if self.styled { format!("\x1b[{style}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+}

@@ -1,0 +1,71 @@
+//! `abide verify`: can this file be believed?
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use abide_engine::{VerifyError, verify_file};
+use abide_schema::Seq;
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+
+use crate::cells;
+use crate::failure::Failure;
+use crate::options::Options;
+use crate::output::say;
+
+/// What `abide verify` is given.
+#[derive(Args, Debug)]
+pub(crate) struct Verify {
+    /// The database file; a server may be running on it
+    file: PathBuf,
+}
+
+/// How often the count of events is drawn: the walk is too fast to draw each.
+const DRAW_EVERY: i64 = 1_024;
+
+/// Walks the log, recomputing every hash, and looks over the rest of the file.
+///
+/// # Errors
+/// What was found, with the seq of the first event that cannot be believed.
+pub(crate) fn run(options: &Options, args: Verify) -> Result<(), Failure> {
+    let spinner = ProgressBar::new_spinner();
+    if options.json {
+        spinner.set_draw_target(indicatif::ProgressDrawTarget::hidden());
+    }
+    let style = ProgressStyle::with_template("{spinner} {human_pos} events").map_err(|why| {
+        Failure::usage(format!("the progress bar has no style: {why}"), "this is a defect")
+    })?;
+    spinner.set_style(style);
+    spinner.enable_steady_tick(Duration::from_millis(200));
+    let mut progress = |seq: Seq| {
+        if seq.0 % DRAW_EVERY == 0 {
+            spinner.set_position(seq.0.unsigned_abs());
+        }
+    };
+    let verified = verify_file(&args.file, &mut progress);
+    spinner.finish_and_clear();
+    let verified = verified.map_err(failure)?;
+    let events = verified.events.0.unsigned_abs();
+    let head = cells::hex(&verified.hash);
+    if options.json {
+        let told = json!({
+            "verified": true,
+            "file": args.file.display().to_string(),
+            "events": events,
+            "head": head,
+        });
+        say(told)
+    } else {
+        say(format!("{}  ·  chain ok  ·  head {head}", cells::counted(events, "event")))
+    }
+}
+
+/// A file that cannot be opened was not judged; one that was opened and is wrong has failed.
+pub(crate) fn failure(error: VerifyError) -> Failure {
+    let refusal = error.to_refusal();
+    match error {
+        VerifyError::Open(_) => Failure::Refused(refusal),
+        _ => Failure::Unverified(refusal),
+    }
+}

@@ -1,0 +1,119 @@
+//! `abide watch`: a query's rows, and every change of them.
+
+use abide_client::{Abide, Subscription};
+use clap::Args;
+
+use crate::connect::{Absent, connect};
+use crate::failure::Failure;
+use crate::options::Options;
+use crate::output::say;
+use crate::pairs;
+use crate::terminal::Terminal;
+
+mod frames;
+mod lines;
+mod screen;
+
+use frames::Frames;
+use lines::Lines;
+use screen::Screen;
+
+/// What `abide watch` is given.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Watch {
+    /// One SELECT that can be live
+    sql: String,
+
+    /// Values for `:name` in the statement: name=value each
+    #[arg(value_name = "NAME=VALUE")]
+    params: Vec<String>,
+
+    /// Stop after so many updates, the first being the rows as they are
+    #[arg(long, value_name = "N")]
+    count: Option<u64>,
+}
+
+const EXAMPLES: &str = "\
+On a terminal the rows are a table that stays up to date: what comes is green, what changes yellow.
+On a pipe every change is a line: `+` a row that came, `~` one that changed, `-` one that left.
+With --json every update is one object: a snapshot, then deltas.
+
+A server that goes away and comes back is waited for; nothing is missed. Ctrl-C ends it.
+
+Examples:
+  abide watch \"SELECT id, reason FROM handoff_requests WHERE status = 'pending'\"
+  abide watch 'SELECT role, content FROM agent_state WHERE session_id = :sid ORDER BY id' sid=s_01J…
+  abide watch 'SELECT * FROM tool_calls' --json | jq .changes[0].inserts";
+
+/// How updates are shown.
+enum Show {
+    Screen(Screen),
+    Lines(Lines),
+    Frames(Frames),
+}
+
+/// Watches until Ctrl-C, or as many updates as were asked for.
+///
+/// # Errors
+/// The query cannot be live, or there is no server.
+pub(crate) async fn run(options: &Options, args: Watch) -> Result<(), Failure> {
+    if options.db.is_some() {
+        let detail = "nobody else can write to a file that is open here, so nothing would change";
+        return Err(Failure::usage(detail, "use abide sql, or serve the file and leave out --db"));
+    }
+    let params = pairs::parse(&args.params)?;
+    let abide = connect(options, Absent::Refuse).await?;
+    let mut subscribe = abide.subscribe(&args.sql);
+    for (name, value) in params.values {
+        subscribe = subscribe.param(&name, value);
+    }
+    let subscription = subscribe.await?;
+    let show = match Terminal::of_stdout().size {
+        _ if options.json => Show::Frames(Frames::default()),
+        None => Show::Lines(Lines::default()),
+        Some(_) => Show::Screen(Screen::open(&args.sql)?),
+    };
+    let watched = tokio::select! {
+        watched = follow(&abide, subscription, show, args.count) => watched,
+        interrupted = tokio::signal::ctrl_c() => Ok(interrupted?),
+    };
+    abide.close().await;
+    watched
+}
+
+async fn follow(
+    abide: &Abide,
+    mut subscription: Subscription,
+    mut show: Show,
+    count: Option<u64>,
+) -> Result<(), Failure> {
+    let mut left = count.unwrap_or(u64::MAX);
+    while left > 0 {
+        let update = match &mut show {
+            Show::Screen(screen) => {
+                tokio::select! {
+                    update = subscription.next() => update,
+                    () = screen.due() => {
+                        screen.draw(abide, &subscription)?;
+                        continue;
+                    }
+                }
+            }
+            _ => subscription.next().await,
+        };
+        let Some(update) = update else { break };
+        match &mut show {
+            Show::Screen(screen) => {
+                screen.take(&update);
+                screen.draw(abide, &subscription)?;
+            }
+            Show::Lines(lines) => {
+                lines.take(&subscription, &update).into_iter().try_for_each(say)?;
+            }
+            Show::Frames(frames) => say(frames.take(&subscription, &update))?,
+        }
+        left -= 1;
+    }
+    subscription.error().map_or(Ok(()), |error| Err(error.clone().into()))
+}

@@ -1,0 +1,136 @@
+//! Updates for a person: the rows as a table that stays in its place and up to date.
+
+use std::collections::HashMap;
+use std::io::{self, Write as _};
+use std::time::Duration;
+
+use abide_client::{Abide, Seq, Subscription, Update, Value};
+use serde_json::Value as JsonValue;
+use tokio::time::{Instant, sleep_until};
+
+use crate::cells;
+use crate::failure::Failure;
+use crate::table::{self, Mark};
+use crate::terminal::Terminal;
+
+/// How long a row that came or changed stands out.
+const MARKED: Duration = Duration::from_millis(2_000);
+
+/// How often the connection and the size of the window are looked at.
+const LOOK: Duration = Duration::from_millis(1_000);
+
+/// Lines that are not rows: what is watched, a blank, the header, and below a blank and the status.
+const FRAME_LINES: usize = 5;
+
+/// A terminal that shows a query, on its second screen; the first comes back at the end.
+#[derive(Debug)]
+pub(super) struct Screen {
+    sql: String,
+    begun: bool,
+    /// Rows that stand out, as their JSON text, and until when.
+    marks: HashMap<String, (Mark, Instant)>,
+    last_change: Seq,
+    /// What is on the screen, without control sequences: it is left behind at the end.
+    shown: String,
+    next_look: Instant,
+}
+
+impl Screen {
+    /// Takes the terminal.
+    ///
+    /// # Errors
+    /// It cannot be written to.
+    pub(super) fn open(sql: &str) -> Result<Screen, Failure> {
+        // The alternate screen, without a cursor.
+        write("\x1b[?1049h\x1b[?25l")?;
+        Ok(Screen {
+            sql: cells::one_line(sql),
+            begun: false,
+            marks: HashMap::new(),
+            last_change: Seq::ZERO,
+            shown: String::new(),
+            next_look: Instant::now() + LOOK,
+        })
+    }
+
+    /// Works in what changed; the first update only says what is there.
+    pub(super) fn take(&mut self, update: &Update) {
+        self.last_change = update.seq;
+        if !self.begun {
+            self.begun = true;
+            return;
+        }
+        let until = Instant::now() + MARKED;
+        let came = update.insert_rows().map(|row| (row, Mark::Came));
+        let changed = update.update_rows().map(|row| (row, Mark::Changed));
+        self.marks.extend(came.chain(changed).map(|(row, mark)| (identity(row), (mark, until))));
+    }
+
+    /// Returns when it has to be drawn although nothing changed.
+    pub(super) async fn due(&self) {
+        let marks = self.marks.values().map(|(_, until)| *until);
+        sleep_until(marks.chain([self.next_look]).min().unwrap_or(self.next_look)).await;
+    }
+
+    /// Draws it.
+    ///
+    /// # Errors
+    /// The terminal cannot be written to.
+    pub(super) fn draw(&mut self, abide: &Abide, live: &Subscription) -> Result<(), Failure> {
+        let now = Instant::now();
+        self.marks.retain(|_, (_, until)| *until > now);
+        self.next_look = now + LOOK;
+        let terminal = Terminal::of_stdout();
+        let (columns, lines) = terminal.size.unwrap_or((80, 24));
+        let room = usize::from(lines).saturating_sub(FRAME_LINES).max(1);
+        let count = live.rows().len();
+        let rows: Vec<(Vec<JsonValue>, Option<Mark>)> = (live.rows().take(room))
+            .map(|row| {
+                let mark = self.marks.get(&identity(row)).map(|(mark, _)| *mark);
+                (row.iter().map(Value::to_json).collect(), mark)
+            })
+            .collect();
+        let rows = rows.iter().map(|(row, mark)| (row.as_slice(), *mark));
+        let table = table::table(terminal, live.columns(), rows);
+        let title = terminal.bold(&cells::cut(&self.sql, columns.into()));
+        let status = self.status(abide, count, count.saturating_sub(room));
+        let status = terminal.dim(&cells::cut(&status, columns.into()));
+        self.shown = format!("{title}\n\n{table}\n\n{status}");
+        // From the top, each line cleared to its end, and whatever was below.
+        write(&format!("\x1b[H{}\x1b[K\x1b[J", self.shown.replace('\n', "\x1b[K\r\n")))
+    }
+
+    fn status(&self, abide: &Abide, rows: usize, hidden: usize) -> String {
+        let mut parts = vec![cells::counted(rows as u64, "row")];
+        if hidden > 0 {
+            parts.push(format!("{} below", cells::count(hidden as u64)));
+        }
+        parts.push(format!("last change at {}", self.last_change));
+        match abide.reconnects() {
+            0 => parts.push("live".to_owned()),
+            1 => parts.push("live, resumed once".to_owned()),
+            times => parts.push(format!("live, resumed {times} times")),
+        }
+        parts.push("Ctrl-C ends".to_owned());
+        parts.join("  ·  ")
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // The first screen again, its cursor, and on it what was shown last.
+        let left = format!("\x1b[?1049l\x1b[?25h{}\n", self.shown);
+        // Nothing is left to tell it to.
+        let _ = write(&left);
+    }
+}
+
+fn write(text: &str) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    Ok(stdout.flush()?)
+}
+
+fn identity(row: &[Value]) -> String {
+    row.iter().map(|value| value.to_json().to_string()).collect::<Vec<_>>().join("\n")
+}
