@@ -260,6 +260,7 @@ impl Lower<'_> {
         let distinct = *distinctness == Some(Distinctness::Distinct);
         let mut core = Core { distinct, ..Core::default() };
         let mut scope = Scope { outer: Some(outer), ..Scope::default() };
+        let block = self.open_block();
         if let Some(from) = from {
             self.read_from(&mut core, from, &mut scope)?;
         }
@@ -280,6 +281,7 @@ impl Lower<'_> {
             }
         }
         self.route_sources(&core);
+        self.close_block(block, &core);
         Ok((core, scope))
     }
 

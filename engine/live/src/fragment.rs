@@ -23,6 +23,8 @@ pub(crate) enum Form {
     Before,
     /// The old and new images of the rows that changed.
     Changed,
+    /// One given row, its cells given from this number on.
+    Given(usize),
 }
 
 /// The collations that SQLite has of itself.
@@ -90,6 +92,8 @@ pub(crate) struct Fragment {
     pub(crate) collates_within: bool,
     /// Whether there is an aggregate in it.
     pub(crate) aggregates: bool,
+    /// Whether it names a column of a subquery in FROM.
+    pub(crate) derived: bool,
 }
 
 impl PartialEq for Fragment {
@@ -108,6 +112,7 @@ impl Fragment {
             collation: None,
             collates_within: false,
             aggregates: false,
+            derived: false,
         }
     }
 
@@ -158,6 +163,7 @@ impl Fragment {
     pub(crate) fn derived(alias: &str, column: &str, value: &Fragment) -> Fragment {
         let mut fragment = Fragment::text(&format!("{}.{}", quoted(alias), quoted(column)));
         fragment.collates_within = value.collates_within || value.collation.is_some();
+        fragment.derived = true;
         fragment
     }
 
@@ -181,6 +187,7 @@ impl Fragment {
         self.grows();
         self.collates_within |= other.collates_within || other.collation.is_some();
         self.aggregates |= other.aggregates;
+        self.derived |= other.derived;
     }
 
     /// What it was is now only a part of it.
@@ -221,6 +228,11 @@ impl Fragment {
             Piece::Column(source, column) => Some((*source, *column)),
             _ => None,
         })
+    }
+
+    /// Whether it is about columns of tables, and nothing else.
+    pub(crate) fn is_flat(&self) -> bool {
+        !self.derived && !self.has_subquery()
     }
 
     /// Whether there is a subquery in it.
@@ -303,9 +315,15 @@ impl<'a> Renderer<'a> {
     }
 
     fn column(&mut self, source: usize, column: usize) {
-        let source = &self.sources[source];
-        let name = self.catalog.table(source.table).columns[column].name;
-        self.text(&format!("{}.{}", quoted(&source.alias), quoted(name)));
+        let spec = &self.catalog.table(self.sources[source].table).columns[column];
+        if let Form::Given(first) = self.forms[source] {
+            // A bare parameter would have no affinity; this has the column's.
+            self.text("CAST(");
+            self.arg(Arg::Given(first + column));
+            self.text(&format!("AS {})", spec.kind.sql()));
+            return;
+        }
+        self.text(&format!("{}.{}", quoted(&self.sources[source].alias), quoted(spec.name)));
     }
 
     /// Appends a source as a FROM clause names it.
@@ -322,6 +340,7 @@ impl<'a> Renderer<'a> {
         match self.forms[at] {
             Form::After => self.text(&format!("{main} AS {alias}")),
             Form::Changed => self.text(&format!("{changed} AS {alias}")),
+            Form::Given(_) => self.text(&format!("(SELECT 1) AS {alias}")),
             Form::Before => {
                 let columns = names(&mut (0..table.columns.len()));
                 let key = names(&mut table.key.iter().copied());

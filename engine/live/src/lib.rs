@@ -23,6 +23,7 @@ mod lex;
 mod lower;
 mod order;
 mod planner;
+mod reach;
 mod route;
 mod router;
 mod rule;

@@ -12,6 +12,7 @@ use crate::fragment::{Collation, Fragment, Plain, Source};
 use crate::from::Named;
 use crate::functions;
 use crate::lex;
+use crate::reach::Block;
 use crate::route::{Equality, Route};
 
 mod call;
@@ -100,6 +101,9 @@ pub(crate) struct Lower<'c> {
     pub(crate) routes: Vec<Route>,
     /// The names that sources go by.
     pub(crate) aliases_taken: HashSet<String>,
+    /// Every SELECT, and the one that is being lowered.
+    pub(crate) blocks: Vec<Block>,
+    pub(crate) block: Option<usize>,
     /// The CTEs in sight.
     pub(crate) named_queries: Vec<Named>,
     /// What the SELECT around this expression allows and notes.
@@ -124,6 +128,8 @@ impl<'c> Lower<'c> {
             named: BTreeMap::new(),
             routes: Vec::new(),
             aliases_taken: HashSet::new(),
+            blocks: Vec::new(),
+            block: None,
             named_queries: Vec::new(),
             frame: Frame::default(),
             lifting: false,
@@ -193,6 +199,9 @@ impl<'c> Lower<'c> {
                 push_list(&mut condition, &list);
                 condition.push_text(")");
                 Ok((condition, route))
+            }
+            Expr::InSelect { lhs, not: false, rhs } => {
+                Ok((lower.in_select(lhs, subquery::Membership::Demanded, rhs, scope)?, Route::Any))
             }
             other => Ok((lower.expr(other, scope)?, Route::Any)),
         })
@@ -324,7 +333,11 @@ impl<'c> Lower<'c> {
             }
             Expr::Exists(select) => self.exists(select, scope),
             Expr::Subquery(select) => self.scalar(select, scope),
-            Expr::InSelect { lhs, not, rhs } => self.in_select(lhs, *not, rhs, scope),
+            Expr::InSelect { lhs, not, rhs } => {
+                let membership =
+                    if *not { subquery::Membership::Denied } else { subquery::Membership::Asked };
+                self.in_select(lhs, membership, rhs, scope)
+            }
             Expr::InTable { .. } => Err(unsupported("IN with a table")),
             Expr::Raise(..) => {
                 Err(Refusal::new(Code::BadSql, "RAISE() may only be used within a trigger-program"))

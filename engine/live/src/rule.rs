@@ -3,16 +3,21 @@
 //! `Images`: filter and project the old and new images of the changed rows. `Join`: with R' the tables
 //! after the commit, ΔV = Σ over non-empty S of (−1)^(|S|+1) · ⋈_{i∈S} ΔR_i ⋈_{j∉S} R'_j (DBSP's rule,
 //! from the later state only). `Groups`: find the touched groups by the same terms, and evaluate each
-//! of them over the tables after and before. `Whole`: evaluate all of it over both.
+//! of them over the tables after and before. `Touched`: find the rows of the outermost inner tables that
+//! a change may concern, and evaluate the query with each of them given, after and before. `Whole`: evaluate all of it over both.
 
-use abide_schema::{Row, Value};
+use std::collections::HashMap;
+
+use abide_schema::{Row, TableSpec, Value};
 
 use crate::catalog::{Catalog, IMAGE, WEIGHT};
-use crate::changes::{Changes, NEW, OLD, image_number};
+use crate::changes::{Changes, NEW, OLD, RowChange, image_number};
 use crate::core::Core;
 use crate::delta::{Delta, Weights, integer, key_of};
-use crate::exact;
-use crate::fragment::{Arg, Form, Fragment, Piece, Renderer, Statement, quoted};
+use crate::exact::{self, Exact};
+use crate::fragment::{Arg, Form, Fragment, Piece, Plain, Renderer, Statement, quoted};
+use crate::from::FromTerm;
+use crate::reach::{Reach, reach};
 use crate::select::Query;
 use crate::sql::{LiveError, Sql};
 
@@ -28,6 +33,8 @@ pub(crate) enum Rule {
     Join(Vec<Term>),
     /// Aggregates: the terms show the group of every row that changed.
     Groups(Vec<Term>),
+    /// Outer joins and subqueries: the terms show the rows that a change may concern.
+    Touched(Vec<Term>),
     /// Anything: evaluated on both states.
     Whole,
 }
@@ -56,22 +63,23 @@ impl Rule {
     /// The cheapest rule that is right for a query.
     pub(crate) fn choose(catalog: &Catalog, query: &Query) -> Rule {
         let [(_, core)] = query.cores.as_slice() else { return Rule::Whole };
-        if query.limit.is_some()
-            || core.distinct
-            || !core.is_plain_join()
-            || core.from.len() > JOINED
-        {
+        if query.limit.is_some() || core.distinct {
             return Rule::Whole;
         }
+        if !core.is_plain_join() || core.from.len() > JOINED {
+            return touched(catalog, query, core).map_or(Rule::Whole, Rule::Touched);
+        }
+        let conditions = core.filter.iter().map(|conjunct| conjunct.condition.clone()).collect();
+        let reach = Reach { sources: core.sources().unwrap_or_default(), conditions };
         if core.aggregates() {
             let groups = core.group.clone().unwrap_or_default();
-            return Rule::Groups(terms(catalog, query, core, &groups, true));
+            return Rule::Groups(terms(catalog, query, &reach, None, &groups, Show::Distinct));
         }
         let shown: Vec<Fragment> = core.outputs.iter().map(|output| output.value.clone()).collect();
         if core.from.len() == 1 {
             return Rule::Images(images(catalog, query, core, &shown));
         }
-        Rule::Join(terms(catalog, query, core, &shown, false))
+        Rule::Join(terms(catalog, query, &reach, None, &shown, Show::Weighted))
     }
 
     /// The statements it runs.
@@ -85,6 +93,11 @@ impl Rule {
                 let group = restricted_to_group(query);
                 let after = evaluate(catalog, query, &group, &vec![false; all.len()]);
                 touched.chain([after.sql, evaluate(catalog, query, &group, &all).sql]).collect()
+            }
+            Rule::Touched(terms) => {
+                let touched = terms.iter().map(|term| term.statement.sql.clone());
+                let after = evaluate_given(catalog, query, &vec![false; all.len()]);
+                touched.chain([after.sql, evaluate_given(catalog, query, &all).sql]).collect()
             }
             Rule::Whole => vec![
                 evaluate(catalog, query, &[], &vec![false; all.len()]).sql,
@@ -107,6 +120,7 @@ impl Rule {
                 Ok(Delta::of_weights(&run.query.key, weights))
             }
             Rule::Groups(terms) => run.groups(terms),
+            Rule::Touched(terms) => run.touched(terms),
             Rule::Whole if run.query.limit.is_some() => {
                 let (old, new) = (run.evaluate(&[], &[], true)?, run.evaluate(&[], &[], false)?);
                 Ok(Delta::of_windows(&run.query.key, &old, &new))
@@ -186,6 +200,51 @@ impl Run<'_> {
         Ok(Delta::of_weights(&self.query.key, weights))
     }
 
+    fn touched(&mut self, terms: &[Term]) -> Result<Delta, LiveError> {
+        let mut touched = Weights::default();
+        self.terms(terms, &mut |rows, _| touched.add(rows, 1))?;
+        let given: Vec<usize> = self.query.blocks[0].inner().collect();
+        let images: Vec<Images> = given
+            .iter()
+            .map(|source| {
+                let table = self.catalog.table(self.query.sources[*source].table);
+                Images::new(table, self.changes.of(table.name))
+            })
+            .collect();
+        let before = self.changed();
+        let after = vec![false; before.len()];
+        let after = evaluate_given(self.catalog, self.query, &after);
+        let before = evaluate_given(self.catalog, self.query, &before);
+        let mut weights = Weights::default();
+        for (rows, _) in touched.rows() {
+            let mut first = 0;
+            let (mut was, mut is) = (true, true);
+            for images in &images {
+                let cells = &rows[first..first + images.width];
+                first += images.width;
+                let (row_was, row_is) = images.was_and_is(cells);
+                (was, is) = (was && row_was, is && row_is);
+            }
+            if was {
+                self.rows(&before, &rows, &mut |row| weights.add(row.into(), -1))?;
+            }
+            if is {
+                self.rows(&after, &rows, &mut |row| weights.add(row.into(), 1))?;
+            }
+        }
+        Ok(Delta::of_weights(&self.query.key, weights))
+    }
+
+    /// Which sources read a table that changed.
+    fn changed(&self) -> Vec<bool> {
+        let changed = self
+            .query
+            .sources
+            .iter()
+            .map(|source| !self.changes.of(self.catalog.table(source.table).name).is_empty());
+        changed.collect()
+    }
+
     /// What is shown after the changes, less what was shown before.
     fn difference(
         &mut self,
@@ -209,10 +268,7 @@ impl Run<'_> {
         given: &[Value],
         before: bool,
     ) -> Result<Vec<Row>, LiveError> {
-        let changed = self.query.sources.iter().map(|source| {
-            before && !self.changes.of(self.catalog.table(source.table).name).is_empty()
-        });
-        let changed: Vec<bool> = changed.collect();
+        let changed = if before { self.changed() } else { vec![false; self.query.sources.len()] };
         let statement = evaluate(self.catalog, self.query, restricted, &changed);
         let mut rows = Vec::new();
         self.rows(&statement, given, &mut |row| rows.push(row.into()))?;
@@ -283,63 +339,145 @@ fn images(catalog: &Catalog, query: &Query, core: &Core, shown: &[Fragment]) -> 
     out.finish()
 }
 
-/// The summands of a join's delta, showing these values. With `distinct`, equal rows are one.
+/// The query with a row of each of the outermost inner tables given, the changed ones of the other
+/// sources as they were before. What was a condition between tables is now one with a constant, which
+/// SQLite takes to the index even where it reads a table as it was before.
+fn evaluate_given(catalog: &Catalog, query: &Query, changed: &[bool]) -> Statement {
+    let mut out = Renderer::new(catalog, &query.sources);
+    for (form, changed) in out.forms.iter_mut().zip(changed) {
+        *form = if *changed { Form::Before } else { Form::After };
+    }
+    let mut first = 0;
+    for source in query.blocks[0].inner() {
+        out.forms[source] = Form::Given(first);
+        first += catalog.table(query.sources[source].table).columns.len();
+    }
+    out.fragment(&query.body(&[]));
+    out.finish()
+}
+
+/// The terms that show which rows of the outermost inner tables a change of any source may concern.
+/// Nothing where the query is not to be had row by row.
+fn touched(catalog: &Catalog, query: &Query, core: &Core) -> Option<Vec<Term>> {
+    let by_row = |term: &FromTerm| term.source.is_some() && !term.join.keeps_right();
+    if !core.from.iter().all(by_row) {
+        return None;
+    }
+    let given: Vec<usize> = query.blocks[0].inner().collect();
+    if core.aggregates() {
+        let groups = core.group.as_ref()?;
+        let grouped = |source: &usize| {
+            let key = catalog.table(query.sources[*source].table).key.iter();
+            key.clone().all(|column| groups.contains(&Fragment::column(*source, *column)))
+        };
+        if !given.iter().all(grouped)
+            || !groups.iter().all(|by| matches!(by.plain, Plain::Column(..)))
+        {
+            return None;
+        }
+    }
+    let shown = given.iter().flat_map(|source| {
+        let columns = 0..catalog.table(query.sources[*source].table).columns.len();
+        columns.map(|column| Fragment::column(*source, column))
+    });
+    let shown: Vec<Fragment> = shown.collect();
+    let mut all = Vec::new();
+    for source in 0..query.sources.len() {
+        let reach = reach(&query.blocks, source)?;
+        if reach.sources.len() > JOINED {
+            return None;
+        }
+        all.extend(terms(catalog, query, &reach, Some(source), &shown, Show::Distinct));
+    }
+    Some(all)
+}
+
+/// What the rows of a term are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Show {
+    /// Summands of a Z-set.
+    Weighted,
+    /// Only whether there are any.
+    Distinct,
+}
+
+/// The old and new images of one table's changes, by primary key.
+struct Images<'a> {
+    width: usize,
+    key: &'a [usize],
+    changes: HashMap<Exact, &'a RowChange>,
+}
+
+impl<'a> Images<'a> {
+    fn new(table: &'static TableSpec, changes: &'a [RowChange]) -> Images<'a> {
+        let by_key = changes.iter().filter_map(|change| {
+            let row = change.old.as_ref().or(change.new.as_ref())?;
+            Some((Exact(table.key_of(row).into()), change))
+        });
+        Images { width: table.columns.len(), key: table.key, changes: by_key.collect() }
+    }
+
+    /// Whether a row was in the table before, and whether it is in it after.
+    fn was_and_is(&self, row: &[Value]) -> (bool, bool) {
+        let key: Row = self.key.iter().map(|at| row[*at].clone()).collect();
+        let Some(change) = self.changes.get(&Exact(key)) else { return (true, true) };
+        let is = |image: &Option<Row>| image.as_ref().is_some_and(|image| exact::same(image, row));
+        (is(&change.old), is(&change.new))
+    }
+}
+
+/// The summands of a join's delta, showing these values: one for each set of its sources that may have
+/// changed, or of those sets that one source is in.
 fn terms(
     catalog: &Catalog,
     query: &Query,
-    core: &Core,
+    reach: &Reach,
+    always: Option<usize>,
     shown: &[Fragment],
-    distinct: bool,
+    show: Show,
 ) -> Vec<Term> {
-    let sources = core.sources().expect("the rule is for tables");
-    let subsets = 1_usize..1 << sources.len();
-    let terms = subsets.map(|subset| {
-        let (changed, rest): (Vec<usize>, Vec<usize>) = sources
-            .iter()
-            .enumerate()
-            .map(|(at, source)| (at, *source))
-            .fold((Vec::new(), Vec::new()), |(mut changed, mut rest), (at, source)| {
-                if subset & (1 << at) == 0 {
-                    rest.push(source)
-                } else {
-                    changed.push(source)
-                }
-                (changed, rest)
-            });
+    let mut terms = Vec::new();
+    for subset in 1_usize..1 << reach.sources.len() {
+        let (mut changed, mut rest) = (Vec::new(), Vec::new());
+        for (at, source) in reach.sources.iter().enumerate() {
+            if subset & (1 << at) == 0 { rest.push(*source) } else { changed.push(*source) }
+        }
+        if always.is_some_and(|source| !changed.contains(&source)) {
+            continue;
+        }
         let mut out = Renderer::new(catalog, &query.sources);
         changed.iter().for_each(|source| out.forms[*source] = Form::Changed);
-        let weight = changed
-            .iter()
-            .map(|source| format!("{}.{WEIGHT}", quoted(&query.sources[*source].alias)));
-        let weight: Vec<String> = weight.collect();
-        let weight = if distinct { "1".to_owned() } else { weight.join(" * ") };
-        out.text(if distinct { "SELECT DISTINCT" } else { "SELECT" });
-        out.text(&weight);
+        let alias = |source: &usize| quoted(&query.sources[*source].alias);
+        let weights: Vec<String> =
+            changed.iter().map(|source| format!("{}.{WEIGHT}", alias(source))).collect();
+        match show {
+            Show::Weighted => out.text(&format!("SELECT {}", weights.join(" * "))),
+            Show::Distinct => out.text("SELECT DISTINCT 1"),
+        }
         for value in shown {
             out.text(",");
             out.fragment(value);
         }
-        for (at, source) in join_order(core, &changed, &rest).into_iter().enumerate() {
+        for (at, source) in join_order(reach, &changed, &rest).into_iter().enumerate() {
             out.text(if at == 0 { "FROM" } else { "CROSS JOIN" });
             out.source(source);
         }
-        write_conditions(&mut out, core.filter.iter().map(|conjunct| &conjunct.condition));
-        Term {
+        write_conditions(&mut out, reach.conditions.iter());
+        terms.push(Term {
             changed: changed.iter().map(|source| query.sources[*source].table).collect(),
             sign: if changed.len() % 2 == 1 { 1 } else { -1 },
             statement: out.finish(),
-        }
-    });
-    terms.collect()
+        });
+    }
+    terms
 }
 
 /// The changes first, then always a table that some condition connects with those before it. CROSS
 /// JOIN makes SQLite keep that order: it knows nothing of how small the changes are.
-fn join_order(core: &Core, changed: &[usize], rest: &[usize]) -> Vec<usize> {
+fn join_order(reach: &Reach, changed: &[usize], rest: &[usize]) -> Vec<usize> {
     let connects = |placed: &[usize], source: usize| {
-        core.filter.iter().any(|conjunct| {
-            let named: Vec<usize> =
-                conjunct.condition.columns().map(|(source, _)| source).collect();
+        reach.conditions.iter().any(|condition| {
+            let named: Vec<usize> = condition.columns().map(|(source, _)| source).collect();
             named.contains(&source)
                 && named.iter().any(|other| placed.contains(other))
                 && named.iter().all(|other| *other == source || placed.contains(other))

@@ -9,6 +9,7 @@ use crate::core::{Core, Output};
 use crate::fragment::{Fragment, Plain, Source, quoted};
 use crate::lower::{Lower, Scope, Slot, unsupported};
 use crate::order::Order;
+use crate::reach::Block;
 use crate::route::Route;
 
 /// A resolved query.
@@ -18,6 +19,8 @@ pub(crate) struct Query {
     pub(crate) sources: Vec<Source>,
     /// What a row of each source must meet to matter.
     pub(crate) routes: Vec<Route>,
+    /// Every SELECT anywhere in it, the outermost first one first.
+    pub(crate) blocks: Vec<Block>,
     /// Its SELECTs: more than one in a compound, each but the first with what connects it.
     pub(crate) cores: Vec<(Option<CompoundOperator>, Core)>,
     /// In which order.
@@ -44,6 +47,7 @@ impl Query {
         query.find_key(&lower);
         query.sources = lower.sources;
         query.routes = lower.routes;
+        query.blocks = lower.blocks;
         query.slots = lower.slots;
         Ok(query)
     }
@@ -130,6 +134,9 @@ impl Query {
         for (_, core) in &mut self.cores {
             core.fragments().for_each(|fragment| fragment.renumber(&new));
         }
+        self.blocks.iter_mut().flat_map(Block::fragments).for_each(|fragment| {
+            fragment.renumber(&new);
+        });
         if let Some((limit, offset)) = &mut self.limit {
             limit.renumber(&new);
             offset.iter_mut().for_each(|offset| offset.renumber(&new));
@@ -163,6 +170,7 @@ impl Lower<'_> {
         let mut query = Query {
             sources: Vec::new(),
             routes: Vec::new(),
+            blocks: Vec::new(),
             cores,
             order: Vec::new(),
             limit: None,

@@ -152,6 +152,7 @@ impl Binding {
                 Rule::Images(_) => "the changed rows that match its keys",
                 Rule::Join(_) => "the joined rows of the changed rows",
                 Rule::Groups(_) => "the rows of the touched groups, twice",
+                Rule::Touched(_) => "the rows that the changed rows reach, twice",
                 Rule::Whole => "the whole query, twice",
             },
             statements: template.rule.statements(&template.catalog, &template.query),

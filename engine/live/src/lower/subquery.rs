@@ -4,6 +4,7 @@ use abide_schema::{Code, Refusal};
 use sqlite3_parser::ast::{Expr, Select};
 
 use super::{Lower, Lowered, Scope, unsupported};
+use crate::core::Core;
 use crate::fragment::Fragment;
 use crate::select::Query;
 
@@ -24,11 +25,12 @@ impl Lower<'_> {
     pub(super) fn in_select(
         &mut self,
         left: &Expr,
-        not: bool,
+        membership: Membership,
         select: &Select,
         scope: &Scope,
     ) -> Lowered {
         let mut out = self.expr(left, scope)?;
+        let first_block = self.blocks.len();
         let query = self.inner(select, scope)?;
         if query.limit.is_some() {
             return Err(unsupported("IN with LIMIT"));
@@ -37,8 +39,13 @@ impl Lower<'_> {
         if !row {
             one_column(&query)?;
         }
-        out.push_text(if not { "NOT" } else { "" });
-        out.push(&wrapped("IN (", &query.without_order()));
+        if let [(_, core)] = query.cores.as_slice()
+            && !core.aggregates()
+        {
+            self.blocks[first_block].link = Some(membership.link(&out, core));
+        }
+        out.push_text(if membership == Membership::Denied { "NOT IN" } else { "IN" });
+        out.push(&wrapped("(", &query.without_order()));
         Ok(out)
     }
 
@@ -75,6 +82,33 @@ impl Lower<'_> {
         let query = self.select(select, &[], scope);
         self.frame.allowed = allowed;
         query
+    }
+}
+
+/// What is made of `x IN (SELECT …)`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Membership {
+    /// A row is shown only if it holds: unknown is as good as false.
+    Demanded,
+    /// It is a value: unknown differs from false.
+    Asked,
+    /// NOT IN.
+    Denied,
+}
+
+impl Membership {
+    /// What holds of every row of the subquery that has a say: that it equals the left side or, where
+    /// unknown matters, that it is not known to differ.
+    fn link(self, left: &Fragment, core: &Core) -> Fragment {
+        let mut link = Fragment::text(if self == Membership::Demanded { "(" } else { "((" });
+        link.push(left);
+        link.push_text("= (");
+        for (at, output) in core.outputs.iter().filter(|output| !output.hidden).enumerate() {
+            link.push_text(if at > 0 { "," } else { "" });
+            link.push(&output.value);
+        }
+        link.push_text(if self == Membership::Demanded { "))" } else { ")) IS NOT 0)" });
+        link
     }
 }
 

@@ -10,7 +10,7 @@ use serde_json::{Map, Value as JsonValue, json};
 use crate::client::Client;
 use crate::world::{Random, State, World, net};
 
-/// Enough to meet every trap above the first; more by hand: `LIVE_SEEDS=1000 cargo test -p abide-live`.
+/// What a run of all tests tries.
 const SEEDS: u64 = 8;
 
 /// One table. `:v` and `:w` are random values.
@@ -253,6 +253,13 @@ fn subscribe(
     Subscription { sql, binding, id, client, behind, dead: rows.is_err() }
 }
 
+/// `LIVE_SEEDS=100..200 cargo test -p abide-live --release` for more than these.
+fn seeds() -> std::ops::Range<u64> {
+    let Ok(wanted) = std::env::var("LIVE_SEEDS") else { return 0..SEEDS };
+    let (from, to) = wanted.split_once("..").expect("LIVE_SEEDS is from..to");
+    from.parse().expect("a number")..to.parse().expect("a number")
+}
+
 /// Commits, and holds every client against a fresh query.
 fn run(seed: u64, commits: usize, queries: &[&'static str]) {
     let mut world = World::new(seed);
@@ -317,37 +324,37 @@ fn check(client: &Client, fresh: &[Row], what: &str) {
 
 #[test]
 fn filters_projections_and_orders_follow_every_commit() {
-    (0..SEEDS).for_each(|seed| run(seed, 40, FILTERS));
+    seeds().for_each(|seed| run(seed, 40, FILTERS));
 }
 
 #[test]
 fn windows_follow_every_commit() {
-    (0..SEEDS).for_each(|seed| run(seed, 40, WINDOWS));
+    seeds().for_each(|seed| run(seed, 40, WINDOWS));
 }
 
 #[test]
 fn aggregates_follow_every_commit() {
-    (0..SEEDS).for_each(|seed| run(seed, 40, GROUPS));
+    seeds().for_each(|seed| run(seed, 40, GROUPS));
 }
 
 #[test]
 fn inner_joins_follow_every_commit() {
-    (0..SEEDS).for_each(|seed| run(seed, 40, JOINS));
+    seeds().for_each(|seed| run(seed, 40, JOINS));
 }
 
 #[test]
 fn outer_joins_follow_every_commit() {
-    (0..SEEDS).for_each(|seed| run(seed, 40, OUTER));
+    seeds().for_each(|seed| run(seed, 40, OUTER));
 }
 
 #[test]
 fn subqueries_follow_every_commit() {
-    (0..SEEDS).for_each(|seed| run(seed, 40, SUBQUERIES));
+    seeds().for_each(|seed| run(seed, 40, SUBQUERIES));
 }
 
 #[test]
 fn sets_views_and_ctes_follow_every_commit() {
-    (0..SEEDS).for_each(|seed| run(seed, 40, SETS));
+    seeds().for_each(|seed| run(seed, 40, SETS));
 }
 
 #[test]

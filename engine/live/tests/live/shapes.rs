@@ -111,3 +111,77 @@ fn an_explanation_tells_keys_and_statements() {
             ],
         }"#]].assert_eq(&format!("{:#?}", binding.explain()));
 }
+
+fn check_cost(sql: &str, expected: Expect) {
+    let world = World::new(1);
+    let planner = Planner::new(Arc::clone(&world.catalog));
+    let binding =
+        planner.bind(sql, &Map::new()).unwrap_or_else(|refusal| panic!("{sql}: {refusal}"));
+    let explanation = binding.explain();
+    expected.assert_eq(&format!("{} | {}", explanation.cost, explanation.routed_by.join("; ")));
+}
+
+#[test]
+fn each_query_has_the_cheapest_rule() {
+    check_cost(
+        "SELECT id FROM r WHERE a = 1",
+        expect!["the changed rows that match its keys | r: a"],
+    );
+    check_cost(
+        "SELECT r.id, s.k FROM r JOIN s ON s.b = r.b WHERE r.a = 1",
+        expect!["the joined rows of the changed rows | r: a; s: every change"],
+    );
+    check_cost(
+        "SELECT r.c, s.n FROM r JOIN s ON s.n = r.id WHERE r.id = 1",
+        expect!["the joined rows of the changed rows | r: id; s: every change"],
+    );
+    check_cost(
+        "SELECT a, count(*) FROM r WHERE b = 1 GROUP BY a",
+        expect!["the rows of the touched groups, twice | r: b"],
+    );
+    check_cost(
+        "SELECT count(*) FROM r WHERE b = 1",
+        expect!["the rows of the touched groups, twice | r: b"],
+    );
+    check_cost("SELECT DISTINCT a FROM r WHERE b = 1", expect!["the whole query, twice | r: b"]);
+    check_cost(
+        "SELECT r.id, s.k FROM r LEFT JOIN s ON s.b = r.b WHERE r.a = 1",
+        expect!["the rows that the changed rows reach, twice | r: a; s: every change"],
+    );
+    check_cost(
+        "SELECT r.id, count(p.g) FROM r LEFT JOIN p ON p.r_id = r.id GROUP BY r.id",
+        expect!["the rows that the changed rows reach, twice | r: every change; p: every change"],
+    );
+    check_cost(
+        "SELECT id FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.b = r.b AND s.n = 1)",
+        expect!["the rows that the changed rows reach, twice | r: every change; s: n"],
+    );
+    check_cost(
+        "SELECT id FROM r WHERE b NOT IN (SELECT b FROM s)",
+        expect!["the rows that the changed rows reach, twice | r: every change; s: every change"],
+    );
+    check_cost(
+        "SELECT id, (SELECT count(*) FROM p WHERE p.r_id = r.id) FROM r WHERE a = 1",
+        expect!["the rows that the changed rows reach, twice | r: a; p: every change"],
+    );
+    check_cost(
+        "SELECT id FROM r WHERE a = 1 ORDER BY b LIMIT 10",
+        expect!["the whole query, twice | r: a"],
+    );
+    check_cost(
+        "SELECT r.id, s.k FROM r FULL JOIN s ON s.b = r.b",
+        expect!["the whole query, twice | r: every change; s: every change"],
+    );
+    check_cost(
+        "SELECT a FROM r WHERE b = 1 UNION SELECT n FROM s WHERE b = 2",
+        expect!["the whole query, twice | r: b; s: b"],
+    );
+    check_cost(
+        "SELECT bee FROM positive WHERE id = 1",
+        expect!["the changed rows that match its keys | r: id"],
+    );
+    check_cost(
+        "SELECT n FROM (SELECT a, count(*) AS n FROM r WHERE b = 1 GROUP BY a)",
+        expect!["the whole query, twice | r: b"],
+    );
+}
