@@ -1,0 +1,177 @@
+//! The floor: the rows of the same turns, written by plain rusqlite with prepared statements on one
+//! thread, in batches of the same size, with no sync at all. Nobody who keeps these rows in SQLite
+//! can be faster; who also hashes, answers retries and syncs before answering is slower.
+//!
+//! The tables and indexes are those of an Abide file, without triggers, foreign keys, and the
+//! engine's own bookkeeping (request ids, undo images).
+
+use std::path::Path;
+use std::time::Instant;
+
+use abide_schema::TableSpec;
+use rusqlite::{Connection, params};
+
+use crate::turns::Payload;
+
+/// What a run gave.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FloorRun {
+    pub(crate) turns_per_second: f64,
+    pub(crate) file_bytes: u64,
+}
+
+/// Writes the turns of so many sessions, `calls_per_commit` events to a transaction.
+pub(crate) fn run(
+    path: &Path,
+    sessions: usize,
+    turns: usize,
+    calls_per_commit: f64,
+    payload: &Payload,
+) -> FloorRun {
+    let connection = open(path);
+    let mut writer = FloorWriter { connection: &connection, payload, seq: 0, states: 0 };
+    for session in 0..sessions {
+        writer.create_session(session);
+    }
+    let started = Instant::now();
+    let batch = calls_per_commit.max(1.0);
+    let (mut written, mut committed) = (0.0, 0.0);
+    writer.execute("BEGIN");
+    for turn in 0..turns {
+        for step in 0..4 {
+            for session in 0..sessions {
+                writer.step(session, turn, step);
+                written += 1.0;
+                if written - committed >= batch {
+                    committed += batch;
+                    writer.execute("COMMIT");
+                    writer.execute("BEGIN");
+                }
+            }
+        }
+    }
+    writer.execute("COMMIT");
+    let seconds = started.elapsed().as_secs_f64();
+    connection
+        .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+        .expect("the floor's file takes a checkpoint");
+    let file_bytes = std::fs::metadata(path).map_or(0, |file| file.len());
+    FloorRun { turns_per_second: (sessions * turns) as f64 / seconds, file_bytes }
+}
+
+fn open(path: &Path) -> Connection {
+    let connection = Connection::open(path).expect("the floor's file opens");
+    for (pragma, value) in [
+        ("journal_mode", "WAL"),
+        ("synchronous", "OFF"),
+        ("foreign_keys", "OFF"),
+        ("cache_size", "-65536"),
+        // Four megabytes: checkpoints cost the floor less often than by default.
+        ("wal_autocheckpoint", "1000"),
+    ] {
+        connection.pragma_update(None, pragma, value).expect("a pragma of the floor");
+    }
+    let layout = abide_engine::Layout { modules: abide_reducers::modules() };
+    for table in layout.live_tables() {
+        for statement in without_triggers(table) {
+            connection.execute_batch(&statement).expect("the floor's tables");
+        }
+    }
+    connection.set_prepared_statement_cache_capacity(64);
+    connection
+}
+
+fn without_triggers(table: &TableSpec) -> Vec<String> {
+    let mut statements = table.ddl();
+    statements.retain(|statement| !statement.starts_with("CREATE TRIGGER"));
+    statements
+}
+
+struct FloorWriter<'a> {
+    connection: &'a Connection,
+    payload: &'a Payload,
+    seq: i64,
+    states: i64,
+}
+
+impl FloorWriter<'_> {
+    fn execute(&self, sql: &str) {
+        let mut statement = self.connection.prepare_cached(sql).expect("the floor's SQL");
+        statement.execute([]).expect("the floor writes");
+    }
+
+    fn create_session(&mut self, session: usize) {
+        let sql = "INSERT INTO sessions (id, agent, status, scope, metadata, created_at, updated_at, \
+                   seq) VALUES (?1, 'bench', 'active', '{}', '{}', 0, 0, 0)";
+        let mut statement = self.connection.prepare_cached(sql).expect("the floor's SQL");
+        statement.execute([format!("s_{session}")]).expect("the floor writes");
+    }
+
+    /// One event with its rows; a session row is written once per call, as a hand-written program would.
+    fn step(&mut self, session: usize, turn: usize, step: usize) {
+        self.seq += 1;
+        let (id, call) = (format!("s_{session}"), format!("s_{session}/{turn}"));
+        let payload = self.payload;
+        let (reducer, arguments, outcome) = match step {
+            0 => (
+                "append_message",
+                payload.message_arguments(&id, "user", &payload.user),
+                "{\"id\":1}",
+            ),
+            1 => ("request_tool_call", payload.request_arguments(&id, &call), payload.row.as_str()),
+            2 => ("complete_tool_call", payload.complete_arguments(&call), payload.row.as_str()),
+            _ => {
+                let arguments = payload.message_arguments(&id, "assistant", &payload.assistant);
+                ("append_message", arguments, "{\"id\":1}")
+            }
+        };
+        match step {
+            0 => self.append(&id, "user", &payload.user),
+            1 => self.request(&id, &call),
+            2 => self.complete(&call),
+            _ => self.append(&id, "assistant", &payload.assistant),
+        }
+        self.touch(&id);
+        let sql = "INSERT INTO events VALUES (?1, ?2, ?3, ?4, 'local', ?5, ?6, ?7, ?8, ?8)";
+        let mut statement = self.connection.prepare_cached(sql).expect("the floor's SQL");
+        let request_id = payload.request_id(session, turn, step);
+        statement
+            .execute(params![
+                self.seq, self.seq, id, reducer, request_id, arguments, outcome, [0_u8; 32]
+            ])
+            .expect("the floor writes");
+    }
+
+    fn append(&mut self, session: &str, role: &str, content: &str) {
+        self.states += 1;
+        let sql = "INSERT INTO agent_state VALUES (?1, ?2, ?3, 'message', ?4, NULL, ?5, ?5)";
+        let mut statement = self.connection.prepare_cached(sql).expect("the floor's SQL");
+        statement
+            .execute(params![self.states, session, role, content, self.seq])
+            .expect("the floor writes");
+    }
+
+    fn request(&self, session: &str, call: &str) {
+        let sql = "INSERT INTO tool_calls (call_id, session_id, tool_name, tool_version, arguments, \
+                   status, attempt, fencing_token, claimed_by, lease_expires_at, created_at, \
+                   created_seq, updated_at, seq) \
+                   VALUES (?1, ?2, 'lookup', 1, ?3, 'claimed', 1, ?4, 'local', ?4, ?4, ?4, ?4, ?4)";
+        let mut statement = self.connection.prepare_cached(sql).expect("the floor's SQL");
+        statement
+            .execute(params![call, session, self.payload.arguments, self.seq])
+            .expect("the floor writes");
+    }
+
+    fn complete(&self, call: &str) {
+        let sql = "UPDATE tool_calls SET status = 'succeeded', result = ?2, updated_at = ?3, \
+                   seq = ?3 WHERE call_id = ?1";
+        let mut statement = self.connection.prepare_cached(sql).expect("the floor's SQL");
+        statement.execute(params![call, self.payload.result, self.seq]).expect("the floor writes");
+    }
+
+    fn touch(&self, session: &str) {
+        let sql = "UPDATE sessions SET updated_at = ?2, seq = ?2 WHERE id = ?1";
+        let mut statement = self.connection.prepare_cached(sql).expect("the floor's SQL");
+        statement.execute(params![session, self.seq]).expect("the floor writes");
+    }
+}
