@@ -7,7 +7,7 @@ use axum::http::header::{CONTENT_LENGTH, EXPECT};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value as JsonValue;
 use tokio::time::timeout;
 
@@ -44,14 +44,20 @@ impl Content {
             return Err(Refusal::new(Code::BadRequest, "the body is empty")
                 .hint(format!("the body looks like {looks}")));
         }
-        serde_json::from_str(&self.0).map_err(|why| {
-            let refusal = match why.classify() {
-                serde_json::error::Category::Data => {
-                    Refusal::new(Code::BadRequest, format!("the body has another form: {why}"))
-                }
-                _ => not_json(&why),
-            };
-            refusal.hint(format!("the body looks like {looks}"))
+        let refused = |refusal: Refusal| refusal.hint(format!("the body looks like {looks}"));
+        if !self.0.trim_ascii_start().starts_with('{') {
+            // Serde would take an array for a struct, its items for the fields in their order.
+            let refusal = serde_json::from_str::<IgnoredAny>(&self.0).map_or_else(
+                |why| not_json(&why),
+                |_| Refusal::new(Code::BadRequest, "the body is not a JSON object"),
+            );
+            return Err(refused(refusal));
+        }
+        serde_json::from_str(&self.0).map_err(|why| match why.classify() {
+            serde_json::error::Category::Data => {
+                refused(Refusal::new(Code::BadRequest, format!("the body has another form: {why}")))
+            }
+            _ => refused(not_json(&why)),
         })
     }
 }

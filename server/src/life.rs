@@ -5,8 +5,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use crate::limits;
-
 /// Where the server is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
@@ -22,6 +20,7 @@ pub(crate) enum Phase {
 #[derive(Clone, Debug)]
 pub(crate) struct Life {
     phase: Arc<watch::Sender<Phase>>,
+    connections: u32,
     room: Arc<Semaphore>,
     websockets: Arc<AtomicUsize>,
 }
@@ -40,10 +39,12 @@ impl Drop for CountedWebSocket {
 }
 
 impl Life {
-    pub(crate) fn new() -> Life {
+    /// A server with room for so many connections.
+    pub(crate) fn new(connections: u32) -> Life {
         Life {
             phase: Arc::new(watch::Sender::new(Phase::Open)),
-            room: Arc::new(Semaphore::new(limits::CONNECTIONS)),
+            connections,
+            room: Arc::new(Semaphore::new(connections as usize)),
             websockets: Arc::default(),
         }
     }
@@ -55,7 +56,7 @@ impl Life {
 
     /// Connections that are open, of every kind.
     pub(crate) fn connections(&self) -> usize {
-        limits::CONNECTIONS - self.room.available_permits()
+        self.connections as usize - self.room.available_permits()
     }
 
     /// WebSockets that are open.
@@ -81,8 +82,7 @@ impl Life {
 
     /// Waits until nobody is inside.
     pub(crate) async fn empty(&self) {
-        let all = u32::try_from(limits::CONNECTIONS).unwrap_or(u32::MAX);
         // The semaphore is never closed.
-        let _ = self.room.acquire_many(all).await;
+        let _ = self.room.acquire_many(self.connections).await;
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Connections at a time, of every kind. Each may hold an outbox of a megabyte when it does not
 /// read, so this is what a machine with 16 GB can stand at its worst.
-pub(crate) const CONNECTIONS: usize = 10_000;
+pub(crate) const CONNECTIONS: u32 = 10_000;
 
 /// Connections beyond that which are told so at a time; the rest is dropped without a word.
 pub(crate) const TURNED_AWAY: usize = 64;
@@ -49,6 +49,10 @@ pub(crate) const QUERY_WEIGHT: u32 = 16;
 
 /// Subscribe and unsubscribe messages that wait while another subscription begins.
 pub(crate) const COMMANDS: usize = 16;
+
+/// Bytes of a WebSocket message that are still read when it is too large, so that it can be refused
+/// under its id and the connection stays. Beyond it the connection is closed.
+pub(crate) const OVERSIZE_BYTES: usize = 2 * abide_schema::limits::MESSAGE_BYTES;
 
 /// What each WebSocket reads at a time, allocated when it opens: most messages are smaller, and ten
 /// thousand quiet connections hold 80 MB of it.

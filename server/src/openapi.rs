@@ -8,7 +8,7 @@ use serde_json::{Map, Value as JsonValue, json};
 
 /// The document.
 pub(crate) fn document(described: &JsonValue) -> JsonValue {
-    let mut components = Components::default();
+    let mut components = Components(fixed_schemas());
     let mut paths = Map::new();
     for reducer in described["reducers"].as_array().into_iter().flatten() {
         let name = reducer["name"].as_str().unwrap_or_default();
@@ -17,7 +17,6 @@ pub(crate) fn document(described: &JsonValue) -> JsonValue {
     for (path, item) in fixed_paths() {
         paths.insert(path.to_owned(), item);
     }
-    components.0.extend(fixed_schemas());
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -44,84 +43,75 @@ pub(crate) fn document(described: &JsonValue) -> JsonValue {
 }
 
 /// The schemas by name.
-#[derive(Default)]
 struct Components(Map<String, JsonValue>);
 
 impl Components {
-    /// Adds a schema with its definitions.
+    /// Adds a schema and its definitions, and gives the reference to it. A definition keeps its name
+    /// unless that means something else already.
     fn add(&mut self, name: String, mut schema: JsonValue) -> JsonValue {
-        let lifted = schema.as_object_mut().and_then(|schema| {
+        let mut definitions = Map::new();
+        if let Some(schema) = schema.as_object_mut() {
             schema.remove("$schema");
-            schema.remove("$defs")
-        });
-        let mut renamed = Vec::new();
-        if let Some(JsonValue::Object(definitions)) = lifted {
-            for (definition, body) in definitions {
-                renamed.push((definition.clone(), self.place(&name, definition, &body), body));
+            schema.remove("title"); // `Arguments` of each.
+            if let Some(JsonValue::Object(own)) = schema.remove("$defs") {
+                definitions = own;
             }
         }
-        let targets: Vec<(String, String)> =
-            renamed.iter().map(|(from, to, _)| (from.clone(), to.clone())).collect();
-        for (_, to, mut body) in renamed {
-            redirect(&mut body, &targets);
-            self.0.insert(to, body);
+        let lifted = |reference: &str| {
+            let definition = reference.strip_prefix("#/$defs/")?;
+            Some(format!("{PLACE}{definition}"))
+        };
+        redirect(&mut schema, &lifted);
+        definitions.values_mut().for_each(|definition| redirect(definition, &lifted));
+
+        let means_other = |(definition, body): (&String, &JsonValue)| {
+            self.0.get(definition).is_some_and(|other| other != body).then(|| definition.clone())
+        };
+        let taken: Vec<String> = definitions.iter().filter_map(means_other).collect();
+        let renamed = |reference: &str| {
+            let definition = reference.strip_prefix(PLACE)?;
+            taken
+                .iter()
+                .any(|taken| taken == definition)
+                .then(|| format!("{PLACE}{name}_{definition}"))
+        };
+        redirect(&mut schema, &renamed);
+        for (definition, mut body) in definitions {
+            redirect(&mut body, &renamed);
+            let own = if taken.contains(&definition) {
+                format!("{name}_{definition}")
+            } else {
+                definition
+            };
+            self.0.insert(own, body);
         }
-        redirect(&mut schema, &targets);
         let reference = schema_ref(&name);
         self.0.insert(name, schema);
         reference
     }
-
-    /// The name for a definition: its own, unless another schema already means something else by it.
-    fn place(&self, owner: &str, definition: String, body: &JsonValue) -> String {
-        let mut redirected = body.clone();
-        let here = |name: &str| (name.to_owned(), name.to_owned());
-        let mut names = Vec::new();
-        references(body, &mut names);
-        let targets: Vec<_> = names.iter().map(|name| here(name)).collect();
-        redirect(&mut redirected, &targets);
-        match self.0.get(&definition) {
-            Some(other) if *other != redirected => format!("{owner}_{definition}"),
-            _ => definition,
-        }
-    }
 }
 
-const DEFINITIONS: &str = "#/$defs/";
+/// Where the schemas are, as a reference names it.
+const PLACE: &str = "#/components/schemas/";
 
-/// The definitions that a schema refers to.
-fn references(schema: &JsonValue, names: &mut Vec<String>) {
-    match schema {
-        JsonValue::Object(object) => {
-            if let Some(name) = object.get("$ref").and_then(JsonValue::as_str) {
-                names.extend(name.strip_prefix(DEFINITIONS).map(str::to_owned));
-            }
-            object.values().for_each(|value| references(value, names));
-        }
-        JsonValue::Array(items) => items.iter().for_each(|item| references(item, names)),
-        _ => {}
-    }
-}
-
-/// Points references to where the definitions are now.
-fn redirect(schema: &mut JsonValue, targets: &[(String, String)]) {
+/// Points the references that have moved to where they are now.
+fn redirect(schema: &mut JsonValue, moved: &impl Fn(&str) -> Option<String>) {
     match schema {
         JsonValue::Object(object) => {
             if let Some(JsonValue::String(reference)) = object.get_mut("$ref")
-                && let Some(name) = reference.strip_prefix(DEFINITIONS)
-                && let Some((_, to)) = targets.iter().find(|(from, _)| from == name)
+                && let Some(there) = moved(reference)
             {
-                *reference = format!("#/components/schemas/{to}");
+                *reference = there;
             }
-            object.values_mut().for_each(|value| redirect(value, targets));
+            object.values_mut().for_each(|value| redirect(value, moved));
         }
-        JsonValue::Array(items) => items.iter_mut().for_each(|item| redirect(item, targets)),
+        JsonValue::Array(items) => items.iter_mut().for_each(|item| redirect(item, moved)),
         _ => {}
     }
 }
 
 fn schema_ref(name: &str) -> JsonValue {
-    json!({"$ref": format!("#/components/schemas/{name}")})
+    json!({"$ref": format!("{PLACE}{name}")})
 }
 
 fn reducer_path(name: &str, reducer: &JsonValue, components: &mut Components) -> JsonValue {
@@ -294,5 +284,34 @@ fn fixed_schemas() -> Map<String, JsonValue> {
     match schemas {
         JsonValue::Object(schemas) => schemas,
         _ => Map::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_definition_that_means_something_else_gets_a_name_of_its_own() {
+        let schema = |kind: &str| {
+            json!({
+                "$schema": "x",
+                "title": "Arguments",
+                "properties": {"a": {"$ref": "#/$defs/A"}, "b": {"$ref": "#/$defs/B"}},
+                "$defs": {"A": {"type": kind}, "B": {"items": {"$ref": "#/$defs/A"}}},
+            })
+        };
+        let mut components = Components(Map::new());
+        components.add("first".to_owned(), schema("string"));
+        components.add("same".to_owned(), schema("string"));
+        components.add("other".to_owned(), schema("integer"));
+        let at = |name: &str| components.0[name].clone();
+        assert_eq!(at("same")["properties"]["a"]["$ref"], "#/components/schemas/A");
+        assert_eq!(at("other")["properties"]["a"]["$ref"], "#/components/schemas/other_A");
+        assert_eq!(at("A")["type"], "string");
+        assert_eq!(at("other_A")["type"], "integer");
+        let names: Vec<&String> = components.0.keys().collect();
+        assert_eq!(names, ["A", "B", "first", "other", "other_A", "same"]);
+        assert_eq!(at("other").get("$defs"), None);
     }
 }

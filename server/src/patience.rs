@@ -83,3 +83,30 @@ impl AsyncWrite for Patient {
         Pin::new(&mut self.socket).poll_shutdown(context)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::TcpListener;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_takes_nothing_in_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it has an address");
+        let peer = TcpStream::connect(address).await.expect("it listens");
+        let (socket, _) = listener.accept().await.expect("a peer");
+        let mut patient = Patient::new(socket);
+        let begun = Instant::now();
+        let given_up = loop {
+            if let Err(why) = patient.write_all(&[0; 1 << 16]).await {
+                break why;
+            }
+        };
+        assert_eq!(given_up.kind(), io::ErrorKind::TimedOut);
+        assert!(begun.elapsed() >= limits::STALL, "{:?}", begun.elapsed());
+        drop(peer);
+    }
+}

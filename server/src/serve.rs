@@ -43,7 +43,7 @@ pub async fn serve(
         .map_err(|refusal| io::Error::new(io::ErrorKind::PermissionDenied, refusal))?;
     tracing::info!(%address, ?access, seq = %engine.durable_seq(), "serving");
 
-    let life = Life::new();
+    let life = Life::new(limits::CONNECTIONS);
     let router = routes::router(App { engine, access, life: life.clone() });
     accept(&listener, &router, &life, shutdown).await;
     drop(listener);
@@ -145,3 +145,6 @@ async fn full() -> Problem {
     let detail = format!("the server holds {} connections already", limits::CONNECTIONS);
     Problem(Refusal::new(Code::Overloaded, detail).hint("try again in a moment"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,7 @@
 //! seq that a reconnect resumes from, so an event bears one only when everything up to that seq has
 //! been told: the parts of a snapshot before its last have none.
 
+use std::error::Error as _;
 use std::pin::pin;
 
 use abide_engine::{Connection, Update};
@@ -46,6 +47,7 @@ pub(crate) async fn subscribe(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let Query(wanted) = wanted.map_err(|why| {
+        let why = why.source().map_or_else(|| why.to_string(), ToString::to_string);
         Refusal::new(Code::BadRequest, format!("the query string has another form: {why}"))
             .hint("/v1/subscribe?sql=SELECT…&params={…}&from=40, the last two optional")
     })?;

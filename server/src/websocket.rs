@@ -6,6 +6,7 @@
 //! the order they came. The channels between are bounded, so a peer that does not read is, in the
 //! end, not read from.
 
+mod message;
 mod reader;
 mod writer;
 
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use abide_schema::reducer::Caller;
-use abide_schema::{Code, Refusal, limits::MESSAGE_BYTES};
+use abide_schema::{Code, Refusal};
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::extract::{Extension, State};
@@ -31,7 +32,7 @@ use crate::problem::Problem;
 use crate::routes::{App, By};
 
 use reader::Reader;
-use writer::{Command, Writer};
+use writer::{Command, Voice, Writer};
 
 /// A message to the client, and what it keeps others from until it is written.
 struct Answer {
@@ -41,8 +42,10 @@ struct Answer {
 
 /// How a session ended.
 enum End {
-    /// The peer closed, or is gone.
+    /// The peer is gone.
     Gone,
+    /// The peer closed.
+    Closed,
     /// We close, with a code of RFC 6455 and a reason.
     Close(u16, &'static str),
 }
@@ -61,8 +64,8 @@ pub(crate) async fn upgrade(
     })?;
     let upgrade = upgrade
         .protocols(SUBPROTOCOLS)
-        .max_message_size(MESSAGE_BYTES)
-        .max_frame_size(MESSAGE_BYTES)
+        .max_message_size(limits::OVERSIZE_BYTES)
+        .max_frame_size(limits::OVERSIZE_BYTES)
         .read_buffer_size(limits::READ_BUFFER_BYTES)
         .write_buffer_size(limits::WRITE_BUFFER_BYTES);
     Ok(upgrade.on_upgrade(|socket| session(app, caller, socket, place)))
@@ -93,17 +96,23 @@ async fn converse(app: &App, caller: Arc<Caller>, socket: WebSocket) {
     };
     let writer = Writer {
         connection: app.engine.connect(),
-        sink,
-        answers: to_tell,
+        voice: Voice::new(sink, to_tell, &moved),
         commands: to_do,
-        moved: &moved,
     };
     let mut writer = pin!(writer.run(app.engine.durable_seq()));
     let end = tokio::select! {
         end = reader.run(&mut stream) => end,
         _ = &mut writer => return, // The socket broke.
     };
-    let End::Close(code, reason) = end else { return };
+    let (code, reason) = match end {
+        End::Gone => return,
+        End::Closed => {
+            // Our half of the handshake is answered while reading on.
+            let _ = timeout(limits::CLOSING, closed(&mut stream)).await;
+            return;
+        }
+        End::Close(code, reason) => (code, reason),
+    };
     // The reader is gone, so the writer ends when what is in flight has been answered.
     let Some(mut sink) = writer.await else { return };
     let close = CloseFrame { code, reason: reason.into() };

@@ -9,17 +9,16 @@ use std::task::Poll;
 use abide_engine::Engine;
 use abide_schema::reducer::Caller;
 use abide_schema::wire::ClientMessage;
-use abide_schema::{Code, Refusal, limits::MESSAGE_BYTES};
+use abide_schema::{Code, Refusal};
 use axum::extract::ws::{Message, WebSocket, close_code};
 use futures_util::StreamExt as _;
 use futures_util::stream::SplitStream;
-use serde_json::Value as JsonValue;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Error as SocketError;
 
 use super::writer::Command;
-use super::{Answer, End};
+use super::{Answer, End, message};
 use crate::life::{Life, Phase};
 use crate::{frames, limits};
 
@@ -66,7 +65,7 @@ impl Reader<'_> {
                     self.answer(frames::error(None, &refusal)).await
                 }
                 Message::Ping(_) | Message::Pong(_) => Ok(()),
-                Message::Close(_) => return End::Gone,
+                Message::Close(_) => return End::Closed,
             };
             if let Err(Gone) = taken {
                 return End::Gone;
@@ -76,10 +75,9 @@ impl Reader<'_> {
 
     /// Does what a message asks for, or gets it going.
     async fn take(&self, text: &str) -> Result<(), Gone> {
-        let message = match serde_json::from_str(text) {
+        let message = match message::read(text) {
             Ok(message) => message,
-            Err(why) => {
-                let (id, refusal) = misread(text, &why);
+            Err((id, refusal)) => {
                 return self.answer(frames::error(id.as_deref(), &refusal)).await;
             }
         };
@@ -156,10 +154,7 @@ impl Reader<'_> {
         let why = why.into_inner();
         let (code, refusal, reason) = match why.downcast_ref::<SocketError>() {
             Some(SocketError::Capacity(_)) => {
-                let detail = format!("the message is larger than {MESSAGE_BYTES} bytes");
-                let refusal = Refusal::new(Code::LimitExceeded, detail)
-                    .hint("send several, or keep large content elsewhere");
-                (close_code::SIZE, refusal, "a message was too large")
+                (close_code::SIZE, message::too_large(), "a message was too large")
             }
             Some(SocketError::Utf8(_)) => {
                 let refusal = Refusal::new(Code::BadRequest, "the message is not UTF-8");
@@ -183,32 +178,4 @@ impl Reader<'_> {
 
 fn told(id: &str, told: Result<String, Refusal>) -> String {
     told.unwrap_or_else(|refusal| frames::error(Some(id), &refusal))
-}
-
-/// What is wrong with a message, and which one it was, as far as that can be read.
-fn misread(text: &str, why: &serde_json::Error) -> (Option<String>, Refusal) {
-    const OPS: &str = "subscribe, unsubscribe, call, batch, sql, ack, ping";
-    let message = match serde_json::from_str(text) {
-        Ok(JsonValue::Object(message)) => message,
-        Ok(_) => {
-            let refusal = Refusal::new(Code::BadRequest, "the message is not a JSON object");
-            return (None, refusal.hint(format!("its \"op\" is one of {OPS}")));
-        }
-        Err(why) => {
-            let refusal = Refusal::new(Code::BadRequest, format!("the message is not JSON: {why}"));
-            return (None, refusal.hint("abide.v1 is one JSON object a text message"));
-        }
-    };
-    let id = message.get("id").and_then(JsonValue::as_str).map(str::to_owned);
-    let refusal = match message.get("op").and_then(JsonValue::as_str) {
-        None => Refusal::new(Code::BadRequest, "the message has no op")
-            .hint(format!("\"op\" is one of {OPS}")),
-        Some(op) if !OPS.split(", ").any(|known| known == op) => {
-            Refusal::new(Code::BadRequest, format!("there is no op {op:?}"))
-                .hint(format!("\"op\" is one of {OPS}"))
-        }
-        Some(op) => Refusal::new(Code::BadRequest, format!("{op}: {why}"))
-            .hint("the README shows each message; /openapi.json has the arguments of reducers"),
-    };
-    (id, refusal)
 }

@@ -3,14 +3,14 @@
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use abide_engine::Connection;
+use abide_engine::{Connection, Update};
 use abide_schema::{Refusal, Seq};
 use axum::extract::ws::{Message, WebSocket};
-use futures_util::SinkExt as _;
 use futures_util::stream::SplitSink;
+use futures_util::{FutureExt as _, SinkExt as _};
 use serde_json::{Map, Value as JsonValue};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::Answer;
 use crate::{frames, limits};
@@ -21,61 +21,89 @@ pub(super) enum Command {
     Unsubscribe { id: String },
 }
 
-/// The socket is broken, or took nothing in for too long.
-struct Broken;
-
 /// The writing half of a session.
 pub(super) struct Writer<'a> {
     pub(super) connection: Connection,
-    pub(super) sink: SplitSink<WebSocket, Message>,
-    pub(super) answers: mpsc::Receiver<Answer>,
+    pub(super) voice: Voice<'a>,
     pub(super) commands: mpsc::Receiver<Command>,
-    /// Set when a write that had to wait went through.
-    pub(super) moved: &'a AtomicBool,
 }
 
-impl Writer<'_> {
+/// What comes next for the connection.
+enum Next {
+    Update(Update),
+    Command(Command),
+}
+
+/// What is to be said beside the updates.
+enum Due {
+    Answer(Answer),
+    Ping,
+    End,
+}
+
+/// Why a session ends.
+enum Stop {
+    /// The socket is broken, or took nothing in for too long.
+    Broken,
+    /// The reader and all that it started are done.
+    Done,
+}
+
+impl<'a> Writer<'a> {
     /// Tells everything until the reader and all that it started are done; gives the socket back, so
     /// that it can be closed. None when it broke.
     pub(super) async fn run(mut self, head: Seq) -> Option<SplitSink<WebSocket, Message>> {
-        self.tell(frames::hello(head)).await.ok()?;
-        let mut pings = interval_at(Instant::now() + limits::PING, limits::PING);
-        pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        match self.tell_all(head).await {
+            Stop::Broken => None,
+            Stop::Done => Some(self.voice.sink),
+        }
+    }
+
+    async fn tell_all(&mut self, head: Seq) -> Stop {
+        if let Err(stop) = self.voice.tell(frames::hello(head)).await {
+            return stop;
+        }
         loop {
-            let told = tokio::select! {
-                answer = self.answers.recv() => match answer {
-                    Some(answer) => self.answer(answer).await,
-                    None => return Some(self.sink),
-                },
-                Some(command) = self.commands.recv() => self.obey(command).await,
-                update = self.connection.next() => self.tell(frames::update(&update)).await,
-                _ = pings.tick() => self.send(Message::Ping(Default::default())).await,
+            let done = match self.next().await {
+                Ok(Next::Update(update)) => self.voice.tell(frames::update(&update)).await,
+                Ok(Next::Command(command)) => self.obey(command).await,
+                Err(stop) => return stop,
             };
-            told.ok()?;
-        }
-    }
-
-    /// Tells an answer, and with it those that wait already: they leave in one write.
-    async fn answer(&mut self, answer: Answer) -> Result<(), Broken> {
-        let mut answer = Some(answer);
-        while let Some(Answer { text, _room: room }) = answer {
-            let next = self.answers.try_recv().ok();
-            match next {
-                Some(_) => self.sink.feed(Message::text(text)).await.map_err(|_| Broken)?,
-                None => self.tell(text).await?,
+            if let Err(stop) = done {
+                return stop;
             }
-            drop(room);
-            answer = next;
         }
-        Ok(())
     }
 
-    async fn obey(&mut self, command: Command) -> Result<(), Broken> {
+    /// Waits for an update or a command, and tells answers meanwhile. The wait for the update is kept
+    /// while they go out: what it has begun, it need not begin again.
+    async fn next(&mut self) -> Result<Next, Stop> {
+        let mut update = pin!(self.connection.next());
+        loop {
+            tokio::select! {
+                update = &mut update => return Ok(Next::Update(update)),
+                Some(command) = self.commands.recv() => return Ok(Next::Command(command)),
+                due = self.voice.due() => self.voice.say(due).await?,
+            }
+        }
+    }
+
+    async fn obey(&mut self, command: Command) -> Result<(), Stop> {
         match command {
             Command::Subscribe { id, sql, params, from } => {
-                match self.subscribe(&id, &sql, &params, from).await? {
+                let subscribed = {
+                    let mut subscribed = pin!(self.connection.subscribe(&id, &sql, &params, from));
+                    // Reading a large result takes its time; answers do not wait for it.
+                    loop {
+                        tokio::select! {
+                            subscribed = &mut subscribed => break subscribed,
+                            due = self.voice.due() => self.voice.say(due).await?,
+                        }
+                    }
+                };
+                match subscribed {
                     Ok(()) => Ok(()), // The snapshot is the next update.
-                    Err(refusal) => self.tell(frames::error(Some(&id), &refusal)).await,
+                    Err(refusal) => self.refuse(&id, &refusal).await,
                 }
             }
             Command::Unsubscribe { id } => {
@@ -85,34 +113,70 @@ impl Writer<'_> {
         }
     }
 
-    /// Subscribes, and tells answers meanwhile: reading a large result may take its time.
-    async fn subscribe(
-        &mut self,
-        id: &str,
-        sql: &str,
-        params: &Map<String, JsonValue>,
-        from: Option<Seq>,
-    ) -> Result<Result<(), Refusal>, Broken> {
-        let mut subscribed = pin!(self.connection.subscribe(id, sql, params, from));
-        loop {
-            tokio::select! {
-                subscribed = &mut subscribed => return Ok(subscribed),
-                Some(answer) = self.answers.recv() => {
-                    let message = Message::text(answer.text);
-                    self.sink.send(message).await.map_err(|_| Broken)?;
-                }
-            }
+    async fn refuse(&mut self, id: &str, refusal: &Refusal) -> Result<(), Stop> {
+        self.voice.tell(frames::error(Some(id), refusal)).await
+    }
+}
+
+/// The socket's sink, with what goes out beside the updates: answers and pings.
+pub(super) struct Voice<'a> {
+    sink: SplitSink<WebSocket, Message>,
+    answers: mpsc::Receiver<Answer>,
+    pings: Interval,
+    /// Set when a write that had to wait went through.
+    moved: &'a AtomicBool,
+}
+
+impl<'a> Voice<'a> {
+    pub(super) fn new(
+        sink: SplitSink<WebSocket, Message>,
+        answers: mpsc::Receiver<Answer>,
+        moved: &'a AtomicBool,
+    ) -> Voice<'a> {
+        let mut pings = interval_at(Instant::now() + limits::PING, limits::PING);
+        pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Voice { sink, answers, pings, moved }
+    }
+
+    /// Waits until something is to be said. Giving up the wait loses nothing.
+    async fn due(&mut self) -> Due {
+        tokio::select! {
+            answer = self.answers.recv() => answer.map_or(Due::End, Due::Answer),
+            _ = self.pings.tick() => Due::Ping,
         }
     }
 
-    async fn tell(&mut self, text: String) -> Result<(), Broken> {
+    /// Says it.
+    async fn say(&mut self, due: Due) -> Result<(), Stop> {
+        match due {
+            Due::Answer(answer) => self.answer(answer).await,
+            Due::Ping => self.send(Message::Ping(Default::default())).await,
+            Due::End => Err(Stop::Done),
+        }
+    }
+
+    /// Says an answer, and with it those that wait already: they leave in one write.
+    async fn answer(&mut self, answer: Answer) -> Result<(), Stop> {
+        let mut answer = Some(answer);
+        while let Some(Answer { text, _room: room }) = answer {
+            let next = self.answers.try_recv().ok();
+            match next {
+                Some(_) => self.sink.feed(Message::text(text)).await.map_err(|_| Stop::Broken)?,
+                None => self.tell(text).await?,
+            }
+            drop(room);
+            answer = next;
+        }
+        Ok(())
+    }
+
+    async fn tell(&mut self, text: String) -> Result<(), Stop> {
         self.send(Message::text(text)).await
     }
 
-    async fn send(&mut self, message: Message) -> Result<(), Broken> {
+    async fn send(&mut self, message: Message) -> Result<(), Stop> {
         let mut sending = self.sink.send(message);
-        let at_once = futures_util::FutureExt::now_or_never(&mut sending);
-        let sent = match at_once {
+        let sent = match (&mut sending).now_or_never() {
             Some(sent) => sent,
             None => {
                 let sent = sending.await;
@@ -120,6 +184,6 @@ impl Writer<'_> {
                 sent
             }
         };
-        sent.map_err(|_| Broken)
+        sent.map_err(|_| Stop::Broken)
     }
 }

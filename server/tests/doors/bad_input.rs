@@ -1,1 +1,455 @@
-//! x
+//! Whatever comes in wrong is told with its code and a hint, nothing is half written, and the server
+//! is still up.
+
+use expect_test::{Expect, expect};
+use futures_util::SinkExt as _;
+use tokio::io::AsyncWriteExt as _;
+use tokio_tungstenite::tungstenite::Message;
+
+use crate::house::House;
+use crate::http::{self, check};
+
+/// The house after bad input: nothing was written, and it still takes calls.
+async fn unharmed(house: &House) {
+    let done = house.post("/v1/call/nothing", "{}").await;
+    assert_eq!(done.body, r#"{"seq":1,"result":null,"duplicate":false}"#);
+}
+
+async fn check_posts(posts: &[(&str, &str)], expected: Expect) {
+    let house = House::open().await;
+    let mut problems = String::new();
+    for (path, body) in posts {
+        let problem = house.post(path, body).await.problem();
+        problems.push_str(&format!("{path} {body}\n    {problem}\n"));
+    }
+    expected.assert_eq(&problems);
+    unharmed(&house).await;
+}
+
+#[tokio::test]
+async fn calls_that_cannot_be() {
+    let deep = format!("{{\"book\":{}{}}}", "[".repeat(200), "]".repeat(200));
+    check_posts(
+        &[
+            ("/v1/call/write_nots", "{}"),
+            ("/v1/call/%FF", "{}"),
+            ("/v1/call/", "{}"),
+            ("/v1/call/write_note", ""),
+            ("/v1/call/write_note", "[1]"),
+            ("/v1/call/write_note", "7"),
+            ("/v1/call/write_note", r#"{"book":"a"}"#),
+            ("/v1/call/write_note", r#"{"book":1,"text":null}"#),
+            ("/v1/call/write_note", r#"{"book":"a","text":null,"colour":"red"}"#),
+            ("/v1/call/write_note", r#"{"book":"a","text":null,"weight":"immense"}"#),
+            ("/v1/call/edit_note", r#"{"id":18446744073709551615,"text":"x"}"#),
+            ("/v1/call/edit_note", r#"{"id":1e400,"text":"x"}"#),
+            ("/v1/call/edit_note", r#"{"id":1.5,"text":"x"}"#),
+            ("/v1/call/edit_note", r#"{"id":1,"text":"x""#),
+            ("/v1/call/edit_note", r#"{"id":1,"text":"x"} {}"#),
+            ("/v1/call/edit_note", r#"{"id":1,"text":"x"}"#),
+            ("/v1/call/write_note", &deep),
+        ],
+        expect![[r#"
+            /v1/call/write_nots {}
+                404 unknown_reducer: there is no reducer "write_nots" (did you mean write_note?)
+            /v1/call/%FF {}
+                404 unknown_reducer: the reducer's name is not UTF-8 (GET /v1/schema lists them)
+            /v1/call/ {}
+                404 not_found: there is nothing at /v1/call/ (GET /openapi.json lists what there is)
+            /v1/call/write_note 
+                422 bad_arguments: write_note: missing field `book` (write_note takes book, text, weight?)
+            /v1/call/write_note [1]
+                422 bad_arguments: write_note: the arguments are not a JSON object (arguments go by name: {"session_id": "…"})
+            /v1/call/write_note 7
+                422 bad_arguments: write_note: the arguments are not a JSON object (arguments go by name: {"session_id": "…"})
+            /v1/call/write_note {"book":"a"}
+                422 bad_arguments: write_note: missing field `text` (write_note takes book, text, weight?)
+            /v1/call/write_note {"book":1,"text":null}
+                422 bad_arguments: write_note: invalid type: integer `1`, expected a string (write_note takes book, text, weight?)
+            /v1/call/write_note {"book":"a","text":null,"colour":"red"}
+                422 bad_arguments: write_note: unknown field `colour`, expected one of `book`, `text`, `weight` (write_note takes book, text, weight?)
+            /v1/call/write_note {"book":"a","text":null,"weight":"immense"}
+                422 bad_arguments: write_note: "immense" is not one of light, heavy (write_note takes book, text, weight?)
+            /v1/call/edit_note {"id":18446744073709551615,"text":"x"}
+                422 bad_arguments: edit_note: invalid value: integer `18446744073709551615`, expected i64 (edit_note takes id, text)
+            /v1/call/edit_note {"id":1e400,"text":"x"}
+                400 bad_request: the body is not JSON: number out of range at line 1 column 11 (send one JSON object in UTF-8, or nothing where nothing is needed)
+            /v1/call/edit_note {"id":1.5,"text":"x"}
+                422 bad_arguments: edit_note: invalid type: floating point `1.5`, expected i64 (edit_note takes id, text)
+            /v1/call/edit_note {"id":1,"text":"x"
+                400 bad_request: the body is not JSON: EOF while parsing an object at line 1 column 18 (send one JSON object in UTF-8, or nothing where nothing is needed)
+            /v1/call/edit_note {"id":1,"text":"x"} {}
+                400 bad_request: the body is not JSON: trailing characters at line 1 column 21 (send one JSON object in UTF-8, or nothing where nothing is needed)
+            /v1/call/edit_note {"id":1,"text":"x"}
+                404 not_found: there is no note 1 (-)
+            /v1/call/write_note {"book":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]}
+                400 bad_request: the body is not JSON: recursion limit exceeded at line 1 column 135 (send one JSON object in UTF-8, or nothing where nothing is needed)
+        "#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn batches_that_cannot_be() {
+    check_posts(
+        &[
+            ("/v1/batch", ""),
+            ("/v1/batch", "[[]]"),
+            ("/v1/batch", "[}"),
+            ("/v1/batch", "{}"),
+            ("/v1/batch", r#"{"calls":[]}"#),
+            ("/v1/batch", r#"{"calls":[{"args":{}}]}"#),
+            ("/v1/batch", r#"{"calls":[{"reducer":"nothing","arguments":{}}]}"#),
+            ("/v1/batch", r#"{"calls":[{"reducer":"nothing"},{"reducer":"something"}]}"#),
+        ],
+        expect![[r#"
+            /v1/batch 
+                400 bad_request: the body is empty (the body looks like {"calls": [{"reducer": "…", "args": {…}}, …]})
+            /v1/batch [[]]
+                400 bad_request: the body is not a JSON object (the body looks like {"calls": [{"reducer": "…", "args": {…}}, …]})
+            /v1/batch [}
+                400 bad_request: the body is not JSON: expected value at line 1 column 2 (the body looks like {"calls": [{"reducer": "…", "args": {…}}, …]})
+            /v1/batch {}
+                400 bad_request: the body has another form: missing field `calls` at line 1 column 2 (the body looks like {"calls": [{"reducer": "…", "args": {…}}, …]})
+            /v1/batch {"calls":[]}
+                400 bad_request: the batch is empty (-)
+            /v1/batch {"calls":[{"args":{}}]}
+                400 bad_request: the body has another form: missing field `reducer` at line 1 column 21 (the body looks like {"calls": [{"reducer": "…", "args": {…}}, …]})
+            /v1/batch {"calls":[{"reducer":"nothing","arguments":{}}]}
+                400 bad_request: the body has another form: unknown field `arguments`, expected `reducer` or `args` at line 1 column 42 (the body looks like {"calls": [{"reducer": "…", "args": {…}}, …]})
+            /v1/batch {"calls":[{"reducer":"nothing"},{"reducer":"something"}]}
+                404 unknown_reducer: call 2 of the batch: there is no reducer "something" (GET /v1/schema lists them)
+        "#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn queries_that_cannot_be() {
+    check_posts(
+        &[
+            ("/v1/sql", "{}"),
+            ("/v1/sql", r#"{"sql":1}"#),
+            ("/v1/sql", r#"{"sql":""}"#),
+            ("/v1/sql", r#"{"sql":"SELEC 1"}"#),
+            ("/v1/sql", r#"{"sql":"SELECT 1; SELECT 2"}"#),
+            ("/v1/sql", r#"{"sql":"SELECT colour FROM notes"}"#),
+            ("/v1/sql", r#"{"sql":"SELECT * FROM books"}"#),
+            ("/v1/sql", r#"{"sql":"DELETE FROM notes"}"#),
+            ("/v1/sql", r#"{"sql":"PRAGMA journal_mode = DELETE"}"#),
+            ("/v1/sql", r#"{"sql":"ATTACH 'other.db' AS other"}"#),
+            ("/v1/sql", r#"{"sql":"SELECT :a"}"#),
+            ("/v1/sql", r#"{"sql":"SELECT 1","params":{"a":1}}"#),
+            ("/v1/sql", r#"{"sql":"SELECT :a","params":{"a":[1]}}"#),
+            ("/v1/sql", r#"{"sql":"SELECT :a","params":[1]}"#),
+            ("/v1/sql", r#"{"sql":"SELECT 1","as_of":99}"#),
+            ("/v1/sql", r#"{"sql":"SELECT 1","as_of":"then"}"#),
+        ],
+        expect![[r#"
+            /v1/sql {}
+                400 bad_request: the body has another form: missing field `sql` at line 1 column 2 (the body looks like {"sql": "SELECT …", "params": {…}, "as_of": 40}, the last two optional)
+            /v1/sql {"sql":1}
+                400 bad_request: the body has another form: invalid type: integer `1`, expected a string at line 1 column 8 (the body looks like {"sql": "SELECT …", "params": {…}, "as_of": 40}, the last two optional)
+            /v1/sql {"sql":""}
+                400 bad_sql: the statement is not a query (one SELECT, VALUES or WITH)
+            /v1/sql {"sql":"SELEC 1"}
+                400 bad_sql: near "SELEC": syntax error (at byte 0 of the statement)
+            /v1/sql {"sql":"SELECT 1; SELECT 2"}
+                400 bad_sql: more than one statement (-)
+            /v1/sql {"sql":"SELECT colour FROM notes"}
+                400 bad_sql: no such column: colour (at byte 7 of the statement)
+            /v1/sql {"sql":"SELECT * FROM books"}
+                400 bad_sql: no such table: books (-)
+            /v1/sql {"sql":"DELETE FROM notes"}
+                400 bad_sql: the statement does more than read (one SELECT, VALUES or WITH; to change something, call a reducer)
+            /v1/sql {"sql":"PRAGMA journal_mode = DELETE"}
+                400 bad_sql: the statement does more than read (one SELECT, VALUES or WITH; to change something, call a reducer)
+            /v1/sql {"sql":"ATTACH 'other.db' AS other"}
+                400 bad_sql: the statement does more than read (one SELECT, VALUES or WITH; to change something, call a reducer)
+            /v1/sql {"sql":"SELECT :a"}
+                422 bad_arguments: parameter :a is not given ("params": {"a": …})
+            /v1/sql {"sql":"SELECT 1","params":{"a":1}}
+                422 bad_arguments: the statement has no parameter a (leave it out, or use it as :name)
+            /v1/sql {"sql":"SELECT :a","params":{"a":[1]}}
+                422 bad_arguments: parameter a is an array (a parameter is null, a number, a text or {"$blob": "<base64>"})
+            /v1/sql {"sql":"SELECT :a","params":[1]}
+                400 bad_request: the body has another form: invalid type: sequence, expected a map at line 1 column 28 (the body looks like {"sql": "SELECT …", "params": {…}, "as_of": 40}, the last two optional)
+            /v1/sql {"sql":"SELECT 1","as_of":99}
+                400 bad_request: there is no state 99: the log ends at 0 (-)
+            /v1/sql {"sql":"SELECT 1","as_of":"then"}
+                400 bad_request: the body has another form: invalid type: string "then", expected i64 at line 1 column 32 (the body looks like {"sql": "SELECT …", "params": {…}, "as_of": 40}, the last two optional)
+        "#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn requests_that_cannot_be() {
+    let house = House::open().await;
+    let mut problems = String::new();
+    for (method, path) in [
+        ("GET", "/nowhere"),
+        ("GET", "/v1/call/nothing"),
+        ("POST", "/health"),
+        ("DELETE", "/v1/schema"),
+        ("GET", "/v1/ws"),
+        ("GET", "/v1/subscribe"),
+        ("GET", "/v1/subscribe?sql=SELECT+1&from=soon"),
+        ("GET", "/v1/subscribe?sql=SELECT+1&params=%7B"),
+        ("GET", "/v1/subscribe?sql=SELECT+1&colour=red"),
+        ("GET", "/v1/subscribe?sql=SELECT+random()+FROM+notes"),
+        ("GET", "/v1/subscribe?sql=SELECT+*+FROM+books"),
+        ("GET", "/v1/log/checkpoint"),
+    ] {
+        let response = house.request(method, path).send().await;
+        let allow = response.header("allow").map(|allow| format!(" [allow: {allow}]"));
+        let allow = allow.unwrap_or_default();
+        problems.push_str(&format!("{method} {path}{allow}\n    {}\n", response.problem()));
+    }
+    expect![[r#"
+        GET /nowhere
+            404 not_found: there is nothing at /nowhere (GET /openapi.json lists what there is)
+        GET /v1/call/nothing [allow: POST]
+            405 bad_request: /v1/call/nothing does not take GET (the header Allow says what it takes)
+        POST /health [allow: GET,HEAD]
+            405 bad_request: /health does not take POST (the header Allow says what it takes)
+        DELETE /v1/schema [allow: GET,HEAD]
+            405 bad_request: /v1/schema does not take DELETE (the header Allow says what it takes)
+        GET /v1/ws
+            400 bad_request: this is for WebSockets only: connection header did not include 'upgrade' (open ws://…/v1/ws with the subprotocol abide.v1)
+        GET /v1/subscribe
+            400 bad_request: the query string has another form: missing field `sql` (/v1/subscribe?sql=SELECT…&params={…}&from=40, the last two optional)
+        GET /v1/subscribe?sql=SELECT+1&from=soon
+            400 bad_request: the query string has another form: from: invalid digit found in string (/v1/subscribe?sql=SELECT…&params={…}&from=40, the last two optional)
+        GET /v1/subscribe?sql=SELECT+1&params=%7B
+            400 bad_request: params is not a JSON object: EOF while parsing an object at line 1 column 1 (params={"sid": "s_42"}, percent-encoded)
+        GET /v1/subscribe?sql=SELECT+1&colour=red
+            400 bad_request: the query string has another form: colour: unknown field `colour`, expected one of `sql`, `params`, `from`, `token` (/v1/subscribe?sql=SELECT…&params={…}&from=40, the last two optional)
+        GET /v1/subscribe?sql=SELECT+random()+FROM+notes
+            422 unsupported_sql: random() gives another result each time, so this query cannot be live (run it once with  abide sql)
+        GET /v1/subscribe?sql=SELECT+*+FROM+books
+            400 bad_sql: no such table: books (GET /v1/schema lists the tables)
+        GET /v1/log/checkpoint
+            404 not_found: this server does not serve proofs of the log yet (abide verify FILE checks the whole log offline)
+    "#]].assert_eq(&problems);
+    unharmed(&house).await;
+}
+
+#[tokio::test]
+async fn headers_that_cannot_be() {
+    let house = House::open().await;
+    let call = || house.request("POST", "/v1/call/nothing");
+    let long = "k".repeat(600);
+    let mut problems = String::new();
+    for key in ["é", "", &long] {
+        let refused = call().header("idempotency-key", key).send().await;
+        problems.push_str(&(refused.problem() + "\n"));
+    }
+    check(
+        problems.trim_end(),
+        expect![[r#"
+        400 bad_request: the header Idempotency-Key is not visible ASCII (a UUID does well)
+        400 bad_request: a request id has 1 to 512 bytes (-)
+        400 bad_request: a request id has 1 to 512 bytes (-)
+    "#]],
+    );
+    let events = house.request("GET", "/v1/subscribe?sql=SELECT+1");
+    let refused = events.header("last-event-id", "soon").send().await;
+    check(
+        &refused.problem(),
+        expect![[r#"
+        400 bad_request: the header Last-Event-ID is not a seq (send back the id of the last event as it came, or leave the header out)
+    "#]],
+    );
+    unharmed(&house).await;
+}
+
+#[tokio::test]
+async fn bodies_that_are_not_text() {
+    let house = House::open().await;
+    let refused = house.request("POST", "/v1/call/write_note").body(b"{\"book\":\"\xff\"}").send();
+    check(
+        &refused.await.problem(),
+        expect![[r#"
+        400 bad_request: the body is not UTF-8 from byte 9 on (encode texts as UTF-8, and bytes as {"$blob": "<base64>"})
+    "#]],
+    );
+    unharmed(&house).await;
+}
+
+#[tokio::test]
+async fn bodies_that_are_too_large() {
+    let house = House::open().await;
+    let huge = vec![b' '; (16 << 20) + 1];
+    let whole = house.request("POST", "/v1/call/nothing").body(&huge).send().await;
+    check(
+        &whole.problem(),
+        expect![[r#"
+        413 limit_exceeded: the body is larger than 16777216 bytes (send several requests, or keep large content elsewhere and append a reference to it)
+    "#]],
+    );
+
+    let mut chunks = format!("{:x}\r\n", huge.len()).into_bytes();
+    chunks.extend_from_slice(&huge);
+    chunks.extend_from_slice(b"\r\n0\r\n\r\n");
+    let chunked = house.request("POST", "/v1/call/nothing").header("transfer-encoding", "chunked");
+    let chunked = chunked.header("x-no", "content-length").body(chunks).send().await;
+    assert_eq!(chunked.problem(), whole.problem());
+
+    // Whoever asks first is told before sending anything.
+    let asking = house.request("POST", "/v1/call/nothing").header("expect", "100-continue");
+    let mut socket = asking.header("content-length", "99999999").begin().await;
+    assert_eq!(http::head(&mut socket).await.status, 413);
+    unharmed(&house).await;
+}
+
+#[tokio::test]
+async fn arguments_that_are_too_large() {
+    let house = House::open().await;
+    let large = format!(r#"{{"book":"a","text":"{}"}}"#, "x".repeat(9 << 20));
+    check(
+        &house.post("/v1/call/write_note", &large).await.problem(),
+        expect![[r#"
+        413 limit_exceeded: write_note: arguments of 9437206 bytes, at most 8388608 are taken (keep large content elsewhere and append a reference to it)
+    "#]],
+    );
+    unharmed(&house).await;
+}
+
+#[tokio::test]
+async fn messages_that_cannot_be() {
+    let house = House::open().await;
+    let mut socket = house.socket().await;
+    let long = format!(r#"{{"op":"unsubscribe","id":"{}"}}"#, "q".repeat(600));
+    let mut errors = String::new();
+    for message in [
+        "",
+        "hello",
+        r#"["ping"]"#,
+        "{}",
+        r#"{"op":"sing","id":"x"}"#,
+        r#"{"op":"call","id":"c1"}"#,
+        r#"{"op":"call","id":7,"reducer":"nothing"}"#,
+        r#"{"op":"call","id":"c2","reducer":"nothing","arguments":{}}"#,
+        r#"{"op":"call","id":"c3","reducer":"something"}"#,
+        r#"{"op":"call","id":"c4","reducer":"nothing","args":[]}"#,
+        r#"{"op":"call","id":"c5","reducer":"nothing","request_id":""}"#,
+        r#"{"op":"batch","id":"b1","calls":[]}"#,
+        r#"{"op":"sql","id":"s1","sql":"DELETE FROM notes"}"#,
+        r#"{"op":"subscribe","id":"q1","sql":"SELECT random() FROM notes"}"#,
+        r#"{"op":"subscribe","id":"q2","sql":"SELECT * FROM books"}"#,
+        r#"{"op":"subscribe","id":"q3","sql":"SELECT * FROM notes WHERE id = :id"}"#,
+        &long,
+    ] {
+        socket.say(message).await;
+        let error = socket.hear().await;
+        assert_eq!(error["op"], "error", "{message}");
+        let shown = if message.len() > 200 { "(long)" } else { message };
+        let text = |name: &str| error[name].as_str().unwrap_or("-").to_owned();
+        errors.push_str(&format!(
+            "{shown}\n    {} {}: {} ({})\n",
+            text("id"),
+            text("code"),
+            text("detail"),
+            text("hint")
+        ));
+    }
+    expect![[r#"
+
+            - bad_request: the message is not JSON: EOF while parsing a value at line 1 column 0 (abide.v1 is one JSON object a text message)
+        hello
+            - bad_request: the message is not JSON: expected value at line 1 column 1 (abide.v1 is one JSON object a text message)
+        ["ping"]
+            - bad_request: the message is not a JSON object (abide.v1 is one JSON object a text message)
+        {}
+            - bad_request: the message has no op ("op" is one of subscribe, unsubscribe, call, batch, sql, ack, ping)
+        {"op":"sing","id":"x"}
+            x bad_request: there is no op "sing" ("op" is one of subscribe, unsubscribe, call, batch, sql, ack, ping)
+        {"op":"call","id":"c1"}
+            c1 bad_request: call: missing field `reducer` (it looks like {"op":"call","id":"c1","reducer":"…","args":{…},"request_id":"…"})
+        {"op":"call","id":7,"reducer":"nothing"}
+            - bad_request: call: invalid type: integer `7`, expected a string (it looks like {"op":"call","id":"c1","reducer":"…","args":{…},"request_id":"…"})
+        {"op":"call","id":"c2","reducer":"nothing","arguments":{}}
+            c2 bad_request: call: unknown field `arguments`, expected one of `id`, `reducer`, `args`, `request_id` (it looks like {"op":"call","id":"c1","reducer":"…","args":{…},"request_id":"…"})
+        {"op":"call","id":"c3","reducer":"something"}
+            c3 unknown_reducer: there is no reducer "something" (GET /v1/schema lists them)
+        {"op":"call","id":"c4","reducer":"nothing","args":[]}
+            c4 bad_arguments: nothing: the arguments are not a JSON object (arguments go by name: {"session_id": "…"})
+        {"op":"call","id":"c5","reducer":"nothing","request_id":""}
+            c5 bad_request: a request id has 1 to 512 bytes (-)
+        {"op":"batch","id":"b1","calls":[]}
+            b1 bad_request: the batch is empty (-)
+        {"op":"sql","id":"s1","sql":"DELETE FROM notes"}
+            s1 bad_sql: the statement does more than read (one SELECT, VALUES or WITH; to change something, call a reducer)
+        {"op":"subscribe","id":"q1","sql":"SELECT random() FROM notes"}
+            q1 unsupported_sql: random() gives another result each time, so this query cannot be live (run it once with  abide sql)
+        {"op":"subscribe","id":"q2","sql":"SELECT * FROM books"}
+            q2 bad_sql: no such table: books (GET /v1/schema lists the tables)
+        {"op":"subscribe","id":"q3","sql":"SELECT * FROM notes WHERE id = :id"}
+            q3 bad_arguments: parameter id is missing (pass it in params: {"id": …})
+        (long)
+            - limit_exceeded: an id of 600 bytes, at most 512 are taken (number them: q1, q2, …)
+    "#]].assert_eq(&errors);
+    socket.say(r#"{"op":"ping"}"#).await;
+    assert_eq!(socket.hear().await["op"], "pong");
+    unharmed(&house).await;
+}
+
+#[tokio::test]
+async fn frames_that_cannot_be() {
+    let house = House::open().await;
+    let mut socket = house.socket().await;
+    socket.0.send(Message::binary(vec![1, 2, 3])).await.expect("it listens");
+    check(
+        &socket.hear_text().await,
+        expect![[r#"
+        {"op":"error","code":"bad_request","detail":"the message is binary","hint":"abide.v1 is one JSON object a text message"}
+    "#]],
+    );
+
+    let long = format!(r#"{{"op":"call","id":"c1","args":"{}"}}"#, "x".repeat(16 << 20));
+    socket.0.send(Message::text(long)).await.expect("it listens");
+    check(
+        &socket.hear_text().await,
+        expect![[r#"
+        {"op":"error","id":"c1","code":"limit_exceeded","detail":"the message is larger than 16777216 bytes","hint":"send several, or keep large content elsewhere and append a reference to it"}
+    "#]],
+    );
+    socket.say(r#"{"op":"ping"}"#).await;
+    assert_eq!(socket.hear().await["op"], "pong");
+
+    // The head of a text frame of a terabyte, and no more of it.
+    let head = [0x81, 0xFF, 0, 0, 1, 0, 0, 0, 0, 0, 1, 2, 3, 4];
+    socket.0.get_mut().write_all(&head).await.expect("it listens");
+    check(
+        &socket.hear_text().await,
+        expect![[r#"
+        {"op":"error","code":"limit_exceeded","detail":"the message is larger than 16777216 bytes","hint":"send several, or keep large content elsewhere and append a reference to it"}
+    "#]],
+    );
+    let closed = socket.closed().await.expect("a reason");
+    assert_eq!((u16::from(closed.code), closed.reason.as_str()), (1009, "a message was too large"));
+
+    let mut socket = house.socket().await;
+    let not_utf8 = [0x81, 0x81, 0, 0, 0, 0, 0xFF];
+    socket.0.get_mut().write_all(&not_utf8).await.expect("it listens");
+    check(
+        &socket.hear_text().await,
+        expect![[r#"
+        {"op":"error","code":"bad_request","detail":"the message is not UTF-8"}
+    "#]],
+    );
+    assert_eq!(socket.closed().await.map(|closed| u16::from(closed.code)), Some(1007));
+
+    let mut socket = house.socket().await;
+    let not_masked = [0x81, 0x01, b'x'];
+    socket.0.get_mut().write_all(&not_masked).await.expect("it listens");
+    check(
+        &socket.hear_text().await,
+        expect![[r#"
+        {"op":"error","code":"bad_request","detail":"received an unmasked frame from client"}
+    "#]],
+    );
+    assert_eq!(socket.closed().await.map(|closed| u16::from(closed.code)), Some(1002));
+    unharmed(&house).await;
+}

@@ -1,1 +1,141 @@
-//! x
+//! Who comes in, and how: the token wherever it may stand, loopback without one.
+
+use abide_schema::{Code, Refusal};
+use abide_server::Access;
+use expect_test::expect;
+use tokio::net::TcpListener;
+
+use crate::house::House;
+use crate::http::check;
+
+async fn locked() -> House {
+    House::with(Access::bearer("s3cret").expect("a token")).await
+}
+
+#[tokio::test]
+async fn without_credentials_other_machines_are_not_listened_to() {
+    let house = House::open().await;
+    let listener = TcpListener::bind("0.0.0.0:0").await.expect("a free port");
+    let served = abide_server::serve(
+        house.engine.clone(),
+        listener,
+        Access::loopback(),
+        std::future::pending(),
+    );
+    let refused = served.await.expect_err("it must refuse");
+    assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
+    let refusal = refused.get_ref().and_then(|why| why.downcast_ref::<Refusal>());
+    let refusal = refusal.expect("a refusal");
+    assert_eq!(refusal.code, Code::Denied);
+    let starts = "without credentials the server listens on loopback only, not on 0.0.0.0:";
+    assert!(refusal.detail.starts_with(starts), "{refusal}");
+    assert!(refusal.hint.is_some());
+}
+
+#[tokio::test]
+async fn a_token_is_asked_for_everywhere_but_at_the_gate() {
+    let house = locked().await;
+    let mut problems = Vec::new();
+    for path in ["/v1/schema", "/openapi.json", "/metrics", "/v1/subscribe?sql=SELECT+1", "/no"] {
+        let refused = house.get(path).await;
+        assert_eq!(refused.header("www-authenticate"), Some("Bearer"), "{path}");
+        problems.push(refused.problem());
+    }
+    problems.dedup();
+    check(
+        &problems.concat(),
+        expect![[r#"
+        401 unauthenticated: the request bears no token (send the header: Authorization: Bearer <token>)
+    "#]],
+    );
+    let wrong = house.request("POST", "/v1/call/nothing").header("authorization", "Bearer no");
+    check(
+        &wrong.send().await.problem(),
+        expect![[r#"
+        401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
+    "#]],
+    );
+    assert_eq!(house.post("/health", "").await.status, 401);
+    for path in ["/health", "/ready", "/"] {
+        assert_eq!(house.get(path).await.status, 200, "{path}");
+    }
+    assert!(house.get("/").await.body.contains("Requests need a bearer token."));
+}
+
+#[tokio::test]
+async fn the_log_names_who_called() {
+    let open = House::open().await;
+    open.post("/v1/call/nothing", "").await;
+    let house = locked().await;
+    let with_token = |method: &'static str, path: &'static str| {
+        house.request(method, path).header("authorization", "Bearer s3cret")
+    };
+    assert_eq!(with_token("POST", "/v1/call/nothing").send().await.status, 200);
+    let ask = r#"{"sql":"SELECT caller FROM events"}"#;
+    let callers = with_token("POST", "/v1/sql").body(ask).send().await;
+    assert_eq!(callers.json()["rows"], serde_json::json!([["token"]]));
+    let callers = open.post("/v1/sql", ask).await;
+    assert_eq!(callers.json()["rows"], serde_json::json!([["local"]]));
+}
+
+#[tokio::test]
+async fn a_websocket_shows_its_token_in_three_ways() {
+    let house = locked().await;
+    let ways: [(&str, &[(&'static str, &str)]); 3] = [
+        ("/v1/ws", &[("authorization", "Bearer s3cret")]),
+        ("/v1/ws?token=s3cret", &[]),
+        ("/v1/ws", &[("sec-websocket-protocol", "abide.v1, bearer.s3cret")]),
+    ];
+    for (path, headers) in ways {
+        let socket = house.try_socket(path, headers).await;
+        let hello = socket.unwrap_or_else(|why| panic!("{path} {why:?}")).hear().await;
+        assert_eq!(hello["op"], "hello", "{path}");
+    }
+    let (status, body) = house.try_socket("/v1/ws", &[]).await.err().expect("a refusal");
+    assert_eq!(status, 401);
+    assert!(body.contains(r#""code":"unauthenticated""#), "{body}");
+}
+
+#[tokio::test]
+async fn the_subprotocol_is_answered() {
+    let house = House::open().await;
+    let upgrade = |protocols: &'static str| {
+        house
+            .request("GET", "/v1/ws")
+            .header("connection", "upgrade")
+            .header("upgrade", "websocket")
+            .header("sec-websocket-version", "13")
+            .header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")
+            .header("sec-websocket-protocol", protocols)
+    };
+    let mut socket = upgrade("bearer.x, abide.v1").begin().await;
+    let answer = crate::http::head(&mut socket).await;
+    assert_eq!(answer.status, 101);
+    assert_eq!(answer.header("sec-websocket-protocol"), Some("abide.v1"));
+}
+
+#[tokio::test]
+async fn pages_of_other_origins_do_not_come_in() {
+    let house = House::open().await;
+    let evil = ("origin", "https://evil.example");
+    let (status, body) = house.try_socket("/v1/ws", &[evil]).await.err().expect("a refusal");
+    assert_eq!(status, 403);
+    assert!(body.contains(r#""code":"denied""#), "{body}");
+    let call = || house.request("POST", "/v1/call/nothing");
+    let refused = call().header(evil.0, evil.1).send().await;
+    check(
+        &refused.problem(),
+        expect![[r#"
+        403 denied: the origin "https://evil.example" is not this machine (start the server with a token to let pages of other origins in)
+    "#]],
+    );
+    let rebound = call().header("host", "rebound.example:7341").send().await;
+    check(
+        &rebound.problem(),
+        expect![[r#"
+        403 denied: the host "rebound.example:7341" is not this machine (use http://127.0.0.1, or start the server with a token)
+    "#]],
+    );
+    let neighbour = call().header("origin", "http://localhost:5173").send().await;
+    assert_eq!(neighbour.status, 200);
+}

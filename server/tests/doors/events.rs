@@ -1,1 +1,128 @@
-//! x
+//! Server-sent events: one live query over plain HTTP.
+
+use expect_test::expect;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::net::TcpStream;
+
+use crate::house::House;
+use crate::http::{self, check, escaped};
+
+/// An event stream that is being read.
+struct Stream(BufReader<TcpStream>);
+
+impl Stream {
+    async fn of(house: &House, query: &str, last_event_id: Option<&str>) -> Stream {
+        let mut request = house.request("GET", &format!("/v1/subscribe?{query}"));
+        if let Some(id) = last_event_id {
+            request = request.header("last-event-id", id);
+        }
+        let mut socket = request.begin().await;
+        let head = http::head(&mut socket).await;
+        assert_eq!((head.status, head.header("content-type")), (200, Some("text/event-stream")));
+        Stream(socket)
+    }
+
+    /// The next event, its lines joined by spaces; None at the end. The sizes of HTTP's chunks, which
+    /// no field name begins like, are passed over.
+    async fn next(&mut self) -> Option<String> {
+        let mut event: Vec<String> = Vec::new();
+        loop {
+            let mut line = String::new();
+            if self.0.read_line(&mut line).await.expect("text") == 0 {
+                return None;
+            }
+            let line = line.trim_end();
+            if ["event: ", "id: ", "data: "].iter().any(|field| line.starts_with(field)) {
+                event.push(line.to_owned());
+            } else if line.is_empty() && !event.is_empty() {
+                return Some(event.join(" "));
+            }
+        }
+    }
+}
+
+fn notes_of(book: &str) -> String {
+    let sql = escaped("SELECT id, text FROM notes WHERE book = :book");
+    format!("sql={sql}&params={}", escaped(&format!(r#"{{"book":"{book}"}}"#)))
+}
+
+#[tokio::test]
+async fn a_snapshot_and_then_every_change() {
+    let house = House::open().await;
+    house.post("/v1/call/write_note", r#"{"book":"a","text":"one"}"#).await;
+    let mut stream = Stream::of(&house, &notes_of("a"), None).await;
+    check(
+        &stream.next().await.expect("a snapshot"),
+        expect![[r#"
+        event: snapshot id: 1 data: {"op":"snapshot","id":"q","seq":1,"columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"rows":[[1,"one"]]}
+    "#]],
+    );
+    house.post("/v1/call/write_note", r#"{"book":"b","text":"elsewhere"}"#).await;
+    house.post("/v1/call/edit_note", r#"{"id":1,"text":"line\nbreak"}"#).await;
+    check(
+        &stream.next().await.expect("a delta"),
+        expect![[r#"
+        event: delta id: 3 data: {"op":"delta","from":1,"to":3,"changes":[{"id":"q","deletes":[],"inserts":[],"updates":[[1,"line\nbreak"]]}]}
+    "#]],
+    );
+}
+
+#[tokio::test]
+async fn a_reconnect_goes_on_where_it_left_off() {
+    let house = House::open().await;
+    for text in ["one", "two", "three"] {
+        let note = format!(r#"{{"book":"a","text":"{text}"}}"#);
+        house.post("/v1/call/write_note", &note).await;
+    }
+    // The header is newer than the address, which an EventSource repeats as it was.
+    let query = format!("{}&from=1", notes_of("a"));
+    let mut stream = Stream::of(&house, &query, Some("2")).await;
+    check(
+        &stream.next().await.expect("what is new"),
+        expect![[r#"
+        event: delta id: 3 data: {"op":"delta","from":2,"to":3,"changes":[{"id":"q","deletes":[],"inserts":[[3,"three"]],"updates":[]}]}
+    "#]],
+    );
+    let mut stream = Stream::of(&house, &query, None).await;
+    check(
+        &stream.next().await.expect("what is new"),
+        expect![[r#"
+        event: delta id: 3 data: {"op":"delta","from":1,"to":3,"changes":[{"id":"q","deletes":[],"inserts":[[2,"two"],[3,"three"]],"updates":[]}]}
+    "#]],
+    );
+}
+
+#[tokio::test]
+async fn history_that_is_not_kept_is_told_and_made_up_for() {
+    let house = House::open().await;
+    house.post("/v1/call/write_note", r#"{"book":"a","text":"one"}"#).await;
+    let mut stream = Stream::of(&house, &notes_of("a"), Some("77")).await;
+    check(
+        &stream.next().await.expect("an error"),
+        expect![[r#"
+        event: error data: {"op":"error","id":"q","code":"refetch","detail":"seq 77 is ahead of the log, which ends at 1","hint":"a whole snapshot follows"}
+    "#]],
+    );
+    check(
+        &stream.next().await.expect("a snapshot"),
+        expect![[r#"
+        event: snapshot id: 1 data: {"op":"snapshot","id":"q","seq":1,"columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"rows":[[1,"one"]],"reset":true}
+    "#]],
+    );
+}
+
+/// A reconnect in the middle of a snapshot must not go on from a seq whose rows it has in part.
+#[tokio::test]
+async fn only_the_last_part_of_a_snapshot_can_be_resumed_from() {
+    let house = House::open().await;
+    let note = r#"{"reducer":"write_note","args":{"book":"a","text":"x"}}"#;
+    let calls = format!(r#"{{"calls":[{}]}}"#, vec![note; 700].join(","));
+    assert_eq!(house.post("/v1/batch", &calls).await.status, 200);
+    let mut stream = Stream::of(&house, &notes_of("a"), None).await;
+    let first = stream.next().await.expect("a part");
+    assert!(first.starts_with("event: snapshot data: "), "{first:.60}");
+    assert!(first.contains(r#""more":true"#));
+    let last = stream.next().await.expect("a part");
+    assert!(last.starts_with("event: snapshot id: 700 data: "), "{last:.60}");
+    assert!(!last.contains(r#""more":"#));
+}

@@ -1,1 +1,103 @@
-//! x
+//! What others depend on, to the byte: messages, problem documents, the OpenAPI document.
+
+use abide_schema::wire::ServerMessage;
+use abide_schema::{Code, Refusal};
+use expect_test::expect_file;
+use serde_json::Value as JsonValue;
+
+use crate::house::House;
+use crate::ws::Socket;
+
+/// Hears a message, and holds its hand-composed form against that of the shared types.
+async fn hear(socket: &mut Socket) -> String {
+    let text = socket.hear_text().await;
+    let message: ServerMessage = serde_json::from_str(&text).expect("a message of the protocol");
+    // As values: the members of a reducer's result keep the order they were written in, which a JSON
+    // value does not know.
+    let value = |text: &str| serde_json::from_str::<JsonValue>(text).expect("it is JSON");
+    assert_eq!(value(&message.to_text()), value(&text), "composed by serde, and by hand");
+    format!("← {text}\n")
+}
+
+/// Says something and hears so many messages. An answer and a delta of the same commit may come in
+/// either order, so they are put in one.
+async fn say(socket: &mut Socket, message: &str, heard: usize, into: &mut String) {
+    into.push_str("→ ");
+    into.push_str(message);
+    into.push('\n');
+    socket.say(message).await;
+    let mut messages = Vec::new();
+    for _ in 0..heard {
+        messages.push(hear(socket).await);
+    }
+    messages.sort();
+    into.push_str(&messages.concat());
+}
+
+#[tokio::test]
+async fn websocket_messages() {
+    let house = House::open().await;
+    let mut socket = house.try_socket("/v1/ws", &[]).await.expect("a WebSocket");
+    let mut log = hear(&mut socket).await;
+    for (message, heard) in [
+        (r#"{"op":"call","id":"c1","reducer":"write_note","args":{"book":"a","text":"é\n"}}"#, 1),
+        (
+            r#"{"op":"subscribe","id":"q1","sql":"SELECT id, text FROM notes WHERE book = :book ORDER BY weight DESC","params":{"book":"a"}}"#,
+            1,
+        ),
+        (r#"{"op":"subscribe","id":"q2","sql":"SELECT * FROM notes"}"#, 1),
+        (
+            r#"{"op":"batch","id":"b1","calls":[{"reducer":"write_note","args":{"book":"a","text":null}},{"reducer":"edit_note","args":{"id":1,"text":"new"}}]}"#,
+            2,
+        ),
+        (
+            r#"{"op":"call","id":"c2","reducer":"edit_note","args":{"id":2,"text":"x"},"request_id":"r"}"#,
+            2,
+        ),
+        (
+            r#"{"op":"call","id":"c3","reducer":"edit_note","args":{"id":2,"text":"x"},"request_id":"r"}"#,
+            1,
+        ),
+        (
+            r#"{"op":"sql","id":"s1","sql":"SELECT 1 AS a, 1.0 AS b, 'c' AS c, x'00' AS d, NULL AS e"}"#,
+            1,
+        ),
+        (r#"{"op":"subscribe","id":"q3","sql":"SELECT id FROM notes","from":99}"#, 2),
+        (r#"{"op":"ping"}"#, 1),
+        (r#"{"op":"sing","id":"x"}"#, 1),
+        ("{", 1),
+    ] {
+        say(&mut socket, message, heard, &mut log).await;
+    }
+    expect_file!["golden/websocket.txt"].assert_eq(&log);
+}
+
+#[tokio::test]
+async fn openapi() {
+    let house = House::open().await;
+    let document = house.get("/openapi.json").await.json();
+    every_reference_leads_somewhere(&document, &document);
+    let text = serde_json::to_string_pretty(&document).expect("it is JSON") + "\n";
+    expect_file!["golden/openapi.json"].assert_eq(&text);
+}
+
+fn every_reference_leads_somewhere(root: &JsonValue, part: &JsonValue) {
+    if let Some(reference) = part.get("$ref").and_then(|reference| reference.as_str()) {
+        let pointer = reference.strip_prefix('#').expect("a place in this document");
+        assert!(root.pointer(pointer).is_some(), "{reference}");
+    }
+    let (object, array) = (part.as_object(), part.as_array());
+    let parts = object.into_iter().flat_map(|object| object.values());
+    for part in parts.chain(array.into_iter().flatten()) {
+        every_reference_leads_somewhere(root, part);
+    }
+}
+
+#[test]
+fn problem_documents() {
+    let problems = Code::ALL.iter().map(|code| {
+        let refusal = Refusal::new(*code, "one lowercase sentence").hint("what to do");
+        refusal.problem().to_string() + "\n"
+    });
+    expect_file!["golden/problems.txt"].assert_eq(&problems.collect::<String>());
+}

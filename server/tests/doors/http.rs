@@ -1,5 +1,6 @@
 //! HTTP/1.1 by hand: enough to say anything, also what no library would.
 
+use expect_test::Expect;
 use serde_json::Value as JsonValue;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
@@ -35,6 +36,11 @@ impl Response {
     }
 }
 
+/// Holds one line against what is expected, as a line of its own.
+pub(crate) fn check(actual: &str, expected: Expect) {
+    expected.assert_eq(&format!("{actual}\n"));
+}
+
 /// One request under way.
 pub(crate) struct Request<'a> {
     house: &'a House,
@@ -44,7 +50,7 @@ pub(crate) struct Request<'a> {
 
 impl House {
     pub(crate) fn request(&self, method: &str, path: &str) -> Request<'_> {
-        let head = format!("{method} {path} HTTP/1.1\r\nconnection: close\r\n");
+        let head = format!("{method} {path} HTTP/1.1\r\n");
         Request { house: self, head, body: Vec::new() }
     }
 
@@ -72,6 +78,9 @@ impl Request<'_> {
     pub(crate) async fn begin(self) -> BufReader<TcpStream> {
         let mut socket = TcpStream::connect(self.house.address).await.expect("it listens");
         let mut head = self.head;
+        if !head.contains("connection: ") {
+            head.push_str("connection: close\r\n");
+        }
         if !head.contains("host: ") {
             head.push_str(&format!("host: {}\r\n", self.house.address));
         }

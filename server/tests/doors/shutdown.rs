@@ -1,1 +1,56 @@
-//! x
+//! The end of a server: what is in flight is finished, who listens is told.
+
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpStream;
+
+use crate::house::House;
+use crate::http;
+
+#[tokio::test]
+async fn what_was_sent_is_answered_and_listeners_are_told() {
+    let mut house = House::open().await;
+    let address = house.address;
+    let mut socket = house.socket().await;
+    let mut stream = house.request("GET", "/v1/subscribe?sql=SELECT+id+FROM+notes").begin().await;
+    assert_eq!(http::head(&mut stream).await.status, 200);
+    let mut idle = TcpStream::connect(address).await.expect("it listens");
+    socket.say(r#"{"op":"call","id":"c1","reducer":"nothing"}"#).await;
+    assert_eq!(socket.hear_op("result").await["id"], "c1");
+
+    house.begin_shutdown();
+    let closed = socket.closed().await.expect("a close frame");
+    assert_eq!(u16::from(closed.code), 1001);
+    assert_eq!(closed.reason.as_str(), "the server is shutting down");
+    // The stream ends as HTTP says, with a last chunk, and is not cut.
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).await.expect("text");
+    assert!(rest.ends_with("0\r\n\r\n"), "{rest}");
+    assert_eq!(idle.read(&mut [0; 1]).await.expect("a close"), 0);
+    house.ended().await;
+    TcpStream::connect(address).await.expect_err("nobody listens any more");
+}
+
+/// A peer that never answers the close frame does not hold the server up.
+#[tokio::test]
+async fn a_silent_websocket_is_left() {
+    let mut house = House::open().await;
+    let socket = house.socket().await;
+    house.begin_shutdown();
+    house.ended().await;
+    drop(socket);
+}
+
+/// Nor does a request whose body never ends, beyond the grace.
+#[tokio::test]
+async fn a_request_that_never_ends_is_cut() {
+    let mut house = House::open().await;
+    let request = house.request("POST", "/v1/call/nothing").header("content-length", "10");
+    let mut socket = request.begin().await;
+    // Something of the connection was served before the shutdown began.
+    house.get("/health").await;
+    tokio::time::pause();
+    house.begin_shutdown();
+    house.ended().await;
+    let mut rest = Vec::new();
+    let _ = socket.read_to_end(&mut rest).await;
+}

@@ -1,19 +1,177 @@
-//! WebSockets: subscriptions, order, backpressure.
+//! WebSockets: what is told, in which order, and to the slow as well.
+
+use std::collections::BTreeMap;
+
+use abide_schema::reducer::Caller;
+use abide_schema::wire::BatchCall;
+use serde_json::{Value as JsonValue, json};
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 use crate::house::House;
+use crate::ws::Socket;
+
+/// Subscribes and hears the snapshot.
+async fn subscribe(socket: &mut Socket, id: &str, sql: &str) -> JsonValue {
+    socket.say(&format!(r#"{{"op":"subscribe","id":"{id}","sql":"{sql}"}}"#)).await;
+    socket.hear_op("snapshot").await
+}
 
 #[tokio::test]
-async fn a_subscription_is_told_its_result_and_every_change() {
+async fn one_frame_tells_all_subscriptions_of_a_commit() {
     let house = House::open().await;
-    house.post("/v1/call/write_note", r#"{"book":"a","text":"one"}"#).await;
     let mut socket = house.socket().await;
-    let sql = "SELECT id, text FROM notes WHERE book = :book";
-    socket
-        .say(&format!(r#"{{"op":"subscribe","id":"q1","sql":"{sql}","params":{{"book":"a"}}}}"#))
-        .await;
-    let snapshot = socket.hear().await;
-    assert_eq!(snapshot["rows"], serde_json::json!([[1, "one"]]));
-    house.post("/v1/call/edit_note", r#"{"id":1,"text":"two"}"#).await;
+    subscribe(&mut socket, "q1", "SELECT id, text FROM notes WHERE book = 'a'").await;
+    subscribe(&mut socket, "q2", "SELECT id FROM notes WHERE weight = 'heavy'").await;
+    let heavy = r#"{"book":"a","text":"x","weight":"heavy"}"#;
+    house.post("/v1/call/write_note", heavy).await;
     let delta = socket.hear().await;
-    assert_eq!(delta["changes"][0]["updates"], serde_json::json!([[1, "two"]]));
+    assert_eq!((&delta["from"], &delta["to"]), (&json!(0), &json!(1)));
+    let changes = json!([
+        {"id": "q1", "deletes": [], "inserts": [[1, "x"]], "updates": []},
+        {"id": "q2", "deletes": [], "inserts": [[1]], "updates": []},
+    ]);
+    assert_eq!(delta["changes"], changes);
+
+    socket.say(r#"{"op":"unsubscribe","id":"q1"}"#).await;
+    // Commands are taken in order: when the next has begun, this one is done.
+    subscribe(&mut socket, "q3", "SELECT id FROM notes WHERE book = 'z'").await;
+    house.post("/v1/call/burn_note", r#"{"id":1}"#).await;
+    let delta = socket.hear_op("delta").await;
+    let changes = json!([{"id": "q2", "deletes": [[1]], "inserts": [], "updates": []}]);
+    assert_eq!(delta["changes"], changes);
+}
+
+#[tokio::test]
+async fn calls_are_executed_in_the_order_they_were_sent() {
+    let house = House::open().await;
+    house.post("/v1/call/write_note", r#"{"book":"a","text":"0"}"#).await;
+    let mut socket = house.socket().await;
+    let calls = 300;
+    for at in 0..calls {
+        let args = format!(r#"{{"id":1,"text":"{at}"}}"#);
+        let call = format!(r#"{{"op":"call","id":"{at}","reducer":"edit_note","args":{args}}}"#);
+        socket.say(&call).await;
+    }
+    let mut seqs = BTreeMap::new();
+    while seqs.len() < calls {
+        let answer = socket.hear_op("result").await;
+        let id: usize = answer["id"].as_str().and_then(|id| id.parse().ok()).expect("our id");
+        seqs.insert(id, answer["seq"].as_i64().expect("a seq"));
+    }
+    let seqs: Vec<i64> = seqs.into_values().collect();
+    let expected: Vec<i64> = (2..=calls as i64 + 1).collect();
+    assert_eq!(seqs, expected);
+}
+
+#[tokio::test]
+async fn everything_at_once_is_answered_under_its_id() {
+    let house = House::open().await;
+    let mut socket = house.socket().await;
+    for message in [
+        r#"{"op":"call","id":"a","reducer":"write_note","args":{"book":"a","text":"x"}}"#,
+        r#"{"op":"batch","id":"b","calls":[{"reducer":"nothing"},{"reducer":"nothing"}]}"#,
+        r#"{"op":"sql","id":"c","sql":"SELECT 1"}"#,
+        r#"{"op":"call","id":"d","reducer":"burn_note","args":{"id":9}}"#,
+        r#"{"op":"subscribe","id":"e","sql":"SELECT id FROM notes"}"#,
+        r#"{"op":"ack","seq":1}"#,
+    ] {
+        socket.say(message).await;
+    }
+    let mut heard = BTreeMap::new();
+    while heard.len() < 5 {
+        let message = socket.hear().await;
+        if let Some(id) = message["id"].as_str() {
+            heard.insert(id.to_owned(), message["op"].as_str().expect("an op").to_owned());
+        }
+    }
+    let heard: Vec<(&str, &str)> =
+        heard.iter().map(|(id, op)| (id.as_str(), op.as_str())).collect();
+    let expected =
+        [("a", "result"), ("b", "result"), ("c", "rows"), ("d", "error"), ("e", "snapshot")];
+    assert_eq!(heard, expected);
+}
+
+#[tokio::test]
+async fn a_retry_over_a_new_socket_is_a_duplicate() {
+    let house = House::open().await;
+    let call = r#"{"op":"call","id":"c","reducer":"nothing","request_id":"r1"}"#;
+    let mut seqs = Vec::new();
+    for duplicate in [false, true] {
+        let mut socket = house.socket().await;
+        socket.say(call).await;
+        let answer = socket.hear_op("result").await;
+        assert_eq!(answer["duplicate"], duplicate);
+        seqs.push(answer["seq"].clone());
+    }
+    assert_eq!(seqs[0], seqs[1]);
+}
+
+#[tokio::test]
+async fn a_resume_is_told_what_changed_in_between() {
+    let house = House::open().await;
+    for text in ["one", "two", "three"] {
+        let note = format!(r#"{{"book":"a","text":"{text}"}}"#);
+        house.post("/v1/call/write_note", &note).await;
+    }
+    house.post("/v1/call/burn_note", r#"{"id":1}"#).await;
+    let mut socket = house.socket().await;
+    let sql = "SELECT id, text FROM notes WHERE book = 'a'";
+    socket.say(&format!(r#"{{"op":"subscribe","id":"q","sql":"{sql}","from":2}}"#)).await;
+    let delta = socket.hear().await;
+    let changes = json!([{"id": "q", "deletes": [[1]], "inserts": [[3, "three"]], "updates": []}]);
+    assert_eq!((&delta["from"], &delta["to"]), (&json!(2), &json!(4)));
+    assert_eq!(delta["changes"], changes);
+}
+
+/// A client that does not read for a while: its queue is dropped, memory stays constant, and when it
+/// reads again it ends with the result of the query, without a gap. Its own calls are answered in
+/// between.
+#[tokio::test]
+async fn a_slow_reader_is_caught_up() {
+    let house = House::open().await;
+    let mut socket = house.socket().await;
+    subscribe(&mut socket, "q", "SELECT id, text FROM notes WHERE book = 'a'").await;
+    let (caller, text) = (Caller::new("writer"), "x".repeat(20_000));
+    let write = |at: usize| BatchCall {
+        reducer: "write_note".to_owned(),
+        args: json!({"book": "a", "text": format!("{at}{text}")}),
+    };
+    for round in 0..100 {
+        let calls: Vec<BatchCall> = (0..10).map(|at| write(round * 10 + at)).collect();
+        house.engine.batch(&caller, &calls, None).await.expect("room");
+        if round % 10 == 0 {
+            socket.say(r#"{"op":"ping"}"#).await;
+        }
+    }
+    let head = house.engine.durable_seq().0;
+    let (mut told, mut rows) = (0, BTreeMap::new());
+    while told < head {
+        let frame = socket.hear().await;
+        if frame["op"] == "progress" {
+            told = frame["seq"].as_i64().expect("a seq");
+        }
+        if frame["op"] != "delta" {
+            continue;
+        }
+        let (from, to) = (frame["from"].as_i64().expect("a seq"), frame["to"].as_i64());
+        assert!(from <= told, "a gap: told up to {told}, and now from {from}");
+        told = to.expect("a seq");
+        for row in frame["changes"][0]["inserts"].as_array().expect("rows") {
+            rows.insert(row[0].as_i64().expect("a key"), row[1].clone());
+        }
+    }
+    assert!(house.engine.metrics().lags_total.get() > 0, "it was never slow");
+    let ids: Vec<i64> = rows.keys().copied().collect();
+    assert_eq!(ids, (1..=1000).collect::<Vec<i64>>());
+    assert!(rows.values().all(|text| text.as_str().is_some_and(|text| text.len() > 20_000)));
+}
+
+#[tokio::test]
+async fn a_client_that_closes_is_answered() {
+    let house = House::open().await;
+    let mut socket = house.socket().await;
+    let frame = CloseFrame { code: CloseCode::Normal, reason: "enough".into() };
+    socket.0.close(Some(frame.clone())).await.expect("it listens");
+    assert_eq!(socket.closed().await, Some(frame));
 }

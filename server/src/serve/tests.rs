@@ -1,0 +1,79 @@
+//! The bounds of the accept loop, with time that passes as fast as it is waited for.
+
+use std::net::SocketAddr;
+
+use axum::routing::get;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::*;
+
+/// The loop around one plain route.
+struct Loop {
+    address: SocketAddr,
+    life: Life,
+    _shutdown: oneshot::Sender<()>,
+    _accepting: JoinHandle<()>,
+}
+
+impl Loop {
+    async fn with_room(connections: u32) -> Loop {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it has an address");
+        let life = Life::new(connections);
+        let router = Router::new().route("/", get(|| async { "in" }));
+        let (shutdown, wanted) = oneshot::channel::<()>();
+        let inside = life.clone();
+        let accepting = tokio::spawn(async move {
+            accept(&listener, &router, &inside, async { drop(wanted.await) }).await;
+        });
+        Loop { address, life, _shutdown: shutdown, _accepting: accepting }
+    }
+
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.expect("it listens")
+    }
+}
+
+/// What the server says until it closes.
+async fn heard(socket: &mut TcpStream) -> String {
+    let mut text = String::new();
+    socket.read_to_string(&mut text).await.expect("text");
+    text
+}
+
+const LAST: &[u8] = b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+
+#[tokio::test]
+async fn a_full_house_says_so_and_has_room_again() {
+    let house = Loop::with_room(1).await;
+    let mut first = house.connect().await;
+    first.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.expect("it reads");
+    first.readable().await.expect("it answers, and stays");
+
+    let mut second = house.connect().await;
+    second.write_all(LAST).await.expect("it reads");
+    let heard_second = heard(&mut second).await;
+    assert!(heard_second.starts_with("HTTP/1.1 503"), "{heard_second}");
+    assert!(heard_second.contains("retry-after: 1"), "{heard_second}");
+    assert!(heard_second.contains(r#""code":"overloaded""#), "{heard_second}");
+
+    drop(first);
+    house.life.empty().await;
+    let mut third = house.connect().await;
+    third.write_all(LAST).await.expect("it reads");
+    assert!(heard(&mut third).await.ends_with("\r\n\r\nin"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_that_does_not_come_is_not_waited_for() {
+    let house = Loop::with_room(1).await;
+    let mut slow = house.connect().await;
+    slow.write_all(b"GET / HTTP/1.1\r\nhost: local").await.expect("it reads");
+    let begun = Instant::now();
+    heard(&mut slow).await;
+    assert!(begun.elapsed() >= limits::HEAD, "{:?}", begun.elapsed());
+    house.life.empty().await;
+}

@@ -1,0 +1,98 @@
+//! From a text message to what it asks for; or what is wrong with it, said so that it can be mended.
+
+use abide_schema::limits::{MESSAGE_BYTES, NAME_BYTES};
+use abide_schema::wire::ClientMessage;
+use abide_schema::{Code, Refusal};
+use serde::Deserialize;
+use serde::de::Error as _;
+use serde_json::Value as JsonValue;
+
+/// Each op, and what its message looks like.
+const OPS: [(&str, &str); 7] = [
+    ("subscribe", r#"{"op":"subscribe","id":"q1","sql":"SELECT …","params":{…},"from":40}"#),
+    ("unsubscribe", r#"{"op":"unsubscribe","id":"q1"}"#),
+    ("call", r#"{"op":"call","id":"c1","reducer":"…","args":{…},"request_id":"…"}"#),
+    ("batch", r#"{"op":"batch","id":"b1","calls":[{"reducer":"…","args":{…}},…]}"#),
+    ("sql", r#"{"op":"sql","id":"s1","sql":"SELECT …","params":{…},"as_of":40}"#),
+    ("ack", r#"{"op":"ack","seq":42}"#),
+    ("ping", r#"{"op":"ping"}"#),
+];
+
+/// Reads a message. A refusal comes with the message's id, as far as that can be read.
+pub(super) fn read(text: &str) -> Result<ClientMessage, (Option<String>, Refusal)> {
+    if text.len() > MESSAGE_BYTES {
+        let id = serde_json::from_str::<Named>(text).ok().map(|named| named.id);
+        return Err((id.filter(|id| id.len() <= NAME_BYTES), too_large()));
+    }
+    // Serde would take an array too, its items for the fields in their order.
+    let object = text.trim_ascii_start().starts_with('{');
+    let message = if object {
+        serde_json::from_str(text)
+    } else {
+        Err(serde_json::Error::custom("no object"))
+    };
+    let message = message.map_err(|why| misread(text, &why))?;
+    match id(&message) {
+        // It comes back in every answer and every delta, to each of which it would add its length.
+        Some(id) if id.len() > NAME_BYTES => {
+            let detail = format!("an id of {} bytes, at most {NAME_BYTES} are taken", id.len());
+            Err((None, Refusal::new(Code::LimitExceeded, detail).hint("number them: q1, q2, …")))
+        }
+        _ => Ok(message),
+    }
+}
+
+/// As much as is read of a message that is too large.
+#[derive(Deserialize)]
+struct Named {
+    id: String,
+}
+
+pub(super) fn too_large() -> Refusal {
+    let detail = format!("the message is larger than {MESSAGE_BYTES} bytes");
+    Refusal::new(Code::LimitExceeded, detail)
+        .hint("send several, or keep large content elsewhere and append a reference to it")
+}
+
+fn id(message: &ClientMessage) -> Option<&str> {
+    match message {
+        ClientMessage::Subscribe { id, .. }
+        | ClientMessage::Unsubscribe { id }
+        | ClientMessage::Call { id, .. }
+        | ClientMessage::Batch { id, .. }
+        | ClientMessage::Sql { id, .. } => Some(id),
+        ClientMessage::Ack { .. } | ClientMessage::Ping => None,
+    }
+}
+
+fn misread(text: &str, why: &serde_json::Error) -> (Option<String>, Refusal) {
+    let bad = |detail: String| Refusal::new(Code::BadRequest, detail);
+    let object = match serde_json::from_str(text) {
+        Ok(JsonValue::Object(object)) => object,
+        Ok(_) => {
+            let refusal = bad("the message is not a JSON object".to_owned());
+            return (None, refusal.hint("abide.v1 is one JSON object a text message"));
+        }
+        Err(why) => {
+            let refusal = bad(format!("the message is not JSON: {why}"));
+            return (None, refusal.hint("abide.v1 is one JSON object a text message"));
+        }
+    };
+    let id = object.get("id").and_then(JsonValue::as_str).filter(|id| id.len() <= NAME_BYTES);
+    let given = object.get("op").and_then(JsonValue::as_str);
+    let known = given.and_then(|given| OPS.iter().find(|(op, _)| *op == given));
+    let refusal = match (known, given) {
+        (Some((op, looks)), _) => {
+            bad(format!("{op}: {why}")).hint(format!("it looks like {looks}"))
+        }
+        (None, given) => {
+            let names = OPS.map(|(op, _)| op).join(", ");
+            let detail = given.map_or_else(
+                || "the message has no op".to_owned(),
+                |given| format!("there is no op {given:?}"),
+            );
+            bad(detail).hint(format!("\"op\" is one of {names}"))
+        }
+    };
+    (id.map(str::to_owned), refusal)
+}
