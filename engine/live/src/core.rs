@@ -6,7 +6,6 @@ use sqlite3_parser::ast::{As, Distinctness, Expr, OneSelect, ResultColumn};
 use crate::fragment::{Fragment, Plain};
 use crate::from::{FromTerm, Join};
 use crate::lower::{Conjunct, Lower, Scope, unquote, unsupported};
-use crate::route::Route;
 use crate::select::named;
 
 /// A column of the result.
@@ -28,6 +27,8 @@ pub(crate) struct Core {
     pub(crate) filter: Vec<Conjunct>,
     pub(crate) outputs: Vec<Output>,
     pub(crate) distinct: bool,
+    /// Whether equal rows are one, so that nothing may be added to what is shown.
+    pub(crate) deduplicated: bool,
     /// GROUP BY, if there is one.
     pub(crate) group: Option<Vec<Fragment>>,
     pub(crate) having: Option<Fragment>,
@@ -258,7 +259,7 @@ impl Lower<'_> {
             return Err(unsupported("a window function"));
         }
         let distinct = *distinctness == Some(Distinctness::Distinct);
-        let mut core = Core { distinct, ..Core::default() };
+        let mut core = Core { distinct, deduplicated: distinct, ..Core::default() };
         let mut scope = Scope { outer: Some(outer), ..Scope::default() };
         let block = self.open_block();
         if let Some(from) = from {
@@ -269,6 +270,9 @@ impl Lower<'_> {
             core.frame.by = core.group.clone().unwrap_or_default();
         }
         self.read_columns(&mut core, columns, written, &mut scope)?;
+        if distinct && !core.aggregates() {
+            self.group_by_all(&mut core);
+        }
         if let Some(condition) = where_clause {
             core.filter.extend(self.conjuncts(condition, &scope)?);
         }
@@ -280,9 +284,19 @@ impl Lower<'_> {
                 return Err(Refusal::new(Code::BadSql, detail));
             }
         }
-        self.route_sources(&core);
         self.close_block(block, &core);
         Ok((core, scope))
+    }
+
+    /// SELECT DISTINCT is GROUP BY all that is shown.
+    fn group_by_all(&self, core: &mut Core) {
+        let shown: Vec<Fragment> = core.outputs.iter().map(|output| output.value.clone()).collect();
+        for output in &mut core.outputs {
+            output.value = self.representative(&output.value);
+        }
+        core.frame = Frame { by: shown.clone(), ..Frame::default() };
+        core.group = Some(shown);
+        core.distinct = false;
     }
 
     /// Lowers expressions that may aggregate.
@@ -464,24 +478,6 @@ impl Lower<'_> {
             }
         }
         Ok(())
-    }
-
-    /// Notes what a row of each source must meet to matter to this SELECT.
-    fn route_sources(&mut self, core: &Core) {
-        let folded = |conjuncts: &[Conjunct]| {
-            conjuncts.iter().fold(Route::Any, |route, conjunct| route.and(conjunct.route.clone()))
-        };
-        let filter = folded(&core.filter);
-        let outer = core.from.iter().any(|term| term.join.keeps_right());
-        for term in &core.from {
-            let Some(source) = term.source else { continue };
-            self.routes[source] = match term.join {
-                _ if outer => Route::Any,
-                Join::Inner => filter.clone(),
-                Join::Left => folded(&term.on),
-                Join::Right | Join::Full => Route::Any,
-            };
-        }
     }
 }
 

@@ -13,7 +13,6 @@ use crate::core::Core;
 use crate::fragment::{Fragment, Source, quoted};
 use crate::lex;
 use crate::lower::{Conjunct, Entry, Lower, Scope, require_main, unquote, unsupported};
-use crate::route::Route;
 use crate::select::Query;
 
 /// Tables that one statement may read, each mention counted: views of views multiply.
@@ -328,7 +327,6 @@ impl Lower<'_> {
         }
         let alias = self.unique_alias(name);
         self.sources.push(Source { table, alias });
-        self.routes.push(Route::Any);
         Ok(self.sources.len() - 1)
     }
 

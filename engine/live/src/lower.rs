@@ -97,8 +97,6 @@ pub(crate) struct Lower<'c> {
     /// The slot of each of the caller's parameters, by SQLite's number for it.
     numbered: BTreeMap<u32, usize>,
     named: BTreeMap<String, u32>,
-    /// What a row of each source must meet to matter.
-    pub(crate) routes: Vec<Route>,
     /// The names that sources go by.
     pub(crate) aliases_taken: HashSet<String>,
     /// Every SELECT, and the one that is being lowered.
@@ -126,7 +124,6 @@ impl<'c> Lower<'c> {
             slots: Vec::new(),
             numbered: BTreeMap::new(),
             named: BTreeMap::new(),
-            routes: Vec::new(),
             aliases_taken: HashSet::new(),
             blocks: Vec::new(),
             block: None,

@@ -85,7 +85,7 @@ fn output_of(query: &mut Query, value: Fragment) -> Result<usize, Refusal> {
             "ORDER BY term does not match any column in the result set",
         ));
     }
-    if query.cores[0].1.distinct {
+    if query.cores[0].1.deduplicated {
         return Err(unsupported("an order by what SELECT DISTINCT does not show"));
     }
     let name = format!("order{}", query.order.len() + 1);

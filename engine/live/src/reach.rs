@@ -7,7 +7,8 @@
 use crate::core::Core;
 use crate::fragment::Fragment;
 use crate::from::Join;
-use crate::lower::Lower;
+use crate::lower::{Conjunct, EqualColumns, Lower};
+use crate::route::{Equality, Route};
 
 /// One SELECT of a statement, as a place where sources are.
 #[derive(Clone, Debug, Default)]
@@ -15,11 +16,11 @@ pub(crate) struct Block {
     /// The SELECT around it.
     parent: Option<usize>,
     /// Its sources, how they are joined, and the conditions of joins that are not inner.
-    terms: Vec<(usize, Join, Vec<Fragment>)>,
+    terms: Vec<(usize, Join, Vec<Conjunct>)>,
     /// What must hold of its inner sources.
-    filter: Vec<Fragment>,
+    filter: Vec<Conjunct>,
     /// What connects its rows with those around it: `x = column` of `x IN (SELECT column …)`.
-    pub(crate) link: Option<Fragment>,
+    pub(crate) link: Option<Conjunct>,
 }
 
 /// The sources and conditions that lead from a changed source to the outermost rows.
@@ -40,16 +41,63 @@ impl Lower<'_> {
     /// Ends it.
     pub(crate) fn close_block(&mut self, (block, around): (usize, Option<usize>), core: &Core) {
         self.block = around;
-        let on = |term: &crate::from::FromTerm| {
-            term.on.iter().map(|conjunct| conjunct.condition.clone()).collect()
-        };
         let known = &mut self.blocks[block];
         known.terms = core
             .from
             .iter()
-            .filter_map(|term| term.source.map(|source| (source, term.join, on(term))))
+            .filter_map(|term| term.source.map(|source| (source, term.join, term.on.clone())))
             .collect();
-        known.filter = core.filter.iter().map(|conjunct| conjunct.condition.clone()).collect();
+        known.filter.clone_from(&core.filter);
+    }
+}
+
+impl Lower<'_> {
+    /// What a row of a source must meet to matter: the conditions of its SELECT and of those around it,
+    /// carried over columns that are equal. `session_id = sessions.id AND sessions.id = :id` is a key
+    /// of both tables.
+    pub(crate) fn route_of(&self, source: usize) -> Route {
+        let Some(home) = self.blocks.iter().position(|block| block.has(source)) else {
+            return Route::Any;
+        };
+        let mut conjuncts = Vec::new();
+        let mut next = Some(home);
+        while let Some(at) = next {
+            let block = &self.blocks[at];
+            if block.terms.iter().any(|(_, join, _)| join.keeps_right()) {
+                return Route::Any;
+            }
+            conjuncts.extend(block.filter.iter().chain(&block.link));
+            next = block.parent;
+        }
+        let certain = |other: usize| {
+            let mut blocks = self.blocks.iter();
+            blocks.any(|block| block.inner().any(|inner| inner == other))
+        };
+        let mut own: Vec<&Conjunct> = conjuncts.clone();
+        if let Some((_, Join::Left, on)) =
+            self.blocks[home].terms.iter().find(|(known, _, _)| *known == source)
+        {
+            // It may be all NULL where WHERE is asked: only its ON speaks of its rows.
+            own = on.iter().collect();
+            conjuncts.extend(on);
+        }
+        let demands = conjuncts.iter().fold(Route::Any, |route, conjunct| {
+            let speaks = |equality: &Equality| {
+                if equality.source == source {
+                    own.iter().any(|own| std::ptr::eq(*own, *conjunct))
+                } else {
+                    certain(equality.source)
+                }
+            };
+            route.and(conjunct.route.only(&speaks))
+        });
+        let kind = |(source, column): (usize, usize)| {
+            self.catalog.table(self.sources[source].table).columns[column].kind
+        };
+        let equal = conjuncts.iter().filter_map(|conjunct| conjunct.equal);
+        let equal: Vec<EqualColumns> =
+            equal.filter(|(left, right)| kind(*left) == kind(*right)).collect();
+        demands.carried(&equal)
     }
 }
 
@@ -57,7 +105,8 @@ impl Block {
     /// Every fragment of it.
     pub(crate) fn fragments(&mut self) -> impl Iterator<Item = &mut Fragment> {
         let on = self.terms.iter_mut().flat_map(|(_, _, on)| on);
-        on.chain(&mut self.filter).chain(&mut self.link)
+        let conjuncts = on.chain(&mut self.filter).chain(&mut self.link);
+        conjuncts.map(|conjunct| &mut conjunct.condition)
     }
 
     fn has(&self, source: usize) -> bool {
@@ -97,6 +146,7 @@ pub(crate) fn reach(blocks: &[Block], source: usize) -> Option<Reach> {
     while let Some(at) = next {
         let block = &blocks[at];
         for condition in block.filter.iter().chain(&block.link) {
+            let condition = &condition.condition;
             let within = condition.columns().all(|(source, _)| certain.contains(&source));
             // A source that may be all NULL says nothing in WHERE, nor does one of another block.
             if within && condition.is_flat() {
@@ -116,14 +166,15 @@ impl Reach {
             let term = block.terms.iter().find(|(known, _, _)| *known == source);
             let Some((_, Join::Left, on)) = term else { continue };
             let named: Vec<usize> =
-                on.iter().flat_map(Fragment::columns).map(|(source, _)| source).collect();
+                on.iter().flat_map(|on| on.condition.columns()).map(|(source, _)| source).collect();
             for other in named {
                 if block.has(other) && !self.sources.contains(&other) {
                     self.sources.push(other);
                     pending.push(other);
                 }
             }
-            for condition in on.iter().filter(|condition| condition.is_flat()) {
+            let conditions = on.iter().map(|conjunct| &conjunct.condition);
+            for condition in conditions.filter(|condition| condition.is_flat()) {
                 if condition.columns().all(|(source, _)| block.has(source)) {
                     self.conditions.push(condition.clone());
                 }

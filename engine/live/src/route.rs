@@ -10,6 +10,7 @@ use abide_schema::Value;
 use abide_schema::table::Kind;
 
 use crate::fragment::Collation;
+use crate::lower::EqualColumns;
 
 /// Alternatives beyond which a condition has no keys.
 const ALTERNATIVES: usize = 32;
@@ -73,6 +74,43 @@ impl Route {
             }
             _ => Route::Any,
         }
+    }
+
+    /// The same of those equalities that may be used. An alternative with none of them demands nothing.
+    pub(crate) fn only(&self, usable: &dyn Fn(&Equality) -> bool) -> Route {
+        let Route::Alternatives(alternatives) = self else { return Route::Any };
+        let usable = alternatives.iter().map(|equalities| {
+            equalities.iter().filter(|equality| usable(equality)).cloned().collect::<Vec<_>>()
+        });
+        let usable: Vec<Vec<Equality>> = usable.collect();
+        if usable.iter().any(Vec::is_empty) { Route::Any } else { Route::Alternatives(usable) }
+    }
+
+    /// With every `=` carried over to the columns that are equal to its own.
+    pub(crate) fn carried(mut self, equal: &[EqualColumns]) -> Route {
+        let Route::Alternatives(alternatives) = &mut self else { return self };
+        for equalities in alternatives {
+            let mut at = 0;
+            while let Some(known) = equalities.get(at).cloned() {
+                at += 1;
+                if known.nulls_match || known.collation != Collation::Binary {
+                    continue;
+                }
+                let here = (known.source, known.column);
+                for (left, right) in equal {
+                    let other = if *left == here { *right } else { *left };
+                    let has = |equality: &Equality| (equality.source, equality.column) == other;
+                    if (*left == here || *right == here) && !equalities.iter().any(has) {
+                        equalities.push(Equality {
+                            source: other.0,
+                            column: other.1,
+                            ..known.clone()
+                        });
+                    }
+                }
+            }
+        }
+        self
     }
 
     /// Gives parameters other slots.

@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 
 use abide_schema::{Row, TableSpec, Value};
+use sqlite3_parser::ast::CompoundOperator;
 
 use crate::catalog::{Catalog, IMAGE, WEIGHT};
 use crate::changes::{Changes, NEW, OLD, RowChange, image_number};
@@ -35,6 +36,8 @@ pub(crate) enum Rule {
     Groups(Vec<Term>),
     /// Outer joins and subqueries: the terms show the rows that a change may concern.
     Touched(Vec<Term>),
+    /// LIMIT: the terms tell whether any row before the cut changed.
+    Window(Vec<Term>),
     /// Anything: evaluated on both states.
     Whole,
 }
@@ -62,20 +65,25 @@ pub(crate) struct Run<'a> {
 impl Rule {
     /// The cheapest rule that is right for a query.
     pub(crate) fn choose(catalog: &Catalog, query: &Query) -> Rule {
-        let [(_, core)] = query.cores.as_slice() else { return Rule::Whole };
-        if query.limit.is_some() || core.distinct {
+        let [(_, core)] = query.cores.as_slice() else {
+            return all_joined(catalog, query).map_or(Rule::Whole, Rule::Join);
+        };
+        let plain = core.is_plain_join() && core.from.len() <= JOINED;
+        if core.distinct || (query.limit.is_some() && (core.aggregates() || !plain)) {
             return Rule::Whole;
         }
-        if !core.is_plain_join() || core.from.len() > JOINED {
+        if !plain {
             return touched(catalog, query, core).map_or(Rule::Whole, Rule::Touched);
         }
-        let conditions = core.filter.iter().map(|conjunct| conjunct.condition.clone()).collect();
-        let reach = Reach { sources: core.sources().unwrap_or_default(), conditions };
+        let reach = core.reach();
+        if query.limit.is_some() {
+            return Rule::Window(terms(catalog, query, &reach, None, &[], Show::Distinct));
+        }
         if core.aggregates() {
             let groups = core.group.clone().unwrap_or_default();
             return Rule::Groups(terms(catalog, query, &reach, None, &groups, Show::Distinct));
         }
-        let shown: Vec<Fragment> = core.outputs.iter().map(|output| output.value.clone()).collect();
+        let shown = core.shown();
         if core.from.len() == 1 {
             return Rule::Images(images(catalog, query, core, &shown));
         }
@@ -99,6 +107,10 @@ impl Rule {
                 let after = evaluate_given(catalog, query, &vec![false; all.len()]);
                 touched.chain([after.sql, evaluate_given(catalog, query, &all).sql]).collect()
             }
+            Rule::Window(terms) => {
+                let met = terms.iter().map(|term| term.statement.sql.clone());
+                met.chain(Rule::Whole.statements(catalog, query)).collect()
+            }
             Rule::Whole => vec![
                 evaluate(catalog, query, &[], &vec![false; all.len()]).sql,
                 evaluate(catalog, query, &[], &all).sql,
@@ -121,6 +133,11 @@ impl Rule {
             }
             Rule::Groups(terms) => run.groups(terms),
             Rule::Touched(terms) => run.touched(terms),
+            Rule::Window(terms) => {
+                let mut met = false;
+                run.terms(terms, &mut |_, _| met = true)?;
+                if met { Rule::Whole.delta(run, None) } else { Ok(Delta::default()) }
+            }
             Rule::Whole if run.query.limit.is_some() => {
                 let (old, new) = (run.evaluate(&[], &[], true)?, run.evaluate(&[], &[], false)?);
                 Ok(Delta::of_windows(&run.query.key, &old, &new))
@@ -291,6 +308,19 @@ impl Run<'_> {
     }
 }
 
+impl Core {
+    /// All its sources, by all its conditions.
+    fn reach(&self) -> Reach {
+        let conditions = self.filter.iter().map(|conjunct| conjunct.condition.clone());
+        Reach { sources: self.sources().unwrap_or_default(), conditions: conditions.collect() }
+    }
+
+    /// What it shows.
+    fn shown(&self) -> Vec<Fragment> {
+        self.outputs.iter().map(|output| output.value.clone()).collect()
+    }
+}
+
 /// The query, with the changed sources as they were before.
 fn evaluate(
     catalog: &Catalog,
@@ -388,6 +418,23 @@ fn touched(catalog: &Catalog, query: &Query, core: &Core) -> Option<Vec<Term>> {
             return None;
         }
         all.extend(terms(catalog, query, &reach, Some(source), &shown, Show::Distinct));
+    }
+    Some(all)
+}
+
+/// The terms of UNION ALL of joins: those of each.
+fn all_joined(catalog: &Catalog, query: &Query) -> Option<Vec<Term>> {
+    let mut all = Vec::new();
+    for (operator, core) in &query.cores {
+        let joined = matches!(operator, None | Some(CompoundOperator::UnionAll))
+            && core.is_plain_join()
+            && core.from.len() <= JOINED
+            && !core.aggregates()
+            && !core.distinct;
+        if !joined || query.limit.is_some() {
+            return None;
+        }
+        all.extend(terms(catalog, query, &core.reach(), None, &core.shown(), Show::Weighted));
     }
     Some(all)
 }

@@ -1,12 +1,13 @@
 //! A whole query, resolved: its cores, what it shows and in which order, and what that looks like.
 
+use abide_schema::table::Kind;
 use abide_schema::wire::{Column, OrderTerm, Shape};
 use abide_schema::{Code, Refusal};
 use sqlite3_parser::ast::{CompoundOperator, Select};
 
 use crate::catalog::Catalog;
 use crate::core::{Core, Output};
-use crate::fragment::{Fragment, Plain, Source, quoted};
+use crate::fragment::{Fragment, Piece, Plain, Source, quoted};
 use crate::lower::{Lower, Scope, Slot, unsupported};
 use crate::order::Order;
 use crate::reach::Block;
@@ -45,8 +46,8 @@ impl Query {
             return Err(unsupported("a query that reads no table"));
         }
         query.find_key(&lower);
+        query.routes = (0..lower.sources.len()).map(|source| lower.route_of(source)).collect();
         query.sources = lower.sources;
-        query.routes = lower.routes;
         query.blocks = lower.blocks;
         query.slots = lower.slots;
         Ok(query)
@@ -167,6 +168,7 @@ impl Lower<'_> {
             }
             cores.push((Some(compound.operator), core));
         }
+        self.require_one_form(&cores)?;
         let mut query = Query {
             sources: Vec::new(),
             routes: Vec::new(),
@@ -193,6 +195,38 @@ impl Lower<'_> {
         self.lifting = lifting;
         self.leave_with(named);
         Ok(query)
+    }
+}
+
+impl Lower<'_> {
+    /// UNION, EXCEPT and INTERSECT make one row of equal ones: these must have one form only, or it
+    /// would be any of them (1 or 1.0, 'a' or 'A').
+    fn require_one_form(&self, cores: &[(Option<CompoundOperator>, Core)]) -> Result<(), Refusal> {
+        let merges = |operator: &Option<CompoundOperator>| {
+            operator.is_some_and(|operator| operator != CompoundOperator::UnionAll)
+        };
+        if !cores.iter().any(|(operator, _)| merges(operator)) {
+            return Ok(());
+        }
+        let form = |output: &Output| match (output.value.plain, output.value.pieces.as_slice()) {
+            _ if output.value.collation.is_some() => None,
+            (Plain::Column(source, column), _) => {
+                Some(self.catalog.table(self.sources[source].table).columns[column].kind)
+            }
+            (_, [Piece::Text(text)]) if text.starts_with('\'') => Some(Kind::Text),
+            _ => None,
+        };
+        for (at, first) in cores[0].1.outputs.iter().enumerate() {
+            let wanted = form(first);
+            if wanted.is_none() || cores.iter().any(|(_, core)| form(&core.outputs[at]) != wanted) {
+                return Err(unsupported(&format!(
+                    "a compound query whose column {} is not of one type",
+                    first.name
+                ))
+                .hint("select plain columns of the same type, or use UNION ALL"));
+            }
+        }
+        Ok(())
     }
 }
 

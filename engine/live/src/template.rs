@@ -153,6 +153,7 @@ impl Binding {
                 Rule::Join(_) => "the joined rows of the changed rows",
                 Rule::Groups(_) => "the rows of the touched groups, twice",
                 Rule::Touched(_) => "the rows that the changed rows reach, twice",
+                Rule::Window(_) => "the window, twice, where a changed row matches",
                 Rule::Whole => "the whole query, twice",
             },
             statements: template.rule.statements(&template.catalog, &template.query),

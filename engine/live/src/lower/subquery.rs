@@ -3,9 +3,10 @@
 use abide_schema::{Code, Refusal};
 use sqlite3_parser::ast::{Expr, Select};
 
-use super::{Lower, Lowered, Scope, unsupported};
+use super::{Conjunct, Lower, Lowered, Scope, columns_of, unsupported};
 use crate::core::Core;
 use crate::fragment::Fragment;
+use crate::route::Route;
 use crate::select::Query;
 
 impl Lower<'_> {
@@ -99,7 +100,7 @@ pub(super) enum Membership {
 impl Membership {
     /// What holds of every row of the subquery that has a say: that it equals the left side or, where
     /// unknown matters, that it is not known to differ.
-    fn link(self, left: &Fragment, core: &Core) -> Fragment {
+    fn link(self, left: &Fragment, core: &Core) -> Conjunct {
         let mut link = Fragment::text(if self == Membership::Demanded { "(" } else { "((" });
         link.push(left);
         link.push_text("= (");
@@ -108,7 +109,11 @@ impl Membership {
             link.push(&output.value);
         }
         link.push_text(if self == Membership::Demanded { "))" } else { ")) IS NOT 0)" });
-        link
+        let equal = match core.outputs.as_slice() {
+            [only] if self == Membership::Demanded => columns_of(left, &only.value),
+            _ => None,
+        };
+        Conjunct { condition: link, route: Route::Any, equal }
     }
 }
 
