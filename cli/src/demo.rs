@@ -1,11 +1,273 @@
-//! `abide demo` (being written).
+//! `abide demo`: recorded conversations of real agents through a real server, which is killed midway.
+//!
+//! One process plays all the programs that would use a server: an app for each conversation, some
+//! workers, a supervisor, each with its own connection and nothing in common but the server. What was
+//! acknowledged to them, and what they did to the world, stands in a ledger of this process, which
+//! survives the kill; at the end the file is held against it.
+
+mod app;
+mod audit;
 mod fixture;
+mod ledger;
+mod progress;
 mod recording;
+mod report;
+mod script;
+mod server;
+mod stage;
+mod supervisor;
+mod worker;
+
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use abide_schema::{Code, Refusal};
+use clap::Args;
+use serde_json::{Value as JsonValue, json};
+use tokio::sync::Semaphore;
+use tokio::task::{JoinError, JoinSet};
+
+use crate::connect::check_folder;
 use crate::failure::Failure;
 use crate::options::Options;
-/// What.
-#[derive(clap::Args, Debug)]
-pub(crate) struct Demo {}
-pub(crate) async fn run(_: &Options, _: Demo) -> Result<(), Failure> {
+use crate::output::say;
+use crate::terminal::Terminal;
+use progress::Progress;
+use report::Report;
+use script::Script;
+use server::Server;
+use stage::Stage;
+
+/// What `abide demo` is given.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Demo {
+    /// Only the first so many conversations
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    conversations: Option<u32>,
+
+    /// Other recordings than those built in: a .jsonl or .jsonl.zst file, or a folder of them
+    #[arg(long, value_name = "DIR|FILE")]
+    data: Option<PathBuf>,
+
+    /// Keep the database, as this new file
+    #[arg(long, value_name = "FILE")]
+    keep: Option<PathBuf>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  abide demo
+  abide demo --keep demo.db && abide sql --db demo.db 'SELECT status, count(*) FROM tool_calls
+    GROUP BY status'
+  abide demo --data recordings/ --conversations 200
+
+What you see: sessions, messages, tool calls and handoffs as they were recorded, played over a
+server that is killed with SIGKILL halfway and started again. Everything acknowledged before must
+be in the file afterwards, and no tool may have run twice; the exit code is 4 if not.";
+
+/// How many programs run tools.
+const WORKERS: usize = 4;
+
+/// How many conversations go on at a time.
+const APPS: usize = 64;
+
+/// What happened at the kill.
+struct Kill {
+    at_event: i64,
+    back_after_ms: u64,
+}
+
+/// Plays, kills, plays on, and compares.
+///
+/// # Errors
+/// Something was lost, doubled or changed; or it could not be played at all.
+pub(crate) async fn run(options: &Options, args: Demo) -> Result<(), Failure> {
+    if options.db.is_some() {
+        let detail = "the demo starts a server of its own, on a new file";
+        return Err(Failure::usage(detail, "name the file with --keep"));
+    }
+    let most = args.conversations.and_then(|most| usize::try_from(most).ok());
+    let recordings = fixture::read(args.data.as_deref(), most)?;
+    let folder = tempfile::tempdir()?;
+    let db = match &args.keep {
+        Some(keep) => new_file(keep)?,
+        None => folder.path().join("demo.db"),
+    };
+    let kept = args.keep.as_ref().map(|keep| keep.display().to_string());
+    if !options.json {
+        say(report::opening(recordings.len() as u64, kept.as_deref()))?;
+    }
+    let report = tokio::select! {
+        report = perform(options, &args, recordings, &db) => report?,
+        interrupted = tokio::signal::ctrl_c() => {
+            interrupted?;
+            let why = Refusal::new(Code::Conflict, "interrupted before the end");
+            return Err(why.into());
+        }
+    };
+    if options.json {
+        say(serde_json::to_string(&report).map_err(std::io::Error::from)?)?;
+    } else {
+        say(report.picture(Terminal::of_stdout()))?;
+    }
+    if report.is_good() {
+        return Ok(());
+    }
+    let why = Refusal::new(Code::Conflict, report.faults());
+    Err(Failure::Unverified(why.hint("run it with --keep FILE --json to see which")))
+}
+
+async fn perform(
+    options: &Options,
+    args: &Demo,
+    recordings: Vec<recording::Recording>,
+    db: &Path,
+) -> Result<Report, Failure> {
+    let mut server = Server::start(db).await?;
+    let stage = Arc::new(Stage::new(Script::of(recordings), server.url()));
+    let progress = Progress::new(stage.script.parts.len() as u64, options.json);
+    let shown = tokio::spawn(progress.clone().follow(stage.ledger.counts()));
+
+    let began = Instant::now();
+    let played = play(&stage, &mut server, &progress).await;
+    let played_ms = millis(began);
+    shown.abort();
+    progress.clear();
+    let kill = played?;
+
+    let (clients, clients_resumed) = stage.clients_resumed();
+    stage.close().await;
+    server.stop().await?;
+    let counts = *stage.ledger.counts().borrow();
+    let audit = audit::audit(db, &stage.script, stage.ledger.acknowledged()).await?;
+    let (tool_calls_run, tool_calls_run_twice) = stage.ledger.runs();
+    Ok(Report {
+        version: env!("CARGO_PKG_VERSION"),
+        data: args.data.as_ref().map_or("built in".to_owned(), |data| data.display().to_string()),
+        file: args.keep.as_ref().map(|keep| keep.display().to_string()),
+        sessions: counts.sessions,
+        messages: counts.messages,
+        tool_calls: counts.calls,
+        tool_calls_pending: audit.pending,
+        handoffs: counts.handoffs,
+        killed_at_event: kill.at_event,
+        back_after_ms: kill.back_after_ms,
+        clients,
+        clients_resumed,
+        deltas: counts.deltas,
+        claims_lost_to_others: counts.races_lost,
+        acknowledged: counts.acknowledged,
+        acknowledged_lost: audit.lost,
+        tool_calls_run,
+        tool_calls_run_twice,
+        differing_from_recording: audit.differing,
+        events: audit.events,
+        head: audit.head,
+        played_ms,
+    })
+}
+
+/// Lets all players play, and kills the server when half of all events are acknowledged.
+async fn play(
+    stage: &Arc<Stage>,
+    server: &mut Server,
+    progress: &Progress,
+) -> Result<Kill, Failure> {
+    register_tools(stage).await?;
+    let mut helpers = helpers(stage);
+    let mut apps = apps(stage);
+    let half = (stage.script.expected_events() / 2).max(1);
+    let mut counts = stage.ledger.counts();
+    let mut kill = None;
+    loop {
+        tokio::select! {
+            _ = counts.wait_for(|counts| counts.acknowledged >= half), if kill.is_none() => {
+                kill = Some(kill_and_restart(stage, server, progress).await?);
+            }
+            app = apps.join_next() => match app {
+                Some(ended) => end_of(ended)??,
+                None => break,
+            },
+            Some(ended) = helpers.join_next() => match end_of(ended)?? {},
+            died = server.died() => return Err(died),
+        }
+    }
+    helpers.shutdown().await;
+    match kill {
+        Some(kill) => Ok(kill),
+        // It was over before anybody looked.
+        None => kill_and_restart(stage, server, progress).await,
+    }
+}
+
+async fn kill_and_restart(
+    stage: &Stage,
+    server: &mut Server,
+    progress: &Progress,
+) -> Result<Kill, Failure> {
+    let at_event = stage.ledger.counts().borrow().head.0;
+    progress.killed(at_event, None);
+    let killed = Instant::now();
+    server.kill().await?;
+    server.start_again().await?;
+    stage.started_again();
+    let back_after_ms = millis(killed);
+    progress.killed(at_event, Some(back_after_ms));
+    Ok(Kill { at_event, back_after_ms })
+}
+
+async fn register_tools(stage: &Stage) -> Result<(), Failure> {
+    let client = stage.connect().await?;
+    for tool in &stage.script.tools {
+        let arguments = json!({"name": tool, "effect": "at_most_once"});
+        client.call::<JsonValue>("register_tool", arguments).await?;
+    }
+    client.close().await;
     Ok(())
+}
+
+fn helpers(stage: &Arc<Stage>) -> JoinSet<Result<Infallible, Failure>> {
+    let mut helpers = JoinSet::new();
+    for number in 1..=WORKERS {
+        let stage = Arc::clone(stage);
+        helpers.spawn(async move { worker::run(&stage, &format!("worker-{number}")).await });
+    }
+    let stage = Arc::clone(stage);
+    helpers.spawn(async move { supervisor::run(&stage).await });
+    helpers
+}
+
+fn apps(stage: &Arc<Stage>) -> JoinSet<Result<(), Failure>> {
+    let room = Arc::new(Semaphore::new(APPS));
+    let mut apps = JoinSet::new();
+    for number in 0..stage.script.parts.len() {
+        let (stage, room) = (Arc::clone(stage), Arc::clone(&room));
+        apps.spawn(async move {
+            // The semaphore is never closed.
+            let _place = room.acquire().await;
+            app::run(&stage, &stage.script.parts[number]).await
+        });
+    }
+    apps
+}
+
+fn end_of<T>(ended: Result<T, JoinError>) -> Result<T, Refusal> {
+    ended.map_err(|why| Refusal::new(Code::Internal, format!("a player of the demo died: {why}")))
+}
+
+/// A file that is still to be made: an earlier demo's sessions would have the same names.
+fn new_file(path: &Path) -> Result<PathBuf, Failure> {
+    check_folder(path)?;
+    if path.exists() {
+        let detail = format!("{} exists already", path.display());
+        return Err(Refusal::new(Code::Conflict, detail).hint("name a new file").into());
+    }
+    Ok(path.to_owned())
+}
+
+fn millis(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
 }

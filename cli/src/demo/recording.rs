@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 
+use abide_client::{AgentState, Json};
 use serde_json::{Map, Value as JsonValue, json};
 
 /// The tool that is no tool: calling it asks for a person.
@@ -75,20 +76,10 @@ impl Call {
 
 impl Message {
     /// Whether a row of `agent_state` holds this message and nothing else.
-    pub(crate) fn is_held_by(&self, row: &Map<String, JsonValue>) -> bool {
-        let content = match &self.content {
-            Some(text) => row["content"].as_str() == Some(text),
-            None => row["content"].is_null(),
-        };
-        // JSON columns hold JSON text.
-        let data = match (&self.data, &row["data"]) {
-            (None, JsonValue::Null) => true,
-            (Some(data), JsonValue::String(text)) => {
-                serde_json::from_str::<JsonValue>(text).is_ok_and(|stored| stored == *data)
-            }
-            _ => false,
-        };
-        content && data && row["role"].as_str() == Some(&self.role)
+    pub(crate) fn is_held_by(&self, row: &AgentState) -> bool {
+        // JSON columns hold one text for one value.
+        let data = self.data.clone().map(Json::from);
+        row.role == self.role && row.content == self.content && row.data == data
     }
 }
 

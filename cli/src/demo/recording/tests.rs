@@ -1,6 +1,7 @@
 //! Odd conversations, read.
 
 use super::*;
+use abide_client::{Micros, Seq};
 use expect_test::{Expect, expect};
 
 /// Each call as `tool(arguments) -> outcome`, each message with the call it answers.
@@ -158,13 +159,21 @@ fn a_row_holds_a_message_or_it_does_not() {
         data: Some(json!({"n": 1.0})),
         answers: None,
     };
-    let row = |role: &str, content: JsonValue, data: JsonValue| {
-        let row = json!({"role": role, "content": content, "data": data, "seq": 7});
-        row.as_object().expect("it is an object").clone()
+    let row = |role: &str, content: Option<&str>, data: Option<JsonValue>| AgentState {
+        id: 1,
+        session_id: "s".to_owned(),
+        role: role.to_owned(),
+        kind: "message".to_owned(),
+        content: content.map(str::to_owned),
+        data: data.map(Json::from),
+        created_at: Micros(0),
+        seq: Seq(1),
     };
-    assert!(message.is_held_by(&row("tool", json!("ok"), json!(r#"{"n":1.0}"#))));
-    assert!(!message.is_held_by(&row("tool", json!("ok "), json!(r#"{"n":1.0}"#))));
-    assert!(!message.is_held_by(&row("tool", json!("ok"), json!(r#"{"n":1}"#))));
-    assert!(!message.is_held_by(&row("tool", json!("ok"), json!(null))));
-    assert!(!message.is_held_by(&row("user", json!("ok"), json!(r#"{"n":1.0}"#))));
+    let data = || Some(json!({"n": 1.0}));
+    assert!(message.is_held_by(&row("tool", Some("ok"), data())));
+    assert!(!message.is_held_by(&row("tool", Some("ok "), data())));
+    assert!(!message.is_held_by(&row("tool", None, data())));
+    assert!(!message.is_held_by(&row("tool", Some("ok"), Some(json!({"n": 1})))));
+    assert!(!message.is_held_by(&row("tool", Some("ok"), None)));
+    assert!(!message.is_held_by(&row("user", Some("ok"), data())));
 }

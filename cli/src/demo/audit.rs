@@ -1,0 +1,164 @@
+//! What the file holds, held against what was acknowledged and what was recorded. The server is gone
+//! by then; the file is all there is.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use abide_client::{Abide, AgentState, Error, HandoffRequest, ToolCall, ToolCallStatus, Value};
+use abide_engine::verify_file;
+use abide_schema::canonical;
+use serde_json::{Value as JsonValue, json};
+
+use super::ledger::Acknowledged;
+use super::script::{Part, Script};
+use crate::failure::Failure;
+use crate::log_pages::LogPages;
+use crate::{cells, verify};
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(crate) struct Audit {
+    /// Events in the log.
+    pub(crate) events: u64,
+    /// The hash of the last.
+    pub(crate) head: String,
+    /// Acknowledged writes whose event is not there, or says something else.
+    pub(crate) lost: Vec<String>,
+    /// Messages, tool calls and handoffs that are not as they were recorded.
+    pub(crate) differing: Vec<String>,
+    /// Tool calls that wait, their recordings having no result.
+    pub(crate) pending: u64,
+}
+
+/// Reads the whole file.
+///
+/// # Errors
+/// The log does not verify, or the file cannot be read.
+pub(crate) async fn audit(
+    db: &Path,
+    script: &Script,
+    acknowledged: Vec<Acknowledged>,
+) -> Result<Audit, Failure> {
+    let verified = verify_file(db, &mut |_| {}).map_err(verify::failure)?;
+    let mut audit = Audit {
+        events: verified.events.0.unsigned_abs(),
+        head: cells::hex(&verified.hash),
+        ..Audit::default()
+    };
+    let file = Abide::open(db)?;
+    audit.lost = lost(&file, acknowledged).await?;
+    for part in &script.parts {
+        messages(&file, part, &mut audit).await?;
+        tool_calls(&file, part, &mut audit).await?;
+        handoffs(&file, part, &mut audit).await?;
+    }
+    file.close().await;
+    Ok(audit)
+}
+
+/// The acknowledged writes that the log does not hold as they were acknowledged.
+async fn lost(file: &Abide, acknowledged: Vec<Acknowledged>) -> Result<Vec<String>, Error> {
+    let mut missing: HashMap<i64, Vec<Acknowledged>> = HashMap::new();
+    for write in acknowledged {
+        missing.entry(write.seq.0).or_default().push(write);
+    }
+    let columns = "seq, reducer, arguments";
+    let mut log = LogPages::new(file, columns, None, abide_client::Seq::ZERO);
+    while let Some(page) = log.next().await? {
+        for row in &page.rows {
+            let [Value::Integer(seq), Value::Text(reducer), Value::Text(arguments)] = &row[..]
+            else {
+                continue;
+            };
+            let Some(writes) = missing.get_mut(seq) else { continue };
+            writes.retain(|write| {
+                write.reducer != reducer || canonical::to_text(&write.arguments) != *arguments
+            });
+        }
+    }
+    let mut lost: Vec<Acknowledged> = missing.into_values().flatten().collect();
+    lost.sort_by_key(|write| write.seq);
+    Ok(lost.iter().map(|write| format!("{} at event {}", write.reducer, write.seq)).collect())
+}
+
+/// Every message, byte for byte and in order.
+async fn messages(file: &Abide, part: &Part, audit: &mut Audit) -> Result<(), Error> {
+    let said = "SELECT * FROM agent_state WHERE session_id = :session AND kind = 'message'
+                ORDER BY id";
+    let rows: Vec<AgentState> = file.sql(said).param("session", &part.session).fetch().await?;
+    let recorded = &part.recording.messages;
+    for at in 0..recorded.len().max(rows.len()) {
+        let same = match (recorded.get(at), rows.get(at)) {
+            (Some(message), Some(row)) => message.is_held_by(row),
+            _ => false,
+        };
+        if !same {
+            audit.differing.push(format!("message {at} of {}", part.session));
+        }
+    }
+    Ok(())
+}
+
+/// Every tool call: its arguments, what came of it, and that it took one attempt.
+async fn tool_calls(file: &Abide, part: &Part, audit: &mut Audit) -> Result<(), Error> {
+    let asked = "SELECT * FROM tool_calls WHERE session_id = :session";
+    let rows: Vec<ToolCall> = file.sql(asked).param("session", &part.session).fetch().await?;
+    let mut rows: HashMap<String, ToolCall> =
+        rows.into_iter().map(|row| (row.call_id.clone(), row)).collect();
+    for call in part.recording.calls.iter().filter(|call| !call.is_handoff()) {
+        let id = call.id(&part.session);
+        let same = rows.remove(&id).is_some_and(|row| {
+            let asked = row.arguments.as_str() == canonical::to_text(&call.arguments)
+                && row.provider_call_id == call.provider_id
+                && row.tool_name == call.tool;
+            let came = match &call.outcome {
+                None => {
+                    audit.pending += 1;
+                    row.status == ToolCallStatus::Pending && row.attempt == 0
+                }
+                Some(outcome) if outcome.failed => {
+                    row.status == ToolCallStatus::Failed
+                        && row.error.as_deref() == Some(outcome.text.as_deref().unwrap_or(""))
+                        && row.attempt == 1
+                }
+                Some(outcome) => {
+                    let text = canonical::to_text(&json!(outcome.text));
+                    row.status == ToolCallStatus::Succeeded
+                        && row.result.is_some_and(|result| result.as_str() == text)
+                        && row.attempt == 1
+                }
+            };
+            asked && came
+        });
+        if !same {
+            audit.differing.push(format!("tool call {id}"));
+        }
+    }
+    audit.differing.extend(rows.into_keys().map(|id| format!("tool call {id}, never recorded")));
+    Ok(())
+}
+
+/// Every handoff: asked for once, and answered as recorded.
+async fn handoffs(file: &Abide, part: &Part, audit: &mut Audit) -> Result<(), Error> {
+    let asked = "SELECT * FROM handoff_requests WHERE session_id = :session ORDER BY created_at";
+    let rows: Vec<HandoffRequest> = file.sql(asked).param("session", &part.session).fetch().await?;
+    for call in part.recording.calls.iter().filter(|call| call.is_handoff()) {
+        let (id, outcome) = (call.id(&part.session), call.outcome.as_ref());
+        let mut own = rows.iter().filter(|row| {
+            let data = row.data.as_ref().map_or(JsonValue::Null, |data| data.value());
+            data["call_id"].as_str() == Some(id.as_str())
+        });
+        let (row, again) = (own.next(), own.next());
+        let said = outcome.map(|outcome| outcome.text.as_deref().unwrap_or_default());
+        // One without an answer was perhaps never asked for: the session was handed off already.
+        let same = again.is_none()
+            && match (row, said) {
+                (Some(row), said) => row.resolution.as_deref() == said,
+                (None, said) => said.is_none(),
+            };
+        if !same {
+            audit.differing.push(format!("handoff {id}"));
+        }
+    }
+    Ok(())
+}

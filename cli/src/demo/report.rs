@@ -1,0 +1,232 @@
+//! What the demo found, for people and for programs.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::cells::{count, counted};
+use crate::terminal::Terminal;
+
+/// The whole of it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    /// Which abide.
+    pub(crate) version: &'static str,
+    /// Where the data is from: built in, or the file that was named.
+    pub(crate) data: String,
+    /// The database that was kept; none if it was a temporary one.
+    pub(crate) file: Option<String>,
+    /// Conversations that were played, each a session.
+    pub(crate) sessions: u64,
+    /// Messages appended.
+    pub(crate) messages: u64,
+    /// Tool calls asked for.
+    pub(crate) tool_calls: u64,
+    /// Of those, how many have no result in the recording and wait.
+    pub(crate) tool_calls_pending: u64,
+    /// Sessions that asked for a person.
+    pub(crate) handoffs: u64,
+    /// The last event that was acknowledged before the server was killed.
+    pub(crate) killed_at_event: i64,
+    /// Until it took requests again.
+    pub(crate) back_after_ms: u64,
+    /// Programs that were connected in all.
+    pub(crate) clients: u64,
+    /// How many of them lost their connection and went on by themselves.
+    pub(crate) clients_resumed: u64,
+    /// Updates that their subscriptions were given.
+    pub(crate) deltas: u64,
+    /// Claims that another worker had won.
+    pub(crate) claims_lost_to_others: u64,
+    /// Writes that the server said are durable.
+    pub(crate) acknowledged: u64,
+    /// Of those, what the file does not hold.
+    pub(crate) acknowledged_lost: Vec<String>,
+    /// Tool calls that were run.
+    pub(crate) tool_calls_run: u64,
+    /// Of those, how many more than once.
+    pub(crate) tool_calls_run_twice: u64,
+    /// Messages, calls and handoffs that are not as recorded.
+    pub(crate) differing_from_recording: Vec<String>,
+    /// Events in the log, whose chain was verified.
+    pub(crate) events: u64,
+    /// The hash of the last.
+    pub(crate) head: String,
+    /// From the first connection to the last answer.
+    pub(crate) played_ms: u64,
+}
+
+impl Report {
+    /// Whether everything is as it should be.
+    pub(crate) fn is_good(&self) -> bool {
+        self.acknowledged_lost.is_empty()
+            && self.tool_calls_run_twice == 0
+            && self.differing_from_recording.is_empty()
+    }
+
+    /// What is wrong, as half a sentence.
+    pub(crate) fn faults(&self) -> String {
+        format!(
+            "{} lost, {} run twice, {} not as recorded",
+            counted(self.acknowledged_lost.len() as u64, "acknowledged write"),
+            counted(self.tool_calls_run_twice, "tool call"),
+            count(self.differing_from_recording.len() as u64),
+        )
+    }
+
+    /// The picture, below the line that `opening` makes.
+    pub(crate) fn picture(&self, terminal: Terminal) -> impl fmt::Display {
+        Picture { report: self, terminal }
+    }
+}
+
+/// The first line, before anything has happened.
+pub(crate) fn opening(recordings: u64, file: Option<&str>) -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    let file = file.unwrap_or("a temporary file");
+    format!("abide {version}  ·  {}  ·  {file}", counted(recordings, "recorded conversation"))
+}
+
+/// The kill as it is told, as soon as it happened.
+pub(crate) fn kill_line(at_event: i64, back_after_ms: Option<u64>) -> String {
+    let at = count(at_event.unsigned_abs());
+    let back = back_after_ms.map(|ms| format!(" back after {} ms", count(ms))).unwrap_or_default();
+    format!("  ✂ server killed with SIGKILL at event {at} …{back}")
+}
+
+struct Picture<'a> {
+    report: &'a Report,
+    terminal: Terminal,
+}
+
+impl fmt::Display for Picture<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Picture { report, terminal } = self;
+        let bar = "█".repeat(19);
+        let (sessions, messages) = (count(report.sessions), count(report.messages));
+        let (calls, handoffs) = (count(report.tool_calls), count(report.handoffs));
+        writeln!(
+            f,
+            "  sessions {sessions:>4} ▕{bar}▏ {sessions}     messages {messages}     \
+             tool calls {calls}     handoffs {handoffs}",
+        )?;
+        let kill = kill_line(report.killed_at_event, Some(report.back_after_ms));
+        writeln!(f, "{kill}, {} resumed", counted(report.clients_resumed, "client"))?;
+        let mut line = |what: &str, found: &str, good: bool| {
+            let style = if good { "32" } else { "1;31" };
+            writeln!(f, "  {what:<26} {}", terminal.with(style, found))
+        };
+        let lost = report.acknowledged_lost.len() as u64;
+        line(
+            "acknowledged writes lost",
+            &format!("{} of {}", count(lost), count(report.acknowledged)),
+            lost == 0,
+        )?;
+        let twice = report.tool_calls_run_twice;
+        line(
+            "tool calls run twice",
+            &format!("{} of {}", count(twice), count(report.tool_calls_run)),
+            twice == 0,
+        )?;
+        let differing = report.differing_from_recording.len() as u64;
+        let compared = report.messages + report.tool_calls + report.handoffs;
+        line(
+            "differing from recording",
+            &format!("{} of {}", count(differing), count(compared)),
+            differing == 0,
+        )?;
+        line("deltas received", &count(report.deltas), true)?;
+        line("log", &format!("{}, chain verified", counted(report.events, "event")), true)?;
+        if report.tool_calls_pending > 0 {
+            let pending = counted(report.tool_calls_pending, "tool call");
+            writeln!(f, "  {pending} still pending: their recordings end before the result")?;
+        }
+        f.write_str(&report.next_steps(*terminal))
+    }
+}
+
+impl Report {
+    fn next_steps(&self, terminal: Terminal) -> String {
+        let steps = match &self.file {
+            None => "abide serve   then   abide watch \"SELECT * FROM sessions\"".to_owned(),
+            Some(file) => format!(
+                "abide verify {file}   or   abide serve --db {file}   then   \
+                 abide watch \"SELECT * FROM sessions\""
+            ),
+        };
+        format!("  try:  {}", terminal.bold(&steps))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    fn report() -> Report {
+        Report {
+            version: "0.1.0",
+            data: "built in".to_owned(),
+            file: None,
+            sessions: 24,
+            messages: 731,
+            tool_calls: 185,
+            tool_calls_pending: 3,
+            handoffs: 3,
+            killed_at_event: 1_204,
+            back_after_ms: 41,
+            clients: 29,
+            clients_resumed: 11,
+            deltas: 3_210,
+            claims_lost_to_others: 12,
+            acknowledged: 2_018,
+            acknowledged_lost: vec![],
+            tool_calls_run: 182,
+            tool_calls_run_twice: 0,
+            differing_from_recording: vec![],
+            events: 2_018,
+            head: "5f".to_owned(),
+            played_ms: 1_234,
+        }
+    }
+
+    #[test]
+    fn a_good_run_reads_like_this() {
+        let terminal = Terminal { size: None, styled: false };
+        let report = report();
+        assert!(report.is_good());
+        expect![[r#"
+            abide 0.1.0  ·  24 recorded conversations  ·  a temporary file
+              sessions   24 ▕███████████████████▏ 24     messages 731     tool calls 185     handoffs 3
+              ✂ server killed with SIGKILL at event 1,204 … back after 41 ms, 11 clients resumed
+              acknowledged writes lost   0 of 2,018
+              tool calls run twice       0 of 182
+              differing from recording   0 of 919
+              deltas received            3,210
+              log                        2,018 events, chain verified
+              3 tool calls still pending: their recordings end before the result
+              try:  abide serve   then   abide watch "SELECT * FROM sessions""#]].assert_eq(&format!("{}\n{}", opening(24, None), report.picture(terminal)));
+    }
+
+    #[test]
+    fn a_bad_run_says_what_is_wrong() {
+        let mut report = report();
+        report.acknowledged_lost = vec!["append_message at event 7".to_owned()];
+        report.tool_calls_run_twice = 2;
+        report.file = Some("kept.db".to_owned());
+        assert!(!report.is_good());
+        expect!["1 acknowledged write lost, 2 tool calls run twice, 0 not as recorded"]
+            .assert_eq(&report.faults());
+        let terminal = Terminal { size: None, styled: false };
+        expect![[r#"
+              sessions   24 ▕███████████████████▏ 24     messages 731     tool calls 185     handoffs 3
+              ✂ server killed with SIGKILL at event 1,204 … back after 41 ms, 11 clients resumed
+              acknowledged writes lost   1 of 2,018
+              tool calls run twice       2 of 182
+              differing from recording   0 of 919
+              deltas received            3,210
+              log                        2,018 events, chain verified
+              3 tool calls still pending: their recordings end before the result
+              try:  abide verify kept.db   or   abide serve --db kept.db   then   abide watch "SELECT * FROM sessions""#]].assert_eq(&report.picture(terminal).to_string());
+    }
+}

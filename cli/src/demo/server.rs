@@ -1,0 +1,108 @@
+//! The server of the demo: a real process, which can really be killed.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use abide_schema::{Code, Refusal};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Deserialize;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::{Child, Command};
+
+use crate::failure::Failure;
+
+/// A server process.
+#[derive(Debug)]
+pub(crate) struct Server {
+    db: PathBuf,
+    /// Where it listens, and will listen when it is started again.
+    address: String,
+    process: Child,
+}
+
+/// The line that `abide serve --json` begins with.
+#[derive(Deserialize)]
+struct Greeting {
+    listening: String,
+}
+
+impl Server {
+    /// Starts `abide serve` on a file and any free port.
+    ///
+    /// # Errors
+    /// It does not come up; it has said why on stderr.
+    pub(crate) async fn start(db: &Path) -> Result<Server, Failure> {
+        let (process, address) = spawn(db, "127.0.0.1:0").await?;
+        Ok(Server { db: db.to_owned(), address, process })
+    }
+
+    /// Its address for clients.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Kills it with SIGKILL: it does not get to do anything about it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) async fn kill(&mut self) -> Result<(), Failure> {
+        self.process.kill().await.map_err(|why| broken("killed", &why).into())
+    }
+
+    /// Starts it again on the same file and port.
+    ///
+    /// # Errors
+    /// It does not come up.
+    pub(crate) async fn start_again(&mut self) -> Result<(), Failure> {
+        (self.process, _) = spawn(&self.db, &self.address).await?;
+        Ok(())
+    }
+
+    /// Waits for it to end, which it should not.
+    pub(crate) async fn died(&mut self) -> Failure {
+        match self.process.wait().await {
+            Ok(status) => broken("kept alive", &status).into(),
+            Err(why) => broken("watched", &why).into(),
+        }
+    }
+
+    /// Asks it to stop, and waits until it has.
+    ///
+    /// # Errors
+    /// It does not end well.
+    pub(crate) async fn stop(mut self) -> Result<(), Failure> {
+        let id = self.process.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+        if let Some(id) = id {
+            kill_process(id, Signal::TERM).map_err(|why| broken("stopped", &why))?;
+        }
+        let status = self.process.wait().await.map_err(|why| broken("stopped", &why))?;
+        if status.success() { Ok(()) } else { Err(broken("stopped in order", &status).into()) }
+    }
+}
+
+async fn spawn(db: &Path, listen: &str) -> Result<(Child, String), Failure> {
+    let program = std::env::current_exe().map_err(|why| broken("found", &why))?;
+    let mut process = Command::new(program)
+        .args(["serve", "--json", "--listen", listen, "--db"])
+        .arg(db)
+        // A token of the person's own server is none of this one's.
+        .env_remove("ABIDE_TOKEN")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|why| broken("started", &why))?;
+    let mut line = String::new();
+    if let Some(stdout) = process.stdout.take() {
+        let read = BufReader::new(stdout).read_line(&mut line).await;
+        read.map_err(|why| broken("started", &why))?;
+    }
+    let greeting: Greeting = serde_json::from_str(&line).map_err(|_| {
+        Refusal::new(Code::Internal, "the server did not start").hint("its own words stand above")
+    })?;
+    Ok((process, greeting.listening))
+}
+
+fn broken(what: &str, why: &dyn std::fmt::Display) -> Refusal {
+    Refusal::new(Code::Internal, format!("the server process could not be {what}: {why}"))
+}

@@ -1,0 +1,34 @@
+//! A supervisor: it watches for sessions that ask for a person, takes them and answers.
+
+use std::convert::Infallible;
+
+use abide_client::{Code, HandoffRequest};
+use serde_json::{Value as JsonValue, json};
+
+use super::stage::Stage;
+use crate::failure::Failure;
+
+/// Answers until it is let go.
+///
+/// # Errors
+/// A call is refused for any other reason than that somebody else was first.
+pub(crate) async fn run(stage: &Stage) -> Result<Infallible, Failure> {
+    let client = stage.connect().await?;
+    let pending = "SELECT * FROM handoff_requests WHERE status = 'pending'";
+    let mut pending = client.watch(pending, None).await?;
+    loop {
+        for handoff in pending.next().await?.inserts::<HandoffRequest>()? {
+            let data = handoff.data.as_ref().map(|data| data.value());
+            let call_id = data.as_ref().and_then(|data| data["call_id"].as_str());
+            // A person who has not answered in the recording does not answer now.
+            let Some(outcome) = call_id.and_then(|id| stage.script.outcome(id)) else { continue };
+            match client.call::<JsonValue>("claim_handoff", json!({"id": handoff.id})).await {
+                Err(error) if error.code() == Some(Code::Conflict) => continue,
+                claimed => claimed?,
+            };
+            let said = outcome.text.as_deref().unwrap_or_default();
+            let answer = json!({"id": handoff.id, "resolution": said});
+            client.call::<JsonValue>("resolve_handoff", answer).await?;
+        }
+    }
+}
