@@ -323,14 +323,26 @@ impl<'a> Renderer<'a> {
             self.text(&format!("AS {})", spec.kind.sql()));
             return;
         }
-        self.text(&format!("{}.{}", quoted(&self.sources[source].alias), quoted(spec.name)));
+        self.text(&format!("{}.{}", self.alias(source), quoted(spec.name)));
+    }
+
+    /// The name that a source goes by here, in quotes.
+    pub(crate) fn alias(&self, source: usize) -> String {
+        let alias = &self.sources[source].alias;
+        // Told apart, so that a query plan tells what it reads of the tables themselves.
+        match self.forms[source] {
+            Form::After => quoted(alias),
+            Form::Before => quoted(&format!("was_{alias}")),
+            Form::Changed => quoted(&format!("d_{alias}")),
+            Form::Given(_) => quoted(&format!("given_{alias}")),
+        }
     }
 
     /// Appends a source as a FROM clause names it.
     pub(crate) fn source(&mut self, at: usize) {
         let source = &self.sources[at];
         let table = self.catalog.table(source.table);
-        let alias = quoted(&source.alias);
+        let alias = self.alias(at);
         let main = format!("main.{}", quoted(table.name));
         let changed = delta_name(table);
         let names = |positions: &mut dyn Iterator<Item = usize>| {

@@ -11,6 +11,7 @@
 //! *Invariant:* no SQL semantics are written a second time here. What the router knows of affinity and
 //! collation only widens its net; SQLite decides.
 
+mod advice;
 mod catalog;
 mod changes;
 mod core;
@@ -31,6 +32,7 @@ mod select;
 mod sql;
 mod template;
 
+pub use advice::Scan;
 pub use catalog::Catalog;
 pub use changes::{Changes, RowChange};
 pub use delta::{Delta, Placed, Window};

@@ -109,6 +109,12 @@ impl Block {
         conjuncts.map(|conjunct| &mut conjunct.condition)
     }
 
+    /// The equalities between columns that it demands.
+    pub(crate) fn equal(&self) -> impl Iterator<Item = EqualColumns> {
+        let on = self.terms.iter().flat_map(|(_, _, on)| on);
+        on.chain(&self.filter).chain(&self.link).filter_map(|conjunct| conjunct.equal)
+    }
+
     fn has(&self, source: usize) -> bool {
         self.terms.iter().any(|(known, _, _)| *known == source)
     }

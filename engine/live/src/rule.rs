@@ -16,7 +16,7 @@ use crate::changes::{Changes, NEW, OLD, RowChange, image_number};
 use crate::core::Core;
 use crate::delta::{Delta, Weights, integer, key_of};
 use crate::exact::{self, Exact};
-use crate::fragment::{Arg, Form, Fragment, Piece, Plain, Renderer, Statement, quoted};
+use crate::fragment::{Arg, Form, Fragment, Piece, Plain, Renderer, Statement};
 use crate::from::FromTerm;
 use crate::reach::{Reach, reach};
 use crate::select::Query;
@@ -91,29 +91,29 @@ impl Rule {
     }
 
     /// The statements it runs.
-    pub(crate) fn statements(&self, catalog: &Catalog, query: &Query) -> Vec<String> {
+    pub(crate) fn statements(&self, catalog: &Catalog, query: &Query) -> Vec<Statement> {
         let all = vec![true; query.sources.len()];
         match self {
-            Rule::Images(statement) => vec![statement.sql.clone()],
-            Rule::Join(terms) => terms.iter().map(|term| term.statement.sql.clone()).collect(),
+            Rule::Images(statement) => vec![statement.clone()],
+            Rule::Join(terms) => terms.iter().map(|term| term.statement.clone()).collect(),
             Rule::Groups(terms) => {
-                let touched = terms.iter().map(|term| term.statement.sql.clone());
+                let touched = terms.iter().map(|term| term.statement.clone());
                 let group = restricted_to_group(query);
                 let after = evaluate(catalog, query, &group, &vec![false; all.len()]);
-                touched.chain([after.sql, evaluate(catalog, query, &group, &all).sql]).collect()
+                touched.chain([after, evaluate(catalog, query, &group, &all)]).collect()
             }
             Rule::Touched(terms) => {
-                let touched = terms.iter().map(|term| term.statement.sql.clone());
+                let touched = terms.iter().map(|term| term.statement.clone());
                 let after = evaluate_given(catalog, query, &vec![false; all.len()]);
-                touched.chain([after.sql, evaluate_given(catalog, query, &all).sql]).collect()
+                touched.chain([after, evaluate_given(catalog, query, &all)]).collect()
             }
             Rule::Window(terms) => {
-                let met = terms.iter().map(|term| term.statement.sql.clone());
+                let met = terms.iter().map(|term| term.statement.clone());
                 met.chain(Rule::Whole.statements(catalog, query)).collect()
             }
             Rule::Whole => vec![
-                evaluate(catalog, query, &[], &vec![false; all.len()]).sql,
-                evaluate(catalog, query, &[], &all).sql,
+                evaluate(catalog, query, &[], &vec![false; all.len()]),
+                evaluate(catalog, query, &[], &all),
             ],
         }
     }
@@ -349,13 +349,13 @@ fn restricted_to_group(query: &Query) -> Vec<Fragment> {
 /// The images of changed rows that the query shows, between two numbers.
 fn images(catalog: &Catalog, query: &Query, core: &Core, shown: &[Fragment]) -> Statement {
     let source = core.from[0].source.expect("the rule is for one table");
-    let image = format!("{}.{IMAGE}", quoted(&query.sources[source].alias));
+    let mut out = Renderer::new(catalog, &query.sources);
+    out.forms[source] = Form::Changed;
+    let image = format!("{}.{IMAGE}", out.alias(source));
     let mut between = Fragment::text(&format!("{image} BETWEEN"));
     between.pieces.push(Piece::Given(0));
     between.push_text("AND");
     between.pieces.push(Piece::Given(1));
-    let mut out = Renderer::new(catalog, &query.sources);
-    out.forms[source] = Form::Changed;
     out.text(&format!("SELECT {image}"));
     for value in shown {
         out.text(",");
@@ -494,9 +494,8 @@ fn terms(
         }
         let mut out = Renderer::new(catalog, &query.sources);
         changed.iter().for_each(|source| out.forms[*source] = Form::Changed);
-        let alias = |source: &usize| quoted(&query.sources[*source].alias);
         let weights: Vec<String> =
-            changed.iter().map(|source| format!("{}.{WEIGHT}", alias(source))).collect();
+            changed.iter().map(|source| format!("{}.{WEIGHT}", out.alias(*source))).collect();
         match show {
             Show::Weighted => out.text(&format!("SELECT {}", weights.join(" * "))),
             Show::Distinct => out.text("SELECT DISTINCT 1"),

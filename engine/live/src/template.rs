@@ -10,7 +10,7 @@ use crate::catalog::Catalog;
 use crate::changes::Changes;
 use crate::delta::Delta;
 use crate::exact;
-use crate::fragment::{Arg, Renderer};
+use crate::fragment::{Arg, Renderer, Statement};
 use crate::lower::Slot;
 use crate::rule::{Rule, Run};
 use crate::select::Query;
@@ -69,6 +69,26 @@ impl Template {
     /// What the template is known by: two queries of the same text are the same.
     pub(crate) fn text(&self) -> &str {
         &self.snapshot
+    }
+
+    /// The statements that make its deltas.
+    pub(crate) fn statements(&self) -> Vec<Statement> {
+        self.rule.statements(&self.catalog, &self.query)
+    }
+
+    /// The table that a query plan names, and the columns of it that an index would be for.
+    pub(crate) fn wanted_index(&self, name: &str) -> Option<(&'static str, Vec<&'static str>)> {
+        let mut sources = self.query.sources.iter();
+        let named = sources.position(|source| source.alias.eq_ignore_ascii_case(name));
+        let table = match named {
+            Some(source) => self.query.sources[source].table,
+            None => self.catalog.find(name)?,
+        };
+        let spec = self.catalog.table(table);
+        let source =
+            named.or_else(|| self.query.sources.iter().position(|source| source.table == table));
+        let columns = source.map(|source| self.query.joined_columns(source)).unwrap_or_default();
+        Some((spec.name, columns.into_iter().map(|column| spec.columns[column].name).collect()))
     }
 
     /// The tables it reads.
@@ -156,7 +176,7 @@ impl Binding {
                 Rule::Window(_) => "the window, twice, where a changed row matches",
                 Rule::Whole => "the whole query, twice",
             },
-            statements: template.rule.statements(&template.catalog, &template.query),
+            statements: template.statements().into_iter().map(|statement| statement.sql).collect(),
             state: "none",
             routed_by: routed_by.collect(),
         }

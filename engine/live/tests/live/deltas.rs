@@ -11,7 +11,7 @@ use crate::client::Client;
 use crate::world::{Random, State, World, net};
 
 /// What a run of all tests tries.
-const SEEDS: u64 = 8;
+const SEEDS: u64 = 6;
 
 /// One table. `:v` and `:w` are random values.
 const FILTERS: &[&str] = &[

@@ -103,7 +103,7 @@ fn an_explanation_tells_keys_and_statements() {
         Explanation {
             cost: "the changed rows that match its keys",
             statements: [
-                "SELECT \"r\"._i, \"r\".\"id\" FROM temp.\"d_r\" AS \"r\" WHERE (\"r\".\"a\" = ?1) AND ((\"r\".\"b\" = ?2 OR \"r\".\"c\" = ?3)) AND (\"r\"._i BETWEEN ?4 AND ?5) ORDER BY \"r\"._i",
+                "SELECT \"d_r\"._i, \"d_r\".\"id\" FROM temp.\"d_r\" AS \"d_r\" WHERE (\"d_r\".\"a\" = ?1) AND ((\"d_r\".\"b\" = ?2 OR \"d_r\".\"c\" = ?3)) AND (\"d_r\"._i BETWEEN ?4 AND ?5) ORDER BY \"d_r\"._i",
             ],
             state: "none",
             routed_by: [
@@ -113,75 +113,87 @@ fn an_explanation_tells_keys_and_statements() {
 }
 
 fn check_cost(sql: &str, expected: Expect) {
-    let world = World::new(1);
+    let mut world = World::new(1);
     let planner = Planner::new(Arc::clone(&world.catalog));
     let binding =
         planner.bind(sql, &Map::new()).unwrap_or_else(|refusal| panic!("{sql}: {refusal}"));
     let explanation = binding.explain();
-    expected.assert_eq(&format!("{} | {}", explanation.cost, explanation.routed_by.join("; ")));
+    let scans = binding.scans(&mut world.db).expect("SQLite explains its plans");
+    let mut scans: Vec<String> =
+        scans.iter().map(|scan| format!("{}({})", scan.table, scan.columns.join(", "))).collect();
+    scans.dedup();
+    let (cost, keys) = (explanation.cost, explanation.routed_by.join("; "));
+    expected.assert_eq(&format!("{cost} | {keys} | scans {}", scans.join(", ")));
 }
 
 #[test]
 fn each_query_has_the_cheapest_rule() {
     check_cost(
         "SELECT id FROM r WHERE a = 1",
-        expect!["the changed rows that match its keys | r: a"],
+        expect!["the changed rows that match its keys | r: a | scans "],
     );
     check_cost(
         "SELECT r.id, s.k FROM r JOIN s ON s.b = r.b WHERE r.a = 1",
-        expect!["the joined rows of the changed rows | r: a; s: every change"],
+        expect!["the joined rows of the changed rows | r: a; s: every change | scans "],
     );
     check_cost(
         "SELECT r.c, s.n FROM r JOIN s ON s.n = r.id WHERE r.id = 1",
-        expect!["the joined rows of the changed rows | r: id; s: n"],
+        expect!["the joined rows of the changed rows | r: id; s: n | scans "],
     );
     check_cost(
         "SELECT a, count(*) FROM r WHERE b = 1 GROUP BY a",
-        expect!["the rows of the touched groups, twice | r: b"],
+        expect!["the rows of the touched groups, twice | r: b | scans "],
     );
     check_cost(
         "SELECT count(*) FROM r WHERE b = 1",
-        expect!["the rows of the touched groups, twice | r: b"],
+        expect!["the rows of the touched groups, twice | r: b | scans "],
     );
-    check_cost("SELECT DISTINCT a FROM r WHERE b = 1", expect!["the rows of the touched groups, twice | r: b"]);
+    check_cost(
+        "SELECT DISTINCT a FROM r WHERE b = 1",
+        expect!["the rows of the touched groups, twice | r: b | scans "],
+    );
     check_cost(
         "SELECT r.id, s.k FROM r LEFT JOIN s ON s.b = r.b WHERE r.a = 1",
-        expect!["the rows that the changed rows reach, twice | r: a; s: every change"],
+        expect!["the rows that the changed rows reach, twice | r: a; s: every change | scans "],
     );
     check_cost(
         "SELECT r.id, count(p.g) FROM r LEFT JOIN p ON p.r_id = r.id GROUP BY r.id",
-        expect!["the rows that the changed rows reach, twice | r: every change; p: every change"],
+        expect![
+            "the rows that the changed rows reach, twice | r: every change; p: every change | scans "
+        ],
     );
     check_cost(
         "SELECT id FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.b = r.b AND s.n = 1)",
-        expect!["the rows that the changed rows reach, twice | r: every change; s: n"],
+        expect!["the rows that the changed rows reach, twice | r: every change; s: n | scans "],
     );
     check_cost(
         "SELECT id FROM r WHERE b NOT IN (SELECT b FROM s)",
-        expect!["the rows that the changed rows reach, twice | r: every change; s: every change"],
+        expect![
+            "the rows that the changed rows reach, twice | r: every change; s: every change | scans r()"
+        ],
     );
     check_cost(
         "SELECT id, (SELECT count(*) FROM p WHERE p.r_id = r.id) FROM r WHERE a = 1",
-        expect!["the rows that the changed rows reach, twice | r: a; p: every change"],
+        expect!["the rows that the changed rows reach, twice | r: a; p: every change | scans "],
     );
     check_cost(
         "SELECT id FROM r WHERE a = 1 ORDER BY b LIMIT 10",
-        expect!["the window, twice, where a changed row matches | r: a"],
+        expect!["the window, twice, where a changed row matches | r: a | scans "],
     );
     check_cost(
         "SELECT r.id, s.k FROM r FULL JOIN s ON s.b = r.b",
-        expect!["the whole query, twice | r: every change; s: every change"],
+        expect!["the whole query, twice | r: every change; s: every change | scans r(b), s(b)"],
     );
     check_cost(
         "SELECT a FROM r WHERE b = 1 UNION SELECT n FROM s WHERE b = 2",
-        expect!["the whole query, twice | r: b; s: b"],
+        expect!["the whole query, twice | r: b; s: b | scans "],
     );
     check_cost(
         "SELECT bee FROM positive WHERE id = 1",
-        expect!["the changed rows that match its keys | r: id"],
+        expect!["the changed rows that match its keys | r: id | scans "],
     );
     check_cost(
         "SELECT n FROM (SELECT a, count(*) AS n FROM r WHERE b = 1 GROUP BY a)",
-        expect!["the whole query, twice | r: b"],
+        expect!["the whole query, twice | r: b | scans "],
     );
 }
