@@ -336,11 +336,7 @@ impl Connection {
         }
     }
 
-    fn tell_caught_up(
-        &mut self,
-        seq: Seq,
-        resumed: Vec<(SubscriptionKey, Result<Resumed, Refusal>)>,
-    ) {
+    fn tell_caught_up(&mut self, seq: Seq, resumed: resume::Each) {
         let (told, mut changes) = (self.told, Vec::new());
         for (key, resumed) in resumed {
             let Some(subscription) = self.subscriptions.get_mut(&key) else { continue };

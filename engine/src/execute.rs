@@ -129,8 +129,8 @@ impl Executor {
 
     /// Writes the touched rows.
     pub(crate) fn flush(&mut self) -> Result<(), StoreError> {
-        for (table, row) in self.overlay.take_unwritten() {
-            self.store.update(table, &row)?;
+        for touched in self.overlay.take_unwritten() {
+            self.store.update(touched.table, &touched.stored, &touched.row)?;
         }
         Ok(())
     }
@@ -181,7 +181,9 @@ impl Transaction for Executor {
         let key = table.key_of(&row);
         let before = self.known(table, &key)?;
         assert!(before.is_some(), "a reducer updates a row of {} that is not there", table.name);
-        self.store.update(table, &row).map_err(refused)?;
+        if let Some(stored) = self.overlay.stored(table, &key) {
+            self.store.update(table, &stored, &row).map_err(refused)?;
+        }
         self.wrote = true;
         self.overlay.change(table, &key, before, Some(row.into()), false);
         Ok(())

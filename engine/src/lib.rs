@@ -38,7 +38,8 @@ mod writer;
 
 pub use abide_live::{Delta, Explanation, Placed, Window};
 pub use abide_store::{
-    OpenError, StoreError, Tuning, Verified, VerifyError, backup, sqlite_version, verify_file,
+    Layout, OpenError, StoreError, Tuning, Verified, VerifyError, backup, sqlite_version,
+    verify_file,
 };
 pub use connection::{Connection, SnapshotPart, Update};
 pub use engine::{Answer, BatchDone, Config, Done, Engine};

@@ -6,6 +6,7 @@
 
 use std::collections::hash_map::Entry as MapEntry;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use abide_schema::{Row, TableSpec, Value};
 use abide_store::change_log;
@@ -33,8 +34,16 @@ struct State {
     old: Option<Row>,
     /// Now.
     new: Option<Row>,
-    /// Touched, and not yet written to SQLite.
-    unwritten: bool,
+    /// What SQLite holds: other than `new` while a touch is not written yet.
+    stored: Option<Row>,
+}
+
+/// A touched row that has to be written.
+#[derive(Debug)]
+pub(crate) struct Touched {
+    pub(crate) table: &'static TableSpec,
+    pub(crate) stored: Row,
+    pub(crate) row: Row,
 }
 
 /// A row's net change.
@@ -70,8 +79,13 @@ impl Overlay {
 
     /// Notes a row that was read.
     pub(crate) fn note(&mut self, table: &'static TableSpec, key: &[Value], row: Option<Row>) {
-        let state = State { table, old: row.clone(), new: row, unwritten: false };
+        let state = State { table, old: row.clone(), new: row.clone(), stored: row };
         self.rows.entry(Place::new(table, key)).or_insert(state);
+    }
+
+    /// What SQLite holds of a row that is known.
+    pub(crate) fn stored(&self, table: &'static TableSpec, key: &[Value]) -> Option<Row> {
+        self.rows.get(&Place::new(table, key))?.stored.clone()
     }
 
     /// Notes a row that was changed. `before` is what it was, for a row that is not known yet.
@@ -84,7 +98,10 @@ impl Overlay {
         unwritten: bool,
     ) {
         let place = Place::new(table, key);
-        let fresh = || State { table, old: before.clone(), new: before.clone(), unwritten: false };
+        let fresh = || {
+            let [old, new, stored] = [before.clone(), before.clone(), before.clone()];
+            State { table, old, new, stored }
+        };
         let state = self.rows.entry(place.clone()).or_insert_with(fresh);
         if let Some(journal) = &mut self.journal {
             journal.push((place.clone(), state.clone()));
@@ -93,24 +110,28 @@ impl Overlay {
             self.changed.push(place);
         }
         state.new = new;
-        state.unwritten = unwritten;
+        if !unwritten {
+            state.stored.clone_from(&state.new);
+        }
     }
 
     /// Takes the touched rows that still have to be written.
-    pub(crate) fn take_unwritten(&mut self) -> Vec<(&'static TableSpec, Row)> {
-        let mut rows = Vec::new();
+    pub(crate) fn take_unwritten(&mut self) -> Vec<Touched> {
+        let mut touched = Vec::new();
         for place in &self.changed {
             let Some(state) = self.rows.get_mut(place) else { continue };
-            if !state.unwritten {
+            let (Some(stored), Some(row)) = (&state.stored, &state.new) else { continue };
+            if Arc::ptr_eq(stored, row) {
                 continue;
             }
+            let (table, stored, row) = (state.table, Arc::clone(stored), Arc::clone(row));
             if let Some(journal) = &mut self.journal {
                 journal.push((place.clone(), state.clone()));
             }
-            state.unwritten = false;
-            rows.extend(state.new.clone().map(|row| (state.table, row)));
+            state.stored = Some(Arc::clone(&row));
+            touched.push(Touched { table, stored, row });
         }
-        rows
+        touched
     }
 
     /// From here on changes can be undone.
@@ -154,12 +175,13 @@ impl Overlay {
         }
         for place in self.changed.drain(..) {
             let MapEntry::Occupied(mut entry) = self.rows.entry(place) else { continue };
-            let State { table, old, new, .. } = entry.get_mut();
+            let State { table, old, new, stored } = entry.get_mut();
             let bytes: usize = new.iter().flat_map(|row| row.iter()).map(Value::size).sum();
             if new.is_none() || table.numbered() || bytes > KEPT_ROW_BYTES {
                 entry.remove();
             } else {
                 old.clone_from(new);
+                stored.clone_from(new);
             }
         }
     }

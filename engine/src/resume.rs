@@ -53,12 +53,15 @@ pub(crate) fn resume(
     resume_in(&state, tables, binding, from)
 }
 
+/// Several subscriptions, each with what it is told.
+pub(crate) type Each = Vec<(SubscriptionKey, Result<Resumed, Refusal>)>;
+
 /// As [`resume`], for several at once, in one state.
 pub(crate) fn resume_all(
     reader: &mut Reader,
     tables: &[&'static TableSpec],
     wanted: Vec<(SubscriptionKey, Binding, Seq)>,
-) -> Result<(Seq, Vec<(SubscriptionKey, Result<Resumed, Refusal>)>), Refusal> {
+) -> Result<(Seq, Each), Refusal> {
     let state = reader.snapshot().map_err(|error| error.to_refusal())?;
     let resumed = wanted
         .into_iter()

@@ -33,14 +33,14 @@ pub enum HandoffStatus {
 }
 
 const ENDED: &str = "CREATE TRIGGER handoff_requests_ended BEFORE UPDATE ON handoff_requests
-WHEN OLD.status NOT IN ('pending', 'claimed')
+WHEN OLD.status <> 'pending' AND OLD.status <> 'claimed'
 BEGIN SELECT RAISE(ABORT, 'conflict: the handoff has ended'); END";
 
 /// A session's request for a supervisor.
 #[table(
     name = "handoff_requests",
     without_rowid,
-    unique(session_id, where = "status IN ('pending', 'claimed')"),
+    unique(session_id, where = "status = 'pending' OR status = 'claimed'"),
     index(status),
     trigger = ENDED
 )]

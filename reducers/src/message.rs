@@ -9,7 +9,8 @@ use crate::check;
 use crate::session::{self, Session, SessionStatus};
 
 const ENDED: &str = "CREATE TRIGGER agent_state_of_ended BEFORE INSERT ON agent_state
-WHEN (SELECT status FROM sessions WHERE id = NEW.session_id) IN ('completed', 'failed')
+WHEN EXISTS (SELECT 1 FROM sessions WHERE id = NEW.session_id
+  AND (status = 'completed' OR status = 'failed'))
 BEGIN SELECT RAISE(ABORT, 'bad_transition: the session has ended'); END";
 
 /// One message or state entry of a session.

@@ -67,7 +67,7 @@ impl SessionStatus {
     }
 }
 
-const TRANSITIONS: &str = "CREATE TRIGGER sessions_transition BEFORE UPDATE ON sessions
+const TRANSITIONS: &str = "CREATE TRIGGER sessions_transition BEFORE UPDATE OF status ON sessions
 WHEN OLD.status <> NEW.status AND OLD.status || '>' || NEW.status NOT IN (
   'created>active', 'created>suspended', 'created>handed_off', 'created>completed', 'created>failed',
   'active>suspended', 'active>handed_off', 'active>completed', 'active>failed',
@@ -75,8 +75,12 @@ WHEN OLD.status <> NEW.status AND OLD.status || '>' || NEW.status NOT IN (
   'handed_off>active', 'handed_off>failed')
 BEGIN SELECT RAISE(ABORT, 'bad_transition: the status of the session does not allow it'); END";
 
-const ENDED: &str = "CREATE TRIGGER sessions_ended BEFORE UPDATE ON sessions
-WHEN OLD.status IN ('completed', 'failed')
+// All but `updated_at` and `seq`, which tell when something last happened and are written with every
+// message: a trigger on them would cost more than the write.
+const ENDED: &str = "CREATE TRIGGER sessions_ended BEFORE UPDATE OF
+  id, agent, status, parent_id, title, scope, metadata, result, error_code, error_message, reason,
+  created_at ON sessions
+WHEN OLD.status = 'completed' OR OLD.status = 'failed'
 BEGIN SELECT RAISE(ABORT, 'bad_transition: the session has ended'); END";
 
 /// A session: a durable, addressable unit of an agent's work.
@@ -84,7 +88,6 @@ BEGIN SELECT RAISE(ABORT, 'bad_transition: the session has ended'); END";
     name = "sessions",
     without_rowid,
     index(parent_id, where = "parent_id IS NOT NULL"),
-    index(status, updated_at),
     trigger = TRANSITIONS,
     trigger = ENDED
 )]

@@ -44,11 +44,13 @@ pub enum ToolCallStatus {
 }
 
 const ENDED: &str = "CREATE TRIGGER tool_calls_ended BEFORE UPDATE ON tool_calls
-WHEN OLD.status IN ('succeeded', 'failed', 'rejected', 'cancelled')
+WHEN OLD.status = 'succeeded' OR OLD.status = 'failed' OR OLD.status = 'rejected'
+  OR OLD.status = 'cancelled'
 BEGIN SELECT RAISE(ABORT, 'conflict: the tool call has ended'); END";
 
 const SESSION_ENDED: &str = "CREATE TRIGGER tool_calls_of_ended BEFORE INSERT ON tool_calls
-WHEN (SELECT status FROM sessions WHERE id = NEW.session_id) IN ('completed', 'failed')
+WHEN EXISTS (SELECT 1 FROM sessions WHERE id = NEW.session_id
+  AND (status = 'completed' OR status = 'failed'))
 BEGIN SELECT RAISE(ABORT, 'bad_transition: the session has ended'); END";
 
 const FENCING: &str = "CREATE TRIGGER tool_calls_fencing BEFORE UPDATE ON tool_calls
@@ -59,7 +61,11 @@ BEGIN SELECT RAISE(ABORT, 'lease_lost: the tool call was claimed by another'); E
 #[table(
     name = "tool_calls",
     index(session_id),
-    index(status, where = "status IN ('pending', 'awaiting_approval', 'claimed', 'unknown')"),
+    index(
+        status,
+        where = "status = 'pending' OR status = 'awaiting_approval' OR status = 'claimed'
+    OR status = 'unknown'"
+    ),
     constraint = "CHECK (status <> 'claimed' OR (fencing_token IS NOT NULL
     AND lease_expires_at IS NOT NULL AND attempt > 0))",
     trigger = ENDED,

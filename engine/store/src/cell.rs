@@ -29,6 +29,18 @@ pub(crate) fn bind(statement: &mut CachedStatement<'_>, values: &[Value]) -> Res
     Ok(())
 }
 
+/// Binds the parameters at some places.
+pub(crate) fn bind_some(
+    statement: &mut CachedStatement<'_>,
+    values: &[Value],
+    at: impl Fn(usize) -> bool,
+) -> Result<()> {
+    for (place, value) in values.iter().enumerate().filter(|(place, _)| at(*place)) {
+        statement.raw_bind_parameter(place + 1, Bound(value))?;
+    }
+    Ok(())
+}
+
 /// Binds one parameter.
 pub(crate) fn bind_one(statement: &mut Statement<'_>, at: usize, value: &Value) -> Result<()> {
     statement.raw_bind_parameter(at, Bound(value))

@@ -1,5 +1,6 @@
 //! The connection that writes: rows, events and undo images, inside transactions of its caller.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 
 use abide_schema::event::{Event, Hash};
@@ -17,8 +18,9 @@ use crate::system::{self, RequestIdRow, event_cells, event_of};
 struct TableSql {
     get: String,
     insert: String,
-    update: String,
     delete: String,
+    /// By the set of columns that change.
+    updates: RefCell<HashMap<u64, String>>,
 }
 
 impl TableSql {
@@ -26,27 +28,34 @@ impl TableSql {
         let name = table.name;
         let columns: Vec<&str> = table.columns.iter().map(|column| column.name).collect();
         let marks: Vec<String> = (1..=columns.len()).map(|at| format!("?{at}")).collect();
-        let set: Vec<String> = (0..columns.len())
-            .filter(|at| !table.key.contains(at))
-            .map(|at| format!("{} = ?{}", columns[at], at + 1))
-            .collect();
-        // In `update` a key cell stands at its column's place, in the others at its place in the key.
-        let matches = |place: &dyn Fn(usize, usize) -> usize| {
-            let terms = table.key.iter().enumerate();
-            let terms =
-                terms.map(|(nth, at)| format!("{} = ?{}", columns[*at], place(nth, *at) + 1));
-            terms.collect::<Vec<_>>().join(" AND ")
-        };
-        let by_key = matches(&|nth, _| nth);
-        let by_column = matches(&|_, at| at);
-        let (all, marks, set) = (columns.join(", "), marks.join(", "), set.join(", "));
+        let by_key = by_key(table, |nth, _| nth);
+        let (all, marks) = (columns.join(", "), marks.join(", "));
         TableSql {
             get: format!("SELECT {all} FROM {name} WHERE {by_key}"),
             insert: format!("INSERT INTO {name} ({all}) VALUES ({marks})"),
-            update: format!("UPDATE {name} SET {set} WHERE {by_column}"),
             delete: format!("DELETE FROM {name} WHERE {by_key}"),
+            updates: RefCell::default(),
         }
     }
+}
+
+/// `key1 = ?a AND key2 = ?b`; `place` gives a parameter's place from the place in the key and the
+/// place in the row, both from 0.
+fn by_key(table: &TableSpec, place: impl Fn(usize, usize) -> usize) -> String {
+    let terms = table.key.iter().enumerate();
+    let terms =
+        terms.map(|(nth, at)| format!("{} = ?{}", table.columns[*at].name, place(nth, *at) + 1));
+    terms.collect::<Vec<_>>().join(" AND ")
+}
+
+/// An update of some columns of the row of a key: every parameter stands at its column's place.
+fn update_of(table: &TableSpec, changed: u64) -> String {
+    let set: Vec<String> = (0..table.columns.len())
+        .filter(|at| changed & (1 << at) != 0)
+        .map(|at| format!("{} = ?{}", table.columns[at].name, at + 1))
+        .collect();
+    let by_key = by_key(table, |_, at| at);
+    format!("UPDATE {} SET {} WHERE {by_key}", table.name, set.join(", "))
 }
 
 /// Where a log ends.
@@ -183,12 +192,31 @@ impl Writer {
         Ok(row.into())
     }
 
-    /// Replaces the row of the same key, which must exist.
+    /// Makes a stored row another one of the same key. Only the columns that differ are written, so
+    /// that indexes and triggers of the others have nothing to do.
     ///
     /// # Errors
     /// [`StoreError::Constraint`], and the others.
-    pub fn update(&self, table: &TableSpec, row: &[Value]) -> Result<(), StoreError> {
-        self.execute(&self.sql(table).update, row)
+    pub fn update(
+        &self,
+        table: &TableSpec,
+        old: &[Value],
+        new: &[Value],
+    ) -> Result<(), StoreError> {
+        assert!(new.len() <= 64, "a table has at most 64 columns");
+        let differs = |at: &usize| old[*at] != new[*at];
+        let changed = (0..new.len()).filter(differs).fold(0, |set, at| set | 1_u64 << at);
+        if changed == 0 {
+            return Ok(());
+        }
+        let mut updates = self.sql(table).updates.borrow_mut();
+        let sql = updates.entry(changed).or_insert_with(|| update_of(table, changed));
+        let mut statement = self.connection.prepare_cached(sql)?;
+        cell::bind_some(&mut statement, new, |at| {
+            changed & (1 << at) != 0 || table.key.contains(&at)
+        })?;
+        statement.raw_execute()?;
+        Ok(())
     }
 
     /// Removes the row of a key.
