@@ -7,6 +7,7 @@
 //! a change may concern, and evaluate the query with each of them given, after and before. `Whole`: evaluate all of it over both.
 
 use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use abide_schema::{Row, TableSpec, Value};
 use sqlite3_parser::ast::CompoundOperator;
@@ -58,6 +59,7 @@ pub(crate) struct Run<'a> {
     pub(crate) params: &'a [Value],
     pub(crate) changes: &'a Changes,
     pub(crate) sql: &'a mut dyn Sql,
+    pub(crate) evaluations: &'a Evaluations,
     /// Statements run, counted.
     pub(crate) statements: &'a mut u64,
 }
@@ -92,30 +94,21 @@ impl Rule {
 
     /// The statements it runs.
     pub(crate) fn statements(&self, catalog: &Catalog, query: &Query) -> Vec<Statement> {
-        let all = vec![true; query.sources.len()];
-        match self {
-            Rule::Images(statement) => vec![statement.clone()],
-            Rule::Join(terms) => terms.iter().map(|term| term.statement.clone()).collect(),
-            Rule::Groups(terms) => {
-                let touched = terms.iter().map(|term| term.statement.clone());
-                let group = restricted_to_group(query);
-                let after = evaluate(catalog, query, &group, &vec![false; all.len()]);
-                touched.chain([after, evaluate(catalog, query, &group, &all)]).collect()
-            }
-            Rule::Touched(terms) => {
-                let touched = terms.iter().map(|term| term.statement.clone());
-                let after = evaluate_given(catalog, query, &vec![false; all.len()]);
-                touched.chain([after, evaluate_given(catalog, query, &all)]).collect()
-            }
-            Rule::Window(terms) => {
-                let met = terms.iter().map(|term| term.statement.clone());
-                met.chain(Rule::Whole.statements(catalog, query)).collect()
-            }
-            Rule::Whole => vec![
-                evaluate(catalog, query, &[], &vec![false; all.len()]),
-                evaluate(catalog, query, &[], &all),
-            ],
+        let (terms, extent) = match self {
+            Rule::Images(statement) => return vec![statement.clone()],
+            Rule::Join(terms) => (terms.as_slice(), None),
+            Rule::Groups(terms) => (terms.as_slice(), Some(Extent::Group)),
+            Rule::Touched(terms) => (terms.as_slice(), Some(Extent::Row)),
+            Rule::Window(terms) => (terms.as_slice(), Some(Extent::Whole)),
+            Rule::Whole => (&[][..], Some(Extent::Whole)),
+        };
+        let mut statements: Vec<Statement> =
+            terms.iter().map(|term| term.statement.clone()).collect();
+        for before in [false, true] {
+            let before = vec![before; query.sources.len()];
+            statements.extend(extent.map(|extent| evaluate(catalog, query, extent, &before)));
         }
+        statements
     }
 
     /// The delta of laid out changes. `numbers` are those changes that can concern the query.
@@ -136,15 +129,12 @@ impl Rule {
             Rule::Window(terms) => {
                 let mut met = false;
                 run.terms(terms, &mut |_, _| met = true)?;
-                if met { Rule::Whole.delta(run, None) } else { Ok(Delta::default()) }
+                if met { run.windows() } else { Ok(Delta::default()) }
             }
-            Rule::Whole if run.query.limit.is_some() => {
-                let (old, new) = (run.evaluate(&[], &[], true)?, run.evaluate(&[], &[], false)?);
-                Ok(Delta::of_windows(&run.query.key, &old, &new))
-            }
+            Rule::Whole if run.query.limit.is_some() => run.windows(),
             Rule::Whole => {
                 let mut weights = Weights::default();
-                run.difference(&[], &[], &mut weights)?;
+                run.add_difference(Extent::Whole, &[], (true, true), &mut weights)?;
                 Ok(Delta::of_weights(&run.query.key, weights))
             }
         }
@@ -209,10 +199,9 @@ impl Run<'_> {
     fn groups(&mut self, terms: &[Term]) -> Result<Delta, LiveError> {
         let mut touched = Weights::default();
         self.terms(terms, &mut |group, _| touched.add(group, 1))?;
-        let restricted = restricted_to_group(self.query);
         let mut weights = Weights::default();
         for (group, _) in touched.rows() {
-            self.difference(&restricted, &group, &mut weights)?;
+            self.add_difference(Extent::Group, &group, (true, true), &mut weights)?;
         }
         Ok(Delta::of_weights(&self.query.key, weights))
     }
@@ -220,76 +209,63 @@ impl Run<'_> {
     fn touched(&mut self, terms: &[Term]) -> Result<Delta, LiveError> {
         let mut touched = Weights::default();
         self.terms(terms, &mut |rows, _| touched.add(rows, 1))?;
-        let given: Vec<usize> = self.query.blocks[0].inner().collect();
-        let images: Vec<Images> = given
-            .iter()
-            .map(|source| {
-                let table = self.catalog.table(self.query.sources[*source].table);
-                Images::new(table, self.changes.of(table.name))
-            })
-            .collect();
-        let before = self.changed();
-        let after = vec![false; before.len()];
-        let after = evaluate_given(self.catalog, self.query, &after);
-        let before = evaluate_given(self.catalog, self.query, &before);
+        let given = self.query.blocks[0].inner().map(|source| {
+            let table = self.catalog.table(self.query.sources[source].table);
+            Images::new(table, self.changes.of(table.name))
+        });
+        let given: Vec<Images> = given.collect();
         let mut weights = Weights::default();
         for (rows, _) in touched.rows() {
             let mut first = 0;
             let (mut was, mut is) = (true, true);
-            for images in &images {
-                let cells = &rows[first..first + images.width];
+            for images in &given {
+                let (row_was, row_is) = images.was_and_is(&rows[first..first + images.width]);
                 first += images.width;
-                let (row_was, row_is) = images.was_and_is(cells);
                 (was, is) = (was && row_was, is && row_is);
             }
-            if was {
-                self.rows(&before, &rows, &mut |row| weights.add(row.into(), -1))?;
-            }
-            if is {
-                self.rows(&after, &rows, &mut |row| weights.add(row.into(), 1))?;
-            }
+            self.add_difference(Extent::Row, &rows, (was, is), &mut weights)?;
         }
         Ok(Delta::of_weights(&self.query.key, weights))
     }
 
-    /// Which sources read a table that changed.
-    fn changed(&self) -> Vec<bool> {
-        let changed = self
-            .query
-            .sources
-            .iter()
-            .map(|source| !self.changes.of(self.catalog.table(source.table).name).is_empty());
-        changed.collect()
-    }
-
-    /// What is shown after the changes, less what was shown before.
-    fn difference(
+    /// Adds what is shown after the changes, less what was shown before, where it was or is at all.
+    fn add_difference(
         &mut self,
-        restricted: &[Fragment],
+        extent: Extent,
         given: &[Value],
+        (was, is): (bool, bool),
         weights: &mut Weights,
     ) -> Result<(), LiveError> {
-        for row in self.evaluate(restricted, given, true)? {
-            weights.add(row, -1);
+        if was {
+            self.evaluate(extent, given, true, &mut |row| weights.add(row, -1))?;
         }
-        for row in self.evaluate(restricted, given, false)? {
-            weights.add(row, 1);
+        if is {
+            self.evaluate(extent, given, false, &mut |row| weights.add(row, 1))?;
         }
         Ok(())
     }
 
-    /// The rows before or after the changes.
+    fn windows(&mut self) -> Result<Delta, LiveError> {
+        let (mut old, mut new) = (Vec::new(), Vec::new());
+        self.evaluate(Extent::Whole, &[], true, &mut |row| old.push(row))?;
+        self.evaluate(Extent::Whole, &[], false, &mut |row| new.push(row))?;
+        Ok(Delta::of_windows(&self.query.key, &old, &new))
+    }
+
+    /// Shows the rows before or after the changes.
     fn evaluate(
         &mut self,
-        restricted: &[Fragment],
+        extent: Extent,
         given: &[Value],
         before: bool,
-    ) -> Result<Vec<Row>, LiveError> {
-        let changed = if before { self.changed() } else { vec![false; self.query.sources.len()] };
-        let statement = evaluate(self.catalog, self.query, restricted, &changed);
-        let mut rows = Vec::new();
-        self.rows(&statement, given, &mut |row| rows.push(row.into()))?;
-        Ok(rows)
+        each: &mut dyn FnMut(Row),
+    ) -> Result<(), LiveError> {
+        let changed = self.query.sources.iter().map(|source| {
+            before && !self.changes.of(self.catalog.table(source.table).name).is_empty()
+        });
+        let before = changed.collect();
+        let statement = self.evaluations.get(self.catalog, self.query, extent, before);
+        self.rows(&statement, given, &mut |row| each(row.into()))
     }
 
     fn rows(
@@ -321,21 +297,58 @@ impl Core {
     }
 }
 
-/// The query, with the changed sources as they were before.
-fn evaluate(
-    catalog: &Catalog,
-    query: &Query,
-    restricted: &[Fragment],
-    changed: &[bool],
-) -> Statement {
-    let mut out = Renderer::new(catalog, &query.sources);
-    for (form, changed) in out.forms.iter_mut().zip(changed) {
-        *form = if *changed { Form::Before } else { Form::After };
+/// What of a query is evaluated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Extent {
+    /// All of it.
+    Whole,
+    /// One group, given by its expressions' values.
+    Group,
+    /// One row of each of the outermost inner tables, given by their cells. What was a condition
+    /// between tables is then one with a constant, which SQLite takes to the index even where it
+    /// reads a table as it was before.
+    Row,
+}
+
+/// Statements that evaluate a query, by extent and by which sources are taken as they were before:
+/// rendered when first needed.
+#[derive(Debug, Default)]
+pub(crate) struct Evaluations(Mutex<HashMap<(Extent, Vec<bool>), Arc<Statement>>>);
+
+impl Evaluations {
+    fn get(
+        &self,
+        catalog: &Catalog,
+        query: &Query,
+        extent: Extent,
+        before: Vec<bool>,
+    ) -> Arc<Statement> {
+        // Rendering again after a panic elsewhere is harmless.
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let statement = known
+            .entry((extent, before))
+            .or_insert_with_key(|(_, before)| Arc::new(evaluate(catalog, query, extent, before)));
+        Arc::clone(statement)
     }
-    if query.limit.is_some() {
-        out.fragment(&query.text());
-    } else {
-        out.fragment(&query.body(restricted));
+}
+
+fn evaluate(catalog: &Catalog, query: &Query, extent: Extent, before: &[bool]) -> Statement {
+    let mut out = Renderer::new(catalog, &query.sources);
+    for (form, before) in out.forms.iter_mut().zip(before) {
+        *form = if *before { Form::Before } else { Form::After };
+    }
+    match extent {
+        Extent::Whole if query.limit.is_some() => out.fragment(&query.text()),
+        Extent::Whole => out.fragment(&query.body(&[])),
+        Extent::Group => out.fragment(&query.body(&restricted_to_group(query))),
+        Extent::Row => {
+            let mut first = 0;
+            for source in query.blocks[0].inner() {
+                out.forms[source] = Form::Given(first);
+                first += catalog.table(query.sources[source].table).columns.len();
+            }
+            out.fragment(&query.body(&[]));
+        }
     }
     out.finish()
 }
@@ -366,23 +379,6 @@ fn images(catalog: &Catalog, query: &Query, core: &Core, shown: &[Fragment]) -> 
     let conditions = core.filter.iter().map(|conjunct| &conjunct.condition).chain([&between]);
     write_conditions(&mut out, conditions);
     out.text(&format!("ORDER BY {image}"));
-    out.finish()
-}
-
-/// The query with a row of each of the outermost inner tables given, the changed ones of the other
-/// sources as they were before. What was a condition between tables is now one with a constant, which
-/// SQLite takes to the index even where it reads a table as it was before.
-fn evaluate_given(catalog: &Catalog, query: &Query, changed: &[bool]) -> Statement {
-    let mut out = Renderer::new(catalog, &query.sources);
-    for (form, changed) in out.forms.iter_mut().zip(changed) {
-        *form = if *changed { Form::Before } else { Form::After };
-    }
-    let mut first = 0;
-    for source in query.blocks[0].inner() {
-        out.forms[source] = Form::Given(first);
-        first += catalog.table(query.sources[source].table).columns.len();
-    }
-    out.fragment(&query.body(&[]));
     out.finish()
 }
 

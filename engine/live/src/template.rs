@@ -12,7 +12,7 @@ use crate::delta::Delta;
 use crate::exact;
 use crate::fragment::{Arg, Renderer, Statement};
 use crate::lower::Slot;
-use crate::rule::{Rule, Run};
+use crate::rule::{Evaluations, Rule, Run};
 use crate::select::Query;
 use crate::sql::{LiveError, Sql};
 
@@ -24,6 +24,7 @@ pub(crate) struct Template {
     shape: Shape,
     snapshot: String,
     rule: Rule,
+    evaluations: Evaluations,
 }
 
 /// What a live query costs and how it is kept.
@@ -61,6 +62,7 @@ impl Template {
             shape: query.shape(catalog),
             snapshot: snapshot.sql,
             rule: Rule::choose(catalog, &query),
+            evaluations: Evaluations::default(),
             query,
         };
         Ok((template, slots))
@@ -209,6 +211,7 @@ impl Binding {
             params: &self.0.params,
             changes,
             sql,
+            evaluations: &template.evaluations,
             statements,
         };
         template.rule.delta(&mut run, numbers)

@@ -7,4 +7,5 @@ mod hostile;
 mod refusals;
 mod routing;
 mod shapes;
+mod traps;
 mod world;

@@ -1,0 +1,311 @@
+//! Bugs that other engines had, each by name: both sides of a join in one commit, a row that moves
+//! from one subscription to another, rows without a key, equal values of different types, an error
+//! that belongs to one subscription alone.
+
+use std::sync::Arc;
+
+use abide_live::{Binding, BindingId, Changes, Delta, LiveError, Planner, Router, Sql as _};
+use abide_schema::Row;
+use abide_schema::{TableSpec, Value};
+use expect_test::{Expect, expect};
+use serde_json::{Map, Value as JsonValue};
+
+use crate::world::{TABLES, World};
+
+/// Subscriptions over tables that change as the test says.
+struct Stage {
+    world: World,
+    planner: Planner,
+    router: Router,
+    bindings: Vec<(BindingId, Binding)>,
+}
+
+impl Stage {
+    fn new(queries: &[&str]) -> Stage {
+        let world = World::new(1);
+        let planner = Planner::new(Arc::clone(&world.catalog));
+        let router = Router::new(Arc::clone(&world.catalog));
+        let mut stage = Stage { world, planner, router, bindings: Vec::new() };
+        for sql in queries {
+            let binding = stage.planner.bind(sql, &Map::new()).expect("it can be live");
+            let id = stage.router.attach(&binding).expect("there is room");
+            stage.bindings.push((id, binding));
+        }
+        stage
+    }
+
+    /// Commits rows, `table: old -> new` as JSON arrays or `-`, and tells every delta.
+    fn commit(&mut self, lines: &[&str], expected: Expect) {
+        let mut changes = Changes::new();
+        for line in lines {
+            let (name, images) = line.split_once(": ").expect("table: old -> new");
+            let (old, new) = images.split_once(" -> ").expect("old -> new");
+            let table = TABLES.into_iter().find(|table| table.name == name).expect("a table");
+            let (old, new) = (row(table, old), row(table, new));
+            self.write(table, old.as_ref(), new.as_ref());
+            changes.push(table.name, old, new);
+        }
+        let deltas = self.router.commit(&changes, &mut self.world.db);
+        let told = deltas.iter().map(|(id, delta)| {
+            let at =
+                self.bindings.iter().position(|(known, _)| known == id).expect("it is attached");
+            format!("{at}: {}\n", told(delta))
+        });
+        expected.assert_eq(&told.collect::<String>());
+    }
+
+    fn write(&mut self, table: &TableSpec, old: Option<&Row>, new: Option<&Row>) {
+        let db = &mut self.world.db;
+        if let Some(old) = old {
+            let key = table.key.iter().map(|at| format!("{} = ?", table.columns[*at].name));
+            let condition = key.collect::<Vec<_>>().join(" AND ");
+            let delete = format!("DELETE FROM {} WHERE {condition}", table.name);
+            db.run(&delete, &table.key_of(old), &mut |_| {}).expect("a row is deleted");
+        }
+        if let Some(new) = new {
+            let marks = vec!["?"; new.len()].join(", ");
+            let insert = format!("INSERT INTO {} VALUES ({marks})", table.name);
+            db.run(&insert, new, &mut |_| {}).expect("a row is inserted");
+        }
+    }
+}
+
+fn told(delta: &Result<Delta, LiveError>) -> String {
+    match delta {
+        Ok(delta) => {
+            let mut json = Vec::new();
+            delta.write_json(&mut json);
+            let whole = format!("{{{}}}", String::from_utf8(json).expect("JSON is text"));
+            serde_json::from_str::<JsonValue>(&whole).expect("it is JSON");
+            whole
+        }
+        Err(error) => error.to_string(),
+    }
+}
+
+/// The leading cells; the rest is NULL.
+fn row(table: &TableSpec, text: &str) -> Option<Row> {
+    if text == "-" {
+        return None;
+    }
+    let cells: Vec<JsonValue> = serde_json::from_str(text).expect("an array of cells");
+    let mut cells: Vec<Value> =
+        cells.iter().map(|cell| Value::from_json(cell).expect("a cell")).collect();
+    cells.resize(table.columns.len(), Value::Null);
+    Some(cells.into())
+}
+
+#[test]
+fn both_sides_of_a_join_change_in_one_commit() {
+    let mut stage = Stage::new(&["SELECT r.id, s.k FROM r JOIN s ON s.b = r.b"]);
+    stage.commit(
+        &["r: - -> [1, 0, 7]", r#"s: - -> ["k", 7, null, 1]"#],
+        expect![[r#"
+        0: {"deletes":[],"inserts":[[1,"k"]],"updates":[]}
+    "#]],
+    );
+    stage.commit(
+        &["r: [1, 0, 7] -> [1, 0, 8]", r#"s: ["k", 7, null, 1] -> ["k", 8, null, 1]"#],
+        expect![""],
+    );
+    stage.commit(
+        &["r: [1, 0, 8] -> [1, 0, 9]", r#"s: ["k", 8, null, 1] -> -"#, "r: - -> [2, 0, 8]"],
+        expect![[r#"
+            0: {"deletes":[[1,"k"]],"inserts":[],"updates":[]}
+        "#]],
+    );
+}
+
+#[test]
+fn a_row_moves_from_one_subscription_to_another() {
+    let mut stage =
+        Stage::new(&["SELECT id, c FROM r WHERE c = 'a'", "SELECT id, c FROM r WHERE c = 'b'"]);
+    stage.commit(
+        &[r#"r: - -> [1, 0, 0, "a"]"#],
+        expect![[r#"
+        0: {"deletes":[],"inserts":[[1,"a"]],"updates":[]}
+    "#]],
+    );
+    stage.commit(
+        &[r#"r: [1, 0, 0, "a"] -> [1, 0, 0, "b"]"#],
+        expect![[r#"
+        0: {"deletes":[[1]],"inserts":[],"updates":[]}
+        1: {"deletes":[],"inserts":[[1,"b"]],"updates":[]}
+    "#]],
+    );
+    stage.commit(&[r#"r: [1, 0, 0, "b"] -> [1, 5, 0, "b"]"#], expect![""]);
+}
+
+#[test]
+fn rows_without_a_key_are_counted() {
+    let mut stage = Stage::new(&["SELECT a FROM r", "SELECT DISTINCT a FROM r"]);
+    stage.commit(
+        &["r: - -> [1, 5]", "r: - -> [2, 5]"],
+        expect![[r#"
+        0: {"deletes":[],"inserts":[[5],[5]],"updates":[]}
+        1: {"deletes":[],"inserts":[[5]],"updates":[]}
+    "#]],
+    );
+    stage.commit(
+        &["r: [1, 5] -> -"],
+        expect![[r#"
+        0: {"deletes":[[5]],"inserts":[],"updates":[]}
+    "#]],
+    );
+    stage.commit(
+        &["r: [2, 5] -> [2, 6]"],
+        expect![[r#"
+        0: {"deletes":[[5]],"inserts":[[6]],"updates":[]}
+        1: {"deletes":[[5]],"inserts":[[6]],"updates":[]}
+    "#]],
+    );
+}
+
+#[test]
+fn one_and_one_point_zero_are_equal_and_not_the_same() {
+    let mut stage = Stage::new(&[
+        "SELECT id, coalesce(a, x) AS v FROM r",
+        "SELECT coalesce(a, x) AS v, count(*) FROM r GROUP BY v",
+    ]);
+    stage.commit(
+        &["r: - -> [1, null, null, null, 1.0]"],
+        expect![[r#"
+        0: {"deletes":[],"inserts":[[1,1.0]],"updates":[]}
+        1: {"deletes":[],"inserts":[[1.0,1]],"updates":[]}
+    "#]],
+    );
+    stage.commit(
+        &["r: - -> [2, 1]"],
+        expect![[r#"
+        0: {"deletes":[],"inserts":[[2,1]],"updates":[]}
+        1: {"deletes":[[1.0]],"inserts":[[1,2]],"updates":[]}
+    "#]],
+    );
+    stage.commit(
+        &["r: [1, null, null, null, 1.0] -> [1, 1, null, null, 1.0]"],
+        expect![[r#"
+        0: {"deletes":[],"inserts":[],"updates":[[1,1]]}
+    "#]],
+    );
+    stage.commit(
+        &["r: [2, 1] -> -"],
+        expect![[r#"
+        0: {"deletes":[[2]],"inserts":[],"updates":[]}
+        1: {"deletes":[],"inserts":[],"updates":[[1,1]]}
+    "#]],
+    );
+}
+
+#[test]
+fn an_error_is_that_of_one_subscription() {
+    let mut stage = Stage::new(&[
+        "SELECT id, json_extract(c, '$.a') FROM r",
+        "SELECT sum(a) FROM r",
+        "SELECT count(*) FROM r",
+    ]);
+    stage.commit(
+        &[r#"r: - -> [1, 9223372036854775807, 0, "{\"a\":1}"]"#],
+        expect![[r#"
+        0: {"deletes":[],"inserts":[[1,1]],"updates":[]}
+        1: {"deletes":[[null]],"inserts":[[9223372036854775807]],"updates":[]}
+        2: {"deletes":[[0]],"inserts":[[1]],"updates":[]}
+    "#]],
+    );
+    stage.commit(
+        &[r#"r: - -> [2, 1, 0, "no json"]"#],
+        expect![[r#"
+        0: the query failed: malformed JSON
+        1: the query failed: integer overflow
+        2: {"deletes":[[1]],"inserts":[[2]],"updates":[]}
+    "#]],
+    );
+}
+
+#[test]
+fn a_window_tells_positions() {
+    let mut stage = Stage::new(&["SELECT id, a FROM r ORDER BY a DESC LIMIT 2"]);
+    stage.commit(
+        &["r: - -> [1, 1]", "r: - -> [2, 2]", "r: - -> [3, 3]"],
+        expect![[r#"
+        0: {"deletes":[],"inserts":[{"at":0,"row":[3,3]},{"at":1,"row":[2,2]}],"updates":[]}
+    "#]],
+    );
+    stage.commit(&["r: - -> [4, 0]"], expect![""]);
+    stage.commit(
+        &["r: [3, 3] -> -"],
+        expect![[r#"
+        0: {"deletes":[{"at":0}],"inserts":[{"at":1,"row":[1,1]}],"updates":[]}
+    "#]],
+    );
+    stage.commit(
+        &["r: [1, 1] -> [1, 9]"],
+        expect![[r#"
+        0: {"deletes":[{"at":1}],"inserts":[{"at":0,"row":[1,9]}],"updates":[]}
+    "#]],
+    );
+    stage.commit(
+        &["r: [2, 2] -> [2, 3]"],
+        expect![[r#"
+        0: {"deletes":[],"inserts":[],"updates":[{"at":1,"row":[2,3]}]}
+    "#]],
+    );
+}
+
+#[test]
+fn not_in_with_a_null_is_nothing() {
+    let mut stage = Stage::new(&["SELECT id FROM r WHERE b NOT IN (SELECT b FROM s)"]);
+    stage.commit(
+        &["r: - -> [1, 0, 1]", "r: - -> [2, 0, null]"],
+        expect![[r#"
+        0: {"deletes":[],"inserts":[[1],[2]],"updates":[]}
+    "#]],
+    );
+    stage.commit(
+        &[r#"s: - -> ["k", null, null, 1]"#],
+        expect![[r#"
+        0: {"deletes":[[1],[2]],"inserts":[],"updates":[]}
+    "#]],
+    );
+    stage.commit(
+        &[r#"s: ["k", null, null, 1] -> ["k", 2, null, 1]"#],
+        expect![[r#"
+        0: {"deletes":[],"inserts":[[1]],"updates":[]}
+    "#]],
+    );
+}
+
+#[test]
+fn the_padded_row_of_a_left_join_comes_and_goes() {
+    let mut stage = Stage::new(&[
+        "SELECT r.id, s.k FROM r LEFT JOIN s ON s.b = r.b",
+        "SELECT r.id, count(s.k) AS n FROM r LEFT JOIN s ON s.b = r.b GROUP BY r.id",
+    ]);
+    stage.commit(
+        &["r: - -> [1, 0, 7]"],
+        expect![[r#"
+        0: {"deletes":[],"inserts":[[1,null]],"updates":[]}
+        1: {"deletes":[],"inserts":[[1,0]],"updates":[]}
+    "#]],
+    );
+    stage.commit(
+        &[r#"s: - -> ["k", 7, null, 1]"#, r#"s: - -> ["l", 7, null, 1]"#],
+        expect![[r#"
+        0: {"deletes":[[1,null]],"inserts":[[1,"k"],[1,"l"]],"updates":[]}
+        1: {"deletes":[],"inserts":[],"updates":[[1,2]]}
+    "#]],
+    );
+    stage.commit(
+        &[r#"s: ["k", 7, null, 1] -> -"#],
+        expect![[r#"
+        0: {"deletes":[[1,"k"]],"inserts":[],"updates":[]}
+        1: {"deletes":[],"inserts":[],"updates":[[1,1]]}
+    "#]],
+    );
+    stage.commit(
+        &[r#"s: ["l", 7, null, 1] -> ["l", 8, null, 1]"#],
+        expect![[r#"
+        0: {"deletes":[[1,"l"]],"inserts":[[1,null]],"updates":[]}
+        1: {"deletes":[],"inserts":[],"updates":[[1,0]]}
+    "#]],
+    );
+}
