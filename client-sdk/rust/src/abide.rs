@@ -98,6 +98,10 @@ impl Abide {
         }
     }
 
+    pub(crate) fn remote(remote: Remote, deadline: Duration) -> Abide {
+        Abide::over(Backend::Remote(remote), deadline)
+    }
+
     fn over(backend: Backend, deadline: Duration) -> Abide {
         Abide { inner: Arc::new(Inner { backend, deadline }) }
     }
@@ -144,7 +148,27 @@ impl Abide {
     }
 
     pub(crate) async fn ask(&self, ask: Ask, deadline: Option<Duration>) -> Result<Reply, Error> {
-        persist(&ask, deadline.unwrap_or(self.inner.deadline), || self.attempt(&ask)).await
+        let patience = deadline.unwrap_or(self.inner.deadline);
+        let outcome = persist(&ask, patience, || self.attempt(&ask)).await;
+        outcome.map_err(|error| self.explain(error))
+    }
+
+    /// Adds why there is no connection to the error of a deadline that passed.
+    fn explain(&self, error: Error) -> Error {
+        match (error, &self.inner.backend) {
+            (Error::TimedOut { what, waited, request_id, why: None }, Backend::Remote(remote)) => {
+                Error::TimedOut { what, waited, request_id, why: remote.trouble() }
+            }
+            (error, _) => error,
+        }
+    }
+
+    /// Waits for a subscription to begin, as long as for a call.
+    pub(crate) async fn in_time<T>(&self, begun: impl Future<Output = T>) -> Result<T, Error> {
+        let waited = self.inner.deadline;
+        let what = "the subscription".to_owned();
+        let timed_out = |_| Error::TimedOut { what, waited, request_id: None, why: None };
+        tokio::time::timeout(waited, begun).await.map_err(timed_out).map_err(|e| self.explain(e))
     }
 
     async fn attempt(&self, ask: &Ask) -> Attempt {
@@ -196,7 +220,7 @@ impl Builder {
     /// As [`Abide::connect`].
     pub async fn connect(self) -> Result<Abide, Error> {
         let remote = Remote::connect(&self.url, self.token.as_deref()).await?;
-        Ok(Abide::over(Backend::Remote(remote), self.deadline))
+        Ok(Abide::remote(remote, self.deadline))
     }
 }
 

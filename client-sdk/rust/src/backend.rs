@@ -2,6 +2,7 @@
 //! questions are asked.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -14,7 +15,6 @@ use uuid::Uuid;
 
 use crate::Error;
 use crate::rows::Changes;
-use std::sync::Arc;
 
 /// A question with one answer.
 #[derive(Clone, Debug)]
@@ -50,21 +50,13 @@ pub(crate) enum Reply {
     Rows { seq: Seq, columns: Vec<String>, rows: Vec<Row> },
 }
 
-/// A reducer's result, as far as it was read.
+/// A reducer's result as JSON text.
 #[derive(Debug)]
-pub(crate) enum Outcome {
-    #[cfg(feature = "embedded")]
-    Text(String),
-    Value(JsonValue),
-}
+pub(crate) struct Outcome(pub(crate) String);
 
 impl Outcome {
     pub(crate) fn decode<T: DeserializeOwned>(self) -> Result<T, serde_json::Error> {
-        match self {
-            #[cfg(feature = "embedded")]
-            Outcome::Text(text) => serde_json::from_str(&text),
-            Outcome::Value(value) => serde_json::from_value(value),
-        }
+        serde_json::from_str(&self.0)
     }
 }
 

@@ -6,17 +6,17 @@
 use std::future::Future;
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use abide_engine::{Config, Connection, Engine, Update};
 use abide_schema::reducer::Caller;
 use abide_schema::wire::CallResult;
 use abide_schema::{Code, Module, Refusal, Row, Seq};
+use tokio::sync::watch;
+use tokio::time::sleep;
 
 use crate::Error;
-use crate::backend::{Ask, Attempt, Event, Outcome, Query, Reply, Source};
+use crate::backend::{Ask, Attempt, Backoff, Event, Outcome, Query, Reply, Source};
 use crate::rows::Changes;
 
 /// The subscription's name on its own connection.
@@ -26,7 +26,16 @@ const ID: &str = "q";
 pub(crate) struct Embedded {
     engine: Engine,
     caller: Caller,
-    closed: Arc<AtomicBool>,
+    life: watch::Sender<Life>,
+}
+
+/// Where the engine is in its life, as far as it is ended from here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Life {
+    Open,
+    Closing,
+    /// Everything was told.
+    Closed,
 }
 
 impl Embedded {
@@ -37,7 +46,7 @@ impl Embedded {
     }
 
     pub(crate) fn over(engine: Engine) -> Embedded {
-        Embedded { engine, caller: Caller::new("embedded"), closed: Arc::default() }
+        Embedded { engine, caller: Caller::new("embedded"), life: watch::Sender::new(Life::Open) }
     }
 
     pub(crate) fn engine(&self) -> &Engine {
@@ -54,7 +63,7 @@ impl Embedded {
         Ok(match ask {
             Ask::Call { reducer, args, request_id } => {
                 let done = engine.call(caller, reducer, args, Some(request_id)).await?;
-                let result = Outcome::Text(done.result);
+                let result = Outcome(done.result);
                 Reply::Called { seq: done.seq, duplicate: done.duplicate, result }
             }
             Ask::Batch { calls, request_id } => {
@@ -78,35 +87,51 @@ impl Embedded {
         query: Query,
         from: Option<Seq>,
     ) -> Result<Box<dyn Source>, Error> {
-        let mut connection = self.engine.connect();
-        let begun = connection.subscribe(ID, &query.sql, &query.params, from).await;
-        begun.map_err(|refusal| self.error(refusal))?;
+        let begin = Begin { engine: self.engine.clone(), query, life: self.life.subscribe() };
+        let connection = begin.now(from).await.map_err(|refusal| self.error(refusal))?;
+        let mut life = self.life.subscribe();
+        let closed = async move {
+            // An error means that the handle is gone; the engine lives on in this subscription.
+            if life.wait_for(|life| *life == Life::Closed).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        };
         Ok(Box::new(Pumped {
             next: next(connection),
+            closed: Box::pin(closed),
             parts: Vec::new(),
-            closed: self.closed.clone(),
+            seq: from,
+            begin,
         }))
     }
 
     pub(crate) async fn close(&self) {
-        if self.closed.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let engine = self.engine.clone();
-        if tokio::task::spawn_blocking(move || engine.close()).await.is_err() {
-            tracing::error!("the engine did not close in order");
+        let first = self.life.send_if_modified(|life| {
+            let first = *life == Life::Open;
+            *life = Life::Closing.max(*life);
+            first
+        });
+        if first {
+            let engine = self.engine.clone();
+            if tokio::task::spawn_blocking(move || engine.close()).await.is_err() {
+                tracing::error!("the engine did not close in order");
+            }
+            self.life.send_replace(Life::Closed);
+        } else {
+            // The sender is in `self`, so it cannot be gone.
+            let _ = self.life.subscribe().wait_for(|life| *life == Life::Closed).await;
         }
     }
 
     fn error(&self, refusal: Refusal) -> Error {
-        closed_or(&self.closed, refusal)
+        closed_or(*self.life.borrow(), refusal)
     }
 }
 
 /// What an engine refuses because it was closed here is told as that.
-fn closed_or(closed: &AtomicBool, refusal: Refusal) -> Error {
+fn closed_or(life: Life, refusal: Refusal) -> Error {
     match refusal.code {
-        Code::Overloaded if closed.load(Ordering::Relaxed) => Error::Closed,
+        Code::Overloaded if life > Life::Open => Error::Closed,
         _ => Error::Refused(refusal),
     }
 }
@@ -115,31 +140,87 @@ fn not_json() -> Refusal {
     Refusal::new(Code::Internal, "a reducer's result is not JSON")
 }
 
-type Next = Pin<Box<dyn Future<Output = (Connection, Update)> + Send + Sync>>;
+/// How a subscription begins.
+#[derive(Clone, Debug)]
+struct Begin {
+    engine: Engine,
+    query: Query,
+    life: watch::Receiver<Life>,
+}
+
+impl Begin {
+    /// Begins it, as soon as there is room for it.
+    async fn now(&self, from: Option<Seq>) -> Result<Connection, Refusal> {
+        let mut backoff = Backoff::new();
+        loop {
+            let mut connection = self.engine.connect();
+            let Query { sql, params } = &self.query;
+            match connection.subscribe(ID, sql, params, from).await {
+                Ok(()) => return Ok(connection),
+                Err(refusal) if self.is_passing(&refusal) => sleep(backoff.next()).await,
+                Err(refusal) => return Err(refusal),
+            }
+        }
+    }
+
+    /// Begins it again from a seq, after it was ended because there was no room for it.
+    async fn again(self, from: Option<Seq>) -> (Option<Connection>, Update) {
+        sleep(Backoff::new().next()).await;
+        match self.now(from).await {
+            Ok(mut connection) => {
+                let update = connection.next().await;
+                (Some(connection), update)
+            }
+            Err(refusal) => (None, Update::Error { id: ID.into(), refusal }),
+        }
+    }
+
+    fn is_passing(&self, refusal: &Refusal) -> bool {
+        refusal.code == Code::Overloaded && *self.life.borrow() == Life::Open
+    }
+}
 
 /// The wait for an update, together with the connection, so that it can be given up and taken up.
+type Next = Pin<Box<dyn Future<Output = (Option<Connection>, Update)> + Send + Sync>>;
+
 fn next(mut connection: Connection) -> Next {
     Box::pin(async move {
         let update = connection.next().await;
-        (connection, update)
+        (Some(connection), update)
     })
 }
 
 struct Pumped {
     next: Next,
+    closed: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
     /// The parts of a snapshot that have come.
     parts: Vec<Row>,
-    closed: Arc<AtomicBool>,
+    /// Everything up to here was told.
+    seq: Option<Seq>,
+    begin: Begin,
 }
 
 impl Source for Pumped {
     fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Event> {
         loop {
-            let (connection, update) = ready!(self.next.as_mut().poll(context));
-            self.next = next(connection);
-            if let Some(event) = self.event(update) {
-                return Poll::Ready(event);
+            let Poll::Ready((connection, update)) = self.next.as_mut().poll(context) else {
+                return self.closed.as_mut().poll(context).map(|()| Event::Ended(Error::Closed));
+            };
+            self.next = match (&update, connection) {
+                (Update::Error { refusal, .. }, _) if self.begin.is_passing(refusal) => {
+                    Box::pin(self.begin.clone().again(self.seq))
+                }
+                (_, Some(connection)) => next(connection),
+                (_, None) => Box::pin(std::future::pending()),
+            };
+            let Some(event) = self.event(update) else { continue };
+            match &event {
+                Event::Snapshot { seq: to, .. } | Event::Delta { to, .. } | Event::Seen(to) => {
+                    self.seq = Some(*to);
+                }
+                Event::Ended(_) => {}
             }
+            return Poll::Ready(event);
         }
     }
 }
@@ -166,15 +247,24 @@ impl Pumped {
                             deletes: delta.deletes.clone(),
                             inserts: delta.inserts.clone(),
                             updates: delta.updates.clone(),
+                            ..Changes::default()
                         },
                     },
-                    Err(refusal) => Event::Ended(closed_or(&self.closed, refusal.clone())),
+                    Err(refusal) => Event::Ended(self.error(refusal.clone())),
                 })
             }
             Update::Progress { seq } => Some(Event::Seen(seq)),
             // A snapshot follows.
             Update::Error { refusal, .. } if refusal.code == Code::Refetch => None,
-            Update::Error { refusal, .. } => Some(Event::Ended(closed_or(&self.closed, refusal))),
+            Update::Error { refusal, .. } if self.begin.is_passing(&refusal) => {
+                self.parts.clear();
+                None
+            }
+            Update::Error { refusal, .. } => Some(Event::Ended(self.error(refusal))),
         }
+    }
+
+    fn error(&self, refusal: Refusal) -> Error {
+        closed_or(*self.begin.life.borrow(), refusal)
     }
 }

@@ -1,33 +1,147 @@
-//! A server at the other end of one WebSocket (being written).
+//! A server at the other end of one WebSocket.
+//!
+//! One task, the [`actor`], owns the socket and all that waits for it; handles speak to it through a
+//! channel. What waits there is bounded by its callers: each waits for its own answer.
 
-use abide_schema::Seq;
+mod actor;
+mod dial;
+mod frame;
+mod mailbox;
+mod subscriptions;
+#[cfg(test)]
+mod tests;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use abide_schema::limits::MESSAGE_BYTES;
+use abide_schema::wire::ClientMessage;
+use abide_schema::{Code, Refusal, Seq};
+use tokio::sync::mpsc::{self, UnboundedSender};
+use tokio::sync::oneshot;
 
 use crate::Error;
 use crate::backend::{Ask, Attempt, Query, Source};
+use actor::{Actor, Command};
+use dial::{Address, Dial};
+use mailbox::{Inbox, Mailbox};
 
+/// The handle. When the last one and the last subscription are dropped, the connection is closed.
 #[derive(Debug)]
-pub(crate) struct Remote {}
+pub(crate) struct Remote {
+    commands: UnboundedSender<Command>,
+    shared: Arc<Shared>,
+    next: AtomicU64,
+}
+
+/// What the actor lets its handles know.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    reconnects: AtomicU64,
+    /// Why there is no connection at the moment.
+    trouble: Mutex<Option<String>>,
+    /// Why there will be none any more.
+    fate: OnceLock<Error>,
+}
 
 impl Remote {
-    pub(crate) async fn connect(url: &str, _token: Option<&str>) -> Result<Remote, Error> {
-        Err(Error::Unreachable { url: url.to_owned(), why: "not built yet".to_owned() })
+    pub(crate) async fn connect(url: &str, token: Option<&str>) -> Result<Remote, Error> {
+        let dial = Address::parse(url, token)?.dial();
+        Remote::over(dial).await
+    }
+
+    async fn over(dial: Dial) -> Result<Remote, Error> {
+        let socket = dial().await?;
+        let (commands, to_do) = mpsc::unbounded_channel();
+        let shared = Arc::<Shared>::default();
+        let actor = Actor::new(dial, to_do, Arc::clone(&shared));
+        tokio::spawn(actor.run(socket));
+        Ok(Remote { commands, shared, next: AtomicU64::new(1) })
     }
 
     pub(crate) fn reconnects(&self) -> u64 {
-        0
+        self.shared.reconnects.load(Ordering::Relaxed)
     }
 
-    pub(crate) async fn close(&self) {}
+    /// Why there is no connection at the moment.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.shared.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 
-    pub(crate) async fn ask(&self, _ask: &Ask) -> Attempt {
-        Attempt { outcome: Err(Error::Closed), uncertain: false }
+    pub(crate) async fn close(&self) {
+        let (done, closed) = oneshot::channel();
+        if self.commands.send(Command::Close { done }).is_ok() {
+            // An error means that it was closed meanwhile.
+            let _ = closed.await;
+        }
+    }
+
+    pub(crate) async fn ask(&self, ask: &Ask) -> Attempt {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let text = match message(id, ask) {
+            Ok(text) => text,
+            Err(error) => return Attempt { outcome: Err(error), uncertain: false },
+        };
+        let (reply, answer) = oneshot::channel();
+        let mut forget = Forget { id, commands: &self.commands, armed: true };
+        // If nobody takes it, the reply is dropped with it.
+        let _ = self.commands.send(Command::Ask { id, text, reply });
+        let attempt = answer.await;
+        forget.armed = false;
+        attempt.unwrap_or_else(|_| Attempt { outcome: Err(self.fate()), uncertain: false })
     }
 
     pub(crate) fn subscribe(
         &self,
-        _query: Query,
-        _from: Option<Seq>,
+        query: Query,
+        from: Option<Seq>,
     ) -> Result<Box<dyn Source>, Error> {
-        Err(Error::Closed)
+        let key = self.next.fetch_add(1, Ordering::Relaxed);
+        let mailbox = Arc::<Mailbox>::default();
+        let commands = self.commands.clone();
+        let subscribe = Command::Subscribe { key, query, from, mailbox: Arc::clone(&mailbox) };
+        commands.send(subscribe).map_err(|_| self.fate())?;
+        Ok(Box::new(Inbox { key, mailbox, commands, taken: from }))
     }
+
+    fn fate(&self) -> Error {
+        self.shared.fate.get().cloned().unwrap_or(Error::Closed)
+    }
+}
+
+/// Tells the actor that nobody waits for an answer any more.
+struct Forget<'a> {
+    id: u64,
+    commands: &'a UnboundedSender<Command>,
+    armed: bool,
+}
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            // Without an actor there is nothing to forget.
+            let _ = self.commands.send(Command::Forget { id: self.id });
+        }
+    }
+}
+
+fn message(id: u64, ask: &Ask) -> Result<String, Error> {
+    let id = id.to_string();
+    let message = match ask.clone() {
+        Ask::Call { reducer, args, request_id } => {
+            ClientMessage::Call { id, reducer, args, request_id: Some(request_id) }
+        }
+        Ask::Batch { calls, request_id } => {
+            ClientMessage::Batch { id, calls, request_id: Some(request_id) }
+        }
+        Ask::Sql { sql, params, as_of } => ClientMessage::Sql { id, sql, params, as_of },
+    };
+    let text = serde_json::to_string(&message).map_err(|why| Error::decode("a message", &why))?;
+    if text.len() > MESSAGE_BYTES {
+        let bytes = text.len();
+        let detail = format!("a message of {bytes} bytes, at most {MESSAGE_BYTES} are taken");
+        let refusal = Refusal::new(Code::LimitExceeded, detail);
+        return Err(refusal.hint("send several, or keep large content elsewhere").into());
+    }
+    Ok(text)
 }

@@ -15,11 +15,37 @@ pub(crate) struct Changes {
     pub(crate) deletes: Vec<Row>,
     pub(crate) inserts: Vec<Row>,
     pub(crate) updates: Vec<Row>,
+    /// All that changed, in the result of a query with LIMIT.
+    pub(crate) window: Window,
+}
+
+/// What changed in a window of rows: deletes from the last position to the first, then inserts from
+/// the first to the last, then updates.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Window {
+    pub(crate) deletes: Vec<usize>,
+    pub(crate) inserts: Vec<Placed>,
+    pub(crate) updates: Vec<Placed>,
+}
+
+/// A row at a position.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Placed {
+    pub(crate) at: usize,
+    pub(crate) row: Row,
 }
 
 impl Changes {
     pub(crate) fn is_empty(&self) -> bool {
-        self.deletes.is_empty() && self.inserts.is_empty() && self.updates.is_empty()
+        self.len() == 0 && self.window == Window::default()
+    }
+
+    /// The rows of a window among the others, for those who do not keep its positions.
+    pub(crate) fn without_positions(mut self) -> Changes {
+        let Window { inserts, updates, .. } = std::mem::take(&mut self.window);
+        self.inserts.extend(inserts.into_iter().map(|placed| placed.row));
+        self.updates.extend(updates.into_iter().map(|placed| placed.row));
+        self
     }
 
     fn len(&self) -> usize {
@@ -55,31 +81,77 @@ pub(crate) struct Rows {
     layout: Layout,
     sorted: Vec<Row>,
     by_key: BTreeMap<Key, Row>,
+    /// The snapshot as it came, where its order is not the one we keep; until something changes.
+    /// Positions of a window refer to it.
+    as_it_came: Option<Vec<Row>>,
+    /// It is a window: the server says what stands where.
+    placed: bool,
 }
 
 impl Rows {
     /// The rows of a snapshot.
     pub(crate) fn new(shape: &Shape, rows: Vec<Row>) -> Result<Rows, Mismatch> {
         let layout = Layout::of(shape)?;
-        let mut by_key = BTreeMap::new();
         for row in &rows {
             layout.check_width(row)?;
-            if !layout.key.is_empty() && by_key.insert(layout.key_of(row), row.clone()).is_some() {
-                return Err(Mismatch("two rows of the snapshot have the same key".to_owned()));
-            }
         }
+        let by_key = layout.index(&rows)?;
         let mut sorted = rows;
+        let in_order = sorted.is_sorted_by(|left, right| layout.compare(left, right).is_le());
+        let as_it_came = (!in_order).then(|| sorted.clone());
         sorted.sort_by(|left, right| layout.compare(left, right));
-        Ok(Rows { layout, sorted, by_key })
+        Ok(Rows { layout, sorted, by_key, as_it_came, placed: false })
     }
 
     /// The rows, in order.
     pub(crate) fn as_slice(&self) -> &[Row] {
-        &self.sorted
+        match &self.as_it_came {
+            Some(rows) if !self.layout.terms.is_empty() => rows,
+            _ => &self.sorted,
+        }
     }
 
-    /// Works a change in: deletes, then inserts, then updates.
-    pub(crate) fn apply(&mut self, changes: &Changes) -> Result<(), Mismatch> {
+    /// Works a change in: deletes, then inserts, then updates. Gives it back without positions: in a
+    /// window too, what left is told by its key.
+    pub(crate) fn apply(&mut self, changes: Changes) -> Result<Changes, Mismatch> {
+        let as_it_came = self.as_it_came.take();
+        if self.placed || changes.window != Window::default() {
+            if let Some(rows) = as_it_came {
+                self.sorted = rows;
+            }
+            self.placed = true;
+            return self.apply_window(changes);
+        }
+        self.apply_rows(&changes)?;
+        Ok(changes)
+    }
+
+    fn apply_window(&mut self, mut changes: Changes) -> Result<Changes, Mismatch> {
+        let beyond = |at: usize| Mismatch(format!("position {at} is beyond the window"));
+        let rows = &mut self.sorted;
+        for at in &changes.window.deletes {
+            if *at >= rows.len() {
+                return Err(beyond(*at));
+            }
+            let gone = rows.remove(*at);
+            let key = if self.layout.key.is_empty() { gone } else { self.layout.key_of(&gone).0 };
+            changes.deletes.push(key);
+        }
+        for Placed { at, row } in &changes.window.inserts {
+            self.layout.check_width(row)?;
+            if *at > rows.len() {
+                return Err(beyond(*at));
+            }
+            rows.insert(*at, row.clone());
+        }
+        for Placed { at, row } in &changes.window.updates {
+            self.layout.check_width(row)?;
+            *rows.get_mut(*at).ok_or_else(|| beyond(*at))? = row.clone();
+        }
+        Ok(changes.without_positions())
+    }
+
+    fn apply_rows(&mut self, changes: &Changes) -> Result<(), Mismatch> {
         let (mut gone, mut come) = (Vec::new(), Vec::with_capacity(changes.len()));
         for key in &changes.deletes {
             gone.push(self.forget(key)?);
@@ -119,22 +191,26 @@ impl Rows {
     }
 
     fn difference_by_key(&self, new: &Rows) -> Changes {
+        let mut old: BTreeMap<Key, &Row> =
+            self.sorted.iter().map(|row| (self.layout.key_of(row), row)).collect();
         let mut changes = Changes::default();
-        for row in &new.sorted {
-            match self.by_key.get(&new.layout.key_of(row)) {
+        for row in new.as_slice() {
+            match old.remove(&new.layout.key_of(row)) {
                 None => changes.inserts.push(row.clone()),
                 Some(old) if same(old, row) => {}
                 Some(_) => changes.updates.push(row.clone()),
             }
         }
-        let gone = self.by_key.keys().filter(|key| !new.by_key.contains_key(key));
-        changes.deletes = gone.map(|key| key.0.clone()).collect();
+        changes.deletes = old.into_keys().map(|key| key.0).collect();
         changes
     }
 
     fn difference_of_multisets(&self, new: &Rows) -> Changes {
         let mut changes = Changes::default();
-        let (mut old, mut new_rows) = (self.sorted.iter().peekable(), new.sorted.iter().peekable());
+        // A window stands in the order of its positions.
+        let mut held = self.sorted.clone();
+        held.sort_by(|left, right| new.layout.compare(left, right));
+        let (mut old, mut new_rows) = (held.iter().peekable(), new.sorted.iter().peekable());
         loop {
             let order = match (old.peek(), new_rows.peek()) {
                 (None, None) => return changes,
@@ -142,17 +218,14 @@ impl Rows {
                 (None, Some(_)) => Ordering::Greater,
                 (Some(left), Some(right)) => new.layout.compare(left, right),
             };
-            let (gone, come) = match order {
-                Ordering::Less => (old.next(), None),
-                Ordering::Greater => (None, new_rows.next()),
+            match order {
+                Ordering::Less => changes.deletes.extend(old.next().cloned()),
+                Ordering::Greater => changes.inserts.extend(new_rows.next().cloned()),
                 Ordering::Equal => {
                     old.next();
                     new_rows.next();
-                    continue;
                 }
-            };
-            changes.deletes.extend(gone.cloned());
-            changes.inserts.extend(come.cloned());
+            }
         }
     }
 
@@ -224,6 +297,19 @@ impl Layout {
             key: key.collect::<Result<_, _>>()?,
             width,
         })
+    }
+
+    fn index(&self, rows: &[Row]) -> Result<BTreeMap<Key, Row>, Mismatch> {
+        let mut by_key = BTreeMap::new();
+        if self.key.is_empty() {
+            return Ok(by_key);
+        }
+        for row in rows {
+            if by_key.insert(self.key_of(row), row.clone()).is_some() {
+                return Err(Mismatch("two rows of the snapshot have the same key".to_owned()));
+            }
+        }
+        Ok(by_key)
     }
 
     fn check_width(&self, row: &Row) -> Result<(), Mismatch> {

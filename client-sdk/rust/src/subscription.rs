@@ -43,7 +43,8 @@ impl Subscribe {
     /// [`Subscription::seq`]. The first update is all that has changed since, in one; where the
     /// history does not reach back that far, it is the whole result, marked [`Update::reset`].
     ///
-    /// Such a subscription holds no result: [`Subscription::rows`] is empty.
+    /// Such a subscription holds no result: [`Subscription::rows`] is empty. Of a query with LIMIT it
+    /// cannot tell what left.
     pub fn from(mut self, seq: impl Into<Position>) -> Self {
         self.from = Some(seq.into().0);
         self
@@ -60,8 +61,12 @@ impl Subscribe {
             None => None,
             Some(_) => Some(columns_of(&abide, &query).await?),
         };
-        let mut source = abide.open_source(query, from).await?;
-        let first = poll_fn(|context| source.poll_event(context)).await;
+        let begin = async {
+            let mut source = abide.open_source(query, from).await?;
+            let first = poll_fn(|context| source.poll_event(context)).await;
+            Ok::<_, Error>((source, first))
+        };
+        let (source, first) = abide.in_time(begin).await??;
         let mut subscription = Subscription {
             source,
             shape: Arc::new(shape.unwrap_or_default()),
@@ -200,10 +205,14 @@ impl Subscription {
                 Err(why) => return self.end(&why),
             },
             Event::Delta { to, changes } => {
-                if let Some(Err(why)) = self.rows.as_mut().map(|rows| rows.apply(&changes)) {
-                    return self.end(&why);
+                let told = match &mut self.rows {
+                    Some(rows) => rows.apply(changes),
+                    None => Ok(changes.without_positions()),
+                };
+                match told {
+                    Ok(changes) => (to, false, changes),
+                    Err(why) => return self.end(&why),
                 }
-                (to, false, changes)
             }
         };
         self.seq = to;

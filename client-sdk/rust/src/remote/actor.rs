@@ -1,0 +1,388 @@
+//! The task that owns the connection: sends what is asked, hands out what comes, makes the connection
+//! again when it is lost.
+//!
+//! A call is sent again, as it was, on each new connection until it is answered or nobody waits for it
+//! any more; its request id makes that safe. A subscription is made again from the seq it has.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::future::poll_fn;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use abide_schema::wire::CallResult;
+use abide_schema::{Code, Seq};
+use futures_util::{SinkExt as _, StreamExt as _};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_tungstenite::tungstenite::{Error as SocketError, Message, Utf8Bytes};
+
+use super::Shared;
+use super::dial::{Dial, Dialing, Socket};
+use super::frame::{Frame, Op};
+use super::mailbox::Mailbox;
+use super::subscriptions::Subscriptions;
+use crate::Error;
+use crate::backend::{Attempt, Backoff, Outcome, Query, Reply};
+
+/// How long the server may say nothing before it is asked whether it is there.
+const PING: Duration = Duration::from_secs(10);
+
+/// How long it may say nothing before it counts as gone: two pings went unanswered. A server that
+/// reads a large result still answers.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// How long the other side is waited for after a close frame.
+const CLOSING: Duration = Duration::from_secs(1);
+
+/// What handles want.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Ask { id: u64, text: String, reply: oneshot::Sender<Attempt> },
+    Forget { id: u64 },
+    Subscribe { key: u64, query: Query, from: Option<Seq>, mailbox: Arc<Mailbox> },
+    Resume { key: u64, from: Option<Seq> },
+    Unsubscribe { key: u64 },
+    Close { done: oneshot::Sender<()> },
+}
+
+/// A question that waits for its answer.
+#[derive(Debug)]
+struct Waiting {
+    text: Utf8Bytes,
+    reply: oneshot::Sender<Attempt>,
+    /// It is on its way on this connection.
+    sent: bool,
+    /// It was sent on an earlier one.
+    uncertain: bool,
+}
+
+/// How a conversation ended.
+enum End {
+    /// The connection is lost, for this reason.
+    Lost(String),
+    /// It is closed for good, with this to be told to everybody.
+    Over(Error, Option<oneshot::Sender<()>>),
+}
+
+pub(crate) struct Actor {
+    dial: Dial,
+    commands: UnboundedReceiver<Command>,
+    shared: Arc<Shared>,
+    /// In the order they were asked, which is the order they are sent in.
+    questions: BTreeMap<u64, Waiting>,
+    subscriptions: Subscriptions,
+    backoff: Backoff,
+}
+
+impl Actor {
+    pub(crate) fn new(
+        dial: Dial,
+        commands: UnboundedReceiver<Command>,
+        shared: Arc<Shared>,
+    ) -> Actor {
+        Actor {
+            dial,
+            commands,
+            shared,
+            questions: BTreeMap::new(),
+            subscriptions: Subscriptions::default(),
+            backoff: Backoff::new(),
+        }
+    }
+
+    /// Runs until it is closed, or nobody holds it any more.
+    pub(crate) async fn run(mut self, mut socket: Socket) {
+        let (fate, done) = loop {
+            match self.converse(&mut socket).await {
+                End::Over(fate, done) => {
+                    // Whoever does not answer in time is left.
+                    let _ = timeout(CLOSING, socket.close(None)).await;
+                    break (fate, done);
+                }
+                End::Lost(why) => {
+                    tracing::info!(%why, "the connection to the server was lost");
+                    self.set_trouble(Some(why));
+                }
+            }
+            match self.reconnect().await {
+                Ok(made) => socket = made,
+                Err((fate, done)) => break (fate, done),
+            }
+            self.set_trouble(None);
+            self.shared.reconnects.fetch_add(1, Ordering::Relaxed);
+        };
+        self.end(&fate);
+        if let Some(done) = done {
+            // Whoever closed may have stopped waiting.
+            let _ = done.send(());
+        }
+    }
+
+    /// Speaks over one connection until it ends.
+    async fn converse(&mut self, socket: &mut Socket) -> End {
+        let mut line = Line::new(socket);
+        for question in self.questions.values_mut() {
+            question.uncertain |= question.sent;
+            question.sent = true;
+            line.send(question.text.clone());
+        }
+        self.subscriptions.begin_again(&mut line);
+        loop {
+            let retry_at = self.subscriptions.retry_at();
+            if retry_at.is_some_and(|at| at <= Instant::now()) {
+                self.subscriptions.retry(&mut line);
+                continue;
+            }
+            let timer = retry_at.map_or(line.wake_at(), |at| at.min(line.wake_at()));
+            tokio::select! {
+                biased;
+                heard = poll_fn(|context| line.poll(context)) => match heard {
+                    Ok(Some(text)) => {
+                        if let Err(fate) = self.hear(&text, &mut line) {
+                            return End::Over(fate, None);
+                        }
+                    }
+                    Ok(None) => {}
+                    Err(why) => return End::Lost(why),
+                },
+                command = self.commands.recv() => {
+                    if let Err(end) = self.obey(command, Some(&mut line)) {
+                        return end;
+                    }
+                }
+                () = sleep_until(timer) => {
+                    if let Err(why) = line.check() {
+                        return End::Lost(why);
+                    }
+                }
+            }
+            // A busy line must not keep commands waiting.
+            while let Ok(command) = self.commands.try_recv() {
+                if let Err(end) = self.obey(Some(command), Some(&mut line)) {
+                    return end;
+                }
+            }
+        }
+    }
+
+    /// Makes a new connection, however long that takes.
+    async fn reconnect(&mut self) -> Result<Socket, (Error, Option<oneshot::Sender<()>>)> {
+        let mut dialing = self.dial_later();
+        loop {
+            tokio::select! {
+                made = &mut dialing => match made {
+                    Ok(socket) => return Ok(socket),
+                    Err(error) if is_final(&error) => return Err((error, None)),
+                    Err(error) => {
+                        tracing::debug!(%error, "the server is not back yet");
+                        self.set_trouble(Some(error.to_string()));
+                        dialing = self.dial_later();
+                    }
+                },
+                command = self.commands.recv() => match self.obey(command, None) {
+                    Err(End::Over(fate, done)) => return Err((fate, done)),
+                    Err(End::Lost(_)) | Ok(()) => {}
+                },
+            }
+        }
+    }
+
+    fn dial_later(&mut self) -> Dialing {
+        let (pause, dialing) = (self.backoff.next(), (self.dial)());
+        Box::pin(async move {
+            sleep(pause).await;
+            dialing.await
+        })
+    }
+
+    /// Does what a handle wants; over the line, where there is one.
+    fn obey(&mut self, command: Option<Command>, line: Option<&mut Line<'_>>) -> Result<(), End> {
+        match command {
+            None => return Err(End::Over(Error::Closed, None)),
+            Some(Command::Close { done }) => return Err(End::Over(Error::Closed, Some(done))),
+            Some(Command::Ask { id, text, reply }) => {
+                let text = Utf8Bytes::from(text);
+                let sent = line.map(|line| line.send(text.clone())).is_some();
+                self.questions.insert(id, Waiting { text, reply, sent, uncertain: false });
+            }
+            Some(Command::Forget { id }) => {
+                self.questions.remove(&id);
+            }
+            Some(Command::Subscribe { key, query, from, mailbox }) => {
+                self.subscriptions.add(key, query, from, mailbox, line);
+            }
+            Some(Command::Resume { key, from }) => self.subscriptions.resume(key, from, line),
+            Some(Command::Unsubscribe { key }) => self.subscriptions.remove(key, line),
+        }
+        Ok(())
+    }
+
+    /// Hands out what the server says.
+    fn hear(&mut self, text: &str, line: &mut Line<'_>) -> Result<(), Error> {
+        let frame: Frame = serde_json::from_str(text).map_err(|why| {
+            tracing::error!(%why, "a message of the server cannot be read");
+            Error::Protocol { why: format!("a message that cannot be read: {why}") }
+        })?;
+        self.backoff = Backoff::new();
+        match frame.op {
+            Op::Snapshot => self.subscriptions.snapshot(frame, line),
+            Op::Delta => self.subscriptions.delta(frame, line),
+            Op::Progress => self.subscriptions.progress(&frame),
+            Op::Result | Op::Rows => self.answer(frame),
+            Op::Error => self.refused(&frame),
+            Op::Hello | Op::Pong | Op::Unknown => {}
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, mut frame: Frame) {
+        let Some(question) = self.take_question(&frame) else { return };
+        let seq = frame.seq.unwrap_or(Seq::ZERO);
+        let duplicate = frame.duplicate;
+        let reply = if frame.op == Op::Rows {
+            let rows = frame.take_rows().collect();
+            let columns = frame.columns.into_iter().map(|column| column.whole().name).collect();
+            Reply::Rows { seq, columns, rows }
+        } else if let Some(results) = frame.results {
+            let results = results.into_iter();
+            let results = results.map(|one| CallResult { seq: one.seq, result: one.result });
+            Reply::Batch { seq, duplicate, results: results.collect() }
+        } else {
+            let text = frame.result.map_or_else(|| "null".to_owned(), |text| text.get().to_owned());
+            Reply::Called { seq, duplicate, result: Outcome(text) }
+        };
+        question.tell(Ok(reply));
+    }
+
+    fn refused(&mut self, frame: &Frame) {
+        let refusal = frame.refusal();
+        if let Some(question) = self.take_question(frame) {
+            question.tell(Err(refusal.into()));
+        } else if !self.subscriptions.refused(frame.id.as_deref(), refusal) {
+            let (id, detail) = (&frame.id, &frame.detail);
+            tracing::warn!(?id, ?detail, "the server refuses what nobody waits for");
+        }
+    }
+
+    fn take_question(&mut self, frame: &Frame) -> Option<Waiting> {
+        let id = frame.id.as_deref()?.parse().ok()?;
+        self.questions.remove(&id)
+    }
+
+    fn set_trouble(&self, why: Option<String>) {
+        *self.shared.trouble.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+
+    fn end(&mut self, fate: &Error) {
+        // Set once: the actor ends once.
+        let _ = self.shared.fate.set(fate.clone());
+        for (_, question) in std::mem::take(&mut self.questions) {
+            question.tell(Err(fate.clone()));
+        }
+        self.subscriptions.end(fate);
+        self.commands.close();
+        // What came after the end finds its reply dropped; subscriptions must be told.
+        while let Ok(command) = self.commands.try_recv() {
+            if let Command::Subscribe { mailbox, .. } = command {
+                mailbox.end(fate.clone());
+            }
+        }
+    }
+}
+
+impl Waiting {
+    fn tell(self, outcome: Result<Reply, Error>) {
+        // Whoever asked may have stopped waiting.
+        let _ = self.reply.send(Attempt { outcome, uncertain: self.uncertain });
+    }
+}
+
+/// Trying again would not help: the server knows who we are, and does not let us in.
+fn is_final(error: &Error) -> bool {
+    matches!(error.code(), Some(Code::Unauthenticated | Code::Denied))
+}
+
+/// One connection, read and written at the same time: while the server is not reading, it is read from.
+pub(crate) struct Line<'a> {
+    socket: &'a mut Socket,
+    to_send: VecDeque<Utf8Bytes>,
+    unflushed: bool,
+    heard_at: Instant,
+    pinged: bool,
+}
+
+impl Line<'_> {
+    fn new(socket: &mut Socket) -> Line<'_> {
+        let heard_at = Instant::now();
+        let to_send = VecDeque::new();
+        Line { socket, to_send, unflushed: false, heard_at, pinged: false }
+    }
+
+    /// Puts a message in line. What waits here is bounded by those who wait for an answer to it.
+    pub(crate) fn send(&mut self, text: impl Into<Utf8Bytes>) {
+        self.to_send.push_back(text.into());
+    }
+
+    /// When to [`check`](Line::check).
+    fn wake_at(&self) -> Instant {
+        self.heard_at + if self.pinged { SILENCE } else { PING }
+    }
+
+    /// Asks a silent server whether it is there; an error when it does not answer.
+    fn check(&mut self) -> Result<(), String> {
+        let silence = self.heard_at.elapsed();
+        if silence >= SILENCE {
+            return Err(format!("the server has said nothing for {} s", silence.as_secs()));
+        }
+        if silence >= PING && !self.pinged {
+            self.pinged = true;
+            self.send(r#"{"op":"ping"}"#);
+        }
+        Ok(())
+    }
+
+    /// Writes what can be written, and reads: the next text; `None` for what is none; why it broke.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Utf8Bytes>, String>> {
+        if let Err(why) = self.poll_send(context) {
+            return Poll::Ready(Err(why.to_string()));
+        }
+        let Poll::Ready(message) = self.socket.poll_next_unpin(context) else {
+            return Poll::Pending;
+        };
+        self.heard_at = Instant::now();
+        self.pinged = false;
+        Poll::Ready(match message {
+            Some(Ok(Message::Text(text))) => Ok(Some(text)),
+            Some(Ok(Message::Close(Some(frame)))) if !frame.reason.is_empty() => {
+                Err(frame.reason.to_string())
+            }
+            Some(Ok(Message::Close(_))) | None => Err("the server closed it".to_owned()),
+            Some(Ok(_)) => {
+                // The answer to a ping is written with the next flush.
+                self.unflushed = true;
+                Ok(None)
+            }
+            Some(Err(why)) => Err(why.to_string()),
+        })
+    }
+
+    fn poll_send(&mut self, context: &mut Context<'_>) -> Result<(), SocketError> {
+        while !self.to_send.is_empty() {
+            match self.socket.poll_ready_unpin(context)? {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(()) => {
+                    let text = self.to_send.pop_front().unwrap_or_default();
+                    self.socket.start_send_unpin(Message::Text(text))?;
+                    self.unflushed = true;
+                }
+            }
+        }
+        if self.unflushed && self.socket.poll_flush_unpin(context)?.is_ready() {
+            self.unflushed = false;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,198 @@
+//! How a connection is made: the address, the handshake, and what its failures mean.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use abide_schema::wire::SUBPROTOCOL;
+use abide_schema::{Code, Refusal};
+use serde_json::Value as JsonValue;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_tungstenite::tungstenite::Error as SocketError;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::handshake::client::Request;
+use tokio_tungstenite::tungstenite::http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
+use tokio_tungstenite::tungstenite::http::{HeaderValue, Response, Uri};
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::{WebSocketStream, client_async_with_config};
+
+use crate::Error;
+
+/// How long a connection may take to be made, name look-up and handshake together.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Bytes of one message: a coalesced change of a large result is a single one. The server's bound on
+/// what it reads for one is 64 MB, which JSON may write as several times that.
+const MESSAGE_BYTES: usize = 512 << 20;
+
+/// Anything that bytes go through.
+pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Sync + Unpin> Io for T {}
+
+/// A connection after its handshake.
+pub(crate) type Socket = WebSocketStream<Box<dyn Io>>;
+
+/// A connection being made.
+pub(crate) type Dialing = Pin<Box<dyn Future<Output = Result<Socket, Error>> + Send>>;
+
+/// Makes a connection.
+pub(crate) type Dial = Arc<dyn Fn() -> Dialing + Send + Sync>;
+
+/// A server's address, and what one shows at its door.
+#[derive(Clone, Debug)]
+pub(crate) struct Address {
+    url: String,
+    host: String,
+    port: u16,
+    request: Request,
+}
+
+impl Address {
+    pub(crate) fn parse(url: &str, token: Option<&str>) -> Result<Address, Error> {
+        let wrong = |why: &str| Error::Address { url: url.to_owned(), why: why.to_owned() };
+        let given: Uri = url.trim_end_matches('/').parse().map_err(|_| wrong("it is no URL"))?;
+        match given.scheme_str() {
+            Some("http" | "ws") => {}
+            Some("https" | "wss") => {
+                return Err(wrong(
+                    "TLS is not built in yet; use a tunnel, or a proxy that adds it",
+                ));
+            }
+            _ => return Err(wrong("it does not begin with http://")),
+        }
+        let authority = given.authority().ok_or_else(|| wrong("it names no host"))?;
+        if given.query().is_some() || authority.as_str().contains('@') {
+            return Err(wrong("it holds more than a host and a path; a token goes in token(…)"));
+        }
+        let path = given.path().trim_end_matches('/');
+        let mut request = format!("ws://{authority}{path}/v1/ws")
+            .into_client_request()
+            .map_err(|_| wrong("it is no URL"))?;
+        let headers = request.headers_mut();
+        headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(SUBPROTOCOL));
+        if let Some(token) = token {
+            let bearer = HeaderValue::from_str(&format!("Bearer {token}"));
+            let mut bearer = bearer.map_err(|_| {
+                Refusal::new(
+                    Code::BadArguments,
+                    "the token has characters that no header can carry",
+                )
+            })?;
+            bearer.set_sensitive(true);
+            headers.insert(AUTHORIZATION, bearer);
+        }
+        let host = authority.host().trim_matches(['[', ']']).to_owned();
+        let port = authority.port_u16().unwrap_or(80);
+        Ok(Address { url: url.to_owned(), host, port, request })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn request(self) -> Request {
+        self.request
+    }
+
+    pub(crate) fn dial(self) -> Dial {
+        Arc::new(move || {
+            let address = self.clone();
+            Box::pin(async move {
+                let url = address.url.clone();
+                match timeout(PATIENCE, address.connect()).await {
+                    Ok(made) => made,
+                    Err(_) => {
+                        let why = format!("no answer within {} s", PATIENCE.as_secs());
+                        Err(Error::Unreachable { url, why })
+                    }
+                }
+            })
+        })
+    }
+
+    async fn connect(self) -> Result<Socket, Error> {
+        let Address { url, host, port, request } = self;
+        let stream = TcpStream::connect((host.as_str(), port)).await.map_err(|why| {
+            Error::Unreachable { url: url.clone(), why: why.to_string().to_lowercase() }
+        })?;
+        // Messages are whole frames: waiting for more to fill a packet only delays them.
+        let _ = stream.set_nodelay(true);
+        shake_hands(request, Box::new(stream), &url).await
+    }
+}
+
+/// The handshake over any stream.
+pub(crate) async fn shake_hands(
+    request: Request,
+    stream: Box<dyn Io>,
+    url: &str,
+) -> Result<Socket, Error> {
+    let config = WebSocketConfig::default()
+        .max_message_size(Some(MESSAGE_BYTES))
+        .max_frame_size(Some(MESSAGE_BYTES));
+    match client_async_with_config(request, stream, Some(config)).await {
+        Ok((socket, _)) => Ok(socket),
+        Err(SocketError::Http(response)) => Err(turned_away(url, &response)),
+        Err(why) => {
+            Err(Error::Unreachable { url: url.to_owned(), why: why.to_string().to_lowercase() })
+        }
+    }
+}
+
+/// What an answer means that is no WebSocket.
+fn turned_away(url: &str, response: &Response<Option<Vec<u8>>>) -> Error {
+    let body = response.body().as_deref().unwrap_or_default();
+    let problem: JsonValue = serde_json::from_slice(body).unwrap_or_default();
+    let text = |name: &str| problem.get(name).and_then(JsonValue::as_str).map(str::to_owned);
+    let status = response.status();
+    if let (Some(code), Some(detail)) = (text("code"), text("detail")) {
+        let code = Code::parse(&code).unwrap_or(Code::Internal);
+        return Refusal { code, detail, hint: text("hint") }.into();
+    }
+    let refused = match status.as_u16() {
+        401 => Refusal::new(Code::Unauthenticated, "the server wants a token, or another one"),
+        403 => Refusal::new(Code::Denied, "the server does not let this client in"),
+        _ => {
+            let why = format!("it answers {status} instead of opening a WebSocket");
+            return Error::Unreachable { url: url.to_owned(), why };
+        }
+    };
+    refused.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_lead_to_the_websocket() {
+        for (url, host, port, uri) in [
+            ("http://127.0.0.1:7341", "127.0.0.1", 7341, "ws://127.0.0.1:7341/v1/ws"),
+            ("ws://[::1]:80/", "::1", 80, "ws://[::1]:80/v1/ws"),
+            ("http://example.org/abide/", "example.org", 80, "ws://example.org/abide/v1/ws"),
+        ] {
+            let address = Address::parse(url, None).expect("it is an address");
+            assert_eq!((address.host.as_str(), address.port), (host, port), "{url}");
+            assert_eq!(address.request.uri(), uri, "{url}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_told_so() {
+        for url in [
+            "",
+            "localhost:7341",
+            "ftp://a",
+            "https://a",
+            "wss://a:1",
+            "http://a?token=1",
+            "http://me@a",
+        ] {
+            let error = Address::parse(url, None).expect_err(url);
+            assert!(matches!(error, Error::Address { .. }), "{url}: {error}");
+            assert!(error.hint().is_some());
+        }
+        assert!(Address::parse("http://a", Some("two\nlines")).is_err());
+    }
+}

@@ -1,0 +1,285 @@
+//! The server's messages as this side reads them: the forms of [`abide_schema::wire`], with rows read
+//! straight into cells and results left as text.
+
+use std::fmt;
+use std::sync::Arc;
+
+use abide_schema::wire::{Column, OrderTerm};
+use abide_schema::{Code, Refusal, Row, Seq, Value};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value as JsonValue};
+
+use crate::rows::{Changes, Placed};
+
+/// A message of any kind: read in one pass, whichever field comes first.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Frame {
+    pub(crate) op: Op,
+    pub(crate) id: Option<String>,
+    pub(crate) seq: Option<Seq>,
+    pub(crate) from: Option<Seq>,
+    pub(crate) to: Option<Seq>,
+    #[serde(default)]
+    pub(crate) columns: Vec<AnyColumn>,
+    #[serde(default)]
+    pub(crate) key: Vec<String>,
+    #[serde(default)]
+    pub(crate) order: Vec<OrderTerm>,
+    #[serde(default)]
+    pub(crate) rows: Vec<CellRow>,
+    #[serde(default)]
+    pub(crate) more: bool,
+    #[serde(default)]
+    pub(crate) changes: Vec<Change>,
+    pub(crate) result: Option<Box<RawValue>>,
+    pub(crate) results: Option<Vec<OneResult>>,
+    #[serde(default)]
+    pub(crate) duplicate: bool,
+    pub(crate) code: Option<Code>,
+    pub(crate) detail: Option<String>,
+    pub(crate) hint: Option<String>,
+}
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Op {
+    Hello,
+    Snapshot,
+    Delta,
+    Progress,
+    Result,
+    Rows,
+    Pong,
+    Error,
+    /// Of a newer server; nothing that was asked for.
+    #[serde(other)]
+    Unknown,
+}
+
+impl Frame {
+    pub(crate) fn refusal(&self) -> Refusal {
+        Refusal {
+            code: self.code.unwrap_or(Code::Internal),
+            detail: self.detail.clone().unwrap_or_else(|| "the server gives no reason".to_owned()),
+            hint: self.hint.clone(),
+        }
+    }
+
+    pub(crate) fn take_rows(&mut self) -> impl Iterator<Item = Row> {
+        std::mem::take(&mut self.rows).into_iter().map(|row| row.0)
+    }
+}
+
+/// A column of a snapshot, or only its name.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum AnyColumn {
+    Whole(Column),
+    Name(String),
+}
+
+impl AnyColumn {
+    pub(crate) fn whole(self) -> Column {
+        match self {
+            AnyColumn::Whole(column) => column,
+            AnyColumn::Name(name) => Column { name, kind: String::new(), hidden: false },
+        }
+    }
+}
+
+/// The result of one call of a batch.
+#[derive(Debug, Deserialize)]
+pub(crate) struct OneResult {
+    pub(crate) seq: Seq,
+    #[serde(default)]
+    pub(crate) result: JsonValue,
+}
+
+/// What one commit changed in one result.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Change {
+    pub(crate) id: String,
+    #[serde(default)]
+    deletes: Vec<Item>,
+    #[serde(default)]
+    inserts: Vec<Item>,
+    #[serde(default)]
+    updates: Vec<Item>,
+}
+
+/// A row or key; in a window, a position, and the row there.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Item {
+    Row(CellRow),
+    Placed {
+        at: usize,
+        #[serde(default)]
+        row: Option<CellRow>,
+    },
+}
+
+impl Change {
+    pub(crate) fn into_changes(self) -> Changes {
+        let mut changes = Changes::default();
+        for item in self.deletes {
+            match item {
+                Item::Row(key) => changes.deletes.push(key.0),
+                Item::Placed { at, .. } => changes.window.deletes.push(at),
+            }
+        }
+        let Changes { inserts, updates, window, .. } = &mut changes;
+        let lists = [
+            (self.inserts, inserts, &mut window.inserts),
+            (self.updates, updates, &mut window.updates),
+        ];
+        for (items, rows, placed) in lists {
+            for item in items {
+                match item {
+                    Item::Row(row) => rows.push(row.0),
+                    Item::Placed { at, row } => {
+                        placed.push(Placed { at, row: row.map_or_else(|| [].into(), |row| row.0) });
+                    }
+                }
+            }
+        }
+        changes
+    }
+}
+
+/// A row of cells.
+#[derive(Debug)]
+pub(crate) struct CellRow(pub(crate) Row);
+
+impl<'de> Deserialize<'de> for CellRow {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<CellRow, D::Error> {
+        let cells = Vec::<Cell>::deserialize(deserializer)?;
+        Ok(CellRow(cells.into_iter().map(|cell| cell.0).collect::<Arc<[Value]>>()))
+    }
+}
+
+/// A cell: the inverse of [`Value::write_json`], without a tree in between.
+struct Cell(Value);
+
+impl<'de> Deserialize<'de> for Cell {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Cell, D::Error> {
+        deserializer.deserialize_any(CellVisitor).map(Cell)
+    }
+}
+
+struct CellVisitor;
+
+impl<'de> Visitor<'de> for CellVisitor {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a cell")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, yes: bool) -> Result<Value, E> {
+        Ok(Value::Integer(i64::from(yes)))
+    }
+
+    fn visit_i64<E>(self, n: i64) -> Result<Value, E> {
+        Ok(Value::Integer(n))
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, n: u64) -> Result<Value, E> {
+        i64::try_from(n).map(Value::Integer).map_err(|_| E::custom("an integer beyond 64 bits"))
+    }
+
+    fn visit_f64<E>(self, x: f64) -> Result<Value, E> {
+        Ok(Value::Real(x))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
+        Ok(Value::Text(text.to_owned()))
+    }
+
+    fn visit_string<E>(self, text: String) -> Result<Value, E> {
+        Ok(Value::Text(text))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let mut object = Map::new();
+        while let Some((key, value)) = map.next_entry::<String, JsonValue>()? {
+            object.insert(key, value);
+        }
+        Value::from_json(&JsonValue::Object(object)).map_err(A::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use abide_schema::wire;
+
+    use super::*;
+
+    fn read(message: &wire::ServerMessage) -> Frame {
+        serde_json::from_str(&message.to_text()).expect("the form of the wire is read")
+    }
+
+    #[test]
+    fn cells_are_read_exactly() {
+        let cells = [
+            Value::Null,
+            Value::Integer(i64::MIN),
+            Value::Integer((1 << 53) + 1),
+            Value::Real(1.0),
+            Value::Real(-0.0),
+            Value::Real(5e-324),
+            Value::Real(f64::INFINITY),
+            Value::from("\u{0}\"é"),
+            Value::Blob(vec![0, 255]),
+        ];
+        let rows = vec![cells.iter().map(Value::to_json).collect()];
+        let message =
+            wire::ServerMessage::Rows { id: "1".to_owned(), seq: Seq(1), columns: vec![], rows };
+        let mut frame = read(&message);
+        let row = frame.take_rows().next().expect("there is a row");
+        assert_eq!(format!("{row:?}"), format!("{cells:?}"));
+    }
+
+    #[test]
+    fn every_message_of_the_wire_is_read() {
+        let change = wire::Change {
+            id: "q1".to_owned(),
+            deletes: vec![vec!["a".into()]],
+            inserts: vec![],
+            updates: vec![],
+        };
+        let delta = wire::ServerMessage::Delta { from: Seq(1), to: Seq(2), changes: vec![change] };
+        let mut frame = read(&delta);
+        assert_eq!((frame.op, frame.from, frame.to), (Op::Delta, Some(Seq(1)), Some(Seq(2))));
+        let changes = frame.changes.remove(0).into_changes();
+        assert_eq!(changes.deletes, [Row::from([Value::from("a")])]);
+
+        let refusal = Refusal::new(Code::BadSql, "no").hint("yes");
+        let frame = read(&wire::ServerMessage::error(Some("q1".to_owned()), &refusal));
+        assert_eq!(frame.refusal(), refusal);
+        assert_eq!(read(&wire::ServerMessage::Pong).op, Op::Pong);
+    }
+
+    #[test]
+    fn positions_of_windows_are_read() {
+        let text = r#"{"op":"delta","from":1,"to":2,"changes":[{"id":"q",
+            "deletes":[{"at":3}],"inserts":[{"at":0,"row":[1]}],"updates":[]}]}"#;
+        let mut frame: Frame = serde_json::from_str(text).expect("it is read");
+        let changes = frame.changes.remove(0).into_changes();
+        assert_eq!(changes.window.deletes, [3]);
+        assert_eq!(changes.window.inserts, [Placed { at: 0, row: [Value::Integer(1)].into() }]);
+    }
+
+    #[test]
+    fn what_a_newer_server_says_is_passed_over() {
+        let frame: Frame = serde_json::from_str(r#"{"op":"news","of":["tomorrow"]}"#).expect("ok");
+        assert_eq!(frame.op, Op::Unknown);
+    }
+}

@@ -1,0 +1,368 @@
+//! The subscriptions of one connection after the other: which frame is whose, and where each goes on.
+//!
+//! The rule of the protocol: a subscription at its own seq s takes a frame iff `from ≤ s < to`; what
+//! ends at or before s is a double and passed over, and what begins after s leaves a gap, so the
+//! subscription is made again from s.
+//!
+//! One kind of frame is an exception. The answer to `subscribe` with a `from` is a delta too, but it
+//! speaks of that subscription alone: the others may still have changes to come from the same span,
+//! so it must not move them. It is known by the subscription that waits for it; where nothing changed
+//! it names none, and then it is that of the first that waits, since answers come in order.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use abide_schema::wire::{ClientMessage, Shape};
+use abide_schema::{Code, Refusal, Row, Seq};
+use tokio::time::Instant;
+
+use super::actor::Line;
+use super::frame::{Change, Frame};
+use super::mailbox::Mailbox;
+use crate::backend::{Backoff, Event, Query};
+use crate::rows::Changes;
+
+/// The name of one beginning of a subscription: each has its own, so that nothing of an earlier one
+/// can be taken for it.
+type Name = u64;
+
+#[derive(Debug, Default)]
+pub(crate) struct Subscriptions {
+    all: BTreeMap<u64, Subscription>,
+    names: HashMap<Name, u64>,
+    next_name: Name,
+    /// Those that were begun and not answered yet, in order, with their `from`. Those that nobody
+    /// wants any more are among them: their answers come all the same.
+    unanswered: VecDeque<(Name, Option<Seq>)>,
+    /// The connection was told everything up to here; nothing before its first frame.
+    told: Option<Seq>,
+    /// When the first of those that wait is to be begun again.
+    retry_at: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Subscription {
+    query: Query,
+    mailbox: Arc<Mailbox>,
+    state: State,
+    /// Everything up to here is in the mailbox.
+    seq: Option<Seq>,
+    /// The parts of a snapshot that have come.
+    parts: Vec<Row>,
+    backoff: Backoff,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum State {
+    /// There is no connection.
+    Off,
+    /// Begun, not answered.
+    Begun(Name),
+    /// Told of every commit.
+    Live(Name),
+    /// To be begun again at this moment.
+    Later(Instant),
+    /// Nobody reads: to be begun again when somebody does.
+    Dropped,
+}
+
+impl Subscriptions {
+    pub(crate) fn add(
+        &mut self,
+        key: u64,
+        query: Query,
+        from: Option<Seq>,
+        mailbox: Arc<Mailbox>,
+        line: Option<&mut Line<'_>>,
+    ) {
+        let subscription = Subscription {
+            query,
+            mailbox,
+            state: State::Off,
+            seq: from,
+            parts: Vec::new(),
+            backoff: Backoff::new(),
+        };
+        self.all.insert(key, subscription);
+        if let Some(line) = line {
+            self.begin(key, line);
+        }
+    }
+
+    /// Somebody reads again, and has everything up to a seq.
+    pub(crate) fn resume(&mut self, key: u64, from: Option<Seq>, line: Option<&mut Line<'_>>) {
+        let Some(subscription) = self.all.get_mut(&key) else { return };
+        subscription.seq = from;
+        subscription.state = State::Off;
+        if let Some(line) = line {
+            self.begin(key, line);
+        }
+    }
+
+    /// Nobody wants it any more.
+    pub(crate) fn remove(&mut self, key: u64, line: Option<&mut Line<'_>>) {
+        self.leave(key, line);
+        self.all.remove(&key);
+    }
+
+    /// Begins all again, on a new connection.
+    pub(crate) fn begin_again(&mut self, line: &mut Line<'_>) {
+        let told = self.told.take();
+        self.names.clear();
+        self.unanswered.clear();
+        self.retry_at = None;
+        let mut again = Vec::new();
+        for (key, subscription) in &mut self.all {
+            if subscription.state == State::Dropped {
+                continue;
+            }
+            if let State::Live(_) = subscription.state {
+                subscription.seq = subscription.seq.max(told);
+            }
+            subscription.state = State::Off;
+            again.push(*key);
+        }
+        for key in again {
+            self.begin(key, line);
+        }
+    }
+
+    /// When to [`retry`](Subscriptions::retry).
+    pub(crate) fn retry_at(&self) -> Option<Instant> {
+        self.retry_at
+    }
+
+    /// Begins those again whose time has come.
+    pub(crate) fn retry(&mut self, line: &mut Line<'_>) {
+        let now = Instant::now();
+        self.retry_at = None;
+        let mut due = Vec::new();
+        for (key, subscription) in &self.all {
+            match subscription.state {
+                State::Later(at) if at <= now => due.push(*key),
+                State::Later(at) => {
+                    self.retry_at = Some(self.retry_at.map_or(at, |first| first.min(at)));
+                }
+                _ => {}
+            }
+        }
+        for key in due {
+            self.begin(key, line);
+        }
+    }
+
+    pub(crate) fn snapshot(&mut self, mut frame: Frame, line: &mut Line<'_>) {
+        let Some((name, key)) = self.find(frame.id.as_deref()) else { return };
+        let Some(subscription) = self.all.get_mut(&key) else { return };
+        subscription.parts.extend(frame.take_rows());
+        if frame.more {
+            return;
+        }
+        let seq = frame.seq.unwrap_or(Seq::ZERO);
+        let columns = frame.columns.into_iter().map(|column| column.whole()).collect();
+        let shape = Arc::new(Shape { columns, key: frame.key, order: frame.order });
+        let rows = std::mem::take(&mut subscription.parts);
+        subscription.seq = Some(seq);
+        self.answered(name);
+        self.deliver(key, Event::Snapshot { seq, shape, rows }, line);
+        if self.told.is_some_and(|told| told > seq) {
+            self.begin(key, line);
+        }
+    }
+
+    pub(crate) fn delta(&mut self, frame: Frame, line: &mut Line<'_>) {
+        let (Some(from), Some(to)) = (frame.from, frame.to) else { return };
+        if let Some(name) = self.answer_of(from, &frame.changes) {
+            let change = frame.changes.into_iter().next().map(Change::into_changes);
+            self.answered(name);
+            if let Some(key) = self.names.get(&name) {
+                self.resumed(*key, from, to, change.unwrap_or_default(), line);
+            }
+            return;
+        }
+        if self.told.is_none_or(|told| from > told) {
+            self.close_gap(from, line);
+        }
+        let told = self.told;
+        for change in frame.changes {
+            let Some((name, key)) = self.find(Some(&change.id)) else { continue };
+            let Some(subscription) = self.all.get_mut(&key) else { continue };
+            let at = subscription.seq.max(told);
+            if subscription.state == State::Live(name) && Some(from) <= at && at < Some(to) {
+                subscription.seq = Some(to);
+                let changes = change.into_changes();
+                self.deliver(key, Event::Delta { to, changes }, line);
+            }
+        }
+        self.told = self.told.max(Some(to));
+    }
+
+    pub(crate) fn progress(&mut self, frame: &Frame) {
+        let Some(seq) = frame.seq else { return };
+        self.told = self.told.max(Some(seq));
+        for subscription in self.all.values_mut() {
+            if let State::Live(_) = subscription.state
+                && subscription.seq < Some(seq)
+            {
+                subscription.seq = Some(seq);
+                subscription.mailbox.seen(seq);
+            }
+        }
+    }
+
+    /// The server refuses a subscription or ends it; `false` where it is none of ours.
+    pub(crate) fn refused(&mut self, id: Option<&str>, refusal: Refusal) -> bool {
+        let Some(name) = id.and_then(name_of) else { return false };
+        if refusal.code != Code::Refetch {
+            // Refusals do not wait for the answers before them.
+            self.unanswered.retain(|(other, _)| *other != name);
+        }
+        let Some(subscription) = self.names.get(&name).and_then(|key| self.all.get_mut(key)) else {
+            return true; // Nobody wants it any more.
+        };
+        let key = self.names[&name];
+        match refusal.code {
+            // A snapshot follows.
+            Code::Refetch => subscription.parts.clear(),
+            Code::Overloaded => {
+                if subscription.state == State::Live(name) {
+                    subscription.seq = subscription.seq.max(self.told);
+                }
+                let again = Instant::now() + subscription.backoff.next();
+                subscription.state = State::Later(again);
+                self.names.remove(&name);
+                self.retry_at = Some(self.retry_at.map_or(again, |first| first.min(again)));
+            }
+            _ => {
+                subscription.mailbox.end(refusal.into());
+                self.leave(key, None);
+                self.all.remove(&key);
+            }
+        }
+        true
+    }
+
+    /// Ends all.
+    pub(crate) fn end(&mut self, why: &crate::Error) {
+        for subscription in std::mem::take(&mut self.all).into_values() {
+            subscription.mailbox.end(why.clone());
+        }
+    }
+
+    /// Which beginning a delta is the answer to, if it is one.
+    fn answer_of(&self, from: Seq, changes: &[Change]) -> Option<Name> {
+        let named = match changes {
+            [] => None,
+            [change] => Some(name_of(&change.id)?),
+            _ => return None,
+        };
+        let mut waiting = self.unanswered.iter();
+        let found = waiting.find(|(name, since)| match named {
+            Some(named) => *name == named,
+            None => *since == Some(from),
+        });
+        found.map(|(name, _)| *name)
+    }
+
+    fn resumed(&mut self, key: u64, from: Seq, to: Seq, changes: Changes, line: &mut Line<'_>) {
+        let Some(subscription) = self.all.get_mut(&key) else { return };
+        if Some(from) > subscription.seq || self.told.is_some_and(|told| told > to) {
+            self.begin(key, line);
+            return;
+        }
+        if Some(to) <= subscription.seq {
+            return;
+        }
+        subscription.seq = Some(to);
+        if changes.is_empty() {
+            subscription.mailbox.seen(to);
+        } else {
+            self.deliver(key, Event::Delta { to, changes }, line);
+        }
+    }
+
+    /// A frame begins after what the connection was told: those that are not as far begin again.
+    fn close_gap(&mut self, from: Seq, line: &mut Line<'_>) {
+        let told = self.told;
+        let behind = self.all.iter().filter(|(_, subscription)| {
+            let at = subscription.seq.max(told);
+            matches!(subscription.state, State::Live(_)) && at < Some(from)
+        });
+        for key in behind.map(|(key, _)| *key).collect::<Vec<_>>() {
+            tracing::warn!(%from, "the server left a gap; a subscription begins again from its seq");
+            if let Some(subscription) = self.all.get_mut(&key) {
+                subscription.seq = subscription.seq.max(told);
+            }
+            self.leave(key, Some(line));
+            self.begin(key, line);
+        }
+    }
+
+    fn find(&self, id: Option<&str>) -> Option<(Name, u64)> {
+        let name = name_of(id?)?;
+        Some((name, *self.names.get(&name)?))
+    }
+
+    fn begin(&mut self, key: u64, line: &mut Line<'_>) {
+        self.leave(key, Some(line));
+        let Some(subscription) = self.all.get_mut(&key) else { return };
+        self.next_name += 1;
+        let name = self.next_name;
+        let Query { sql, params } = subscription.query.clone();
+        let message = ClientMessage::Subscribe {
+            id: format!("q{name}"),
+            sql,
+            params,
+            from: subscription.seq,
+        };
+        line.send(text(&message));
+        subscription.state = State::Begun(name);
+        subscription.parts.clear();
+        self.names.insert(name, key);
+        self.unanswered.push_back((name, subscription.seq));
+    }
+
+    fn answered(&mut self, name: Name) {
+        // Answers come in order: those before it will not come any more.
+        if let Some(at) = self.unanswered.iter().position(|(other, _)| *other == name) {
+            self.unanswered.drain(..=at);
+        }
+        let key = self.names.get(&name);
+        if let Some(subscription) = key.and_then(|key| self.all.get_mut(key)) {
+            subscription.state = State::Live(name);
+            subscription.backoff = Backoff::new();
+        }
+    }
+
+    /// Ends what is begun of a subscription.
+    fn leave(&mut self, key: u64, line: Option<&mut Line<'_>>) {
+        let Some(subscription) = self.all.get_mut(&key) else { return };
+        if let State::Begun(name) | State::Live(name) = subscription.state {
+            self.names.remove(&name);
+            if let Some(line) = line {
+                line.send(text(&ClientMessage::Unsubscribe { id: format!("q{name}") }));
+            }
+        }
+        subscription.state = State::Off;
+    }
+
+    /// Puts an event into the mailbox; where that has no room, the subscription is left until somebody
+    /// reads.
+    fn deliver(&mut self, key: u64, event: Event, line: &mut Line<'_>) {
+        let Some(subscription) = self.all.get_mut(&key) else { return };
+        if subscription.mailbox.push(event).is_err() {
+            self.leave(key, Some(line));
+            if let Some(subscription) = self.all.get_mut(&key) {
+                subscription.state = State::Dropped;
+            }
+        }
+    }
+}
+
+fn name_of(id: &str) -> Option<Name> {
+    id.strip_prefix('q')?.parse().ok()
+}
+
+fn text(message: &ClientMessage) -> String {
+    serde_json::to_string(message).expect("a message has string keys and serialises")
+}

@@ -1,0 +1,408 @@
+//! The client against a server that says what the test says, over pipes and in virtual time: lost
+//! connections, gaps, doubles, silence.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::{FutureExt as _, SinkExt as _, StreamExt as _};
+use serde_json::{Value as Json, json};
+use tokio::io::DuplexStream;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::{Instant, timeout};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::handshake::client::Request;
+use tokio_tungstenite::tungstenite::handshake::server;
+
+use super::dial::{Io, shake_hands};
+use super::*;
+use crate::{Abide, Subscription};
+
+/// Where connections arrive. While nobody is there, they are refused.
+#[derive(Clone)]
+struct Port {
+    arrivals: UnboundedSender<DuplexStream>,
+    open: Arc<Mutex<bool>>,
+}
+
+impl Port {
+    fn new() -> (Port, UnboundedReceiver<DuplexStream>) {
+        let (arrivals, listener) = unbounded_channel();
+        (Port { arrivals, open: Arc::new(Mutex::new(true)) }, listener)
+    }
+
+    fn set_open(&self, open: bool) {
+        *self.open.lock().expect("not poisoned") = open;
+    }
+
+    fn dial(&self) -> Dial {
+        let port = self.clone();
+        Arc::new(move || {
+            let port = port.clone();
+            Box::pin(async move {
+                let refused = |why: &str| {
+                    Err(Error::Unreachable { url: "test".to_owned(), why: why.to_owned() })
+                };
+                if !*port.open.lock().expect("not poisoned") {
+                    return refused("nobody is there");
+                }
+                let (ours, theirs) = tokio::io::duplex(1 << 16);
+                if port.arrivals.send(theirs).is_err() {
+                    return refused("the test is over");
+                }
+                let address = Address::parse("http://test", Some("secret"))?;
+                let request: Request = address.request();
+                let stream: Box<dyn Io> = Box::new(ours);
+                shake_hands(request, stream, "test").await
+            })
+        })
+    }
+}
+
+/// The server's end of one connection.
+struct Peer(WebSocketStream<DuplexStream>);
+
+impl Peer {
+    #[expect(clippy::result_large_err, reason = "the handshake's callback has this signature")]
+    async fn accept(listener: &mut UnboundedReceiver<DuplexStream>) -> Peer {
+        let stream = listener.recv().await.expect("the client comes");
+        let check = |request: &server::Request, mut response: server::Response| {
+            assert_eq!(request.uri().path(), "/v1/ws");
+            assert_eq!(request.headers()["authorization"], "Bearer secret");
+            let protocol = request.headers()["sec-websocket-protocol"].clone();
+            assert_eq!(protocol, "abide.v1");
+            response.headers_mut().insert("sec-websocket-protocol", protocol);
+            Ok(response)
+        };
+        let socket = tokio_tungstenite::accept_hdr_async(stream, check).await.expect("a handshake");
+        let mut peer = Peer(socket);
+        peer.say(json!({"op": "hello", "server": "abide", "version": "0", "seq": 0})).await;
+        peer
+    }
+
+    async fn say(&mut self, message: Json) {
+        self.0.send(Message::text(message.to_string())).await.expect("the client is there");
+    }
+
+    /// The next message that is no ping.
+    async fn hear(&mut self) -> Json {
+        loop {
+            let message = self.0.next().await.expect("the client is there").expect("it is sound");
+            let Message::Text(text) = message else { continue };
+            let message: Json = serde_json::from_str(&text).expect("it is JSON");
+            if message["op"] != "ping" {
+                return message;
+            }
+        }
+    }
+
+    /// Hears a subscribe; its id and `from`.
+    async fn hear_subscribe(&mut self) -> (String, Json) {
+        let message = self.hear().await;
+        assert_eq!(message["op"], "subscribe", "{message}");
+        let id = message["id"].as_str().expect("an id").to_owned();
+        (id, message["from"].clone())
+    }
+
+    async fn say_snapshot(&mut self, id: &str, seq: i64, rows: Json) {
+        self.say(json!({
+            "op": "snapshot", "id": id, "seq": seq,
+            "columns": [{"name": "id", "type": "INTEGER"}, {"name": "v", "type": "TEXT"}],
+            "key": ["id"], "order": [], "rows": rows,
+        }))
+        .await;
+    }
+
+    async fn say_insert(&mut self, ids: &[&str], from: i64, to: i64, row: Json) {
+        let change = |id: &&str| json!({"id": id, "deletes": [], "inserts": [row], "updates": []});
+        let changes: Vec<Json> = ids.iter().map(change).collect();
+        self.say(json!({"op": "delta", "from": from, "to": to, "changes": changes})).await;
+    }
+
+    async fn answer(&mut self, call: &Json, seq: i64) {
+        let id = &call["id"];
+        self.say(json!({"op": "result", "id": id, "seq": seq, "result": {"ok": seq}, "duplicate": false}))
+            .await;
+    }
+}
+
+async fn connect(port: &Port, listener: &mut UnboundedReceiver<DuplexStream>) -> (Abide, Peer) {
+    let (remote, peer) = tokio::join!(Remote::over(port.dial()), Peer::accept(listener));
+    (Abide::remote(remote.expect("it connects"), Duration::from_secs(60)), peer)
+}
+
+/// Begins a subscription with one row at a seq.
+async fn subscribe(abide: &Abide, peer: &mut Peer, seq: i64) -> (Subscription, String) {
+    let server = async {
+        let (id, from) = peer.hear_subscribe().await;
+        assert_eq!(from, Json::Null);
+        peer.say_snapshot(&id, seq, json!([[1, "one"]])).await;
+        id
+    };
+    let (subscription, id) = tokio::join!(abide.subscribe("SELECT * FROM t").start(), server);
+    let mut subscription = subscription.expect("it begins");
+    let first = subscription.next().await.expect("the first update");
+    assert!(first.reset);
+    assert_eq!(first.inserts::<(i64, String)>().expect("rows"), [(1, "one".to_owned())]);
+    (subscription, id)
+}
+
+fn held(subscription: &Subscription) -> Vec<i64> {
+    let rows: Vec<(i64, String)> = subscription.typed_rows().expect("rows");
+    rows.into_iter().map(|(id, _)| id).collect()
+}
+
+/// Asserts that there is nothing to be told.
+#[track_caller]
+fn is_quiet(subscription: &mut Subscription) {
+    assert!(subscription.next().now_or_never().is_none(), "an update too many");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_answer_is_lost_is_sent_again_under_its_request_id() {
+    let (port, mut listener) = Port::new();
+    let (abide, mut peer) = connect(&port, &mut listener).await;
+    let server = async {
+        let first = peer.hear().await;
+        assert_eq!(first["reducer"], "note");
+        drop(peer);
+        let mut peer = Peer::accept(&mut listener).await;
+        let again = peer.hear().await;
+        assert_eq!(again, first, "the same message, the same request id");
+        let id = first["request_id"].as_str().expect("a request id");
+        assert_eq!(uuid::Uuid::parse_str(id).expect("a UUID").get_version_num(), 7);
+        peer.answer(&again, 7).await;
+        peer
+    };
+    let (answer, _peer) = tokio::join!(abide.call("note", json!({"text": "hi"})).send(), server);
+    let answer = answer.expect("it is answered");
+    assert_eq!((answer.seq, answer["ok"].as_i64()), (Seq(7), Some(7)));
+    assert_eq!(abide.reconnects(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn overload_is_asked_again_and_other_refusals_are_told() {
+    let (port, mut listener) = Port::new();
+    let (abide, mut peer) = connect(&port, &mut listener).await;
+    let server = async {
+        let first = peer.hear().await;
+        let no = |code: &str, call: &Json| json!({"op": "error", "id": call["id"], "code": code, "detail": "no", "hint": "h"});
+        peer.say(no("overloaded", &first)).await;
+        let again = peer.hear().await;
+        assert_eq!(again["request_id"], first["request_id"]);
+        peer.say(no("conflict", &again)).await;
+    };
+    let (answer, ()) = tokio::join!(abide.call("note", json!({})).send(), server);
+    let error = answer.expect_err("it is refused");
+    assert_eq!((error.code(), error.hint()), (Some(Code::Conflict), Some("h")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_an_answer_the_deadline_passes_and_the_request_id_is_told() {
+    let (port, mut listener) = Port::new();
+    let (abide, peer) = connect(&port, &mut listener).await;
+    port.set_open(false);
+    drop(peer);
+    let begun = Instant::now();
+    let error = abide.call("note", json!({})).request_id("mine").send().await.expect_err("late");
+    assert_eq!(begun.elapsed().as_secs(), 60);
+    let text = error.to_string();
+    let Error::TimedOut { request_id, .. } = error else { panic!("{error}") };
+    assert_eq!(request_id.as_deref(), Some("mine"));
+    assert!(text.contains("nobody is there"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscription_goes_on_from_its_seq_over_a_new_connection() {
+    let (port, mut listener) = Port::new();
+    let (abide, mut peer) = connect(&port, &mut listener).await;
+    let (mut subscription, id) = subscribe(&abide, &mut peer, 42).await;
+    peer.say_insert(&[&id], 42, 43, json!([2, "two"])).await;
+    subscription.next().await.expect("an update");
+    port.set_open(false);
+    drop(peer);
+    is_quiet(&mut subscription);
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    port.set_open(true);
+
+    let mut peer = Peer::accept(&mut listener).await;
+    let (new_id, from) = peer.hear_subscribe().await;
+    assert_eq!(from, 43);
+    assert_ne!(new_id, id, "nothing of the old one can be taken for the new one");
+    peer.say_insert(&[&new_id], 43, 50, json!([3, "three"])).await;
+    peer.say_insert(&[&new_id], 48, 51, json!([4, "four"])).await;
+    let update = subscription.next().await.expect("what was missed, in one");
+    assert_eq!((update.from, update.seq, update.reset), (Seq(43), Seq(50), false));
+    subscription.next().await.expect("and then live");
+    assert_eq!((held(&subscription), subscription.seq()), (vec![1, 2, 3, 4], Seq(51)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn doubles_are_passed_over_and_a_gap_begins_again_from_the_seq() {
+    let (port, mut listener) = Port::new();
+    let (abide, mut peer) = connect(&port, &mut listener).await;
+    let (mut subscription, id) = subscribe(&abide, &mut peer, 42).await;
+    peer.say_insert(&[&id], 41, 42, json!([1, "a double"])).await;
+    peer.say_insert(&[&id], 42, 43, json!([2, "two"])).await;
+    peer.say_insert(&[&id], 42, 43, json!([2, "a double"])).await;
+    subscription.next().await.expect("an update");
+    assert_eq!(held(&subscription), [1, 2]);
+
+    peer.say_insert(&[&id], 44, 45, json!([4, "after a gap"])).await;
+    assert_eq!(peer.hear().await, json!({"op": "unsubscribe", "id": id}));
+    let (new_id, from) = peer.hear_subscribe().await;
+    assert_eq!(from, 43);
+    peer.say_insert(&[&id], 45, 46, json!([9, "of the old one"])).await;
+    let changes = json!([{"id": new_id, "inserts": [[3, "three"], [4, "four"]]}]);
+    peer.say(json!({"op": "delta", "from": 43, "to": 46, "changes": changes})).await;
+    subscription.next().await.expect("an update");
+    assert_eq!((held(&subscription), subscription.seq()), (vec![1, 2, 3, 4], Seq(46)));
+}
+
+/// The answer to a subscribe with `from` is a delta of one subscription. Were it taken for a commit's
+/// frame, the others would count as told up to its end, and their frames from that span as doubles.
+#[tokio::test(start_paused = true)]
+async fn the_answer_to_one_resume_does_not_move_the_others() {
+    let (port, mut listener) = Port::new();
+    let (abide, mut peer) = connect(&port, &mut listener).await;
+    let (mut quiet, _) = subscribe(&abide, &mut peer, 40).await;
+    let (mut busy, _) = subscribe(&abide, &mut peer, 40).await;
+    drop(peer);
+
+    let mut peer = Peer::accept(&mut listener).await;
+    let (first, _) = peer.hear_subscribe().await;
+    let (second, _) = peer.hear_subscribe().await;
+    // The first is at 45; the second was made at 47, and nothing in it has changed.
+    peer.say_insert(&[&first], 40, 45, json!([2, "two"])).await;
+    peer.say(json!({"op": "delta", "from": 40, "to": 47, "changes": []})).await;
+    // The connection itself has been told of nothing since 44.
+    peer.say_insert(&[&first], 44, 46, json!([3, "three"])).await;
+    peer.say_insert(&[&first, &second], 46, 48, json!([4, "four"])).await;
+    while quiet.seq() < Seq(48) {
+        quiet.next().await.expect("an update");
+    }
+    assert_eq!(held(&quiet), [1, 2, 3, 4]);
+    busy.next().await.expect("an update");
+    assert_eq!((held(&busy), busy.seq()), (vec![1, 4], Seq(48)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_result_that_is_sent_whole_again_is_told_as_its_difference() {
+    let (port, mut listener) = Port::new();
+    let (abide, mut peer) = connect(&port, &mut listener).await;
+    let (mut subscription, _) = subscribe(&abide, &mut peer, 42).await;
+    drop(peer);
+    let mut peer = Peer::accept(&mut listener).await;
+    let (id, _) = peer.hear_subscribe().await;
+    peer.say(json!({"op": "error", "id": id, "code": "refetch", "detail": "too long ago"})).await;
+    let shape = json!([{"name": "id", "type": "INTEGER"}, {"name": "v", "type": "TEXT"}]);
+    for (rows, more) in [(json!([[3, "c"]]), true), (json!([[1, "uno"]]), false)] {
+        peer.say(json!({
+            "op": "snapshot", "id": id, "seq": 90, "columns": shape, "key": ["id"], "order": [],
+            "rows": rows, "more": more, "reset": true,
+        }))
+        .await;
+    }
+    let update = subscription.next().await.expect("an update");
+    assert_eq!((update.from, update.seq, update.reset), (Seq(42), Seq(90), false));
+    assert_eq!(update.inserts::<(i64, String)>().expect("rows"), [(3, "c".to_owned())]);
+    assert_eq!(update.updates::<(i64, String)>().expect("rows"), [(1, "uno".to_owned())]);
+    assert_eq!(held(&subscription), [1, 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_does_not_read_holds_up_nobody_and_is_caught_up() {
+    let (port, mut listener) = Port::new();
+    let (abide, mut peer) = connect(&port, &mut listener).await;
+    let (mut slow, slow_id) = subscribe(&abide, &mut peer, 10).await;
+    let (mut fast, fast_id) = subscribe(&abide, &mut peer, 10).await;
+    let large = "x".repeat(1 << 18);
+    for n in 0..8 {
+        let row = json!([2 + n, large]);
+        peer.say_insert(&[&slow_id, &fast_id], 10 + n, 11 + n, row).await;
+        fast.next().await.expect("an update");
+    }
+    assert_eq!(fast.rows().len(), 9);
+    assert_eq!(peer.hear().await, json!({"op": "unsubscribe", "id": slow_id}));
+
+    let caught_up = async {
+        let (id, from) = peer.hear_subscribe().await;
+        assert_eq!(from, 10, "what waited was dropped");
+        peer.say_insert(&[&id], 10, 18, json!([5, "all in one"])).await;
+    };
+    let (update, ()) = tokio::join!(slow.next(), caught_up);
+    assert_eq!(update.expect("an update").seq, Seq(18));
+    assert_eq!(held(&slow), [1, 5]);
+    is_quiet(&mut fast);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_server_is_asked_and_then_left() {
+    let (port, mut listener) = Port::new();
+    let (abide, mut peer) = connect(&port, &mut listener).await;
+    let begun = Instant::now();
+    let ping = peer.0.next().await.expect("the client is there").expect("it is sound");
+    assert_eq!(ping, Message::text(r#"{"op":"ping"}"#));
+    assert_eq!(begun.elapsed().as_secs(), 10);
+    let _again = Peer::accept(&mut listener).await;
+    assert_eq!(begun.elapsed().as_secs(), 30);
+    assert!(timeout(Duration::from_secs(1), abide.close()).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_query_is_an_error_and_overload_is_not() {
+    let (port, mut listener) = Port::new();
+    let (abide, mut peer) = connect(&port, &mut listener).await;
+    let server = async {
+        let (id, _) = peer.hear_subscribe().await;
+        let no =
+            |id: &str, code: &str| json!({"op": "error", "id": id, "code": code, "detail": "no"});
+        peer.say(no(&id, "overloaded")).await;
+        let (id, _) = peer.hear_subscribe().await;
+        peer.say(no(&id, "bad_sql")).await;
+    };
+    let (begun, ()) = tokio::join!(abide.subscribe("SELEC").start(), server);
+    assert_eq!(begun.expect_err("it is refused").code(), Some(Code::BadSql));
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_answers_everybody() {
+    let (port, mut listener) = Port::new();
+    let (abide, mut peer) = connect(&port, &mut listener).await;
+    let (mut subscription, _) = subscribe(&abide, &mut peer, 1).await;
+    let call = abide.call("note", json!({})).send();
+    let close = async {
+        peer.hear().await;
+        abide.close().await;
+    };
+    let (answer, ()) = tokio::join!(call, close);
+    assert!(matches!(answer, Err(Error::Closed)));
+    assert!(subscription.next().await.is_none());
+    assert!(matches!(subscription.error(), Some(Error::Closed)));
+    assert!(matches!(abide.call("note", json!({})).await, Err(Error::Closed)));
+    assert!(matches!(abide.subscribe("SELECT 1").await, Err(Error::Closed)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_read_ends_it_and_says_why() {
+    let (port, mut listener) = Port::new();
+    let (abide, mut peer) = connect(&port, &mut listener).await;
+    let call = abide.call("note", json!({})).send();
+    let (answer, ()) = tokio::join!(call, async {
+        peer.hear().await;
+        peer.say(json!({"op": "result", "seq": "high"})).await;
+    });
+    assert!(matches!(answer, Err(Error::Protocol { .. })), "{answer:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_everything_closes_the_connection() {
+    let (port, mut listener) = Port::new();
+    let (abide, mut peer) = connect(&port, &mut listener).await;
+    let (subscription, id) = subscribe(&abide, &mut peer, 1).await;
+    drop(abide);
+    drop(subscription);
+    assert_eq!(peer.hear().await, json!({"op": "unsubscribe", "id": id}));
+    let end = peer.0.next().await.expect("a close frame").expect("it is sound");
+    assert!(end.is_close(), "{end:?}");
+}
