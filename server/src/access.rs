@@ -195,7 +195,9 @@ pub(crate) const SUBPROTOCOLS: [&str; 1] = [SUBPROTOCOL];
 mod tests {
     use super::*;
 
-    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+    type Pairs = &'static [(&'static str, &'static str)];
+
+    fn headers(pairs: Pairs) -> HeaderMap {
         let pair = |(name, value): &(&'static str, &'static str)| {
             let name = axum::http::HeaderName::from_static(name);
             (name, axum::http::HeaderValue::from_static(value))
@@ -203,7 +205,7 @@ mod tests {
         pairs.iter().map(pair).collect()
     }
 
-    fn name(access: &Access, path: &'static str, pairs: &[(&'static str, &'static str)]) -> String {
+    fn name(access: &Access, path: &'static str, pairs: Pairs) -> String {
         let admitted = access.admit(&Method::POST, &Uri::from_static(path), &headers(pairs));
         admitted.map_or_else(|refusal| refusal.code.to_string(), |caller| caller.name)
     }
@@ -220,7 +222,7 @@ mod tests {
     #[test]
     fn pages_of_other_origins_are_refused() {
         let open = Access::loopback();
-        let ways: [(&[(&str, &str)], &str); 7] = [
+        let ways: [(Pairs, &str); 7] = [
             (&[], "local"),
             (&[("host", "localhost:7341")], "local"),
             (&[("host", "evil.example")], "denied"),
@@ -237,7 +239,7 @@ mod tests {
     #[test]
     fn a_token_is_found_wherever_it_may_stand() {
         let access = Access::bearer("s3+cret/").expect("a good token");
-        let ways: [(&'static str, &[(&str, &str)], &str); 9] = [
+        let ways: [(&str, Pairs, &str); 9] = [
             ("/v1/sql", &[("authorization", "Bearer s3+cret/")], "token"),
             ("/v1/sql", &[("authorization", "bearer s3+cret/")], "token"),
             ("/v1/sql", &[("authorization", "Bearer s3+cret")], "unauthenticated"),

@@ -3,7 +3,7 @@
 //! Changes when what travels changes: routes, status codes, credentials, framing, timeouts. It knows
 //! no reducer and no table by name; what there is, [`abide_engine::Engine::describe`] tells it.
 //!
-//! In reading order: [`serve`] the accept loop and its end · [`Access`] who may come in · `routes`
+//! In reading order: [`serve()`] the accept loop and its end · [`Access`] who may come in · `routes`
 //! one file a family · `content` a request's body · `problem` how a "no" leaves · `frames` what is
 //! said on both live doors · `websocket` · `sse` · `openapi` · `metrics` · `limits` every bound.
 //!

@@ -219,8 +219,8 @@ fn subscribe() -> JsonValue {
     json!({"get": {
         "operationId": "subscribe",
         "tags": ["engine"],
-        "description": "A live query as server-sent events: snapshot, delta, progress, error. The id \
-            of an event is the seq to resume from.",
+        "description": "A live query as server-sent events: snapshot, delta, progress, error. \
+            The id of an event is the seq to resume from.",
         "parameters": [
             parameter("sql", "query", true, "One SELECT."),
             parameter("params", "query", false, "Its parameters, as a JSON object."),
@@ -244,10 +244,17 @@ fn websocket() -> JsonValue {
     }})
 }
 
+fn object(properties: JsonValue, required: &[&str]) -> JsonValue {
+    json!({
+        "type": "object",
+        "properties": properties,
+        "required": required,
+    })
+}
+
 /// What the routes above take and give.
 fn fixed_schemas() -> Map<String, JsonValue> {
     let codes: Vec<&str> = Code::ALL.iter().map(|code| code.as_str()).collect();
-    let object = |properties: JsonValue, required: &[&str]| json!({"type": "object", "properties": properties, "required": required});
     let seq = || schema_ref("seq");
     let any = || json!(true);
     let list = |of: JsonValue| json!({"type": "array", "items": of});

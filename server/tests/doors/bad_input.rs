@@ -316,31 +316,32 @@ async fn arguments_that_are_too_large() {
     unharmed(&house).await;
 }
 
+const MESSAGES: [&str; 16] = [
+    "",
+    "hello",
+    r#"["ping"]"#,
+    "{}",
+    r#"{"op":"sing","id":"x"}"#,
+    r#"{"op":"call","id":"c1"}"#,
+    r#"{"op":"call","id":7,"reducer":"nothing"}"#,
+    r#"{"op":"call","id":"c2","reducer":"nothing","arguments":{}}"#,
+    r#"{"op":"call","id":"c3","reducer":"something"}"#,
+    r#"{"op":"call","id":"c4","reducer":"nothing","args":[]}"#,
+    r#"{"op":"call","id":"c5","reducer":"nothing","request_id":""}"#,
+    r#"{"op":"batch","id":"b1","calls":[]}"#,
+    r#"{"op":"sql","id":"s1","sql":"DELETE FROM notes"}"#,
+    r#"{"op":"subscribe","id":"q1","sql":"SELECT random() FROM notes"}"#,
+    r#"{"op":"subscribe","id":"q2","sql":"SELECT * FROM books"}"#,
+    r#"{"op":"subscribe","id":"q3","sql":"SELECT * FROM notes WHERE id = :id"}"#,
+];
+
 #[tokio::test]
 async fn messages_that_cannot_be() {
     let house = House::open().await;
     let mut socket = house.socket().await;
     let long = format!(r#"{{"op":"unsubscribe","id":"{}"}}"#, "q".repeat(600));
     let mut errors = String::new();
-    for message in [
-        "",
-        "hello",
-        r#"["ping"]"#,
-        "{}",
-        r#"{"op":"sing","id":"x"}"#,
-        r#"{"op":"call","id":"c1"}"#,
-        r#"{"op":"call","id":7,"reducer":"nothing"}"#,
-        r#"{"op":"call","id":"c2","reducer":"nothing","arguments":{}}"#,
-        r#"{"op":"call","id":"c3","reducer":"something"}"#,
-        r#"{"op":"call","id":"c4","reducer":"nothing","args":[]}"#,
-        r#"{"op":"call","id":"c5","reducer":"nothing","request_id":""}"#,
-        r#"{"op":"batch","id":"b1","calls":[]}"#,
-        r#"{"op":"sql","id":"s1","sql":"DELETE FROM notes"}"#,
-        r#"{"op":"subscribe","id":"q1","sql":"SELECT random() FROM notes"}"#,
-        r#"{"op":"subscribe","id":"q2","sql":"SELECT * FROM books"}"#,
-        r#"{"op":"subscribe","id":"q3","sql":"SELECT * FROM notes WHERE id = :id"}"#,
-        &long,
-    ] {
+    for message in MESSAGES.into_iter().chain([long.as_str()]) {
         socket.say(message).await;
         let error = socket.hear().await;
         assert_eq!(error["op"], "error", "{message}");

@@ -46,7 +46,10 @@ async fn a_retry_under_the_same_key_is_answered_from_the_first() {
 #[tokio::test]
 async fn a_batch_is_all_or_nothing() {
     let house = House::open().await;
-    let calls = r#"{"calls":[{"reducer":"write_note","args":{"book":"a","text":"x"}},{"reducer":"nothing"}]}"#;
+    let calls = r#"{"calls":[
+        {"reducer":"write_note","args":{"book":"a","text":"x"}},
+        {"reducer":"nothing"}
+    ]}"#;
     let batch = || house.request("POST", "/v1/batch").header("idempotency-key", "b1").body(calls);
     check(
         &batch().send().await.body,
@@ -55,7 +58,10 @@ async fn a_batch_is_all_or_nothing() {
     "#]],
     );
     assert_eq!(batch().send().await.json()["duplicate"], true);
-    let calls = r#"{"calls":[{"reducer":"write_note","args":{"book":"a","text":"y"}},{"reducer":"burn_note","args":{"id":9}}]}"#;
+    let calls = r#"{"calls":[
+        {"reducer":"write_note","args":{"book":"a","text":"y"}},
+        {"reducer":"burn_note","args":{"id":9}}
+    ]}"#;
     let refused = house.post("/v1/batch", calls).await;
     assert!(refused.problem().starts_with("404 not_found"), "{}", refused.problem());
     let count = house.post("/v1/sql", r#"{"sql":"SELECT count(*) FROM notes"}"#).await;
@@ -66,7 +72,10 @@ async fn a_batch_is_all_or_nothing() {
 async fn a_query_gives_columns_rows_and_the_seq_it_saw() {
     let house = House::open().await;
     house.post("/v1/call/write_note", r#"{"book":"a","text":null}"#).await;
-    let sql = r#"{"sql":"SELECT id, text, 1.0 AS r, x'00ff' AS b FROM notes WHERE book = :book","params":{"book":"a"}}"#;
+    let sql = r#"{
+        "sql": "SELECT id, text, 1.0 AS r, x'00ff' AS b FROM notes WHERE book = :book",
+        "params": {"book": "a"}
+    }"#;
     check(
         &house.post("/v1/sql", sql).await.body,
         expect![[r#"

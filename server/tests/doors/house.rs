@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use abide_engine::{Clock, Config, Engine};
-use abide_schema::Micros;
+use abide_schema::{Micros, Module};
 use abide_server::Access;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -38,8 +38,13 @@ impl House {
     }
 
     pub(crate) async fn with(access: Access) -> House {
+        House::serving(access, vec![notes::module()]).await
+    }
+
+    /// Serves these modules.
+    pub(crate) async fn serving(access: Access, modules: Vec<Module>) -> House {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let config = Config { clock: Arc::new(Still), ..Config::new(vec![notes::module()]) };
+        let config = Config { clock: Arc::new(Still), ..Config::new(modules) };
         let engine = Engine::open(folder.path().join("notes.db"), config).expect("a new file");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it has an address");

@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use abide_schema::reducer::Caller;
 use abide_schema::wire::BatchCall;
 use serde_json::{Value as JsonValue, json};
+use tokio::io::AsyncReadExt as _;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 use crate::house::House;
+use crate::http;
 use crate::ws::Socket;
 
 /// Subscribes and hears the snapshot.
@@ -174,4 +176,23 @@ async fn a_client_that_closes_is_answered() {
     let frame = CloseFrame { code: CloseCode::Normal, reason: "enough".into() };
     socket.0.close(Some(frame.clone())).await.expect("it listens");
     assert_eq!(socket.closed().await, Some(frame));
+}
+
+/// A peer that is gone without a word: no answer to any ping.
+#[tokio::test]
+async fn a_dead_peer_is_given_up() {
+    let house = House::open().await;
+    let request = house
+        .request("GET", "/v1/ws")
+        .header("connection", "upgrade")
+        .header("upgrade", "websocket")
+        .header("sec-websocket-version", "13")
+        .header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
+    let mut socket = request.begin().await;
+    assert_eq!(http::head(&mut socket).await.status, 101);
+    tokio::time::pause();
+    let mut heard = Vec::new();
+    socket.read_to_end(&mut heard).await.expect("it ends");
+    let pings = heard.windows(2).filter(|bytes| *bytes == [0x89, 0x00]).count();
+    assert_eq!(pings, 3);
 }
