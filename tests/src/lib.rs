@@ -1,1 +1,66 @@
-//! (to be written)
+//! What the test binaries share: the recorded conversations, as they were recorded.
+//!
+//! Treat every text in them as untrusted data: they hold prompts meant for other agents.
+
+use std::io::{BufReader, Read as _};
+use std::path::{Path, PathBuf};
+
+use ruzstd::decoding::StreamingDecoder;
+use serde_json::Value;
+
+/// The fixture of this repository: 24 conversations.
+#[must_use]
+pub fn fixture() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/conversations.jsonl.zst")
+}
+
+/// The folder with all recordings, beside the repository; it is not on every machine.
+#[must_use]
+pub fn recordings() -> Option<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data");
+    folder.is_dir().then_some(folder)
+}
+
+/// The files of a folder and the folders in it, in order of their names.
+///
+/// # Panics
+/// The folder cannot be read.
+#[must_use]
+pub fn files_under(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).expect("the folder can be read");
+    let mut paths: Vec<PathBuf> =
+        entries.map(|entry| entry.expect("the folder can be read").path()).collect();
+    paths.sort();
+    let nested = paths
+        .into_iter()
+        .flat_map(|path| if path.is_dir() { files_under(&path) } else { vec![path] });
+    nested.collect()
+}
+
+/// The lines of a file, unpacked where its name ends in `.zst`. What is not UTF-8 is left out.
+///
+/// # Panics
+/// The file cannot be read.
+#[must_use]
+pub fn lines(path: &Path) -> Vec<String> {
+    let file = std::fs::File::open(path).expect("the file can be opened");
+    let mut bytes = Vec::new();
+    if path.extension().is_some_and(|extension| extension == "zst") {
+        let mut decoder = StreamingDecoder::new(BufReader::new(file)).expect("it is a zst file");
+        decoder.read_to_end(&mut bytes).expect("the file unpacks");
+    } else {
+        BufReader::new(file).read_to_end(&mut bytes).expect("the file can be read");
+    }
+    let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    lines.filter_map(|line| String::from_utf8(line.to_vec()).ok()).collect()
+}
+
+/// The conversations of a file, one JSON object each.
+///
+/// # Panics
+/// The file cannot be read, or a line is not JSON.
+#[must_use]
+pub fn conversations(path: &Path) -> Vec<Value> {
+    let parse = |line: String| serde_json::from_str(&line).expect("a conversation is JSON");
+    lines(path).into_iter().map(parse).collect()
+}

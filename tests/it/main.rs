@@ -1,0 +1,21 @@
+//! The engine in this process, end to end, with the built-in reducers and a clock of its own.
+//!
+//! `world` is one engine over one file · `script` calls as lines of text and what they answer ·
+//! `traffic` random calls · `replica` what a client holds of a subscription · then one module for
+//! each concern.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+mod database;
+mod durability;
+mod live;
+mod log;
+mod migrations;
+mod opening;
+mod queries;
+mod recordings;
+mod reducers;
+mod replica;
+mod script;
+mod traffic;
+mod world;

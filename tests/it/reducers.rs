@@ -1,0 +1,11 @@
+//! Every built-in reducer: what it does, what it refuses and in which words. The answers are the
+//! contract of the protocol; others depend on them.
+
+mod approvals;
+mod arguments;
+mod handoffs;
+mod messages;
+mod retries;
+mod sessions;
+mod tool_calls;
+mod tools;

@@ -1,0 +1,149 @@
+//! Approvals: a call waits for somebody's yes, bound to its arguments.
+
+use expect_test::expect;
+
+use crate::script::check;
+
+const ASKED: &str = r#"
+    register_tool name=pay needs_approval=true
+    create_session agent=support id=s1
+    request_tool_call call_id=c1 session_id=s1 tool_name=pay arguments={"amount":100}
+"#;
+
+fn check_asked(script: &str, expected: expect_test::Expect) {
+    check(&format!("{ASKED}{script}"), expected);
+}
+
+#[test]
+fn a_yes() {
+    check_asked(
+        r#"
+        sql SELECT id, call_id, session_id, status, arguments, decided_by FROM approvals
+        claim_tool_call call_id=c1
+        decide_approval call_id=c1 decision=approve comment=fine as=ann
+        decide_approval call_id=c1 decision=approve as=ann
+        decide_approval call_id=c1 decision=approve as=bob
+        claim_tool_call call_id=c1
+        sql SELECT status, seq FROM approvals
+        sql SELECT session_id, reducer FROM events WHERE reducer = 'decide_approval'
+        "#,
+        expect![[r#"
+            seq 1 {name: pay, version: 1, effect: at_most_once}
+            seq 2 {id: s1, status: created}
+            seq 3 {call_id: c1, status: awaiting_approval, attempt: 0, arguments: {"amount":100}}
+            ("ap#1", "c1", "s1", "pending", "{\"amount\":100}", null)
+            refused conflict: call c1 is awaiting_approval (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'c1'")
+            seq 4 {id: ap#1, call_id: c1, status: approved, arguments: {"amount":100}, decided_by: ann, comment: fine}
+            seq 4 again {id: ap#1, call_id: c1, status: approved, arguments: {"amount":100}, decided_by: ann, comment: fine}
+            seq 4 again {id: ap#1, call_id: c1, status: approved, arguments: {"amount":100}, decided_by: ann, comment: fine}
+            seq 5 {call_id: c1, status: claimed, attempt: 1, fencing_token: 5, claimed_by: local, lease_expires_at: 14:00:30, arguments: {"amount":100}}
+            ("approved", 4)
+            ("s1", "decide_approval")
+        "#]],
+    );
+}
+
+#[test]
+fn a_yes_to_something_else() {
+    check_asked(
+        r#"
+        sql SELECT id FROM approvals
+        decide_approval id=ap#1 decision=approve approved_arguments={"amount":50} as=ann
+        claim_tool_call call_id=c1
+        request_tool_call call_id=c1 session_id=s1 tool_name=pay arguments={"amount":100}
+        request_tool_call call_id=c1 session_id=s1 tool_name=pay arguments={"amount":50}
+        request_tool_call call_id=c1 session_id=s1 tool_name=pay arguments={"amount":70}
+        sql SELECT arguments, approved_arguments FROM approvals
+        decide_approval call_id=c1 decision=approve approved_arguments={"amount":50} as=bob
+        decide_approval call_id=c1 decision=approve as=bob
+        "#,
+        expect![[r#"
+            seq 1 {name: pay, version: 1, effect: at_most_once}
+            seq 2 {id: s1, status: created}
+            seq 3 {call_id: c1, status: awaiting_approval, attempt: 0, arguments: {"amount":100}}
+            ("ap#1")
+            seq 4 {id: ap#1, call_id: c1, status: approved, arguments: {"amount":100}, approved_arguments: {"amount":50}, decided_by: ann}
+            seq 5 {call_id: c1, status: claimed, attempt: 1, fencing_token: 5, claimed_by: local, lease_expires_at: 14:00:30, arguments: {"amount":50}}
+            seq 3 again {call_id: c1, status: claimed, attempt: 1, fencing_token: 5, claimed_by: local, lease_expires_at: 14:00:30, arguments: {"amount":50}}
+            seq 3 again {call_id: c1, status: claimed, attempt: 1, fencing_token: 5, claimed_by: local, lease_expires_at: 14:00:30, arguments: {"amount":50}}
+            refused call_id_conflict: call id c1 stands for a call with other arguments (hint: make call ids from session and position; a provider's id is not unique)
+            ("{\"amount\":100}", "{\"amount\":50}")
+            seq 4 again {id: ap#1, call_id: c1, status: approved, arguments: {"amount":100}, approved_arguments: {"amount":50}, decided_by: ann}
+            refused conflict: approval ap#1 was approved by ann
+        "#]],
+    );
+}
+
+#[test]
+fn a_no() {
+    check_asked(
+        r#"
+        decide_approval call_id=c1 decision=reject approved_arguments={} as=ann
+        decide_approval call_id=c1 decision=reject comment="too much" as=ann
+        decide_approval call_id=c1 decision=reject as=bob
+        decide_approval call_id=c1 decision=approve as=bob
+        claim_tool_call call_id=c1
+        sql SELECT status FROM tool_calls
+        "#,
+        expect![[r#"
+            seq 1 {name: pay, version: 1, effect: at_most_once}
+            seq 2 {id: s1, status: created}
+            seq 3 {call_id: c1, status: awaiting_approval, attempt: 0, arguments: {"amount":100}}
+            refused bad_arguments: a rejection has no approved_arguments
+            seq 4 {id: ap#1, call_id: c1, status: rejected, arguments: {"amount":100}, decided_by: ann, comment: too much}
+            seq 4 again {id: ap#1, call_id: c1, status: rejected, arguments: {"amount":100}, decided_by: ann, comment: too much}
+            refused conflict: approval ap#1 was rejected by ann
+            refused conflict: call c1 is rejected (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'c1'")
+            ("rejected")
+        "#]],
+    );
+}
+
+#[test]
+fn a_decision_on_nothing() {
+    check_asked(
+        r#"
+        sql SELECT id FROM approvals
+        decide_approval decision=approve
+        decide_approval id=ap#1 call_id=c1 decision=approve
+        decide_approval id=ap_nobody decision=approve
+        decide_approval call_id=c2 decision=approve
+        decide_approval call_id=c1 decision=perhaps
+        register_tool name=search
+        request_tool_call call_id=c3 session_id=s1 tool_name=search arguments={}
+        decide_approval call_id=c3 decision=approve
+        sql SELECT status FROM approvals
+        "#,
+        expect![[r#"
+            seq 1 {name: pay, version: 1, effect: at_most_once}
+            seq 2 {id: s1, status: created}
+            seq 3 {call_id: c1, status: awaiting_approval, attempt: 0, arguments: {"amount":100}}
+            ("ap#1")
+            refused bad_arguments: decide_approval: give either id or call_id
+            refused bad_arguments: decide_approval: give either id or call_id
+            refused not_found: there is no approval for ap_nobody
+            refused not_found: there is no approval for c2
+            refused bad_arguments: decide_approval: "perhaps" is not one of approve, reject (hint: decide_approval takes id?, call_id?, decision, approved_arguments?, comment?)
+            seq 4 {name: search, version: 1, effect: at_most_once}
+            seq 5 {call_id: c3, status: pending, attempt: 0}
+            refused not_found: there is no approval for c3
+            ("pending")
+        "#]],
+    );
+}
+
+#[test]
+fn a_claim_is_not_to_be_had_with_the_request() {
+    check(
+        r#"
+        register_tool name=pay needs_approval=true
+        create_session agent=support id=s1
+        request_tool_call call_id=c1 session_id=s1 tool_name=pay arguments={} claim_lease_ms=1000
+        "#,
+        expect![[r#"
+            seq 1 {name: pay, version: 1, effect: at_most_once}
+            seq 2 {id: s1, status: created}
+            seq 3 {call_id: c1, status: awaiting_approval, attempt: 0}
+        "#]],
+    );
+}

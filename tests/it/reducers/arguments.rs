@@ -1,0 +1,125 @@
+//! Arguments that do not fit: said in words that name what would.
+
+use expect_test::expect;
+
+use crate::script::{check, play};
+
+#[test]
+fn unknown_reducers() {
+    check(
+        r#"
+        create_sesion agent=support
+        frobnicate
+        batch: frobnicate | create_session agent=support
+        "#,
+        expect![[r#"
+            refused unknown_reducer: there is no reducer "create_sesion" (hint: did you mean create_session?)
+            refused unknown_reducer: there is no reducer "frobnicate" (hint: GET /v1/schema lists them)
+            refused unknown_reducer: call 1 of the batch: there is no reducer "frobnicate" (hint: GET /v1/schema lists them)
+        "#]],
+    );
+}
+
+#[test]
+fn wrong_missing_and_superfluous() {
+    check(
+        r#"
+        create_session
+        create_session agent=7
+        create_session agent=null
+        create_session agent=support color=red
+        create_session args=[1,2]
+        create_session args="text"
+        claim_tool_call call_id=c1 lease_ms="1000"
+        claim_tool_call call_id=c1 lease_ms=1.5
+        register_tool name=search effect=maybe
+        register_tool name=search needs_approval=1
+        complete_tool_call call_id=c1 fencing_token=1
+        "#,
+        expect![[r#"
+            refused bad_arguments: create_session: missing field `agent` (hint: create_session takes agent, id?, title?, parent_id?, scope?, metadata?)
+            refused bad_arguments: create_session: invalid type: integer `7`, expected a string (hint: create_session takes agent, id?, title?, parent_id?, scope?, metadata?)
+            refused bad_arguments: create_session: invalid type: null, expected a string (hint: create_session takes agent, id?, title?, parent_id?, scope?, metadata?)
+            refused bad_arguments: create_session: unknown field `color`, expected one of `agent`, `id`, `title`, `parent_id`, `scope`, `metadata` (hint: create_session takes agent, id?, title?, parent_id?, scope?, metadata?)
+            refused bad_arguments: create_session: the arguments are not a JSON object (hint: arguments go by name: {"session_id": "…"})
+            refused bad_arguments: create_session: the arguments are not a JSON object (hint: arguments go by name: {"session_id": "…"})
+            refused bad_arguments: claim_tool_call: invalid type: string "1000", expected i64 (hint: claim_tool_call takes call_id, lease_ms?, worker?)
+            refused bad_arguments: claim_tool_call: invalid type: floating point `1.5`, expected i64 (hint: claim_tool_call takes call_id, lease_ms?, worker?)
+            refused bad_arguments: register_tool: "maybe" is not one of read_only, idempotent, at_most_once (hint: register_tool takes name, description?, input_schema?, effect?, needs_approval?, timeout_ms?, retry?, required_capability?)
+            refused bad_arguments: register_tool: invalid type: integer `1`, expected a boolean (hint: register_tool takes name, description?, input_schema?, effect?, needs_approval?, timeout_ms?, retry?, required_capability?)
+            refused bad_arguments: complete_tool_call: missing field `result` (hint: complete_tool_call takes call_id, fencing_token, result)
+        "#]],
+    );
+}
+
+/// Every reducer says by itself what it takes.
+#[test]
+fn what_each_takes() {
+    let reducers = abide_reducers::modules().into_iter().flat_map(|module| module.reducers);
+    let script: String = reducers.map(|reducer| format!("{} nonsense=1\n", reducer.name)).collect();
+    check(
+        &script,
+        expect![[r#"
+        refused bad_arguments: create_session: unknown field `nonsense`, expected one of `agent`, `id`, `title`, `parent_id`, `scope`, `metadata` (hint: create_session takes agent, id?, title?, parent_id?, scope?, metadata?)
+        refused bad_arguments: suspend_session: unknown field `nonsense`, expected `session_id` or `reason` (hint: suspend_session takes session_id, reason?)
+        refused bad_arguments: resume_session: unknown field `nonsense`, expected `session_id` or `reason` (hint: resume_session takes session_id, reason?)
+        refused bad_arguments: complete_session: unknown field `nonsense`, expected `session_id` or `result` (hint: complete_session takes session_id, result?)
+        refused bad_arguments: fail_session: unknown field `nonsense`, expected one of `session_id`, `code`, `message` (hint: fail_session takes session_id, code, message)
+        refused bad_arguments: cancel_session: unknown field `nonsense`, expected `session_id` or `reason` (hint: cancel_session takes session_id, reason?)
+        refused bad_arguments: append_message: unknown field `nonsense`, expected one of `session_id`, `role`, `content`, `kind`, `data` (hint: append_message takes session_id, role, content, kind?, data?)
+        refused bad_arguments: register_tool: unknown field `nonsense`, expected one of `name`, `description`, `input_schema`, `effect`, `needs_approval`, `timeout_ms`, `retry`, `required_capability` (hint: register_tool takes name, description?, input_schema?, effect?, needs_approval?, timeout_ms?, retry?, required_capability?)
+        refused bad_arguments: request_tool_call: unknown field `nonsense`, expected one of `call_id`, `session_id`, `tool_name`, `arguments`, `provider_call_id`, `claim_lease_ms` (hint: request_tool_call takes call_id, session_id, tool_name, arguments, provider_call_id?, claim_lease_ms?)
+        refused bad_arguments: claim_tool_call: unknown field `nonsense`, expected one of `call_id`, `lease_ms`, `worker` (hint: claim_tool_call takes call_id, lease_ms?, worker?)
+        refused bad_arguments: heartbeat_tool_call: unknown field `nonsense`, expected one of `call_id`, `fencing_token`, `lease_ms` (hint: heartbeat_tool_call takes call_id, fencing_token, lease_ms?)
+        refused bad_arguments: complete_tool_call: unknown field `nonsense`, expected one of `call_id`, `fencing_token`, `result` (hint: complete_tool_call takes call_id, fencing_token, result)
+        refused bad_arguments: fail_tool_call: unknown field `nonsense`, expected one of `call_id`, `fencing_token`, `error`, `retryable` (hint: fail_tool_call takes call_id, fencing_token, error, retryable?)
+        refused bad_arguments: settle_tool_call: unknown field `nonsense`, expected one of `call_id`, `outcome`, `result`, `error`, `evidence` (hint: settle_tool_call takes call_id, outcome, result?, error?, evidence?)
+        refused bad_arguments: decide_approval: unknown field `nonsense`, expected one of `id`, `call_id`, `decision`, `approved_arguments`, `comment` (hint: decide_approval takes id?, call_id?, decision, approved_arguments?, comment?)
+        refused bad_arguments: request_supervisor_handoff: unknown field `nonsense`, expected one of `session_id`, `reason`, `required_capability`, `data` (hint: request_supervisor_handoff takes session_id, reason, required_capability, data?)
+        refused bad_arguments: claim_handoff: unknown field `nonsense`, expected `id` or `lease_ms` (hint: claim_handoff takes id, lease_ms?)
+        refused bad_arguments: release_handoff: unknown field `nonsense`, expected `id` (hint: release_handoff takes id)
+        refused bad_arguments: resolve_handoff: unknown field `nonsense`, expected `id` or `resolution` (hint: resolve_handoff takes id, resolution)
+        refused bad_arguments: reject_handoff: unknown field `nonsense`, expected `id` or `reason` (hint: reject_handoff takes id, reason)
+    "#]],
+    );
+}
+
+#[test]
+fn too_large() {
+    let content = "x".repeat(abide_schema::limits::CALL_BYTES);
+    check(
+        &format!(
+            "create_session agent=support id=s1
+            append_message session_id=s1 role=user content={content}
+            sql SELECT count(*) FROM agent_state"
+        ),
+        expect![[r#"
+            seq 1 {id: s1, status: created}
+            refused limit_exceeded: append_message: arguments of 8388654 bytes, at most 8388608 are taken (hint: keep large content elsewhere and append a reference to it)
+            (0)
+        "#]],
+    );
+    let script = "frobnicate | ".repeat(abide_schema::limits::BATCH_CALLS) + "frobnicate";
+    let heard = play(&format!("batch: {script}"));
+    expect![[r#"
+        refused limit_exceeded: a batch of 1001 calls, at most 1000 are taken (hint: send several batches)
+    "#]]
+    .assert_eq(&heard);
+}
+
+/// `null` for an argument that may be left out is as if it were left out.
+#[test]
+fn null_is_left_out() {
+    check(
+        r#"
+        create_session agent=support id=s1 title=null parent_id=null scope=null metadata=null
+        append_message session_id=s1 role=user content=hello kind=null data=null
+        sql SELECT kind, data FROM agent_state
+        "#,
+        expect![[r#"
+            seq 1 {id: s1, status: created}
+            seq 2 {id: 1}
+            ("message", null)
+        "#]],
+    );
+}

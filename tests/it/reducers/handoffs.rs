@@ -1,0 +1,217 @@
+//! Handoffs: out of the agent's hands, into a supervisor's, and back.
+
+use expect_test::expect;
+
+use crate::script::check;
+
+const HANDED_OFF: &str = r#"
+    create_session agent=support id=s1
+    append_message session_id=s1 role=user content=hello
+    request_supervisor_handoff session_id=s1 reason="wants a refund" required_capability=refunds data={"order":7}
+"#;
+
+fn check_handed_off(script: &str, expected: expect_test::Expect) {
+    check(&format!("{HANDED_OFF}{script}"), expected);
+}
+
+#[test]
+fn claimed_and_resolved() {
+    check_handed_off(
+        r#"
+        sql SELECT status FROM sessions
+        sql SELECT session_id, reason, required_capability, data, status FROM handoff_requests
+        claim_handoff id=ho#1 as=ann
+        resolve_handoff id=ho#1 resolution="refunded" as=ann
+        sql SELECT status, seq FROM sessions
+        sql SELECT role, kind, content, seq FROM agent_state ORDER BY id DESC LIMIT 1
+        sql SELECT data = json_object('handoff_id', (SELECT id FROM handoff_requests), 'status', 'resolved') FROM agent_state WHERE kind = 'handoff'
+        resolve_handoff id=ho#1 resolution="refunded" as=ann
+        claim_handoff id=ho#1 as=bob
+        release_handoff id=ho#1 as=ann
+        reject_handoff id=ho#1 reason=no as=ann
+        sql SELECT seq, session_id, caller, reducer FROM events WHERE seq > 3
+        "#,
+        expect![[r#"
+            seq 1 {id: s1, status: created}
+            seq 2 {id: 1}
+            seq 3 {id: ho#1, status: pending, reason: wants a refund}
+            ("handed_off")
+            ("s1", "wants a refund", "refunds", "{\"order\":7}", "pending")
+            seq 4 {id: ho#1, status: claimed, claimed_by: ann, lease_expires_at: 14:15:00, reason: wants a refund}
+            seq 5 {id: ho#1, status: resolved, claimed_by: ann, lease_expires_at: 14:15:00, reason: wants a refund, resolution: refunded}
+            ("active", 5)
+            ("supervisor", "handoff", "refunded", 5)
+            (1)
+            refused conflict: handoff ho#1 is resolved, not claimed
+            refused conflict: handoff ho#1 is resolved (hint: abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
+            refused conflict: handoff ho#1 is resolved, not claimed
+            refused conflict: handoff ho#1 is resolved, not claimed
+            (4, "s1", "ann", "claim_handoff") (5, "s1", "ann", "resolve_handoff")
+        "#]],
+    );
+}
+
+#[test]
+fn claimed_and_rejected() {
+    check_handed_off(
+        r#"
+        claim_handoff id=ho#1 as=ann
+        reject_handoff id=ho#1 reason="not my department" as=ann
+        sql SELECT role, kind, content FROM agent_state ORDER BY id DESC LIMIT 1
+        sql SELECT status FROM sessions
+        request_supervisor_handoff session_id=s1 reason=again required_capability=refunds
+        "#,
+        expect![[r#"
+            seq 1 {id: s1, status: created}
+            seq 2 {id: 1}
+            seq 3 {id: ho#1, status: pending, reason: wants a refund}
+            seq 4 {id: ho#1, status: claimed, claimed_by: ann, lease_expires_at: 14:15:00, reason: wants a refund}
+            seq 5 {id: ho#1, status: rejected, claimed_by: ann, lease_expires_at: 14:15:00, reason: wants a refund, resolution: not my department}
+            ("supervisor", "handoff", "not my department")
+            ("active")
+            seq 6 {id: ho#2, status: pending, reason: again}
+        "#]],
+    );
+}
+
+#[test]
+fn one_supervisor_wins() {
+    check_handed_off(
+        r#"
+        claim_handoff id=ho#1 as=ann
+        claim_handoff id=ho#1 as=bob
+        claim_handoff id=ho#1 as=ann
+        resolve_handoff id=ho#1 resolution=mine as=bob
+        reject_handoff id=ho#1 reason=mine as=bob
+        release_handoff id=ho#1 as=bob
+        release_handoff id=ho#1 as=ann
+        release_handoff id=ho#1 as=ann
+        resolve_handoff id=ho#1 resolution=late as=ann
+        claim_handoff id=ho#1 as=bob
+        "#,
+        expect![[r#"
+            seq 1 {id: s1, status: created}
+            seq 2 {id: 1}
+            seq 3 {id: ho#1, status: pending, reason: wants a refund}
+            seq 4 {id: ho#1, status: claimed, claimed_by: ann, lease_expires_at: 14:15:00, reason: wants a refund}
+            refused conflict: handoff ho#1 was claimed by ann and its lease runs until 2026-11-21T14:15:00Z (hint: abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
+            refused conflict: handoff ho#1 was claimed by ann and its lease runs until 2026-11-21T14:15:00Z (hint: abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
+            refused conflict: handoff ho#1 was claimed by ann and its lease runs until 2026-11-21T14:15:00Z (hint: abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
+            refused conflict: handoff ho#1 was claimed by ann and its lease runs until 2026-11-21T14:15:00Z (hint: abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
+            refused conflict: handoff ho#1 was claimed by ann and its lease runs until 2026-11-21T14:15:00Z (hint: abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
+            seq 5 {id: ho#1, status: pending, reason: wants a refund}
+            refused conflict: handoff ho#1 is pending, not claimed (hint: claim_handoff first)
+            refused conflict: handoff ho#1 is pending, not claimed (hint: claim_handoff first)
+            seq 6 {id: ho#1, status: claimed, claimed_by: bob, lease_expires_at: 14:15:00, reason: wants a refund}
+        "#]],
+    );
+}
+
+#[test]
+fn a_claim_lapses() {
+    check_handed_off(
+        r#"
+        claim_handoff id=ho#1 lease_ms=60000 as=ann
+        +59s
+        claim_handoff id=ho#1 as=bob
+        +1s
+        claim_handoff id=ho#1 as=bob
+        resolve_handoff id=ho#1 resolution=late as=ann
+        +15m
+        resolve_handoff id=ho#1 resolution="late, but nobody else came" as=bob
+        "#,
+        expect![[r#"
+            seq 1 {id: s1, status: created}
+            seq 2 {id: 1}
+            seq 3 {id: ho#1, status: pending, reason: wants a refund}
+            seq 4 {id: ho#1, status: claimed, claimed_by: ann, lease_expires_at: 14:01:00, reason: wants a refund}
+            refused conflict: handoff ho#1 was claimed by ann and its lease runs until 2026-11-21T14:01:00Z (hint: abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
+            seq 5 {id: ho#1, status: claimed, claimed_by: bob, lease_expires_at: 14:16:00, reason: wants a refund}
+            refused conflict: handoff ho#1 was claimed by bob and its lease runs until 2026-11-21T14:16:00Z (hint: abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
+            seq 6 {id: ho#1, status: resolved, claimed_by: bob, lease_expires_at: 14:16:00, reason: wants a refund, resolution: late, but nobody else came}
+        "#]],
+    );
+}
+
+#[test]
+fn what_is_no_handoff() {
+    check_handed_off(
+        r#"
+        request_supervisor_handoff session_id=s1 reason=again required_capability=refunds
+        request_supervisor_handoff session_id=s_nobody reason=help required_capability=refunds
+        request_supervisor_handoff session_id=s1 reason=help required_capability=""
+        request_supervisor_handoff session_id=s1 reason=help
+        claim_handoff id=ho_nobody
+        claim_handoff id=ho#1 lease_ms=0
+        claim_handoff id=ho#1 lease_ms=86400001
+        release_handoff id=ho#1
+        resolve_handoff id=ho#1
+        reject_handoff id=ho#1
+        suspend_session session_id=s1
+        complete_session session_id=s1
+        sql SELECT status, seq FROM handoff_requests
+        "#,
+        expect![[r#"
+            seq 1 {id: s1, status: created}
+            seq 2 {id: 1}
+            seq 3 {id: ho#1, status: pending, reason: wants a refund}
+            refused conflict: session s1 is handed off already, by ho#1
+            refused not_found: there is no session s_nobody (hint: create_session makes one)
+            refused bad_arguments: required_capability is empty
+            refused bad_arguments: request_supervisor_handoff: missing field `required_capability` (hint: request_supervisor_handoff takes session_id, reason, required_capability, data?)
+            refused not_found: there is no handoff ho_nobody
+            refused bad_arguments: a lease of 0 ms is not between 1 and 86400000
+            refused bad_arguments: a lease of 86400001 ms is not between 1 and 86400000
+            refused conflict: handoff ho#1 is pending, not claimed (hint: claim_handoff first)
+            refused bad_arguments: resolve_handoff: missing field `resolution` (hint: resolve_handoff takes id, resolution)
+            refused bad_arguments: reject_handoff: missing field `reason` (hint: reject_handoff takes id, reason)
+            refused bad_transition: session s1 is handed_off, so it cannot be suspended
+            refused bad_transition: session s1 is handed_off, so it cannot be completed
+            ("pending", 3)
+        "#]],
+    );
+}
+
+#[test]
+fn a_session_that_ends_takes_its_handoff_along() {
+    check_handed_off(
+        r#"
+        claim_handoff id=ho#1 as=ann
+        cancel_session session_id=s1
+        sql SELECT status, claimed_by, seq FROM handoff_requests
+        resolve_handoff id=ho#1 resolution=late as=ann
+        claim_handoff id=ho#1 as=bob
+        "#,
+        expect![[r#"
+            seq 1 {id: s1, status: created}
+            seq 2 {id: 1}
+            seq 3 {id: ho#1, status: pending, reason: wants a refund}
+            seq 4 {id: ho#1, status: claimed, claimed_by: ann, lease_expires_at: 14:15:00, reason: wants a refund}
+            seq 5 {id: s1, status: failed, error_code: cancelled}
+            ("cancelled", "ann", 5)
+            refused conflict: handoff ho#1 is cancelled, not claimed
+            refused conflict: handoff ho#1 is cancelled (hint: abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
+        "#]],
+    );
+}
+
+#[test]
+fn the_agent_works_on_meanwhile() {
+    check_handed_off(
+        r#"
+        register_tool name=search
+        request_tool_call call_id=c1 session_id=s1 tool_name=search arguments={} claim_lease_ms=1000
+        complete_tool_call call_id=c1 fencing_token=5 result=1
+        sql SELECT status, seq FROM sessions
+        "#,
+        expect![[r#"
+            seq 1 {id: s1, status: created}
+            seq 2 {id: 1}
+            seq 3 {id: ho#1, status: pending, reason: wants a refund}
+            seq 4 {name: search, version: 1, effect: at_most_once}
+            seq 5 {call_id: c1, status: claimed, attempt: 1, fencing_token: 5, claimed_by: local, lease_expires_at: 14:00:01}
+            seq 6 {call_id: c1, status: succeeded, attempt: 1, fencing_token: 5, claimed_by: local, lease_expires_at: 14:00:01, result: 1}
+            ("handed_off", 5)
+        "#]],
+    );
+}

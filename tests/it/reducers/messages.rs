@@ -1,0 +1,101 @@
+//! Messages: kept as they were said.
+
+use expect_test::expect;
+
+use crate::script::check;
+
+#[test]
+fn what_is_said_is_kept() {
+    check(
+        r#"
+        create_session agent=support id=s1
+        append_message session_id=s1 role=system content=""
+        append_message session_id=s1 role=assistant content=null data={"tool_calls":[{"id":null,"arguments":"{'a': 1}"}]}
+        append_message session_id=s1 role=subtask_creator content="a\u0000b \ud83d\ude42 \u2028" kind=note
+        append_message session_id=s1 role=user content="{\"$argument\":\"text\"}"
+        sql SELECT id, session_id, role, kind, content, data, seq FROM agent_state ORDER BY id
+        sql SELECT status, seq FROM sessions
+        "#,
+        expect![[r#"
+            seq 1 {id: s1, status: created}
+            seq 2 {id: 1}
+            seq 3 {id: 2}
+            seq 4 {id: 3}
+            seq 5 {id: 4}
+            (1, "s1", "system", "message", "", null, 2) (2, "s1", "assistant", "message", null, "{\"tool_calls\":[{\"arguments\":\"{'a': 1}\",\"id\":null}]}", 3) (3, "s1", "subtask_creator", "note", "a\u0000b 🙂  ", null, 4) (4, "s1", "user", "message", "{\"$argument\":\"text\"}", null, 5)
+            ("active", 5)
+        "#]],
+    );
+}
+
+#[test]
+fn the_same_words_twice_are_two_messages() {
+    check(
+        r#"
+        create_session agent=support id=s1
+        append_message session_id=s1 role=user content=again
+        append_message session_id=s1 role=user content=again
+        sql SELECT id, content FROM agent_state
+        "#,
+        expect![[r#"
+            seq 1 {id: s1, status: created}
+            seq 2 {id: 1}
+            seq 3 {id: 2}
+            (1, "again") (2, "again")
+        "#]],
+    );
+}
+
+#[test]
+fn what_is_no_message() {
+    check(
+        r#"
+        create_session agent=support id=s1
+        append_message session_id=s_nobody role=user content=hello
+        append_message session_id=s1 role="" content=hello
+        append_message session_id=s1 role=user content=hello kind=""
+        append_message session_id=s1 role=user
+        append_message session_id=s1 role=user content=7
+        append_message session_id=s1 role=user content=hello tool=search
+        sql SELECT count(*) FROM agent_state
+        sql SELECT status FROM sessions
+        "#,
+        expect![[r#"
+            seq 1 {id: s1, status: created}
+            refused not_found: there is no session s_nobody (hint: create_session makes one)
+            refused bad_arguments: role is empty
+            refused bad_arguments: kind is empty
+            refused bad_arguments: append_message: missing field `content` (hint: append_message takes session_id, role, content, kind?, data?)
+            refused bad_arguments: append_message: invalid type: integer `7`, expected a string (hint: append_message takes session_id, role, content, kind?, data?)
+            refused bad_arguments: append_message: unknown field `tool`, expected one of `session_id`, `role`, `content`, `kind`, `data` (hint: append_message takes session_id, role, content, kind?, data?)
+            (0)
+            ("created")
+        "#]],
+    );
+}
+
+#[test]
+fn messages_wake_nobody() {
+    check(
+        r#"
+        create_session agent=support id=s1
+        suspend_session session_id=s1 reason=rest
+        append_message session_id=s1 role=user content=hello
+        sql SELECT status, reason, seq FROM sessions
+        resume_session session_id=s1
+        request_supervisor_handoff session_id=s1 reason=help required_capability=refunds
+        append_message session_id=s1 role=user content="still there?"
+        sql SELECT status, seq FROM sessions
+        "#,
+        expect![[r#"
+            seq 1 {id: s1, status: created}
+            seq 2 {id: s1, status: suspended, reason: rest}
+            seq 3 {id: 1}
+            ("suspended", "rest", 3)
+            seq 4 {id: s1, status: active}
+            seq 5 {id: ho#1, status: pending, reason: help}
+            seq 6 {id: 2}
+            ("handed_off", 6)
+        "#]],
+    );
+}

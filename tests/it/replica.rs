@@ -1,0 +1,268 @@
+//! What a client holds of its subscriptions, built from what a connection says and nothing else, and
+//! held to the rules of the protocol while it is built.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use abide_engine::{Connection, Delta, SnapshotPart, Update};
+use abide_schema::wire::Shape;
+use abide_schema::{Code, Refusal, Row, Seq, Value};
+use serde_json::{Map, Value as JsonValue};
+
+/// One subscription's result.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Replica {
+    pub(crate) sql: String,
+    pub(crate) params: Map<String, JsonValue>,
+    pub(crate) shape: Shape,
+    pub(crate) rows: Vec<Row>,
+    /// The state it shows.
+    pub(crate) seq: Seq,
+    /// Set while the first answer, or the rest of a snapshot, is to come.
+    begun: Option<Option<Seq>>,
+    parts: Vec<Row>,
+    refetch: bool,
+}
+
+/// A connection with the replicas that it keeps.
+pub(crate) struct Client {
+    pub(crate) connection: Connection,
+    pub(crate) replicas: BTreeMap<String, Replica>,
+    /// Everything up to here was told.
+    pub(crate) told: Seq,
+    /// Refusals that ended a subscription, and refetches.
+    pub(crate) refusals: Vec<(String, Refusal)>,
+    /// Frames of changes that came.
+    pub(crate) frames: usize,
+}
+
+impl Client {
+    pub(crate) fn new(connection: Connection) -> Client {
+        let told = connection.told();
+        let (replicas, refusals) = (BTreeMap::new(), Vec::new());
+        Client { connection, replicas, told, refusals, frames: 0 }
+    }
+
+    /// Subscribes and takes in what comes until its first answer is whole.
+    pub(crate) async fn subscribe(
+        &mut self,
+        id: &str,
+        sql: &str,
+        params: &Map<String, JsonValue>,
+    ) -> Result<(), Refusal> {
+        let replica = Replica { sql: sql.to_owned(), params: params.clone(), ..Replica::default() };
+        self.begin(id, replica, None).await
+    }
+
+    /// Goes on with a replica that was kept from an earlier connection.
+    pub(crate) async fn resume(&mut self, id: &str, kept: Replica) -> Result<(), Refusal> {
+        let from = Some(kept.seq);
+        self.begin(id, kept, from).await
+    }
+
+    async fn begin(
+        &mut self,
+        id: &str,
+        mut replica: Replica,
+        from: Option<Seq>,
+    ) -> Result<(), Refusal> {
+        self.connection.subscribe(id, &replica.sql, &replica.params, from).await?;
+        replica.begun = Some(from);
+        self.replicas.insert(id.to_owned(), replica);
+        while self.replicas.get(id).is_some_and(|replica| replica.begun.is_some()) {
+            self.take_next().await;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn unsubscribe(&mut self, id: &str) -> Option<Replica> {
+        self.connection.unsubscribe(id);
+        self.replicas.remove(id)
+    }
+
+    /// Takes in updates until the connection was told everything up to a seq.
+    pub(crate) async fn read_to(&mut self, seq: Seq) {
+        while self.told < seq {
+            self.take_next().await;
+        }
+    }
+
+    pub(crate) async fn take_next(&mut self) {
+        match self.connection.next().await {
+            Update::Snapshot(part) => self.snapshot(part),
+            Update::Delta { from, to, changes } => {
+                let changes: Vec<(String, &Delta)> = changes
+                    .iter()
+                    .map(|(id, delta)| (id.to_string(), delta.rows().as_ref().unwrap()))
+                    .collect();
+                self.delta(from, to, &changes);
+            }
+            Update::Progress { seq } => {
+                assert!(seq > self.told, "a progress mark {seq} that says nothing new");
+                self.told_up_to(seq);
+            }
+            Update::Error { id, refusal } => {
+                if refusal.code == Code::Refetch {
+                    self.replicas.get_mut(&*id).expect("it is subscribed").refetch = true;
+                } else {
+                    self.replicas.remove(&*id);
+                }
+                self.refusals.push((id.to_string(), refusal));
+            }
+        }
+    }
+
+    fn snapshot(&mut self, part: SnapshotPart) {
+        let replica = self.replicas.get_mut(&*part.id).expect("it is subscribed");
+        assert_eq!(part.reset, replica.refetch, "a snapshot resets what was held, or nothing was");
+        replica.parts.extend(part.rows);
+        if part.more {
+            return;
+        }
+        assert!(part.seq >= replica.seq, "a result does not go back");
+        replica.shape = (*part.shape).clone();
+        replica.rows = std::mem::take(&mut replica.parts);
+        (replica.seq, replica.begun, replica.refetch) = (part.seq, None, false);
+    }
+
+    fn delta(&mut self, from: Seq, to: Seq, changes: &[(String, &Delta)]) {
+        self.frames += 1;
+        let waits = |replica: &Replica| replica.begun.is_some();
+        let answered = match changes {
+            [] => self.replicas.iter().find(|(_, replica)| waits(replica)).map(|(id, _)| id),
+            [(id, _)] => Some(id).filter(|id| self.replicas.get(*id).is_some_and(waits)),
+            _ => None,
+        };
+        if let Some(id) = answered.cloned() {
+            let replica = self.replicas.get_mut(&id).unwrap();
+            assert_eq!(replica.begun, Some(Some(from)), "a resume goes on where it was asked to");
+            replica.apply(changes.first().map(|(_, delta)| *delta));
+            (replica.seq, replica.begun) = (to, None);
+            return;
+        }
+        assert_eq!(from, self.told, "a frame goes on where the last one ended");
+        assert!(from < to);
+        for (id, delta) in changes {
+            let replica = self.replicas.get_mut(id).expect("it is subscribed");
+            assert!(!waits(replica), "{id}: a delta before the first answer");
+            let at = replica.seq.max(self.told);
+            assert!(from <= at && at < to, "{id}: a frame {from}..{to} for a result at {at}");
+            assert!(!delta.is_empty(), "{id}: a delta that says nothing");
+            replica.apply(Some(delta));
+        }
+        self.told_up_to(to);
+    }
+
+    fn told_up_to(&mut self, seq: Seq) {
+        self.told = seq;
+        for replica in self.replicas.values_mut().filter(|replica| replica.begun.is_none()) {
+            replica.seq = replica.seq.max(seq);
+        }
+    }
+}
+
+impl Replica {
+    /// Works a delta in. What goes or changes must be there, what comes must not.
+    fn apply(&mut self, delta: Option<&Delta>) {
+        let Some(delta) = delta else { return };
+        for at in &delta.window.deletes {
+            self.rows.remove(*at);
+        }
+        for placed in &delta.window.inserts {
+            self.rows.insert(placed.at, placed.row.clone());
+        }
+        for placed in &delta.window.updates {
+            self.rows[placed.at] = placed.row.clone();
+        }
+        for gone in &delta.deletes {
+            let at = self.find(gone).unwrap_or_else(|| panic!("deleted {gone:?} is not there"));
+            self.rows.remove(at);
+        }
+        for new in &delta.inserts {
+            let taken = !self.shape.key.is_empty() && self.find(&self.key_of(new)).is_some();
+            assert!(!taken, "inserted {new:?} is there already");
+            self.place(new.clone());
+        }
+        for new in &delta.updates {
+            let at = self.find(&self.key_of(new));
+            let at = at.unwrap_or_else(|| panic!("updated {new:?} is not there"));
+            self.rows.remove(at);
+            self.place(new.clone());
+        }
+    }
+
+    /// The visible cells of all rows, in order; sorted where the query leaves their order open.
+    pub(crate) fn shown(&self) -> Vec<String> {
+        let width = self.shape.columns.iter().filter(|column| !column.hidden).count();
+        let ordered = !self.shape.order.is_empty() && !self.shape.key.is_empty();
+        let window = self.sql.contains("LIMIT");
+        shown(&self.rows, width, ordered || window)
+    }
+
+    /// The same of rows that were asked for afresh.
+    pub(crate) fn shown_of(&self, rows: &[Row]) -> Vec<String> {
+        let ordered = !self.shape.order.is_empty() && !self.shape.key.is_empty();
+        shown(rows, usize::MAX, ordered || self.sql.contains("LIMIT"))
+    }
+
+    fn place(&mut self, row: Row) {
+        let at = self.rows.partition_point(|other| self.compare(other, &row) != Ordering::Greater);
+        self.rows.insert(at, row);
+    }
+
+    fn key_of(&self, row: &[Value]) -> Row {
+        if self.shape.key.is_empty() {
+            return row.into();
+        }
+        let position =
+            |name: &String| self.shape.columns.iter().position(|column| column.name == *name);
+        self.shape.key.iter().map(|name| row[position(name).unwrap()].clone()).collect()
+    }
+
+    fn find(&self, key: &[Value]) -> Option<usize> {
+        self.rows.iter().position(|row| *self.key_of(row) == *key)
+    }
+
+    fn compare(&self, left: &[Value], right: &[Value]) -> Ordering {
+        let terms = self.shape.order.iter().map(|term| {
+            let (left, right) = (&left[term.index], &right[term.index]);
+            let order = match (left, right) {
+                (Value::Null, Value::Null) => Ordering::Equal,
+                (Value::Null, _) if term.nulls == "first" => return Ordering::Less,
+                (Value::Null, _) => return Ordering::Greater,
+                (_, Value::Null) if term.nulls == "first" => return Ordering::Greater,
+                (_, Value::Null) => return Ordering::Less,
+                _ => order_of(left, right),
+            };
+            if term.desc { order.reverse() } else { order }
+        });
+        let by_key = order_rows(&self.key_of(left), &self.key_of(right));
+        terms.chain([by_key]).find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
+    }
+}
+
+fn shown(rows: &[Row], width: usize, ordered: bool) -> Vec<String> {
+    let text = |row: &Row| format!("{:?}", &row[..width.min(row.len())]);
+    let mut texts: Vec<String> = rows.iter().map(text).collect();
+    if !ordered {
+        texts.sort();
+    }
+    texts
+}
+
+fn order_rows(left: &[Value], right: &[Value]) -> Ordering {
+    let orders = left.iter().zip(right).map(|(left, right)| order_of(left, right));
+    orders.into_iter().find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
+}
+
+/// SQLite's order of values of one kind, under BINARY; the built-in tables mix no kinds.
+fn order_of(left: &Value, right: &Value) -> Ordering {
+    match (left, right) {
+        (Value::Integer(left), Value::Integer(right)) => left.cmp(right),
+        (Value::Real(left), Value::Real(right)) => left.total_cmp(right),
+        (Value::Text(left), Value::Text(right)) => left.cmp(right),
+        (Value::Blob(left), Value::Blob(right)) => left.cmp(right),
+        (Value::Null, Value::Null) => Ordering::Equal,
+        _ => panic!("values of two kinds: {left:?} and {right:?}"),
+    }
+}

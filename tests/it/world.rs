@@ -1,0 +1,141 @@
+//! One engine over one file in a folder of its own, and a clock that stands still until it is moved.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use abide_engine::{Clock, Config, Done, Engine};
+use abide_schema::reducer::Caller;
+use abide_schema::{Micros, Module, Refusal, Row, Seq};
+use rusqlite::Connection;
+use serde_json::{Map, Value as JsonValue};
+use tempfile::TempDir;
+
+/// When every test begins: 2026-11-21T14:00:00Z.
+pub(crate) const START: Micros = Micros(1_795_269_600_000_000);
+
+/// The tables that reducers write, and the columns that order their rows.
+pub(crate) const TABLES: [(&str, &str); 6] = [
+    ("sessions", "id"),
+    ("agent_state", "id"),
+    ("tools", "name"),
+    ("tool_calls", "call_id"),
+    ("approvals", "id"),
+    ("handoff_requests", "id"),
+];
+
+/// The rows of each table.
+pub(crate) type State = BTreeMap<&'static str, Vec<Row>>;
+
+#[derive(Debug)]
+pub(crate) struct VirtualClock(AtomicI64);
+
+impl VirtualClock {
+    pub(crate) fn advance_ms(&self, ms: i64) {
+        self.0.fetch_add(ms * 1000, Ordering::Relaxed);
+    }
+}
+
+impl Clock for VirtualClock {
+    fn now(&self) -> Micros {
+        Micros(self.0.load(Ordering::Relaxed))
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) clock: Arc<VirtualClock>,
+    pub(crate) folder: TempDir,
+    engine: Option<Engine>,
+}
+
+impl World {
+    pub(crate) fn new() -> World {
+        let clock = Arc::new(VirtualClock(AtomicI64::new(START.0)));
+        let mut world = World { clock, folder: tempfile::tempdir().unwrap(), engine: None };
+        world.open();
+        world
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.folder.path().join("abide.db")
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        self.engine.as_ref().expect("the engine is open")
+    }
+
+    pub(crate) fn config(&self, modules: Vec<Module>) -> Config {
+        Config { clock: Arc::clone(&self.clock) as Arc<dyn Clock>, ..Config::new(modules) }
+    }
+
+    pub(crate) fn open(&mut self) {
+        let config = self.config(abide_reducers::modules());
+        self.engine = Some(Engine::open(self.path(), config).unwrap());
+    }
+
+    pub(crate) fn close(&mut self) {
+        self.engine.take().expect("the engine is open").close();
+    }
+
+    /// Goes without a checkpoint, as a killed process does. (What is not synced is not lost here.)
+    pub(crate) fn drop_engine(&mut self) {
+        self.engine = None;
+    }
+
+    pub(crate) fn reopen(&mut self) {
+        self.close();
+        self.open();
+    }
+
+    /// A connection that obeys no rule of ours. The engine must be closed.
+    pub(crate) fn raw(&self) -> Connection {
+        assert!(self.engine.is_none(), "close the engine first");
+        let connection = Connection::open(self.path()).unwrap();
+        connection.pragma_update(None, "foreign_keys", true).unwrap();
+        connection
+    }
+
+    pub(crate) async fn call(&self, reducer: &str, args: JsonValue) -> Result<Done, Refusal> {
+        self.engine().call(&Caller::new("local"), reducer, &args, None).await
+    }
+
+    /// Makes an active session.
+    pub(crate) async fn session(&self, id: &str) {
+        let args = serde_json::json!({"agent": "support", "id": id});
+        self.call("create_session", args).await.unwrap();
+        self.say(id, "hello").await.unwrap();
+    }
+
+    pub(crate) async fn say(&self, session_id: &str, content: &str) -> Result<Done, Refusal> {
+        let args = serde_json::json!(
+            {"session_id": session_id, "role": "user", "content": content});
+        self.call("append_message", args).await
+    }
+
+    pub(crate) async fn rows(&self, sql: &str) -> Vec<Row> {
+        self.rows_as_of(sql, None).await
+    }
+
+    pub(crate) async fn rows_as_of(&self, sql: &str, as_of: Option<Seq>) -> Vec<Row> {
+        self.engine().query(sql, &Map::new(), as_of).await.unwrap().rows
+    }
+
+    /// Every row of every table.
+    pub(crate) async fn state(&self, as_of: Option<Seq>) -> State {
+        let mut state = State::new();
+        for (table, key) in TABLES {
+            let sql = format!("SELECT * FROM {table} ORDER BY {key}");
+            state.insert(table, self.rows_as_of(&sql, as_of).await);
+        }
+        state.insert("events", self.rows_as_of("SELECT * FROM events ORDER BY seq", as_of).await);
+        state
+    }
+}
+
+/// Runs a test's future on this thread. Its timers wait for nothing: when all is idle the clock of
+/// the runtime jumps to the next one.
+pub(crate) fn run<F: Future>(future: F) -> F::Output {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_time().start_paused(true).build().unwrap().block_on(future)
+}
