@@ -39,13 +39,17 @@ pub(crate) const CLOSING: Duration = Duration::from_secs(1);
 /// the engine has to move the WAL into the file after us.
 pub(crate) const GRACE: Duration = Duration::from_secs(7);
 
-/// What one WebSocket may have in flight, in calls. A round trip of 50 ms at 5 ms a commit is filled
-/// by ten; more only moves the queue from the socket into memory.
-pub(crate) const IN_FLIGHT: usize = 64;
+/// What one WebSocket may have in flight, in calls. At 50,000 calls/s and 5 ms a commit, 250 calls
+/// fill the pipe; more would only move the queue from the socket into memory.
+pub(crate) const IN_FLIGHT: usize = 256;
 
-/// What one query weighs in that: four at a time, as there are readers, because each answer may be
-/// as large as [`abide_schema::limits::QUERY_BYTES`].
-pub(crate) const QUERY_WEIGHT: u32 = 16;
+/// A message weighs as one more call for each of so many bytes, so that what is in flight for one
+/// WebSocket comes to some 16 MB, however large its calls are.
+pub(crate) const WEIGHT_BYTES: usize = abide_schema::limits::MESSAGE_BYTES / IN_FLIGHT;
+
+/// What a query weighs: four at a time, as there are readers, because each answer may be as large as
+/// [`abide_schema::limits::QUERY_BYTES`].
+pub(crate) const QUERY_WEIGHT: usize = IN_FLIGHT / 4;
 
 /// Subscribe and unsubscribe messages that wait while another subscription begins.
 pub(crate) const COMMANDS: usize = 16;

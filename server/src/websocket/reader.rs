@@ -81,6 +81,7 @@ impl Reader<'_> {
                 return self.answer(frames::error(id.as_deref(), &refusal)).await;
             }
         };
+        let weight = 1 + text.len() / limits::WEIGHT_BYTES;
         let (engine, caller) = (self.engine.clone(), Arc::clone(&self.caller));
         match message {
             ClientMessage::Call { id, reducer, args, request_id } => {
@@ -88,14 +89,14 @@ impl Reader<'_> {
                     let done = engine.call(&caller, &reducer, &args, request_id.as_deref()).await;
                     told(&id, done.map(|done| frames::call(Some(&id), &done)))
                 };
-                self.start(1, call).await
+                self.start(weight, call).await
             }
             ClientMessage::Batch { id, calls, request_id } => {
                 let batch = async move {
                     let done = engine.batch(&caller, &calls, request_id.as_deref()).await;
                     told(&id, done.map(|done| frames::batch(Some(&id), &done)))
                 };
-                self.start(1, batch).await
+                self.start(weight, batch).await
             }
             ClientMessage::Sql { id, sql, params, as_of } => {
                 let query = async move {
@@ -120,9 +121,10 @@ impl Reader<'_> {
     /// engine's queue. So calls are executed in the order of their messages.
     async fn start(
         &self,
-        weight: u32,
+        weight: usize,
         work: impl Future<Output = String> + Send + 'static,
     ) -> Result<(), Gone> {
+        let weight = weight.min(limits::IN_FLIGHT) as u32;
         let room = Arc::clone(&self.in_flight).acquire_many_owned(weight);
         let room = tokio::select! {
             room = room => room.ok(),
