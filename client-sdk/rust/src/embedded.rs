@@ -8,7 +8,7 @@ use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use abide_engine::{Config, Connection, Engine, Update};
+use abide_engine::{Config, Connection, Delta, Engine, Update};
 use abide_schema::reducer::Caller;
 use abide_schema::wire::CallResult;
 use abide_schema::{Code, Module, Refusal, Row, Seq};
@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 use crate::Error;
 use crate::backend::{Ask, Attempt, Backoff, Event, Outcome, Query, Reply, Source};
-use crate::rows::Changes;
+use crate::rows::{Changes, Placed, Window};
 
 /// The subscription's name on its own connection.
 const ID: &str = "q";
@@ -241,15 +241,7 @@ impl Pumped {
                     return Some(Event::Delta { to, changes: Changes::default() });
                 };
                 Some(match delta.rows() {
-                    Ok(delta) => Event::Delta {
-                        to,
-                        changes: Changes {
-                            deletes: delta.deletes.clone(),
-                            inserts: delta.inserts.clone(),
-                            updates: delta.updates.clone(),
-                            ..Changes::default()
-                        },
-                    },
+                    Ok(delta) => Event::Delta { to, changes: changes_of(delta) },
                     Err(refusal) => Event::Ended(self.error(refusal.clone())),
                 })
             }
@@ -266,5 +258,22 @@ impl Pumped {
 
     fn error(&self, refusal: Refusal) -> Error {
         closed_or(*self.begin.life.borrow(), refusal)
+    }
+}
+
+/// The rows of a delta are shared by all who are told of it.
+fn changes_of(delta: &Delta) -> Changes {
+    let Delta { deletes, inserts, updates, window } = delta;
+    let come = window.inserts.iter().map(|come| Placed { at: come.at, row: come.row.clone() });
+    let new = window.updates.iter().map(|new| Placed { at: new.at, row: new.row.clone() });
+    Changes {
+        deletes: deletes.clone(),
+        inserts: inserts.clone(),
+        updates: updates.clone(),
+        window: Window {
+            deletes: window.deletes.clone(),
+            inserts: come.collect(),
+            updates: new.collect(),
+        },
     }
 }

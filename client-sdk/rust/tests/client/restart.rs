@@ -1,0 +1,162 @@
+//! Servers that go away and come back, and servers that do not let everybody in.
+
+use std::time::Duration;
+
+use abide_client::{Abide, Code, Error, Message, NewSession, Seq};
+use abide_server::Access;
+use serde_json::json;
+
+use crate::world::{Server, World, connect};
+
+/// Keeps samples one after the other until the sender is told to stop; how many.
+async fn keep_going(abide: &Abide, stop: &std::sync::atomic::AtomicBool) -> i64 {
+    let mut kept = 0;
+    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+        let name = kept.to_string();
+        abide.call("keep", json!({"name": name})).await.expect("it is kept, sooner or later");
+        kept += 1;
+    }
+    kept
+}
+
+#[tokio::test]
+async fn everything_goes_on_when_the_server_comes_back() {
+    let world = World::new();
+    let mut server = Some(world.serve(None, Access::loopback()).await);
+    let address = server.as_ref().expect("it runs").address;
+    let abide = connect(server.as_ref().expect("it runs")).await;
+    let mut all = abide.subscribe("SELECT id, name FROM samples ORDER BY id").await.expect("begun");
+    let mut even = abide.subscribe("SELECT id FROM samples WHERE id % 2 = 0").await.expect("begun");
+    let stop = std::sync::atomic::AtomicBool::new(false);
+
+    let restarts = async {
+        for round in 1..=3_u64 {
+            while abide.reconnects() < round - 1 || all.rows().len() < 20 * round as usize {
+                let update = all.next().await.expect("an update");
+                assert!(!update.reset || round == 1, "a resume is a difference");
+            }
+            server.take().map(Server::stop).expect("it runs").await;
+            server = Some(world.serve(Some(address), Access::loopback()).await);
+        }
+        while abide.reconnects() < 3 {
+            all.next().await.expect("an update");
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    };
+    let (kept, ()) = tokio::join!(keep_going(&abide, &stop), restarts);
+
+    // What the last call did is told before its answer or soon after.
+    while (all.rows().len() as i64) < kept {
+        all.next().await.expect("an update");
+    }
+    while (even.rows().len() as i64) < kept / 2 {
+        even.next().await.expect("an update");
+    }
+    let rows: Vec<(i64, String)> = all.typed_rows().expect("rows");
+    let expected: Vec<(i64, String)> = (1..=kept).map(|id| (id, (id - 1).to_string())).collect();
+    assert_eq!(rows, expected, "each once, in order");
+    let truth: Vec<(i64, String)> =
+        abide.sql("SELECT id, name FROM samples ORDER BY id").fetch().await.expect("read");
+    assert_eq!(truth, expected, "and in the file too");
+    server.take().map(Server::stop).expect("it runs").await;
+}
+
+/// Many subscriptions of one connection, resumed at once while others write: each must end where the
+/// file does. (See the exception in `remote/subscriptions.rs`.)
+#[tokio::test]
+async fn resumes_beside_each_other_lose_nothing() {
+    let world = World::new();
+    let server = world.serve(None, Access::loopback()).await;
+    let address = server.address;
+    let abide = connect(&server).await;
+    let mut subs = Vec::new();
+    for n in 0..30 {
+        let sql = "SELECT id FROM samples WHERE id % :n = 0";
+        let mut sub = abide.subscribe(sql).param("n", n + 1).await.expect("it begins");
+        sub.next().await.expect("an update");
+        subs.push(sub);
+    }
+    server.stop().await;
+    let server = world.serve(Some(address), Access::loopback()).await;
+    let writer = connect(&server).await;
+    for n in 0..300 {
+        writer.call("keep", json!({"name": n.to_string()})).await.expect("it is kept");
+    }
+    for (n, sub) in subs.iter_mut().enumerate() {
+        while sub.rows().len() < 300 / (n + 1) {
+            sub.next().await.expect("an update");
+        }
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_token_lets_in_and_without_it_nobody() {
+    let world = World::new();
+    let access = Access::bearer("open-sesame").expect("a token");
+    let server = world.serve(None, access).await;
+    let url = format!("http://{}", server.address);
+    let stranger = Abide::connect(&url).await.expect_err("no token");
+    assert_eq!(stranger.code(), Some(Code::Unauthenticated));
+    assert!(stranger.hint().is_some());
+    let wrong = Abide::builder(&url).token("sesame").connect().await.expect_err("a wrong token");
+    assert_eq!(wrong.code(), Some(Code::Unauthenticated));
+    let abide = Abide::builder(&url).token("open-sesame").connect().await.expect("it connects");
+    let session = abide.create_session(NewSession::of("a")).await.expect("it is made");
+    abide.append_message(&session.id, Message::user("hi")).await.expect("it is appended");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn nobody_there_is_said_at_once() {
+    let world = World::new();
+    let server = world.serve(None, Access::loopback()).await;
+    let url = format!("http://{}", server.address);
+    server.stop().await;
+    let error = Abide::connect(&url).await.expect_err("nobody is there");
+    assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+    assert_eq!(error.hint(), Some("is it running? abide serve starts one"));
+}
+
+#[tokio::test]
+async fn whoever_does_not_read_is_caught_up_in_one() {
+    let world = World::new();
+    let server = world.serve(None, Access::loopback()).await;
+    for abide in [connect(&server).await, Abide::embed(server.engine.clone())] {
+        let mut slow = abide.subscribe("SELECT id, name FROM samples").await.expect("it begins");
+        slow.next().await.expect("an update");
+        let before = slow.rows().len();
+        let mut last = Seq::ZERO;
+        for _ in 0..40 {
+            let name = "x".repeat(100_000);
+            last = abide.call("keep", json!({"name": name})).await.expect("it is kept").seq;
+        }
+        let mut updates = 0;
+        while slow.seq() < last {
+            slow.next().await.expect("an update");
+            updates += 1;
+        }
+        assert_eq!(slow.rows().len(), before + 40);
+        assert!(updates < 40, "{updates} updates: nothing was put together");
+        abide.call("keep", json!({"name": "and on"})).await.expect("it is kept");
+        slow.next().await.expect("an update");
+        assert_eq!(slow.rows().len(), before + 41);
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_deadline_can_be_short() {
+    let world = World::new();
+    let server = world.serve(None, Access::loopback()).await;
+    let abide = Abide::builder(&format!("http://{}", server.address))
+        .deadline(Duration::from_millis(200))
+        .connect()
+        .await
+        .expect("it connects");
+    server.stop().await;
+    let late = abide.call("keep", json!({"name": "a"})).await.expect_err("nobody answers");
+    assert!(matches!(late, Error::TimedOut { request_id: Some(_), .. }), "{late}");
+    let late = abide.subscribe("SELECT * FROM samples").await.expect_err("nobody answers");
+    assert!(matches!(late, Error::TimedOut { .. }), "{late}");
+}

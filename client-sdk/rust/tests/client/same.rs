@@ -1,0 +1,475 @@
+//! The same API means the same, whichever backend is behind it.
+
+use std::time::Duration;
+
+use abide_client::{
+    Abide, AgentState, Approval, Call, Code, Error, HandoffRequest, HandoffStatus, Message,
+    NewSession, NewTool, NewToolCall, Seq, Session, SessionStatus, Tool, ToolCall, ToolCallStatus,
+    Value,
+};
+use abide_server::Access;
+use futures_util::StreamExt;
+use serde::Deserialize;
+use serde_json::{Value as JsonValue, json};
+
+use crate::world::{Sample, World, connect};
+
+/// Tells a story twice: over an engine in this process, and over a server.
+macro_rules! stories {
+    ($($name:ident)*) => {$(
+        mod $name {
+            use super::*;
+
+            #[tokio::test]
+            async fn embedded() {
+                let world = World::new();
+                let abide = world.embedded();
+                super::$name(&abide).await;
+                abide.close().await;
+            }
+
+            #[tokio::test]
+            async fn remote() {
+                let world = World::new();
+                let server = world.serve(None, Access::loopback()).await;
+                let abide = connect(&server).await;
+                super::$name(&abide).await;
+                abide.close().await;
+                server.stop().await;
+            }
+        }
+    )*};
+}
+
+stories! {
+    a_session_from_its_first_message_to_its_end
+    a_tool_call_runs_once
+    approvals_are_decided
+    handoffs_go_to_one_supervisor
+    a_request_id_makes_a_call_happen_once
+    a_batch_is_all_or_nothing
+    rows_come_as_types_and_as_they_are
+    a_subscription_holds_the_result
+    a_stream_of_updates_has_no_gap
+    a_subscription_from_a_seq_tells_what_changed_since
+    refusals_keep_their_code_and_hint
+    a_query_without_a_key_is_kept_too
+    a_window_holds_what_is_shown
+    large_results_come_whole
+    many_at_once_share_one_client
+}
+
+async fn new_session(abide: &Abide) -> Session {
+    abide.create_session(NewSession::of("support")).await.expect("it is made").into_inner()
+}
+
+async fn a_session_from_its_first_message_to_its_end(abide: &Abide) {
+    let session = abide
+        .create_session(NewSession {
+            agent: "support".into(),
+            title: Some("a parcel".into()),
+            metadata: serde_json::Map::from_iter([("order".to_owned(), json!(7))]),
+            ..NewSession::default()
+        })
+        .await
+        .expect("it is made");
+    assert_eq!((session.seq, session.duplicate), (session.value.seq, false));
+    assert_eq!(session.metadata.value(), json!({"order": 7}));
+
+    let messages = [
+        Message::user("Where is my parcel?"),
+        Message::new::<String>("assistant", None).data(json!({"calls": [1.5, null]})),
+        Message::tool("{\"at\": \"the depot\"}").kind("observation"),
+    ];
+    for message in messages.clone() {
+        abide.append_message(&session.id, message).await.expect("it is appended");
+    }
+    let said: Vec<AgentState> = abide
+        .sql("SELECT * FROM agent_state WHERE session_id = :sid ORDER BY id")
+        .param("sid", &session.id)
+        .fetch()
+        .await
+        .expect("it is read");
+    for (said, message) in said.iter().zip(&messages) {
+        assert_eq!((&said.role, &said.content), (&message.role, &message.content));
+        assert_eq!(said.data.as_ref().map(|data| data.value()), message.data);
+    }
+    assert_eq!(said[2].kind, "observation");
+
+    let id = &session.id;
+    let suspended = abide.suspend_session(id).reason("lunch").await.expect("it is suspended");
+    assert_eq!(
+        (suspended.status, suspended.reason.as_deref()),
+        (SessionStatus::Suspended, Some("lunch"))
+    );
+    abide.resume_session(id).await.expect("it is resumed");
+    let done = abide.complete_session(id).result(json!({"found": true})).await.expect("it ends");
+    assert_eq!(done.result.as_ref().map(|json| json.value()), Some(json!({"found": true})));
+
+    let failed = new_session(abide).await;
+    let failed =
+        abide.fail_session(&failed.id, "lost", "the parcel is lost").await.expect("it ends");
+    assert_eq!(failed.error_code.as_deref(), Some("lost"));
+    let cancelled = new_session(abide).await;
+    let cancelled = abide.cancel_session(&cancelled.id).reason("no").await.expect("it ends");
+    assert_eq!(cancelled.error_code.as_deref(), Some("cancelled"));
+}
+
+async fn requested(abide: &Abide, session: &Session, call_id: &str, tool: &str) -> ToolCall {
+    let call = NewToolCall {
+        call_id: call_id.into(),
+        session_id: session.id.clone(),
+        tool_name: tool.into(),
+        arguments: json!({"order": 7}),
+        ..NewToolCall::default()
+    };
+    let first = abide.request_tool_call(call.clone()).await.expect("it is asked for");
+    let again = abide.request_tool_call(call).await.expect("it is asked for again");
+    assert_eq!((first.duplicate, again.duplicate, again.seq), (false, true, first.seq));
+    first.into_inner()
+}
+
+async fn a_tool_call_runs_once(abide: &Abide) {
+    let session = new_session(abide).await;
+    let tool = abide.register_tool(NewTool::named("refund")).await.expect("it is registered");
+    assert!(!tool.needs_approval);
+    let tools: Vec<Tool> = abide.sql("SELECT * FROM tools").fetch().await.expect("read");
+    assert_eq!(tools, [tool.into_inner()], "a row reads the same as a result, bools too");
+
+    let call = requested(abide, &session, "c1", "refund").await;
+    let claimed = abide
+        .claim_tool_call(&call.call_id)
+        .lease(Duration::from_secs(5))
+        .worker("w1")
+        .await
+        .expect("it is claimed");
+    let lost = abide.claim_tool_call(&call.call_id).await.expect_err("one claimant wins");
+    assert_eq!(lost.code(), Some(Code::Conflict));
+    abide.heartbeat_tool_call(&claimed).lease(Duration::from_secs(9)).await.expect("it goes on");
+    let done = abide.complete_tool_call(&claimed, json!({"refunded": 12})).await.expect("it ends");
+    assert_eq!(done.status, ToolCallStatus::Succeeded);
+
+    requested(abide, &session, "c2", "refund").await;
+    let claimed = abide.claim_tool_call("c2").await.expect("it is claimed");
+    let back = abide.fail_tool_call(&claimed, "busy").retryable().await.expect("it goes back");
+    assert_eq!(back.status, ToolCallStatus::Pending);
+    let claimed = abide.claim_tool_call("c2").await.expect("it is claimed");
+    let failed = abide.fail_tool_call(&claimed, "no").await.expect("it fails");
+    assert_eq!((failed.status, failed.attempt), (ToolCallStatus::Failed, 2));
+
+    let settled = abide
+        .settle_tool_call("c2", Ok(json!(1)))
+        .evidence(json!({"by": "hand"}))
+        .await
+        .expect_err("there is nothing to settle");
+    assert_eq!(settled.code(), Some(Code::Conflict));
+}
+
+async fn approvals_are_decided(abide: &Abide) {
+    let session = new_session(abide).await;
+    let tool = NewTool { needs_approval: Some(true), ..NewTool::named("refund") };
+    abide.register_tool(tool).await.expect("it is registered");
+    let call = requested(abide, &session, "c1", "refund").await;
+    assert_eq!(call.status, ToolCallStatus::AwaitingApproval);
+    let pending: Vec<Approval> =
+        abide.sql("SELECT * FROM approvals WHERE status = 'pending'").fetch().await.expect("read");
+    let approved = abide
+        .approve(&pending[0])
+        .comment("up to 10")
+        .approved_arguments(json!({"order": 7, "most": 10}))
+        .await
+        .expect("it is decided");
+    assert_eq!(approved.comment.as_deref(), Some("up to 10"));
+    let other = requested(abide, &session, "c2", "refund").await;
+    abide.reject(&other).await.expect("it is decided");
+    let again = abide.approve(&other).await.expect_err("the first decider wins");
+    assert_eq!(again.code(), Some(Code::Conflict));
+}
+
+async fn handoffs_go_to_one_supervisor(abide: &Abide) {
+    let session = new_session(abide).await;
+    let mut pending = abide
+        .subscribe("SELECT * FROM handoff_requests WHERE status = 'pending'")
+        .await
+        .expect("it begins");
+    let ask = abide.request_supervisor_handoff(&session.id, "angry", "refunds");
+    ask.data(json!({"order": 7})).await.expect("it is handed off");
+
+    let mut claimed_at = Seq::ZERO;
+    while claimed_at == Seq::ZERO {
+        let update = pending.next().await.expect("an update");
+        for handoff in update.inserts::<HandoffRequest>().expect("rows") {
+            let claim = abide.claim_handoff(&handoff.id).await.expect("it is claimed");
+            abide.claim_handoff(&handoff.id).await.expect_err("one winner");
+            let released = abide.release_handoff(&claim.id).await.expect("it is given back");
+            assert_eq!(released.status, HandoffStatus::Pending);
+            let claim = abide.claim_handoff(&handoff.id).lease(Duration::from_secs(60));
+            let claim = claim.await.expect("it is claimed");
+            abide.resolve_handoff(&claim.id, "approved").await.expect("it is answered");
+            claimed_at = claim.seq;
+        }
+    }
+    while pending.seq() < claimed_at {
+        pending.next().await.expect("an update");
+    }
+    assert_eq!(pending.rows().len(), 0);
+    abide.request_supervisor_handoff(&session.id, "again", "refunds").await.expect("handed off");
+    let again = pending.next().await.expect("an update");
+    let again: Vec<HandoffRequest> = again.inserts().expect("rows");
+    abide.claim_handoff(&again[0].id).await.expect("it is claimed");
+    let rejected = abide.reject_handoff(&again[0].id, "no").await.expect("it is declined");
+    assert_eq!(rejected.status, HandoffStatus::Rejected);
+}
+
+async fn a_request_id_makes_a_call_happen_once(abide: &Abide) {
+    let keep = || abide.call("keep", json!({"name": "a"})).request_id("once");
+    let first = keep().await.expect("it is kept");
+    let again = keep().await.expect("it was kept");
+    assert_eq!((first.duplicate, again.duplicate), (false, true));
+    assert_eq!((first.seq, &first.value), (again.seq, &again.value));
+    let other = abide.call("keep", json!({"name": "b"})).request_id("once").await;
+    assert_eq!(other.expect_err("it is another").code(), Some(Code::RequestIdConflict));
+    let without = abide.call("keep", json!({"name": "a"})).await.expect("it is kept");
+    assert_ne!(without["id"], first["id"], "each call without one is its own");
+}
+
+async fn a_batch_is_all_or_nothing(abide: &Abide) {
+    let session = new_session(abide).await;
+    let batch = abide
+        .batch([
+            Call::new("keep", json!({"name": "a"})),
+            abide.append_message(&session.id, Message::user("hi")).into(),
+        ])
+        .request_id("both");
+    let done = batch.await.expect("both happen");
+    let seqs: Vec<Seq> = done.iter().map(|one| one.seq).collect();
+    assert_eq!(seqs, [Seq(done.seq.0 - 1), done.seq]);
+    assert_eq!(done[0].result["name"], "a");
+
+    let calls = [Call::new("keep", json!({"name": "b"})), Call::new("keep", json!({"no": 1}))];
+    let refused = abide.batch(calls).await.expect_err("the second is wrong");
+    assert_eq!(refused.code(), Some(Code::BadArguments));
+    let count: Vec<i64> = abide.sql("SELECT count(*) FROM samples").fetch().await.expect("read");
+    assert_eq!(count, [1]);
+}
+
+async fn rows_come_as_types_and_as_they_are(abide: &Abide) {
+    let kept = abide
+        .call("keep", json!({"name": "a\u{0}é", "weight": 1.0, "bytes": [0, 255]}))
+        .returning::<Sample>()
+        .await
+        .expect("it is kept");
+    abide.call("keep", json!({"name": "b"})).await.expect("it is kept");
+
+    let sql = || abide.sql("SELECT * FROM samples ORDER BY id");
+    let samples: Vec<Sample> = sql().fetch().await.expect("read");
+    assert_eq!(samples[0], kept.value);
+    assert_eq!(samples[1].weight, None);
+    let as_json: Vec<JsonValue> = sql().fetch().await.expect("read");
+    assert_eq!(as_json[0]["bytes"], json!({"$blob": "AP8="}));
+    let raw = sql().rows().await.expect("read");
+    assert_eq!(raw.columns, ["id", "name", "weight", "bytes", "seq"]);
+    assert_eq!(raw.rows[0][2], Value::Real(1.0));
+    assert_eq!(raw.rows[0][3], Value::Blob(vec![0, 255]));
+    assert_eq!(raw.seq, Seq(2));
+
+    let past: Vec<String> = abide
+        .sql("SELECT name FROM samples WHERE id = :id")
+        .param("id", 1)
+        .as_of(kept.seq)
+        .fetch()
+        .await
+        .expect("read");
+    assert_eq!(past, ["a\u{0}é"]);
+
+    #[derive(Debug, Deserialize)]
+    struct Parsed {
+        list: Vec<i64>,
+        object: std::collections::BTreeMap<String, bool>,
+        flag: bool,
+    }
+    let sql = "SELECT '[1,2]' AS list, '{\"a\":true}' AS object, 1 AS flag";
+    let parsed: Vec<Parsed> = abide.sql(sql).fetch().await.expect("read");
+    assert_eq!(
+        (&*parsed[0].list, parsed[0].object["a"], parsed[0].flag),
+        (&[1, 2][..], true, true)
+    );
+
+    let wrong = abide.sql("SELECT 'x' AS id").fetch::<Sample>().await.expect_err("no sample");
+    assert!(matches!(wrong, Error::Decode { .. }));
+    assert!(wrong.to_string().contains("column id"), "{wrong}");
+}
+
+async fn a_subscription_holds_the_result(abide: &Abide) {
+    let keep = |name: &str| abide.call("keep", json!({"name": name}));
+    for name in ["b", "C", "a"] {
+        keep(name).await.expect("it is kept");
+    }
+    let sql = "SELECT id, name FROM samples WHERE id < :most ORDER BY name COLLATE NOCASE DESC";
+    let mut sub = abide.subscribe(sql).param("most", 100).await.expect("it begins");
+    let names = |sub: &abide_client::Subscription| -> String {
+        let rows: Vec<(i64, String)> = sub.typed_rows().expect("rows");
+        rows.into_iter().map(|(_, name)| name).collect()
+    };
+    assert_eq!(names(&sub), "Cba", "it is there as soon as it has begun");
+    assert_eq!(sub.columns().len(), 2);
+    let first = sub.next().await.expect("an update");
+    assert!(first.reset);
+    assert_eq!(first.insert_rows().len(), 3);
+
+    keep("B2").await.expect("it is kept");
+    let update = sub.next().await.expect("an update");
+    assert_eq!((names(&sub).as_str(), update.insert_rows().len()), ("CB2ba", 1));
+    abide.call("rename", json!({"id": 1, "name": "z"})).await.expect("it is renamed");
+    let update = sub.next().await.expect("an update");
+    let renamed: Vec<(i64, String)> = update.updates().expect("rows");
+    assert_eq!((names(&sub).as_str(), renamed), ("zCB2a", vec![(1, "z".to_owned())]));
+    let forgot = abide.call("forget", json!({"id": 2})).await.expect("it is forgotten");
+    let update = sub.next().await.expect("an update");
+    assert_eq!(update.deletes::<i64>().expect("keys"), [2]);
+    assert_eq!((names(&sub).as_str(), sub.seq(), update.seq), ("zB2a", forgot.seq, forgot.seq));
+}
+
+async fn a_stream_of_updates_has_no_gap(abide: &Abide) {
+    let sub = abide.subscribe("SELECT id FROM samples").await.expect("it begins");
+    let writer = async {
+        for n in 0..200 {
+            abide.call("keep", json!({"name": n.to_string()})).await.expect("it is kept");
+        }
+    };
+    let reader = async {
+        let mut seen = Vec::new();
+        let mut at = None;
+        let mut updates = sub;
+        while seen.len() < 200 {
+            let update = updates.next().await.expect("an update");
+            assert!(at.is_none_or(|at| at == update.from), "{at:?} {update:?}");
+            at = Some(update.seq);
+            seen.extend(update.inserts::<i64>().expect("ids"));
+        }
+        seen
+    };
+    let (_, seen) = tokio::join!(writer, reader);
+    assert_eq!(seen, (1..=200).collect::<Vec<i64>>());
+}
+
+async fn a_subscription_from_a_seq_tells_what_changed_since(abide: &Abide) {
+    let keep = |name: &str| abide.call("keep", json!({"name": name}));
+    let known = keep("a").await.expect("it is kept").seq;
+    keep("b").await.expect("it is kept");
+    keep("c").await.expect("it is kept");
+    let sql = "SELECT id, name FROM samples; ";
+    let mut sub = abide.subscribe(sql).from(known).await.expect("it begins");
+    let update = sub.next().await.expect("an update");
+    let rows: Vec<(i64, String)> = update.inserts().expect("rows");
+    assert_eq!(rows, [(2, "b".to_owned()), (3, "c".to_owned())]);
+    assert_eq!((update.from, update.reset, sub.rows().len()), (known, false, 0));
+    abide.call("forget", json!({"id": 1})).await.expect("it is forgotten");
+    let update = sub.next().await.expect("an update");
+    assert_eq!(update.deletes::<i64>().expect("keys"), [1]);
+
+    // A seq that is not there yet: the whole result, marked as such.
+    let mut sub = abide.subscribe(sql).from(1_000_000).await.expect("it begins");
+    let update = sub.next().await.expect("an update");
+    assert!(update.reset);
+    assert_eq!(update.inserts::<(i64, String)>().expect("rows").len(), 2);
+}
+
+async fn refusals_keep_their_code_and_hint(abide: &Abide) {
+    let unknown = abide.call("keeep", json!({})).await.expect_err("there is none");
+    assert_eq!(unknown.code(), Some(Code::UnknownReducer));
+    assert_eq!(unknown.hint(), Some("did you mean keep?"));
+    let wrong = abide.call("keep", json!({"name": 1})).await.expect_err("a number");
+    assert_eq!(wrong.code(), Some(Code::BadArguments));
+    let writes = abide.sql("DELETE FROM samples").rows().await.expect_err("it writes");
+    assert_eq!(writes.code(), Some(Code::BadSql));
+    let missing = abide.sql("SELECT :x").rows().await.expect_err("no x");
+    assert_eq!(missing.code(), Some(Code::BadArguments));
+    let live = abide.subscribe("SELECT * FROM samples ORDER BY random()").await;
+    assert_eq!(live.expect_err("not live").code(), Some(Code::UnsupportedSql));
+    let syntax = abide.subscribe("SELEC").from(1).await.expect_err("no SQL");
+    assert_eq!(syntax.code(), Some(Code::BadSql));
+    let not_an_object = abide.call("keep", json!([1])).await.expect_err("a list");
+    assert!(matches!(not_an_object, Error::Refused(_)), "{not_an_object}");
+}
+
+async fn a_query_without_a_key_is_kept_too(abide: &Abide) {
+    for name in ["a", "a", "b"] {
+        abide.call("keep", json!({"name": name})).await.expect("it is kept");
+    }
+    let Ok(mut sub) = abide.subscribe("SELECT name FROM samples ORDER BY name").await else {
+        return; // Not live in this version.
+    };
+    sub.next().await.expect("an update");
+    abide.call("forget", json!({"id": 1})).await.expect("it is forgotten");
+    sub.next().await.expect("an update");
+    assert_eq!(sub.typed_rows::<String>().expect("rows"), ["a", "b"]);
+}
+
+async fn a_window_holds_what_is_shown(abide: &Abide) {
+    for name in ["d", "b", "c"] {
+        abide.call("keep", json!({"name": name})).await.expect("it is kept");
+    }
+    let sql = "SELECT id, name FROM samples ORDER BY name LIMIT 2";
+    let mut sub = abide.subscribe(sql).await.expect("it begins");
+    sub.next().await.expect("an update");
+    abide.call("keep", json!({"name": "a"})).await.expect("it is kept");
+    let update = sub.next().await.expect("an update");
+    assert_eq!(update.inserts::<(i64, String)>().expect("rows"), [(4, "a".to_owned())]);
+    assert_eq!(update.deletes::<i64>().expect("keys"), [3]);
+    abide.call("rename", json!({"id": 4, "name": "bb"})).await.expect("it is renamed");
+    sub.next().await.expect("an update");
+    let rows: Vec<(i64, String)> = sub.typed_rows().expect("rows");
+    assert_eq!(rows, [(2, "b".to_owned()), (4, "bb".to_owned())]);
+}
+
+async fn large_results_come_whole(abide: &Abide) {
+    let calls = (0..1_000).map(|n| Call::new("keep", json!({"name": format!("{n:04}")})));
+    abide.batch(calls).await.expect("they are kept");
+    let sub = abide.subscribe("SELECT id, name FROM samples ORDER BY name DESC").await;
+    let sub = sub.expect("it begins");
+    assert_eq!(sub.rows().len(), 1_000, "it came in parts");
+    assert_eq!(sub.rows().next().expect("a row")[1], Value::from("0999"));
+    let long = "x".repeat(1 << 20);
+    let kept = abide.call("keep", json!({"name": long})).returning::<Sample>().await;
+    assert_eq!(kept.expect("it is kept").name, long);
+}
+
+async fn many_at_once_share_one_client(abide: &Abide) {
+    let tasks = (0..50).map(|n| {
+        let abide = abide.clone();
+        tokio::spawn(async move {
+            let name = format!("n{n}");
+            let sql = "SELECT name FROM samples WHERE name = :name";
+            let mut sub = abide.subscribe(sql).param("name", &name).await.expect("it begins");
+            for _ in 0..4 {
+                abide.call("keep", json!({"name": name})).await.expect("it is kept");
+            }
+            while sub.rows().len() < 4 {
+                sub.next().await.expect("an update");
+            }
+            assert!(sub.typed_rows::<String>().expect("rows").iter().all(|held| *held == name));
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        task.await.expect("it ends well");
+    }
+}
+
+/// `Subscription` is a stream, and everything can be moved between tasks.
+#[tokio::test]
+async fn a_subscription_is_a_stream() {
+    fn movable<T: Send + Sync + 'static>(thing: T) -> T {
+        thing
+    }
+    let world = World::new();
+    let abide = movable(world.embedded());
+    let sub = abide.subscribe("SELECT id FROM samples").await.expect("it begins");
+    let mut inserts = movable(sub).map(|update| update.insert_rows().len());
+    assert_eq!(StreamExt::next(&mut inserts).await, Some(0));
+    abide.call("keep", json!({"name": "a"})).await.expect("it is kept");
+    assert_eq!(StreamExt::next(&mut inserts).await, Some(1));
+    abide.close().await;
+    assert_eq!(StreamExt::next(&mut inserts).await, None);
+    assert!(matches!(abide.call("keep", json!({"name": "b"})).await, Err(Error::Closed)));
+}
