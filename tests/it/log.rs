@@ -1,1 +1,380 @@
-//! (being written)
+//! The log: dense, chained, and telling of every change; rows that follow from it and nothing else.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use abide_engine::{ReplayError, VerifyError, backup, replay, verify_file};
+use abide_schema::Seq;
+use rusqlite::Connection;
+
+use crate::traffic::{Traffic, for_seeds};
+use crate::world::{World, run};
+
+/// A world after so much random traffic that its log has this many events.
+fn busy_world(seed: u64, events: i64) -> World {
+    let world = World::new();
+    run(async {
+        let mut traffic = Traffic::new(seed);
+        while world.engine().durable_seq().0 < events {
+            let _ = traffic.step(&world).await;
+        }
+    });
+    world
+}
+
+/// The seq that a failed verification names.
+fn named(error: &VerifyError) -> Option<i64> {
+    match error {
+        VerifyError::Chain(at) => Some(at.seq.0),
+        VerifyError::Unreadable { seq, .. } | VerifyError::LostTail { seq, .. } => Some(seq.0),
+        _ => None,
+    }
+}
+
+fn verify(path: &Path) -> Result<Seq, VerifyError> {
+    verify_file(path, &mut |_| {}).map(|verified| verified.events)
+}
+
+#[test]
+fn seq_is_dense_whatever_is_refused() {
+    for_seeds("log::seq_is_dense", 0..3, |seed| {
+        let mut world = busy_world(seed, 200);
+        let seqs: Vec<i64> = run(async {
+            let rows = world.rows("SELECT seq FROM events ORDER BY seq").await;
+            rows.iter().map(|row| row[0].to_json().as_i64().unwrap()).collect()
+        });
+        assert_eq!(seqs, (1..=seqs.len() as i64).collect::<Vec<_>>());
+        world.close();
+        assert_eq!(verify(&world.path()).unwrap().0, seqs.len() as i64);
+    });
+}
+
+#[test]
+fn a_log_verifies_while_it_grows() {
+    let world = busy_world(7, 60);
+    let before = verify(&world.path()).unwrap();
+    run(async {
+        world.session("s_more").await;
+    });
+    assert_eq!(verify(&world.path()).unwrap().0, before.0 + 2);
+}
+
+/// Where an event's record stands in a file, and what it is made of. SQLite's record format:
+/// <https://www.sqlite.org/fileformat2.html#record_format>.
+struct Record {
+    seq: i64,
+    start: u64,
+    end: u64,
+}
+
+/// A file of some thirty events, rebuilt so that nothing of it stands in it twice.
+fn small_file() -> (World, Vec<Record>) {
+    let mut world = busy_world(11, 40);
+    world.close();
+    let raw = world.raw();
+    raw.execute_batch("PRAGMA journal_mode = DELETE; VACUUM").unwrap();
+    let bytes = fs::read(world.path()).unwrap();
+    let sql = "SELECT seq, unhex(hex(prev_hash) || hex(hash)), 8 + coalesce(length(CAST(session_id AS BLOB)), 0)
+        + length(CAST(reducer AS BLOB)) + length(CAST(caller AS BLOB))
+        + coalesce(length(CAST(request_id AS BLOB)), 0) + length(CAST(arguments AS BLOB))
+        + length(CAST(outcome AS BLOB)) + 64 FROM events";
+    let mut statement = raw.prepare(sql).unwrap();
+    let rows = statement.query_map([], |row| {
+        let (seq, tail, length): (i64, Vec<u8>, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        Ok((seq, tail, length.cast_unsigned()))
+    });
+    let mut records = Vec::new();
+    for row in rows.unwrap() {
+        let (seq, tail, length) = row.unwrap();
+        let found: Vec<usize> =
+            bytes.windows(64).enumerate().filter(|(_, w)| *w == tail).map(|(at, _)| at).collect();
+        // A record that is too long for its page is continued elsewhere: leave those out here.
+        if let [at] = found.as_slice()
+            && length < 900
+        {
+            let end = *at as u64 + 64;
+            records.push(Record { seq, start: end - length, end });
+        }
+    }
+    drop(statement);
+    drop(raw);
+    (world, records)
+}
+
+/// Changes every byte of every cell of every event in the file, one at a time.
+#[test]
+fn any_byte_of_any_event_is_missed() {
+    let (world, records) = small_file();
+    assert!(records.len() > 25, "only {} events", records.len());
+    let half = records.len() / 2;
+    std::thread::scope(|scope| {
+        for (nth, records) in [&records[..half], &records[half..]].into_iter().enumerate() {
+            let copy = world.folder.path().join(format!("copy{nth}.db"));
+            fs::copy(world.path(), &copy).unwrap();
+            assert!(verify(&copy).is_ok());
+            scope.spawn(move || records.iter().for_each(|record| tamper(&copy, record)));
+        }
+    });
+}
+
+fn tamper(path: &Path, record: &Record) {
+    let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    for at in record.start..record.end {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at).unwrap();
+        // A bit that changes case, a digit's last, or makes a text no UTF-8: by place.
+        let flip = [0x20, 0x01, 0x80][usize::try_from(at % 3).unwrap()];
+        file.write_all_at(&[byte[0] ^ flip], at).unwrap();
+        let verdict = verify(path);
+        file.write_all_at(&byte, at).unwrap();
+        let error = verdict.expect_err("a changed byte passed");
+        let offset = at - record.start;
+        assert_eq!(named(&error), Some(record.seq), "byte {offset}: {error}");
+    }
+}
+
+/// The bytes before the cells say how long they are and of which type.
+#[test]
+fn no_header_of_an_event_can_be_changed() {
+    let (world, records) = small_file();
+    let file = fs::OpenOptions::new().read(true).write(true).open(world.path()).unwrap();
+    for record in &records {
+        // Eleven bytes at least: the header's length and ten types. The first type is that of seq,
+        // which is the row's own number and not looked up in the record.
+        for at in record.start - 9..record.start {
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, at).unwrap();
+            for flip in [0x01, 0x02, 0x40] {
+                file.write_all_at(&[byte[0] ^ flip], at).unwrap();
+                let verdict = verify(&world.path());
+                file.write_all_at(&byte, at).unwrap();
+                let error = verdict.expect_err("a changed header passed");
+                assert_eq!(named(&error), Some(record.seq), "{error}");
+            }
+        }
+    }
+}
+
+/// Runs SQL over a copy of a file whose triggers are gone; what verification then says.
+fn after(world: &World, sql: &str) -> Result<Seq, VerifyError> {
+    let copy: PathBuf = world.folder.path().join("tampered.db");
+    let _ = fs::remove_file(&copy);
+    fs::copy(world.path(), &copy).unwrap();
+    let raw = Connection::open(&copy).unwrap();
+    let drop_triggers = "DROP TRIGGER events_no_update; DROP TRIGGER events_no_delete;";
+    raw.execute_batch(&format!("{drop_triggers}{sql}")).unwrap();
+    drop(raw);
+    verify(&copy)
+}
+
+/// Every cell changed as somebody with a SQL prompt would.
+#[test]
+fn every_cell_of_every_event_by_sql() {
+    let mut world = busy_world(12, 25);
+    world.close();
+    let last = verify(&world.path()).unwrap().0;
+    let changes = [
+        "at = at + 1",
+        "session_id = CASE WHEN session_id IS NULL THEN 's1' END",
+        "session_id = coalesce(session_id, '') || 'x'",
+        "reducer = reducer || ' '",
+        "reducer = upper(reducer)",
+        "caller = 'someone'",
+        "caller = caller || char(0)",
+        "request_id = CASE WHEN request_id IS NULL THEN '' END",
+        "arguments = '{}'",
+        "arguments = ' ' || arguments",
+        "outcome = outcome || ' '",
+        "prev_hash = zeroblob(32)",
+        "prev_hash = hash, hash = prev_hash",
+        "hash = zeroblob(32)",
+        "hash = zeroblob(33)",
+        "reducer = CAST(x'FF' AS TEXT)",
+    ];
+    for seq in 1..=last {
+        for change in changes {
+            // One that changes nothing is none.
+            let sql = format!("UPDATE events SET {change} WHERE seq = {seq}");
+            let error = after(&world, &sql).expect_err(&sql);
+            assert_eq!(named(&error), Some(seq), "{sql}: {error}");
+        }
+    }
+}
+
+#[test]
+fn events_that_are_gone_added_or_swapped() {
+    let mut world = busy_world(13, 40);
+    world.close();
+    let last = verify(&world.path()).unwrap().0;
+    let check = |sql: &str, seqs: &[i64]| {
+        let error = after(&world, sql).expect_err(sql);
+        assert!(seqs.contains(&named(&error).unwrap()), "{sql}: {error}");
+    };
+    check(&format!("DELETE FROM events WHERE seq = {last}"), &[last]);
+    check(&format!("DELETE FROM events WHERE seq > {}", last - 5), &[last, last - 4]);
+    check("DELETE FROM events", &[last, 1]);
+    for seq in 1..last {
+        check(&format!("DELETE FROM events WHERE seq = {seq}"), &[seq]);
+    }
+    check("UPDATE events SET seq = -5 WHERE seq = 5", &[5, -5]);
+    check("UPDATE events SET seq = 500 WHERE seq = 5", &[5]);
+    check("UPDATE events SET seq = 0 WHERE seq = 1", &[0, 1]);
+    check(&format!("UPDATE events SET seq = {} WHERE seq = {last}", last + 1), &[last]);
+    let swap = "UPDATE events SET seq = -1 WHERE seq = 7; UPDATE events SET seq = 7 WHERE seq = 8;
+        UPDATE events SET seq = 8 WHERE seq = -1";
+    check(swap, &[7]);
+    let shift = "DELETE FROM events WHERE seq = 3; UPDATE events SET seq = -seq WHERE seq > 3;
+        UPDATE events SET seq = -seq - 1 WHERE seq < 0";
+    check(shift, &[3]);
+    let add = format!(
+        "INSERT INTO events SELECT {}, at, session_id, reducer, caller, request_id, arguments,
+            outcome, prev_hash, hash FROM events WHERE seq = {last}",
+        last + 1
+    );
+    check(&add, &[last + 1]);
+    check("UPDATE meta SET value = 'another' WHERE name = 'log_id'", &[1]);
+}
+
+/// An event of one log means nothing in another, even as its first.
+#[test]
+fn events_are_not_carried_from_log_to_log() {
+    let mut worlds = [World::new(), World::new()];
+    for world in &mut worlds {
+        run(world.session("s1"));
+        world.close();
+    }
+    let other = worlds[1].path();
+    let sql = format!(
+        "ATTACH '{}' AS other; DELETE FROM main.events;
+        INSERT INTO main.events SELECT * FROM other.events",
+        other.display()
+    );
+    let error = after(&worlds[0], &sql).expect_err("a log of another passed");
+    assert_eq!(named(&error), Some(1));
+}
+
+#[test]
+fn a_damaged_page_elsewhere_is_told() {
+    let mut world = busy_world(14, 60);
+    world.close();
+    let raw = world.raw();
+    let sql = "UPDATE sqlite_schema SET sql = replace(sql, 'seq INTEGER NOT NULL', 'seq INTEGER')
+        WHERE name = 'tools'; DELETE FROM sqlite_schema WHERE name = 'agent_state_session_id'";
+    raw.execute_batch(&format!("PRAGMA writable_schema = ON; {sql}")).unwrap();
+    drop(raw);
+    assert!(matches!(verify(&world.path()), Err(VerifyError::Damaged(_))));
+}
+
+#[test]
+fn a_replay_gives_the_same_rows() {
+    for_seeds("log::a_replay_gives", 20..24, |seed| {
+        let mut world = busy_world(seed, 300);
+        let (state, head) = run(async { (world.state(None).await, world.engine().durable_seq()) });
+        world.close();
+        let into = world.folder.path().join("replayed.db");
+        let mut seen = BTreeSet::new();
+        let modules = abide_reducers::modules();
+        let reached =
+            replay(&world.path(), &into, modules, None, &mut |seq| drop(seen.insert(seq)));
+        assert_eq!(reached.unwrap(), head);
+        assert_eq!(seen.len() as i64, head.0);
+        let again = open_copy(&world, &into);
+        assert_eq!(run(again.state(None)), state);
+        assert_eq!(verify_file(&into, &mut |_| {}).unwrap().events, head);
+    });
+}
+
+/// The state at any commit is what a replay up to there gives, and what `as_of` shows of it.
+#[test]
+fn a_replay_to_a_seq_is_the_state_as_of_it() {
+    for_seeds("log::a_replay_to", 30..32, |seed| {
+        let world = World::new();
+        let boundaries = run(async {
+            let mut traffic = Traffic::new(seed);
+            let mut boundaries = vec![0];
+            for _ in 0..80 {
+                let _ = traffic.step(&world).await;
+                boundaries.push(world.engine().durable_seq().0);
+            }
+            boundaries.dedup();
+            boundaries
+        });
+        for seq in boundaries.iter().step_by(7) {
+            let into = world.folder.path().join(format!("to{seq}.db"));
+            let modules = abide_reducers::modules();
+            let reached = replay(&world.path(), &into, modules, Some(Seq(*seq)), &mut |_| {});
+            assert_eq!(reached.unwrap(), Seq(*seq));
+            let replayed = open_copy(&world, &into);
+            let as_of = run(world.state(Some(Seq(*seq))));
+            assert_eq!(run(replayed.state(None)), as_of, "at seq {seq}");
+        }
+    });
+}
+
+/// Another world over another file.
+fn open_copy(world: &World, path: &Path) -> World {
+    let other = World::new_without_engine(&world.clock);
+    fs::copy(path, other.path()).unwrap();
+    other.opened()
+}
+
+#[test]
+fn a_row_that_was_changed_by_hand_is_found_by_replay() {
+    let changes = [
+        ("agent_state", "UPDATE agent_state SET content = 'never said' WHERE id = 3"),
+        ("agent_state", "DELETE FROM agent_state WHERE id = 3"),
+        (
+            "agent_state",
+            "INSERT INTO agent_state SELECT 1000, session_id, role, kind, content,
+            data, created_at, seq FROM agent_state WHERE id = 3",
+        ),
+        ("tools", "UPDATE tools SET needs_approval = 1 - needs_approval"),
+        (
+            "sessions",
+            "UPDATE sessions SET title = coalesce(title, '') || '.'
+            WHERE status NOT IN ('completed', 'failed')",
+        ),
+        ("handoff_requests", "DELETE FROM handoff_requests"),
+    ];
+    for (table, sql) in changes {
+        let mut world = busy_world(15, 200);
+        world.close();
+        world.raw().execute_batch(sql).unwrap();
+        let into = world.folder.path().join("replayed.db");
+        let modules = abide_reducers::modules();
+        match replay(&world.path(), &into, modules, None, &mut |_| {}) {
+            Err(ReplayError::Rows { table: found, .. }) => assert_eq!(found, table),
+            other => panic!("{sql}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_replay_overwrites_nothing() {
+    let mut world = busy_world(16, 20);
+    world.close();
+    let into = world.folder.path().join("there.db");
+    fs::write(&into, "mine").unwrap();
+    let modules = abide_reducers::modules();
+    let error = replay(&world.path(), &into, modules, None, &mut |_| {}).unwrap_err();
+    assert!(error.to_string().ends_with("exists already"), "{error}");
+    assert_eq!(fs::read(&into).unwrap(), b"mine");
+    let error = backup(&world.path(), &into).unwrap_err();
+    assert!(error.to_string().ends_with("exists already"), "{error}");
+    assert_eq!(fs::read(&into).unwrap(), b"mine");
+}
+
+/// A backup is one state, whole by itself, also while the engine writes.
+#[test]
+fn a_backup_verifies() {
+    let world = busy_world(17, 100);
+    let copy = world.folder.path().join("backup.db");
+    let head = world.engine().durable_seq();
+    backup(&world.path(), &copy).unwrap();
+    assert!(!world.folder.path().join("backup.db-wal").exists());
+    assert_eq!(verify(&copy).unwrap(), head);
+    let state = run(world.state(None));
+    assert_eq!(run(open_copy(&world, &copy).state(None)), state);
+}

@@ -161,6 +161,8 @@ impl Traffic {
 
     fn call(&mut self) -> BatchCall {
         let (reducer, args) = match self.random.below(20) {
+            _ if self.sessions.is_empty() && self.random.one_in(2) => self.create_session(),
+            _ if self.made < 10 && self.random.one_in(3) => self.register_tool(),
             0 => self.create_session(),
             1..=5 => self.append_message(),
             6 => self.move_session(),

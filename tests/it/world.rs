@@ -51,10 +51,18 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new() -> World {
-        let clock = Arc::new(VirtualClock(AtomicI64::new(START.0)));
-        let mut world = World { clock, folder: tempfile::tempdir().unwrap(), engine: None };
-        world.open();
-        world
+        World::new_without_engine(&Arc::new(VirtualClock(AtomicI64::new(START.0)))).opened()
+    }
+
+    /// A folder, so far empty.
+    pub(crate) fn new_without_engine(clock: &Arc<VirtualClock>) -> World {
+        let folder = tempfile::tempdir().unwrap();
+        World { clock: Arc::clone(clock), folder, engine: None }
+    }
+
+    pub(crate) fn opened(mut self) -> World {
+        self.open();
+        self
     }
 
     pub(crate) fn path(&self) -> PathBuf {
