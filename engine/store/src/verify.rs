@@ -7,6 +7,7 @@ use abide_log::{Chain, ChainBreak};
 use abide_schema::event::{Event, Hash};
 use abide_schema::{Code, Refusal, Seq, TableSpec, Value};
 use rusqlite::Connection;
+use rusqlite::types::ValueRef;
 
 use crate::cell;
 use crate::error::{OpenError, StoreError};
@@ -137,7 +138,11 @@ impl LogFile {
                 return Ok(chain);
             };
             let cells = cell::read_row(row, 10).map_err(unreadable(seq))?;
-            let event = event_of(&cells).ok_or(VerifyError::Unreadable { seq, why: None })?;
+            // A text that is no UTF-8 reads as a blob, which would hide that a hash became a text.
+            let hashes_are_blobs =
+                (8..10).all(|at| matches!(row.get_ref(at), Ok(ValueRef::Blob(_))));
+            let event = event_of(&cells).filter(|_| hashes_are_blobs);
+            let event = event.ok_or(VerifyError::Unreadable { seq, why: None })?;
             chain.check(&event).map_err(VerifyError::from)?;
             each(&event)?;
         }
