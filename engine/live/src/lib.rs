@@ -20,6 +20,7 @@ mod exact;
 mod fragment;
 mod from;
 mod functions;
+mod interval;
 mod lex;
 mod lower;
 mod order;

@@ -13,7 +13,7 @@ use crate::from::Named;
 use crate::functions;
 use crate::lex;
 use crate::reach::Block;
-use crate::route::{Equality, Route};
+use crate::route::{Equality, Route, Test};
 
 mod call;
 mod literal;
@@ -183,6 +183,46 @@ impl<'c> Lower<'c> {
                 let route = equality(&left, &right, *operator == Operator::Is);
                 let mut condition = left;
                 condition.push_text(operator_sql(*operator));
+                condition.push(&right);
+                Ok((condition, route))
+            }
+            Expr::Binary(left, operator, right) if is_comparison(*operator) => {
+                let left = lower.operand(left, scope)?;
+                let right = lower.operand(right, scope)?;
+                let route = match operator {
+                    Operator::Less | Operator::LessEquals => {
+                        bound(&left, Test::AtMost, &right).and(bound(&right, Test::AtLeast, &left))
+                    }
+                    Operator::Greater | Operator::GreaterEquals => {
+                        bound(&left, Test::AtLeast, &right).and(bound(&right, Test::AtMost, &left))
+                    }
+                    _ => Route::Any,
+                };
+                let mut condition = left;
+                condition.push_text(operator_sql(*operator));
+                condition.push(&right);
+                Ok((condition, route))
+            }
+            Expr::Between { lhs, not: false, start, end } => {
+                let left = lower.operand(lhs, scope)?;
+                let (start, end) = (lower.operand(start, scope)?, lower.operand(end, scope)?);
+                let route =
+                    bound(&left, Test::AtLeast, &start).and(bound(&left, Test::AtMost, &end));
+                let mut condition = left;
+                condition.push_text("BETWEEN");
+                condition.push(&start);
+                condition.push_text("AND");
+                condition.push(&end);
+                Ok((condition, route))
+            }
+            Expr::Like { lhs, not: false, op, rhs, escape: None }
+                if matches!(op, LikeOperator::Like | LikeOperator::Glob) =>
+            {
+                let (left, right) = (lower.operand(lhs, scope)?, lower.operand(rhs, scope)?);
+                let like = *op == LikeOperator::Like;
+                let route = bound(&left, if like { Test::Like } else { Test::Glob }, &right);
+                let mut condition = left;
+                condition.push_text(if like { "LIKE" } else { "GLOB" });
                 condition.push(&right);
                 Ok((condition, route))
             }
@@ -656,7 +696,25 @@ fn equality(left: &Fragment, right: &Fragment, nulls_match: bool) -> Route {
     match (left.plain, right.plain) {
         (Plain::Column(source, column), Plain::Param(slot))
         | (Plain::Param(slot), Plain::Column(source, column)) => {
-            Route::equality(Equality { source, column, collation, nulls_match, values: vec![slot] })
+            let (test, values) = (Test::Among, vec![slot]);
+            Route::equality(Equality { test, source, column, collation, nulls_match, values })
+        }
+        _ => Route::Any,
+    }
+}
+
+/// A column bounded by a parameter.
+fn bound(column: &Fragment, test: Test, param: &Fragment) -> Route {
+    let collation = match test {
+        Test::Like => Collation::NoCase,
+        Test::Glob => Collation::Binary,
+        _ => column.collation.or(param.collation).unwrap_or(Collation::Binary),
+    };
+    let compares_bytes = collation == Collation::Binary || test == Test::Like;
+    match (column.plain, param.plain) {
+        (Plain::Column(source, column), Plain::Param(slot)) if compares_bytes => {
+            let (nulls_match, values) = (false, vec![slot]);
+            Route::equality(Equality { test, source, column, collation, nulls_match, values })
         }
         _ => Route::Any,
     }
@@ -673,6 +731,7 @@ fn membership(left: &Fragment, list: &[Fragment]) -> Route {
         .collect();
     match (left.plain, slots) {
         (Plain::Column(source, column), Some(values)) => Route::equality(Equality {
+            test: Test::Among,
             source,
             column,
             collation: left.collation.unwrap_or(Collation::Binary),

@@ -10,6 +10,7 @@ use abide_schema::Value;
 use abide_schema::table::Kind;
 
 use crate::fragment::Collation;
+use crate::interval::{High, Interval, Point};
 use crate::lower::EqualColumns;
 
 /// Alternatives beyond which a condition has no keys.
@@ -17,9 +18,25 @@ const ALTERNATIVES: usize = 32;
 /// Keys of one alternative, beyond which it does with fewer columns.
 const KEYS: usize = 256;
 
-/// `column = one of these parameters`.
+/// What a cell must be in comparison with parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Test {
+    /// Equal to one of them.
+    Among,
+    /// Not less.
+    AtLeast,
+    /// Not more.
+    AtMost,
+    /// LIKE it.
+    Like,
+    /// GLOB it.
+    Glob,
+}
+
+/// A column compared with parameters: most often `column = ?`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Equality {
+    pub(crate) test: Test,
     pub(crate) source: usize,
     pub(crate) column: usize,
     pub(crate) collation: Collation,
@@ -27,6 +44,21 @@ pub(crate) struct Equality {
     pub(crate) nulls_match: bool,
     /// Slots of the parameters.
     pub(crate) values: Vec<usize>,
+}
+
+impl Equality {
+    /// The cells that would do, or nothing where that is not certain.
+    pub(crate) fn cells(&self, kind: Kind, params: &[Value]) -> Option<Vec<Value>> {
+        let mut cells = Vec::new();
+        for slot in &self.values {
+            match probe(kind, self.collation, self.nulls_match, &params[*slot]) {
+                Probe::Key(cell) => cells.push(cell),
+                Probe::Never => {}
+                Probe::Unsure => return None,
+            }
+        }
+        Some(cells)
+    }
 }
 
 /// What a condition demands: any one of the alternatives, and of it every equality.
@@ -93,7 +125,10 @@ impl Route {
             let mut at = 0;
             while let Some(known) = equalities.get(at).cloned() {
                 at += 1;
-                if known.nulls_match || known.collation != Collation::Binary {
+                if known.nulls_match
+                    || known.test != Test::Among
+                    || known.collation != Collation::Binary
+                {
                     continue;
                 }
                 let here = (known.source, known.column);
@@ -122,12 +157,20 @@ impl Route {
     }
 
     /// What it demands of one source: for each alternative the equalities to key by, in the order of
-    /// their columns. Nothing where some alternative demands nothing of it.
+    /// their columns, or the bounds of one column's range. Nothing where some alternative demands nothing of it.
     pub(crate) fn of_source(&self, source: usize) -> Option<Vec<Vec<&Equality>>> {
         let Route::Alternatives(alternatives) = self else { return None };
         let keyed = alternatives.iter().map(|equalities| {
+            let here = || equalities.iter().filter(|equality| equality.source == source);
             let mut of_source: Vec<&Equality> =
-                equalities.iter().filter(|equality| equality.source == source).collect();
+                here().filter(|equality| equality.test == Test::Among).collect();
+            if of_source.is_empty() {
+                // No key, but perhaps a range: of one column, the first.
+                let column = here().next().map(|range| (range.column, range.collation));
+                return here()
+                    .filter(|range| column == Some((range.column, range.collation)))
+                    .collect();
+            }
             of_source.sort_by_key(|equality| {
                 (equality.column, equality.collation, equality.values.len())
             });
@@ -159,6 +202,51 @@ pub(crate) enum Probe {
     Never,
     /// It is not certain what it equals.
     Unsure,
+}
+
+/// The interval that the bounds of one alternative leave of a column. Bounds that are not certain
+/// leave it open; nothing where none is certain. `Some(None)` is an empty interval.
+pub(crate) fn interval(
+    kind: Kind,
+    bounds: &[&Equality],
+    params: &[Value],
+) -> Option<Option<Interval>> {
+    let (mut interval, mut certain) = (Interval { low: None, high: High::Endless }, false);
+    for bound in bounds {
+        let value = &params[bound.values[0]];
+        if *value == Value::Null {
+            return Some(None);
+        }
+        let Some((low, high)) = bound_points(kind, bound, value) else { continue };
+        certain = true;
+        interval.low = interval.low.max(low);
+        interval.high = interval.high.min(high.map_or(High::Endless, High::At));
+    }
+    certain.then_some(Some(interval))
+}
+
+fn bound_points(
+    kind: Kind,
+    bound: &Equality,
+    value: &Value,
+) -> Option<(Option<Point>, Option<Point>)> {
+    let point = || match probe(kind, bound.collation, false, value) {
+        Probe::Key(value) => Point::of(value),
+        Probe::Never | Probe::Unsure => None,
+    };
+    let wildcards: &[char] = match bound.test {
+        Test::Among | Test::AtLeast => return point().map(|point| (Some(point), None)),
+        Test::AtMost => return point().map(|point| (None, Some(point))),
+        Test::Like => &['%', '_', '\0'],
+        Test::Glob => &['*', '?', '[', '\0'],
+    };
+    let (Kind::Text, Value::Text(pattern)) = (kind, value) else { return None };
+    let prefix = pattern.split(wildcards).next().filter(|prefix| !prefix.is_empty())?;
+    let prefix = Point::of(canonical(bound.collation, &Value::Text(prefix.to_owned())))?;
+    let Point::Text(mut beyond) = prefix.clone() else { return None };
+    // No UTF-8 has this byte: every text that begins with the prefix is less.
+    beyond.push(0xff);
+    Some((Some(prefix), Some(Point::Text(beyond))))
 }
 
 /// What a parameter equals in a column of this kind, by SQLite's rules of affinity: a text compared

@@ -11,7 +11,8 @@ use abide_schema::{Code, Refusal, Row, Value};
 use crate::catalog::Catalog;
 use crate::changes::{Changes, RowChange};
 use crate::delta::Delta;
-use crate::route::{Equality, KeyColumn, Probe, canonical, hash_key, probe};
+use crate::interval::{Interval, Intervals, Point};
+use crate::route::{Equality, KeyColumn, Test, canonical, hash_key, interval};
 use crate::sql::{LiveError, Sql};
 use crate::template::Binding;
 
@@ -57,15 +58,17 @@ struct Attached {
 }
 
 /// Where a binding is listed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Key { table: usize, set: usize, key: u64 },
+    Range { table: usize, column: KeyColumn, interval: Interval },
     Residual { table: usize },
 }
 
 #[derive(Debug, Default)]
 struct TableRoutes {
     sets: Vec<KeySet>,
+    ranges: BTreeMap<KeyColumn, Intervals>,
     residual: BTreeSet<BindingId>,
 }
 
@@ -113,7 +116,7 @@ impl Router {
         let id = BindingId(self.next);
         self.next += 1;
         for place in &places {
-            self.list(*place, id);
+            self.list(place, id);
         }
         self.ids.insert(binding.clone(), id);
         self.bindings.insert(id, Attached { binding: binding.clone(), count: 1, places });
@@ -129,7 +132,7 @@ impl Router {
         }
         let attached = attached.remove();
         self.ids.remove(&attached.binding);
-        for place in attached.places {
+        for place in &attached.places {
             self.unlist(place, id);
         }
     }
@@ -207,11 +210,12 @@ impl Router {
     /// Where a binding belongs: for every source under each of its keys, or among the residual.
     fn places(&mut self, binding: &Binding) -> Result<Vec<Place>, Refusal> {
         let template = binding.template();
-        let mut places = BTreeSet::new();
+        let (mut places, mut taken) = (BTreeSet::new(), Vec::new());
         for (at, source) in template.query.sources.iter().enumerate() {
             let alternatives = template.query.routes[at].of_source(at);
-            let keyed = alternatives
-                .and_then(|alternatives| self.keys(source.table, &alternatives, binding.params()));
+            let keyed = alternatives.and_then(|alternatives| {
+                self.keys(source.table, &alternatives, binding.params(), &mut taken)
+            });
             match keyed {
                 Some(keys) => places.extend(keys),
                 None => {
@@ -243,29 +247,33 @@ impl Router {
         table: usize,
         alternatives: &[Vec<&Equality>],
         params: &[Value],
+        taken: &mut Vec<(usize, usize)>,
     ) -> Option<Vec<Place>> {
         let spec = self.catalog.table(table);
-        let (mut places, mut taken) = (Vec::new(), Vec::new());
+        let mut places = Vec::new();
         for equalities in alternatives {
+            if let Some(first) = equalities.first().filter(|first| first.test != Test::Among) {
+                let interval = interval(spec.columns[first.column].kind, equalities, params)?;
+                let column = (first.column, first.collation);
+                places.extend(interval.map(|interval| Place::Range { table, column, interval }));
+                continue;
+            }
             let mut keys: Vec<Vec<Value>> = vec![Vec::new()];
+            let mut columns: Vec<KeyColumn> = Vec::new();
             for equality in equalities {
+                // A column of which nothing is certain is left out; the others are still demanded.
                 let kind = spec.columns[equality.column].kind;
-                let mut cells = Vec::new();
-                for slot in &equality.values {
-                    let value = &params[*slot];
-                    match probe(kind, equality.collation, equality.nulls_match, value) {
-                        Probe::Key(cell) => cells.push(cell),
-                        Probe::Never => {}
-                        Probe::Unsure => return None,
-                    }
-                }
+                let Some(cells) = equality.cells(kind, params) else { continue };
+                columns.push((equality.column, equality.collation));
                 let longer = keys.iter().flat_map(|key| {
                     cells.iter().map(|cell| [&key[..], std::slice::from_ref(cell)].concat())
                 });
                 keys = longer.collect();
             }
-            let columns = equalities.iter().map(|equality| (equality.column, equality.collation));
-            let set = self.key_set(table, columns.collect(), &mut taken)?;
+            if columns.is_empty() {
+                return None;
+            }
+            let set = self.key_set(table, columns, taken)?;
             places.extend(keys.iter().map(|key| {
                 let key = hash_key(self.hasher.build_hasher(), key.iter());
                 Place::Key { table, set, key }
@@ -280,14 +288,14 @@ impl Router {
         &mut self,
         table: usize,
         columns: Vec<KeyColumn>,
-        taken: &mut Vec<usize>,
+        taken: &mut Vec<(usize, usize)>,
     ) -> Option<usize> {
         let sets = &mut self.tables[table].sets;
         let known = sets.iter().position(|set| set.columns == columns);
         let at = known.or_else(|| {
             let fresh = KeySet { columns, listed: HashMap::new() };
             let mut unused = sets.iter().enumerate().filter(|(_, set)| set.listed.is_empty());
-            let unused = unused.find(|(at, _)| !taken.contains(at)).map(|(at, _)| at);
+            let unused = unused.find(|(at, _)| !taken.contains(&(table, *at))).map(|(at, _)| at);
             if let Some(at) = unused {
                 sets[at] = fresh;
                 return Some(at);
@@ -297,17 +305,21 @@ impl Router {
                 sets.len() - 1
             })
         })?;
-        taken.push(at);
+        taken.push((table, at));
         Some(at)
     }
 
-    fn list(&mut self, place: Place, id: BindingId) {
+    fn list(&mut self, place: &Place, id: BindingId) {
         match place {
             Place::Residual { table } => {
-                self.tables[table].residual.insert(id);
+                self.tables[*table].residual.insert(id);
+            }
+            Place::Range { table, column, interval } => {
+                let intervals = self.tables[*table].ranges.entry(*column).or_default();
+                intervals.insert(interval.clone(), id);
             }
             Place::Key { table, set, key } => {
-                match self.tables[table].sets[set].listed.entry(key) {
+                match self.tables[*table].sets[*set].listed.entry(*key) {
                     MapEntry::Vacant(vacant) => {
                         vacant.insert(Listed::One(id));
                     }
@@ -317,13 +329,23 @@ impl Router {
         }
     }
 
-    fn unlist(&mut self, place: Place, id: BindingId) {
+    fn unlist(&mut self, place: &Place, id: BindingId) {
         match place {
             Place::Residual { table } => {
-                self.tables[table].residual.remove(&id);
+                self.tables[*table].residual.remove(&id);
+            }
+            Place::Range { table, column, interval } => {
+                let ranges = &mut self.tables[*table].ranges;
+                if let Some(intervals) = ranges.get_mut(column) {
+                    intervals.remove(interval, id);
+                    if intervals.is_empty() {
+                        ranges.remove(column);
+                    }
+                }
             }
             Place::Key { table, set, key } => {
-                let MapEntry::Occupied(mut listed) = self.tables[table].sets[set].listed.entry(key)
+                let MapEntry::Occupied(mut listed) =
+                    self.tables[*table].sets[*set].listed.entry(*key)
                 else {
                     return;
                 };
@@ -362,6 +384,15 @@ impl TableRoutes {
                     Some(Listed::One(id)) => each(*id),
                     Some(Listed::Many(ids)) => ids.iter().for_each(|id| each(*id)),
                 }
+            }
+        }
+        for ((column, collation), intervals) in &self.ranges {
+            let point = |row: &Row| Point::of(canonical(*collation, &row[*column]));
+            let old = change.old.as_ref().and_then(point);
+            let new = change.new.as_ref().and_then(point).filter(|new| Some(new) != old.as_ref());
+            for point in [old, new].into_iter().flatten() {
+                *probes += 1;
+                intervals.find(&point, each);
             }
         }
         self.residual.iter().for_each(|id| each(*id));

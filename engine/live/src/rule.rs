@@ -313,7 +313,10 @@ pub(crate) enum Extent {
 /// Statements that evaluate a query, by extent and by which sources are taken as they were before:
 /// rendered when first needed.
 #[derive(Debug, Default)]
-pub(crate) struct Evaluations(Mutex<HashMap<(Extent, Vec<bool>), Arc<Statement>>>);
+pub(crate) struct Evaluations(Mutex<HashMap<Evaluation, Arc<Statement>>>);
+
+/// An extent, and which sources are as they were before.
+type Evaluation = (Extent, Vec<bool>);
 
 impl Evaluations {
     fn get(

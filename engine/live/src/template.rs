@@ -162,8 +162,10 @@ impl Binding {
             let table = template.catalog.table(source.table);
             let columns = template.query.routes[at].of_source(at).map(|alternatives| {
                 let names = alternatives.iter().map(|keys| {
-                    let names = keys.iter().map(|key| table.columns[key.column].name);
-                    names.collect::<Vec<&str>>().join(", ")
+                    let mut names: Vec<&str> =
+                        keys.iter().map(|key| table.columns[key.column].name).collect();
+                    names.dedup();
+                    names.join(", ")
                 });
                 names.collect::<Vec<String>>().join(" or ")
             });
