@@ -26,6 +26,22 @@ const LONG: usize = 64;
 struct Member {
     text: String,
     marked: String,
+    /// Bytes of `"name":`.
+    name_bytes: usize,
+}
+
+impl Member {
+    fn new(name: &str, value: &str, mark: &str) -> Member {
+        let (text, marked) = (format!("{name}:{value}"), format!("{name}:{mark}"));
+        Member { text, marked, name_bytes: name.len() + 1 }
+    }
+
+    /// Where the member stands in a text. Looks for the short name first: preparing to search for a
+    /// long value would cost more than the search.
+    fn find(&self, text: &str) -> Option<usize> {
+        let name = &self.text[..self.name_bytes];
+        text.match_indices(name).map(|(at, _)| at).find(|at| text[*at..].starts_with(&self.text))
+    }
 }
 
 /// The arguments of one call that its result may repeat.
@@ -44,15 +60,11 @@ impl Echo {
             if canonical.len() < LONG {
                 continue;
             }
-            let name = JsonValue::from(name.as_str());
+            let name = JsonValue::from(name.as_str()).to_string();
             let as_json_column = JsonValue::from(canonical.as_str()).to_string();
-            let member = |text: &str, mark: &str| Member {
-                text: format!("{name}:{text}"),
-                marked: format!("{name}:{mark}"),
-            };
-            members.push(member(&as_json_column, JSON_MARK));
+            members.push(Member::new(&name, &as_json_column, JSON_MARK));
             if value.is_string() {
-                members.push(member(&canonical, TEXT_MARK));
+                members.push(Member::new(&name, &canonical, TEXT_MARK));
             }
         }
         Echo { members }
@@ -66,7 +78,7 @@ impl Echo {
         let mut outcome = result.to_owned();
         for member in &self.members {
             // Inside a JSON text quotes are escaped, so what is found is a member, not a mention.
-            if let Some(at) = outcome.find(&member.text) {
+            if let Some(at) = member.find(&outcome) {
                 outcome.replace_range(at..at + member.text.len(), &member.marked);
             }
         }
