@@ -15,8 +15,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use abide_schema::limits::MESSAGE_BYTES;
-use abide_schema::wire::ClientMessage;
+use abide_schema::wire::BatchCall;
 use abide_schema::{Code, Refusal, Seq};
+use serde::Serialize;
+use serde_json::{Map, Value as JsonValue};
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::sync::oneshot;
 
@@ -125,16 +127,21 @@ impl Drop for Forget<'_> {
     }
 }
 
+/// A question as it travels: the forms of [`abide_schema::wire::ClientMessage`], of borrowed parts.
+#[derive(Serialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+enum Message<'a> {
+    Call { id: &'a str, reducer: &'a str, args: &'a JsonValue, request_id: &'a str },
+    Batch { id: &'a str, calls: &'a [BatchCall], request_id: &'a str },
+    Sql { id: &'a str, sql: &'a str, params: &'a Map<String, JsonValue>, as_of: Option<Seq> },
+}
+
 fn message(id: u64, ask: &Ask) -> Result<String, Error> {
-    let id = id.to_string();
-    let message = match ask.clone() {
-        Ask::Call { reducer, args, request_id } => {
-            ClientMessage::Call { id, reducer, args, request_id: Some(request_id) }
-        }
-        Ask::Batch { calls, request_id } => {
-            ClientMessage::Batch { id, calls, request_id: Some(request_id) }
-        }
-        Ask::Sql { sql, params, as_of } => ClientMessage::Sql { id, sql, params, as_of },
+    let id = &id.to_string();
+    let message = match ask {
+        Ask::Call { reducer, args, request_id } => Message::Call { id, reducer, args, request_id },
+        Ask::Batch { calls, request_id } => Message::Batch { id, calls, request_id },
+        Ask::Sql { sql, params, as_of } => Message::Sql { id, sql, params, as_of: *as_of },
     };
     let text = serde_json::to_string(&message).map_err(|why| Error::decode("a message", &why))?;
     if text.len() > MESSAGE_BYTES {

@@ -20,7 +20,8 @@ use crate::{Abide, Error};
 /// The future of a builder that is awaited.
 pub type Sending<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
 
-/// The answer to a call: what the reducer returned, which this dereferences to.
+/// The answer to a call: what the reducer returned, which this dereferences to. Where that has a
+/// `seq` of its own, as rows do, it is `called.value.seq`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Called<T> {
     /// The call's place in the log, or that of the call which had done it before.

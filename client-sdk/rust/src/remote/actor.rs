@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use abide_schema::wire::CallResult;
 use abide_schema::{Code, Seq};
-use futures_util::{SinkExt as _, StreamExt as _};
+use futures_util::{FutureExt as _, SinkExt as _, StreamExt as _};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -104,6 +104,9 @@ impl Actor {
                 }
                 End::Lost(why) => {
                     tracing::info!(%why, "the connection to the server was lost");
+                    // The answer to a close, if it was one; there is nothing else to save.
+                    let _ = socket.close(None).now_or_never();
+                    drop(socket);
                     self.set_trouble(Some(why));
                 }
             }

@@ -4,13 +4,14 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use abide_schema::wire;
 use futures_util::{FutureExt as _, SinkExt as _, StreamExt as _};
 use serde_json::{Value as Json, json};
 use tokio::io::DuplexStream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, timeout};
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::Message as Said;
 use tokio_tungstenite::tungstenite::handshake::client::Request;
 use tokio_tungstenite::tungstenite::handshake::server;
 
@@ -81,14 +82,14 @@ impl Peer {
     }
 
     async fn say(&mut self, message: Json) {
-        self.0.send(Message::text(message.to_string())).await.expect("the client is there");
+        self.0.send(Said::text(message.to_string())).await.expect("the client is there");
     }
 
     /// The next message that is no ping.
     async fn hear(&mut self) -> Json {
         loop {
             let message = self.0.next().await.expect("the client is there").expect("it is sound");
-            let Message::Text(text) = message else { continue };
+            let Said::Text(text) = message else { continue };
             let message: Json = serde_json::from_str(&text).expect("it is JSON");
             if message["op"] != "ping" {
                 return message;
@@ -178,6 +179,26 @@ async fn a_call_whose_answer_is_lost_is_sent_again_under_its_request_id() {
     let answer = answer.expect("it is answered");
     assert_eq!((answer.seq, answer["ok"].as_i64()), (Seq(7), Some(7)));
     assert_eq!(abide.reconnects(), 1);
+}
+
+#[test]
+fn questions_travel_in_the_forms_of_the_wire() {
+    let (args, request_id) = (json!({"a": 1.0}), "r".to_owned());
+    let call = BatchCall { reducer: "note".to_owned(), args: args.clone() };
+    let params = Map::from_iter([("x".to_owned(), json!("y"))]);
+    for ask in [
+        Ask::Call { reducer: "note".to_owned(), args, request_id: request_id.clone() },
+        Ask::Batch { calls: vec![call], request_id },
+        Ask::Sql { sql: "SELECT :x".to_owned(), params, as_of: Some(Seq(3)) },
+    ] {
+        let text = message(7, &ask).expect("it is short");
+        let read: wire::ClientMessage = serde_json::from_str(&text).expect("it is of the wire");
+        let again = serde_json::to_value(read).expect("it serialises");
+        assert_eq!(again, serde_json::from_str::<Json>(&text).expect("it is JSON"));
+    }
+    let args = Json::String("x".repeat(MESSAGE_BYTES));
+    let large = Ask::Call { reducer: "note".to_owned(), args, request_id: "r".to_owned() };
+    assert_eq!(message(7, &large).expect_err("too large").code(), Some(Code::LimitExceeded));
 }
 
 #[tokio::test(start_paused = true)]
@@ -342,7 +363,7 @@ async fn a_silent_server_is_asked_and_then_left() {
     let (abide, mut peer) = connect(&port, &mut listener).await;
     let begun = Instant::now();
     let ping = peer.0.next().await.expect("the client is there").expect("it is sound");
-    assert_eq!(ping, Message::text(r#"{"op":"ping"}"#));
+    assert_eq!(ping, Said::text(r#"{"op":"ping"}"#));
     assert_eq!(begun.elapsed().as_secs(), 10);
     let _again = Peer::accept(&mut listener).await;
     assert_eq!(begun.elapsed().as_secs(), 30);

@@ -54,6 +54,7 @@ stories! {
     a_subscription_from_a_seq_tells_what_changed_since
     refusals_keep_their_code_and_hint
     a_query_without_a_key_is_kept_too
+    what_only_sorts_is_not_shown
     a_window_holds_what_is_shown
     large_results_come_whole
     many_at_once_share_one_client
@@ -404,6 +405,25 @@ async fn a_query_without_a_key_is_kept_too(abide: &Abide) {
     abide.call("forget", json!({"id": 1})).await.expect("it is forgotten");
     sub.next().await.expect("an update");
     assert_eq!(sub.typed_rows::<String>().expect("rows"), ["a", "b"]);
+}
+
+async fn what_only_sorts_is_not_shown(abide: &Abide) {
+    for (name, weight) in [("a", 3.0), ("b", 2.0), ("c", 1.0)] {
+        let args = json!({"name": name, "weight": weight});
+        abide.call("keep", args).await.expect("it is kept");
+    }
+    let sql = "SELECT id, name FROM samples ORDER BY weight";
+    let mut sub = abide.subscribe(sql).await.expect("it begins");
+    let first = sub.next().await.expect("an update");
+    assert!(first.insert_rows().all(|row| row.len() == 2));
+    let names: Vec<&str> = sub.columns().iter().map(|column| column.name.as_str()).collect();
+    assert_eq!(names, ["id", "name"]);
+    abide.call("keep", json!({"name": "d"})).await.expect("it is kept");
+    sub.next().await.expect("an update");
+    let rows: Vec<(i64, String)> = sub.typed_rows().expect("rows");
+    let names: String = rows.into_iter().map(|(_, name)| name).collect();
+    assert_eq!(names, "dcba", "NULL is first");
+    assert!(sub.rows().all(|row| row.len() == 2));
 }
 
 async fn a_window_holds_what_is_shown(abide: &Abide) {
