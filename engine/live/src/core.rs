@@ -334,7 +334,7 @@ impl Lower<'_> {
             None => return Ok(()),
         };
         Err(unsupported(&format!("a query whose column {name} is neither grouped nor aggregated"))
-            .hint("its value would be that of any row of the group: add it to GROUP BY, or take min() or max()"))
+            .hint("add it to GROUP BY, or take min() or max() of it"))
     }
 
     fn read_groups(

@@ -357,7 +357,8 @@ impl<'a> Renderer<'a> {
                 let columns = names(&mut (0..table.columns.len()));
                 let key = names(&mut table.key.iter().copied());
                 self.text(&format!(
-                    "(SELECT {columns} FROM {main} WHERE ({key}) NOT IN (SELECT {key} FROM {changed}) \
+                    "(SELECT {columns} FROM {main} \
+                     WHERE ({key}) NOT IN (SELECT {key} FROM {changed}) \
                      UNION ALL SELECT {columns} FROM {changed} WHERE {WEIGHT} < 0) AS {alias}"
                 ));
             }

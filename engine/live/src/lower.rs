@@ -13,13 +13,18 @@ use crate::from::Named;
 use crate::functions;
 use crate::lex;
 use crate::reach::Block;
-use crate::route::{Equality, Route, Test};
+use crate::route::Route;
 
 mod call;
+mod condition;
 mod literal;
+mod names;
 mod subquery;
 
+use condition::columns_of;
+
 pub(crate) use literal::unquote;
+pub(crate) use names::require_main;
 
 /// What a parameter of a template is filled with.
 #[derive(Clone, Debug, PartialEq)]
@@ -135,140 +140,6 @@ impl<'c> Lower<'c> {
         }
     }
 
-    /// A condition as the conjuncts that it consists of. Compared literals become parameters.
-    pub(crate) fn conjuncts(&mut self, expr: &Expr, scope: &Scope) -> Lowered<Vec<Conjunct>> {
-        let lifting = std::mem::replace(&mut self.lifting, true);
-        let conjuncts = spine(expr, Operator::And)
-            .into_iter()
-            .map(|expr| {
-                let equal = self.equal_columns(expr, scope)?;
-                let (condition, route) = self.condition(expr, scope)?;
-                Ok(Conjunct { condition, route, equal })
-            })
-            .collect();
-        self.lifting = lifting;
-        conjuncts
-    }
-
-    /// The two columns that a conjunct says are equal.
-    fn equal_columns(&mut self, expr: &Expr, scope: &Scope) -> Lowered<Option<EqualColumns>> {
-        let mut bare = expr;
-        while let Expr::Parenthesized(items) = bare
-            && let [only] = &items[..]
-        {
-            bare = only;
-        }
-        let is_name =
-            |expr: &Expr| matches!(expr, Expr::Id(_) | Expr::Name(_) | Expr::Qualified(..));
-        match bare {
-            Expr::Binary(left, Operator::Equals, right) if is_name(left) && is_name(right) => {
-                Ok(columns_of(&self.expr(left, scope)?, &self.expr(right, scope)?))
-            }
-            _ => Ok(None),
-        }
-    }
-
-    fn condition(&mut self, expr: &Expr, scope: &Scope) -> Lowered<(Fragment, Route)> {
-        self.deeper(|lower| match expr {
-            Expr::Parenthesized(inner) if inner.len() == 1 => {
-                let (condition, route) = lower.condition(&inner[0], scope)?;
-                Ok((condition.parenthesized(), route))
-            }
-            Expr::Binary(_, operator @ (Operator::And | Operator::Or), _) => {
-                lower.junction(expr, *operator, scope)
-            }
-            Expr::Binary(left, operator @ (Operator::Equals | Operator::Is), right) => {
-                let left = lower.operand(left, scope)?;
-                let right = lower.operand(right, scope)?;
-                let route = equality(&left, &right, *operator == Operator::Is);
-                let mut condition = left;
-                condition.push_text(operator_sql(*operator));
-                condition.push(&right);
-                Ok((condition, route))
-            }
-            Expr::Binary(left, operator, right) if is_comparison(*operator) => {
-                let left = lower.operand(left, scope)?;
-                let right = lower.operand(right, scope)?;
-                let route = match operator {
-                    Operator::Less | Operator::LessEquals => {
-                        bound(&left, Test::AtMost, &right).and(bound(&right, Test::AtLeast, &left))
-                    }
-                    Operator::Greater | Operator::GreaterEquals => {
-                        bound(&left, Test::AtLeast, &right).and(bound(&right, Test::AtMost, &left))
-                    }
-                    _ => Route::Any,
-                };
-                let mut condition = left;
-                condition.push_text(operator_sql(*operator));
-                condition.push(&right);
-                Ok((condition, route))
-            }
-            Expr::Between { lhs, not: false, start, end } => {
-                let left = lower.operand(lhs, scope)?;
-                let (start, end) = (lower.operand(start, scope)?, lower.operand(end, scope)?);
-                let route =
-                    bound(&left, Test::AtLeast, &start).and(bound(&left, Test::AtMost, &end));
-                let mut condition = left;
-                condition.push_text("BETWEEN");
-                condition.push(&start);
-                condition.push_text("AND");
-                condition.push(&end);
-                Ok((condition, route))
-            }
-            Expr::Like { lhs, not: false, op, rhs, escape: None }
-                if matches!(op, LikeOperator::Like | LikeOperator::Glob) =>
-            {
-                let (left, right) = (lower.operand(lhs, scope)?, lower.operand(rhs, scope)?);
-                let like = *op == LikeOperator::Like;
-                let route = bound(&left, if like { Test::Like } else { Test::Glob }, &right);
-                let mut condition = left;
-                condition.push_text(if like { "LIKE" } else { "GLOB" });
-                condition.push(&right);
-                Ok((condition, route))
-            }
-            Expr::InList { lhs, not: false, rhs: Some(list) } => {
-                let left = lower.operand(lhs, scope)?;
-                let list: Vec<Fragment> =
-                    list.iter().map(|expr| lower.operand(expr, scope)).collect::<Lowered<_>>()?;
-                let route = membership(&left, &list);
-                let mut condition = left;
-                condition.push_text("IN (");
-                push_list(&mut condition, &list);
-                condition.push_text(")");
-                Ok((condition, route))
-            }
-            Expr::InSelect { lhs, not: false, rhs } => {
-                Ok((lower.in_select(lhs, subquery::Membership::Demanded, rhs, scope)?, Route::Any))
-            }
-            other => Ok((lower.expr(other, scope)?, Route::Any)),
-        })
-    }
-
-    fn junction(
-        &mut self,
-        expr: &Expr,
-        operator: Operator,
-        scope: &Scope,
-    ) -> Lowered<(Fragment, Route)> {
-        let mut whole: Option<(Fragment, Route)> = None;
-        for operand in spine(expr, operator) {
-            let (condition, route) = self.condition(operand, scope)?;
-            whole = Some(match whole {
-                None => (condition, route),
-                Some((mut left, left_route)) => {
-                    left.push_text(operator_sql(operator));
-                    left.push(&condition);
-                    let route = match operator {
-                        Operator::And => left_route.and(route),
-                        _ => left_route.or(route),
-                    };
-                    (left, route)
-                }
-            });
-        }
-        Ok(whole.expect("a spine has at least one operand"))
-    }
-
     /// Any expression.
     pub(crate) fn expr(&mut self, expr: &Expr, scope: &Scope) -> Lowered {
         let (bare, derived) = (self.frame.bare.len(), self.frame.bare_derived);
@@ -368,12 +239,8 @@ impl<'c> Lower<'c> {
                 };
                 self.call(&call, scope)
             }
-            Expr::Exists(select) => self.exists(select, scope),
-            Expr::Subquery(select) => self.scalar(select, scope),
-            Expr::InSelect { lhs, not, rhs } => {
-                let membership =
-                    if *not { subquery::Membership::Denied } else { subquery::Membership::Asked };
-                self.in_select(lhs, membership, rhs, scope)
+            Expr::Exists(_) | Expr::Subquery(_) | Expr::InSelect { .. } => {
+                self.with_subquery(expr, scope)
             }
             Expr::InTable { .. } => Err(unsupported("IN with a table")),
             Expr::Raise(..) => {
@@ -405,88 +272,6 @@ impl<'c> Lower<'c> {
                 return Err(functions::not_deterministic("CURRENT_TIMESTAMP"));
             }
         })
-    }
-
-    /// A parameter, numbered as SQLite numbers it: `?` takes the next number, `?7` its own, a name the
-    /// next one when it is first met.
-    fn variable(&mut self, name: &str) -> Lowered {
-        let next = self.numbered.last_key_value().map_or(1, |(last, _)| last + 1);
-        let (number, key) = if name.is_empty() {
-            if !self.by_position {
-                return Err(unsupported(
-                    "? in what is read more than once (WITH, or a column that is grouped by)",
-                )
-                .hint("write ?1 or :name"));
-            }
-            (next, next.to_string())
-        } else if name.bytes().all(|b| b.is_ascii_digit()) {
-            let number = name.parse().ok().filter(|number: &u32| (1..=32_766).contains(number));
-            let number = number.ok_or_else(|| {
-                Refusal::new(Code::BadSql, "variable number must be between ?1 and ?32766")
-            })?;
-            (number, number.to_string())
-        } else {
-            let key = name.get(1..).filter(|_| !name.starts_with('#')).ok_or_else(|| {
-                Refusal::new(Code::BadSql, format!("near \"{name}\": syntax error"))
-            })?;
-            (*self.named.entry(key.to_owned()).or_insert(next), key.to_owned())
-        };
-        let slots = &mut self.slots;
-        let slot = *self.numbered.entry(number).or_insert_with(|| {
-            slots.push(Slot::Caller(key));
-            slots.len() - 1
-        });
-        Ok(Fragment::param(slot))
-    }
-
-    fn name(&mut self, raw: &str, scope: &Scope) -> Lowered {
-        let name = unquote(raw);
-        let mut level = Some(scope);
-        while let Some(scope) = level {
-            if let Some(found) = in_scope(None, &name, scope)? {
-                self.note(&found);
-                return Ok(found);
-            }
-            let alias = scope.aliases.iter().find(|(alias, _)| alias.eq_ignore_ascii_case(&name));
-            if let Some((_, value)) = alias {
-                if value.aggregates && !self.frame.allowed {
-                    let detail = format!("misuse of aliased aggregate {name}");
-                    return Err(Refusal::new(Code::BadSql, detail));
-                }
-                return Ok(value.parenthesized());
-            }
-            level = scope.outer;
-        }
-        let bare = raw == name;
-        if bare && (name.eq_ignore_ascii_case("true") || name.eq_ignore_ascii_case("false")) {
-            return Ok(Fragment::text(&name.to_ascii_uppercase()));
-        }
-        let refusal = Refusal::new(Code::BadSql, format!("no such column: {name}"));
-        Err(if raw.starts_with('"') {
-            refusal.hint(format!("write a text in single quotes: '{name}'"))
-        } else {
-            refusal.hint("GET /v1/schema lists the columns of every table")
-        })
-    }
-
-    fn note(&mut self, found: &Fragment) {
-        if !self.frame.within {
-            self.frame.note(found);
-        }
-    }
-
-    fn qualified(&mut self, table: &str, column: &str, scope: &Scope) -> Lowered {
-        let column = unquote(column);
-        let mut level = Some(scope);
-        while let Some(scope) = level {
-            if let Some(found) = in_scope(Some(table), &column, scope)? {
-                self.note(&found);
-                return Ok(found);
-            }
-            level = scope.outer;
-        }
-        Err(Refusal::new(Code::BadSql, format!("no such column: {table}.{column}"))
-            .hint("GET /v1/schema lists the columns of every table"))
     }
 
     fn parenthesized(&mut self, items: &[Expr], scope: &Scope) -> Lowered {
@@ -649,99 +434,6 @@ fn spine<'e, 'b>(expr: &'e Expr<'b>, operator: Operator) -> Vec<&'e Expr<'b>> {
     operands
 }
 
-fn in_scope(table: Option<&str>, column: &str, scope: &Scope) -> Lowered<Option<Fragment>> {
-    let entries = || {
-        scope
-            .entries
-            .iter()
-            .filter(|entry| table.is_none_or(|table| entry.name.eq_ignore_ascii_case(table)))
-    };
-    let mut found = entries()
-        .filter(|entry| table.is_some() || !entry.is_merged(column))
-        .flat_map(|entry| &entry.columns)
-        .filter(|(name, _)| name.eq_ignore_ascii_case(column));
-    if let Some((_, fragment)) = found.next() {
-        if found.next().is_some() {
-            let name = table.map_or(column.to_owned(), |table| format!("{table}.{column}"));
-            return Err(Refusal::new(Code::BadSql, format!("ambiguous column name: {name}"))
-                .hint("say of which table: t.column"));
-        }
-        return Ok(Some(fragment.parenthesized()));
-    }
-    let is_rowid = ["rowid", "oid", "_rowid_"].iter().any(|name| name.eq_ignore_ascii_case(column));
-    let mut with_rowid = entries();
-    if is_rowid
-        && let (Some(Entry { rowid: Some(rowid), .. }), None) =
-            (with_rowid.next(), with_rowid.next())
-    {
-        return Ok(Some(rowid.clone()));
-    }
-    Ok(None)
-}
-
-/// The two columns of an equality that compares bytes.
-fn columns_of(left: &Fragment, right: &Fragment) -> Option<EqualColumns> {
-    let binary = |fragment: &Fragment| fragment.collation.is_none_or(|c| c == Collation::Binary);
-    match (left.plain, right.plain) {
-        (Plain::Column(a, b), Plain::Column(c, d)) if binary(left) && binary(right) => {
-            Some(((a, b), (c, d)))
-        }
-        _ => None,
-    }
-}
-
-/// `column = parameter`, either way round.
-fn equality(left: &Fragment, right: &Fragment, nulls_match: bool) -> Route {
-    let collation = left.collation.or(right.collation).unwrap_or(Collation::Binary);
-    match (left.plain, right.plain) {
-        (Plain::Column(source, column), Plain::Param(slot))
-        | (Plain::Param(slot), Plain::Column(source, column)) => {
-            let (test, values) = (Test::Among, vec![slot]);
-            Route::equality(Equality { test, source, column, collation, nulls_match, values })
-        }
-        _ => Route::Any,
-    }
-}
-
-/// A column bounded by a parameter.
-fn bound(column: &Fragment, test: Test, param: &Fragment) -> Route {
-    let collation = match test {
-        Test::Like => Collation::NoCase,
-        Test::Glob => Collation::Binary,
-        _ => column.collation.or(param.collation).unwrap_or(Collation::Binary),
-    };
-    let compares_bytes = collation == Collation::Binary || test == Test::Like;
-    match (column.plain, param.plain) {
-        (Plain::Column(source, column), Plain::Param(slot)) if compares_bytes => {
-            let (nulls_match, values) = (false, vec![slot]);
-            Route::equality(Equality { test, source, column, collation, nulls_match, values })
-        }
-        _ => Route::Any,
-    }
-}
-
-/// `column IN (parameters)`.
-fn membership(left: &Fragment, list: &[Fragment]) -> Route {
-    let slots: Option<Vec<usize>> = list
-        .iter()
-        .map(|item| match item.plain {
-            Plain::Param(slot) if item.collation.is_none() => Some(slot),
-            _ => None,
-        })
-        .collect();
-    match (left.plain, slots) {
-        (Plain::Column(source, column), Some(values)) => Route::equality(Equality {
-            test: Test::Among,
-            source,
-            column,
-            collation: left.collation.unwrap_or(Collation::Binary),
-            nulls_match: false,
-            values,
-        }),
-        _ => Route::Any,
-    }
-}
-
 fn push_list(out: &mut Fragment, list: &[Fragment]) {
     for (at, item) in list.iter().enumerate() {
         if at > 0 {
@@ -790,15 +482,6 @@ fn operator_sql(operator: Operator) -> &'static str {
         Operator::RightShift => ">>",
         Operator::Subtract => "-",
     }
-}
-
-/// Only the database itself may be named as a schema.
-pub(crate) fn require_main(schema: &str) -> Result<(), Refusal> {
-    let schema = unquote(schema);
-    if schema.eq_ignore_ascii_case("main") {
-        return Ok(());
-    }
-    Err(Refusal::new(Code::BadSql, format!("unknown database {schema}")))
 }
 
 /// The refusal of what has no rule yet.

@@ -10,7 +10,19 @@ use crate::route::Route;
 use crate::select::Query;
 
 impl Lower<'_> {
-    pub(super) fn exists(&mut self, select: &Select, scope: &Scope) -> Lowered {
+    pub(super) fn with_subquery(&mut self, expr: &Expr, scope: &Scope) -> Lowered {
+        match expr {
+            Expr::Exists(select) => self.exists(select, scope),
+            Expr::Subquery(select) => self.scalar(select, scope),
+            Expr::InSelect { lhs, not, rhs } => {
+                let membership = if *not { Membership::Denied } else { Membership::Asked };
+                self.in_select(lhs, membership, rhs, scope)
+            }
+            other => self.expr(other, scope),
+        }
+    }
+
+    fn exists(&mut self, select: &Select, scope: &Scope) -> Lowered {
         let mut query = self.inner(select, scope)?;
         let at_least_one = |expr: &Expr| expr.is_integer().is_some_and(|n| n > 0);
         match select.limit {
@@ -51,7 +63,7 @@ impl Lower<'_> {
     }
 
     /// A subquery as a value: that of its first row, which must be the same row every time.
-    pub(super) fn scalar(&mut self, select: &Select, scope: &Scope) -> Lowered {
+    fn scalar(&mut self, select: &Select, scope: &Scope) -> Lowered {
         let query = self.inner(select, scope)?;
         one_column(&query)?;
         let [(_, core)] = query.cores.as_slice() else {

@@ -109,7 +109,8 @@ const GROUPS: &[&str] = &[
     "SELECT upper(c) AS u, count(*) FILTER (WHERE a > 1) FROM r GROUP BY 1 ORDER BY u DESC",
     "SELECT coalesce(a, x) AS mixed, count(*) FROM r GROUP BY mixed",
     "SELECT x, count(*) FROM r GROUP BY x ORDER BY 2 DESC, 1",
-    "SELECT b % 2 AS odd, min(id), max(c || '!') FROM r WHERE a IS :v GROUP BY odd HAVING odd IS NOT NULL",
+    "SELECT b % 2 AS odd, min(id), max(c || '!') FROM r WHERE a IS :v GROUP BY odd HAVING \
+     odd IS NOT NULL",
     "SELECT count(*) FROM r GROUP BY a",
     "SELECT a, count(*) FROM r WHERE c = :w GROUP BY a ORDER BY sum(b)",
     "SELECT sum(a) + 1, CASE WHEN count(*) > 3 THEN 'many' ELSE 'few' END FROM r WHERE a < 100",
@@ -130,14 +131,16 @@ const JOINS: &[&str] = &[
     "SELECT p.g, p.n, r.c FROM p JOIN r ON r.id = p.r_id ORDER BY r.a DESC",
     "SELECT x.id, y.id AS other FROM r AS x JOIN r AS y ON x.a = y.b",
     "SELECT x.id, y.id AS other, s.k FROM r x CROSS JOIN r y JOIN s ON s.b = x.a AND s.n = y.b",
-    "SELECT r.id, t.id AS t, u.id AS u, s.k FROM r JOIN r t ON t.a = r.b JOIN r u ON u.a = t.b JOIN s ON s.b = u.b WHERE r.c = :v",
+    "SELECT r.id, t.id AS t, u.id AS u, s.k FROM r JOIN r t ON t.a = r.b JOIN r u ON u.a = \
+     t.b JOIN s ON s.b = u.b WHERE r.c = :v",
     "SELECT r.id FROM r JOIN s ON r.c = s.c COLLATE NOCASE",
     "SELECT r.id, s.k FROM r JOIN s ON s.c = r.a",
     "SELECT r.id, s.k FROM r JOIN s ON r.x = s.n AND r.id = :v",
     "SELECT r.a, p.v FROM r JOIN p ON r.x < p.v WHERE r.b = :v",
     "SELECT r.id, s.k FROM r, s WHERE r.b = :v AND s.b = :v OR r.a = s.n AND r.c = :w",
     "SELECT r.id, s.k FROM r JOIN s ON s.b = r.b WHERE r.b = :v",
-    "SELECT r.id, s.k, p.n FROM r JOIN s ON s.b = r.b JOIN p ON p.r_id = r.id AND p.n = s.n WHERE s.n IN (1, :v) AND s.b = :w",
+    "SELECT r.id, s.k, p.n FROM r JOIN s ON s.b = r.b JOIN p ON p.r_id = r.id AND p.n = s.n \
+     WHERE s.n IN (1, :v) AND s.b = :w",
     "SELECT s.n, r.id, r.c FROM s JOIN r ON r.b = s.b WHERE s.k = 'k'",
 ];
 
@@ -169,15 +172,18 @@ const SUBQUERIES: &[&str] = &[
     "SELECT id, a FROM r WHERE NOT EXISTS (SELECT * FROM s WHERE s.b = r.b AND s.n = :v)",
     "SELECT id FROM r WHERE b = :v AND EXISTS (SELECT 1 FROM s WHERE s.b = r.b AND s.n = 2)",
     "SELECT id FROM r WHERE b = :v AND (a = :w OR b IN (SELECT s.b FROM s))",
-    "SELECT id, b IN (SELECT b FROM s) AS known, b NOT IN (SELECT b FROM s WHERE n = :w) AS unknown FROM r WHERE b = :v",
+    "SELECT id, b IN (SELECT b FROM s) AS known, b NOT IN (SELECT b FROM s WHERE n = :w) AS \
+     unknown FROM r WHERE b = :v",
     "SELECT id FROM r WHERE a = 2 OR EXISTS (SELECT 1 FROM p WHERE p.r_id = r.id LIMIT 1)",
     "SELECT id, EXISTS (SELECT 1 FROM s WHERE s.b = r.b) AS has FROM r",
     "SELECT id, (SELECT count(*) FROM p WHERE p.r_id = r.id) AS n FROM r WHERE c = :v",
     "SELECT id, (SELECT s.k FROM s WHERE s.b = r.b ORDER BY s.n DESC LIMIT 1) AS latest FROM r",
     "SELECT id, (SELECT s.c FROM s WHERE s.b = r.b) AS one FROM r ORDER BY one",
     "SELECT id FROM r WHERE a > (SELECT avg(a) FROM r AS inside WHERE inside.b = r.b)",
-    "SELECT r.id, s.k FROM r JOIN s ON s.b = r.b WHERE EXISTS (SELECT 1 FROM p WHERE p.r_id = r.id AND p.n = s.n)",
-    "SELECT id FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.b = r.b AND NOT EXISTS (SELECT 1 FROM p WHERE p.n = s.n))",
+    "SELECT r.id, s.k FROM r JOIN s ON s.b = r.b WHERE EXISTS (SELECT 1 FROM p WHERE p.r_id \
+     = r.id AND p.n = s.n)",
+    "SELECT id FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.b = r.b AND NOT EXISTS (SELECT 1 \
+     FROM p WHERE p.n = s.n))",
     "SELECT count(*) FROM r WHERE b IN (SELECT b FROM s WHERE c = :w)",
     "SELECT id FROM r WHERE (a, b) IN (SELECT n, b FROM s)",
     "SELECT id FROM r WHERE b NOT IN (SELECT b FROM s WHERE s.c = r.c)",
@@ -203,7 +209,8 @@ const SETS: &[&str] = &[
     "SELECT rid, sk FROM pairs WHERE n = :v",
     "SELECT pairs.sk, count(*) FROM pairs GROUP BY sk",
     "WITH q AS (SELECT id, a FROM r WHERE b = :v) SELECT * FROM q WHERE a > 0",
-    "WITH q(x, y) AS (SELECT a, count(*) FROM r GROUP BY a), z AS (SELECT x FROM q WHERE y > 1) SELECT x FROM z ORDER BY x",
+    "WITH q(x, y) AS (SELECT a, count(*) FROM r GROUP BY a), z AS (SELECT x FROM q WHERE y > \
+     1) SELECT x FROM z ORDER BY x",
     "WITH q AS (SELECT DISTINCT b FROM s) SELECT r.id, q.b AS qb FROM r JOIN q ON q.b = r.b",
     "SELECT t.a, t.n FROM (SELECT a, count(*) AS n FROM r GROUP BY a) AS t WHERE t.n > 1",
     "SELECT id FROM (SELECT id, a FROM r WHERE c = :v) WHERE a = :w",

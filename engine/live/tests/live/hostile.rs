@@ -8,11 +8,16 @@ use serde_json::Map;
 use crate::world::{Random, World};
 
 const SEEDS: &[&str] = &[
-    "SELECT a, b AS \"x y\", [c], `id` FROM r AS t WHERE a = 1 AND (b = ?1 OR c LIKE 'a%' ESCAPE '\\') ORDER BY 1 DESC, c COLLATE NOCASE NULLS LAST LIMIT 5 OFFSET 2",
-    "WITH q(x) AS (SELECT id FROM r) SELECT DISTINCT x, count(*) FILTER (WHERE x > 2) FROM q GROUP BY x HAVING count(*) > 1",
-    "SELECT r.id, s.k FROM r LEFT JOIN s USING (b) WHERE EXISTS (SELECT 1 FROM p WHERE p.r_id = r.id) UNION ALL SELECT 1, 2",
-    "SELECT CASE WHEN a IN (1, 2) THEN CAST(c AS TEXT) ELSE x'00' END, -9223372036854775808, 0xFF, 1e5, date(a, 'unixepoch') FROM r WHERE c NOT IN (SELECT c FROM s) -- é",
-    "SELECT * FROM r NATURAL JOIN s, (SELECT max(n) OVER (PARTITION BY g) FROM p) WHERE :a = @b /* c */ AND $d IS NOT ?",
+    "SELECT a, b AS \"x y\", [c], `id` FROM r AS t WHERE a = 1 AND (b = ?1 OR c LIKE 'a%' \
+     ESCAPE '\\') ORDER BY 1 DESC, c COLLATE NOCASE NULLS LAST LIMIT 5 OFFSET 2",
+    "WITH q(x) AS (SELECT id FROM r) SELECT DISTINCT x, count(*) FILTER (WHERE x > 2) FROM q \
+     GROUP BY x HAVING count(*) > 1",
+    "SELECT r.id, s.k FROM r LEFT JOIN s USING (b) WHERE EXISTS (SELECT 1 FROM p WHERE \
+     p.r_id = r.id) UNION ALL SELECT 1, 2",
+    "SELECT CASE WHEN a IN (1, 2) THEN CAST(c AS TEXT) ELSE x'00' END, -9223372036854775808, \
+     0xFF, 1e5, date(a, 'unixepoch') FROM r WHERE c NOT IN (SELECT c FROM s) -- é",
+    "SELECT * FROM r NATURAL JOIN s, (SELECT max(n) OVER (PARTITION BY g) FROM p) WHERE :a = \
+     @b /* c */ AND $d IS NOT ?",
 ];
 
 fn bind(planner: &Planner, sql: &str) {

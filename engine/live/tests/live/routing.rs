@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use abide_live::{Changes, Planner, Router, Work};
+use abide_live::{Binding, BindingId, Changes, Planner, Router, Work};
 use abide_schema::{Code, Row, Value};
 use serde_json::{Map, json};
 
@@ -62,4 +62,65 @@ fn bindings_without_a_key_are_capped() {
     let binding =
         planner.bind("SELECT * FROM r WHERE abs(a) = :v", &params).expect("it can be live");
     router.attach(&binding).expect("there is room again");
+}
+
+fn bind(planner: &Planner, sql: &str, params: serde_json::Value) -> Binding {
+    let params = params.as_object().expect("an object").clone();
+    planner.bind(sql, &params).expect("it can be live")
+}
+
+fn inserted(a: i64, c: &str) -> Changes {
+    let mut row = vec![Value::Integer(1), Value::Integer(a), Value::Null, Value::from(c)];
+    row.resize(6, Value::Null);
+    let mut changes = Changes::new();
+    changes.push("r", None, Some(Row::from(row)));
+    changes
+}
+
+#[test]
+fn a_change_finds_exactly_the_ranges_it_lies_in() {
+    let mut world = World::new(1);
+    let planner = Planner::new(Arc::clone(&world.catalog));
+    let mut router = Router::new(Arc::clone(&world.catalog));
+    let mut ranges: Vec<(BindingId, i64, i64)> = Vec::new();
+    for n in 0..3_000_i64 {
+        let (low, high) = (n * 7_919 % 1_000, n * 7_919 % 1_000 + n * 31 % 50);
+        let sql = "SELECT id FROM r WHERE a BETWEEN :low AND :high";
+        let binding = bind(&planner, sql, json!({"low": low, "high": high}));
+        ranges.push((router.attach(&binding).expect("ranges need no room"), low, high));
+    }
+    for detached in ranges.split_off(1_500) {
+        router.detach(detached.0);
+    }
+    for a in [-1, 0, 3, 500, 777, 1_049, 2_000] {
+        let before = router.counters().bindings_probed;
+        let deltas = router.commit(&inserted(a, ""), &mut world.db);
+        let found: Vec<BindingId> = deltas.into_iter().map(|(id, _)| id).collect();
+        let mut wanted: Vec<BindingId> = ranges
+            .iter()
+            .filter(|(_, low, high)| (low..=high).contains(&&a))
+            .map(|(id, _, _)| *id)
+            .collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        assert_eq!(found, wanted, "a = {a}");
+        assert_eq!(router.counters().bindings_probed - before, wanted.len() as u64, "none in vain");
+    }
+}
+
+#[test]
+fn prefixes_and_open_ranges_are_no_residual() {
+    let mut world = World::new(1);
+    let planner = Planner::new(Arc::clone(&world.catalog));
+    let mut router = Router::new(Arc::clone(&world.catalog));
+    for n in 0..5_000 {
+        let like =
+            bind(&planner, "SELECT id FROM r WHERE c LIKE ?", json!({"1": format!("P{n}x%")}));
+        router.attach(&like).expect("a prefix needs no room");
+        let above = bind(&planner, "SELECT id FROM r WHERE a > ?", json!({"1": n + 100}));
+        router.attach(&above).expect("a range needs no room");
+    }
+    assert_eq!(router.commit(&inserted(103, "p42X!"), &mut world.db).len(), 1 + 3);
+    // `>` is looked up as `>=`; SQLite says no to the one at the bound.
+    assert_eq!(router.counters().bindings_probed, 1 + 4);
 }

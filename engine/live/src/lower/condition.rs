@@ -1,0 +1,210 @@
+//! Conditions: their conjuncts, and what each of them demands of the rows it is asked about.
+
+use sqlite3_parser::ast::{Expr, LikeOperator, Operator};
+
+use super::{
+    Conjunct, EqualColumns, Lower, Lowered, Scope, is_comparison, operator_sql, push_list, spine,
+    subquery,
+};
+use crate::fragment::{Collation, Fragment, Plain};
+use crate::route::{Equality, Route, Test};
+
+impl Lower<'_> {
+    /// A condition as the conjuncts that it consists of. Compared literals become parameters.
+    pub(crate) fn conjuncts(&mut self, expr: &Expr, scope: &Scope) -> Lowered<Vec<Conjunct>> {
+        let lifting = std::mem::replace(&mut self.lifting, true);
+        let conjuncts = spine(expr, Operator::And)
+            .into_iter()
+            .map(|expr| {
+                let equal = self.equal_columns(expr, scope)?;
+                let (condition, route) = self.condition(expr, scope)?;
+                Ok(Conjunct { condition, route, equal })
+            })
+            .collect();
+        self.lifting = lifting;
+        conjuncts
+    }
+
+    /// The two columns that a conjunct says are equal.
+    fn equal_columns(&mut self, expr: &Expr, scope: &Scope) -> Lowered<Option<EqualColumns>> {
+        let mut bare = expr;
+        while let Expr::Parenthesized(items) = bare
+            && let [only] = &items[..]
+        {
+            bare = only;
+        }
+        let is_name =
+            |expr: &Expr| matches!(expr, Expr::Id(_) | Expr::Name(_) | Expr::Qualified(..));
+        match bare {
+            Expr::Binary(left, Operator::Equals, right) if is_name(left) && is_name(right) => {
+                Ok(columns_of(&self.expr(left, scope)?, &self.expr(right, scope)?))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn condition(&mut self, expr: &Expr, scope: &Scope) -> Lowered<(Fragment, Route)> {
+        self.deeper(|lower| match expr {
+            Expr::Parenthesized(inner) if inner.len() == 1 => {
+                let (condition, route) = lower.condition(&inner[0], scope)?;
+                Ok((condition.parenthesized(), route))
+            }
+            Expr::Binary(_, operator @ (Operator::And | Operator::Or), _) => {
+                lower.junction(expr, *operator, scope)
+            }
+            Expr::Binary(left, operator, right) if is_comparison(*operator) => {
+                lower.compared(left, *operator, right, scope)
+            }
+            Expr::Between { lhs, not: false, start, end } => {
+                let left = lower.operand(lhs, scope)?;
+                let (start, end) = (lower.operand(start, scope)?, lower.operand(end, scope)?);
+                let route =
+                    bound(&left, Test::AtLeast, &start).and(bound(&left, Test::AtMost, &end));
+                let mut condition = left;
+                condition.push_text("BETWEEN");
+                condition.push(&start);
+                condition.push_text("AND");
+                condition.push(&end);
+                Ok((condition, route))
+            }
+            Expr::Like { lhs, not: false, op, rhs, escape: None }
+                if matches!(op, LikeOperator::Like | LikeOperator::Glob) =>
+            {
+                let (left, right) = (lower.operand(lhs, scope)?, lower.operand(rhs, scope)?);
+                let like = *op == LikeOperator::Like;
+                let route = bound(&left, if like { Test::Like } else { Test::Glob }, &right);
+                let mut condition = left;
+                condition.push_text(if like { "LIKE" } else { "GLOB" });
+                condition.push(&right);
+                Ok((condition, route))
+            }
+            Expr::InList { lhs, not: false, rhs: Some(list) } => {
+                let left = lower.operand(lhs, scope)?;
+                let list: Vec<Fragment> =
+                    list.iter().map(|expr| lower.operand(expr, scope)).collect::<Lowered<_>>()?;
+                let route = membership(&left, &list);
+                let mut condition = left;
+                condition.push_text("IN (");
+                push_list(&mut condition, &list);
+                condition.push_text(")");
+                Ok((condition, route))
+            }
+            Expr::InSelect { lhs, not: false, rhs } => {
+                Ok((lower.in_select(lhs, subquery::Membership::Demanded, rhs, scope)?, Route::Any))
+            }
+            other => Ok((lower.expr(other, scope)?, Route::Any)),
+        })
+    }
+
+    fn junction(
+        &mut self,
+        expr: &Expr,
+        operator: Operator,
+        scope: &Scope,
+    ) -> Lowered<(Fragment, Route)> {
+        let mut whole: Option<(Fragment, Route)> = None;
+        for operand in spine(expr, operator) {
+            let (condition, route) = self.condition(operand, scope)?;
+            whole = Some(match whole {
+                None => (condition, route),
+                Some((mut left, left_route)) => {
+                    left.push_text(operator_sql(operator));
+                    left.push(&condition);
+                    let route = match operator {
+                        Operator::And => left_route.and(route),
+                        _ => left_route.or(route),
+                    };
+                    (left, route)
+                }
+            });
+        }
+        Ok(whole.expect("a spine has at least one operand"))
+    }
+
+    fn compared(
+        &mut self,
+        left: &Expr,
+        operator: Operator,
+        right: &Expr,
+        scope: &Scope,
+    ) -> Lowered<(Fragment, Route)> {
+        let (left, right) = (self.operand(left, scope)?, self.operand(right, scope)?);
+        let bounded = |left_test, right_test| {
+            bound(&left, left_test, &right).and(bound(&right, right_test, &left))
+        };
+        let route = match operator {
+            Operator::Equals => equality(&left, &right, false),
+            Operator::Is => equality(&left, &right, true),
+            Operator::Less | Operator::LessEquals => bounded(Test::AtMost, Test::AtLeast),
+            Operator::Greater | Operator::GreaterEquals => bounded(Test::AtLeast, Test::AtMost),
+            _ => Route::Any,
+        };
+        let mut condition = left;
+        condition.push_text(operator_sql(operator));
+        condition.push(&right);
+        Ok((condition, route))
+    }
+}
+
+/// The two columns of an equality that compares bytes.
+pub(super) fn columns_of(left: &Fragment, right: &Fragment) -> Option<EqualColumns> {
+    let binary = |fragment: &Fragment| fragment.collation.is_none_or(|c| c == Collation::Binary);
+    match (left.plain, right.plain) {
+        (Plain::Column(a, b), Plain::Column(c, d)) if binary(left) && binary(right) => {
+            Some(((a, b), (c, d)))
+        }
+        _ => None,
+    }
+}
+
+/// `column = parameter`, either way round.
+fn equality(left: &Fragment, right: &Fragment, nulls_match: bool) -> Route {
+    let collation = left.collation.or(right.collation).unwrap_or(Collation::Binary);
+    match (left.plain, right.plain) {
+        (Plain::Column(source, column), Plain::Param(slot))
+        | (Plain::Param(slot), Plain::Column(source, column)) => {
+            let (test, values) = (Test::Among, vec![slot]);
+            Route::equality(Equality { test, source, column, collation, nulls_match, values })
+        }
+        _ => Route::Any,
+    }
+}
+
+/// A column bounded by a parameter.
+fn bound(column: &Fragment, test: Test, param: &Fragment) -> Route {
+    let collation = match test {
+        Test::Like => Collation::NoCase,
+        Test::Glob => Collation::Binary,
+        _ => column.collation.or(param.collation).unwrap_or(Collation::Binary),
+    };
+    let compares_bytes = collation == Collation::Binary || test == Test::Like;
+    match (column.plain, param.plain) {
+        (Plain::Column(source, column), Plain::Param(slot)) if compares_bytes => {
+            let (nulls_match, values) = (false, vec![slot]);
+            Route::equality(Equality { test, source, column, collation, nulls_match, values })
+        }
+        _ => Route::Any,
+    }
+}
+
+/// `column IN (parameters)`.
+fn membership(left: &Fragment, list: &[Fragment]) -> Route {
+    let slots: Option<Vec<usize>> = list
+        .iter()
+        .map(|item| match item.plain {
+            Plain::Param(slot) if item.collation.is_none() => Some(slot),
+            _ => None,
+        })
+        .collect();
+    match (left.plain, slots) {
+        (Plain::Column(source, column), Some(values)) => Route::equality(Equality {
+            test: Test::Among,
+            source,
+            column,
+            collation: left.collation.unwrap_or(Collation::Binary),
+            nulls_match: false,
+            values,
+        }),
+        _ => Route::Any,
+    }
+}

@@ -1,0 +1,129 @@
+//! Names: columns, aliases, rowid, parameters, schemas.
+
+use abide_schema::{Code, Refusal};
+
+use super::{Entry, Lower, Lowered, Scope, Slot, unquote, unsupported};
+use crate::fragment::Fragment;
+
+impl Lower<'_> {
+    /// A parameter, numbered as SQLite numbers it: `?` takes the next number, `?7` its own, a name the
+    /// next one when it is first met.
+    pub(super) fn variable(&mut self, name: &str) -> Lowered {
+        let next = self.numbered.last_key_value().map_or(1, |(last, _)| last + 1);
+        let (number, key) = if name.is_empty() {
+            if !self.by_position {
+                return Err(unsupported(
+                    "? in what is read more than once (WITH, or a column that is grouped by)",
+                )
+                .hint("write ?1 or :name"));
+            }
+            (next, next.to_string())
+        } else if name.bytes().all(|b| b.is_ascii_digit()) {
+            let number = name.parse().ok().filter(|number: &u32| (1..=32_766).contains(number));
+            let number = number.ok_or_else(|| {
+                Refusal::new(Code::BadSql, "variable number must be between ?1 and ?32766")
+            })?;
+            (number, number.to_string())
+        } else {
+            let key = name.get(1..).filter(|_| !name.starts_with('#')).ok_or_else(|| {
+                Refusal::new(Code::BadSql, format!("near \"{name}\": syntax error"))
+            })?;
+            (*self.named.entry(key.to_owned()).or_insert(next), key.to_owned())
+        };
+        let slots = &mut self.slots;
+        let slot = *self.numbered.entry(number).or_insert_with(|| {
+            slots.push(Slot::Caller(key));
+            slots.len() - 1
+        });
+        Ok(Fragment::param(slot))
+    }
+
+    pub(super) fn name(&mut self, raw: &str, scope: &Scope) -> Lowered {
+        let name = unquote(raw);
+        let mut level = Some(scope);
+        while let Some(scope) = level {
+            if let Some(found) = in_scope(None, &name, scope)? {
+                self.note(&found);
+                return Ok(found);
+            }
+            let alias = scope.aliases.iter().find(|(alias, _)| alias.eq_ignore_ascii_case(&name));
+            if let Some((_, value)) = alias {
+                if value.aggregates && !self.frame.allowed {
+                    let detail = format!("misuse of aliased aggregate {name}");
+                    return Err(Refusal::new(Code::BadSql, detail));
+                }
+                return Ok(value.parenthesized());
+            }
+            level = scope.outer;
+        }
+        let bare = raw == name;
+        if bare && (name.eq_ignore_ascii_case("true") || name.eq_ignore_ascii_case("false")) {
+            return Ok(Fragment::text(&name.to_ascii_uppercase()));
+        }
+        let refusal = Refusal::new(Code::BadSql, format!("no such column: {name}"));
+        Err(if raw.starts_with('"') {
+            refusal.hint(format!("write a text in single quotes: '{name}'"))
+        } else {
+            refusal.hint("GET /v1/schema lists the columns of every table")
+        })
+    }
+
+    pub(super) fn note(&mut self, found: &Fragment) {
+        if !self.frame.within {
+            self.frame.note(found);
+        }
+    }
+
+    pub(super) fn qualified(&mut self, table: &str, column: &str, scope: &Scope) -> Lowered {
+        let column = unquote(column);
+        let mut level = Some(scope);
+        while let Some(scope) = level {
+            if let Some(found) = in_scope(Some(table), &column, scope)? {
+                self.note(&found);
+                return Ok(found);
+            }
+            level = scope.outer;
+        }
+        Err(Refusal::new(Code::BadSql, format!("no such column: {table}.{column}"))
+            .hint("GET /v1/schema lists the columns of every table"))
+    }
+}
+
+fn in_scope(table: Option<&str>, column: &str, scope: &Scope) -> Lowered<Option<Fragment>> {
+    let entries = || {
+        scope
+            .entries
+            .iter()
+            .filter(|entry| table.is_none_or(|table| entry.name.eq_ignore_ascii_case(table)))
+    };
+    let mut found = entries()
+        .filter(|entry| table.is_some() || !entry.is_merged(column))
+        .flat_map(|entry| &entry.columns)
+        .filter(|(name, _)| name.eq_ignore_ascii_case(column));
+    if let Some((_, fragment)) = found.next() {
+        if found.next().is_some() {
+            let name = table.map_or(column.to_owned(), |table| format!("{table}.{column}"));
+            return Err(Refusal::new(Code::BadSql, format!("ambiguous column name: {name}"))
+                .hint("say of which table: t.column"));
+        }
+        return Ok(Some(fragment.parenthesized()));
+    }
+    let is_rowid = ["rowid", "oid", "_rowid_"].iter().any(|name| name.eq_ignore_ascii_case(column));
+    let mut with_rowid = entries();
+    if is_rowid
+        && let (Some(Entry { rowid: Some(rowid), .. }), None) =
+            (with_rowid.next(), with_rowid.next())
+    {
+        return Ok(Some(rowid.clone()));
+    }
+    Ok(None)
+}
+
+/// Only the database itself may be named as a schema.
+pub(crate) fn require_main(schema: &str) -> Result<(), Refusal> {
+    let schema = unquote(schema);
+    if schema.eq_ignore_ascii_case("main") {
+        return Ok(());
+    }
+    Err(Refusal::new(Code::BadSql, format!("unknown database {schema}")))
+}
