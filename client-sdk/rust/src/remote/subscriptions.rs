@@ -289,7 +289,7 @@ impl Subscriptions {
             matches!(subscription.state, State::Live(_)) && at < Some(from)
         });
         for key in behind.map(|(key, _)| *key).collect::<Vec<_>>() {
-            tracing::warn!(%from, "the server left a gap; a subscription begins again from its seq");
+            tracing::warn!(%from, "the server left a gap: a subscription begins again");
             if let Some(subscription) = self.all.get_mut(&key) {
                 subscription.seq = subscription.seq.max(told);
             }

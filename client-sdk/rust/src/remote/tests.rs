@@ -121,9 +121,10 @@ impl Peer {
     }
 
     async fn answer(&mut self, call: &Json, seq: i64) {
-        let id = &call["id"];
-        self.say(json!({"op": "result", "id": id, "seq": seq, "result": {"ok": seq}, "duplicate": false}))
-            .await;
+        let (id, result) = (&call["id"], json!({"ok": seq}));
+        let answer =
+            json!({"op": "result", "id": id, "seq": seq, "result": result, "duplicate": false});
+        self.say(answer).await;
     }
 }
 
@@ -207,7 +208,10 @@ async fn overload_is_asked_again_and_other_refusals_are_told() {
     let (abide, mut peer) = connect(&port, &mut listener).await;
     let server = async {
         let first = peer.hear().await;
-        let no = |code: &str, call: &Json| json!({"op": "error", "id": call["id"], "code": code, "detail": "no", "hint": "h"});
+        let no = |code: &str, call: &Json| {
+            let id = &call["id"];
+            json!({"op": "error", "id": id, "code": code, "detail": "no", "hint": "h"})
+        };
         peer.say(no("overloaded", &first)).await;
         let again = peer.hear().await;
         assert_eq!(again["request_id"], first["request_id"]);
@@ -243,6 +247,7 @@ async fn a_subscription_goes_on_from_its_seq_over_a_new_connection() {
     port.set_open(false);
     drop(peer);
     is_quiet(&mut subscription);
+    // tidy: the clock is virtual; the server is away for long.
     tokio::time::sleep(Duration::from_secs(100)).await;
     port.set_open(true);
 
