@@ -11,12 +11,15 @@ use std::time::Instant;
 use abide_schema::TableSpec;
 use rusqlite::{Connection, params};
 
+use crate::cpu;
 use crate::turns::Payload;
 
 /// What a run gave.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FloorRun {
     pub(crate) turns_per_second: f64,
+    /// Processor time for each event, in microseconds.
+    pub(crate) cpu_us: f64,
     pub(crate) file_bytes: u64,
 }
 
@@ -33,7 +36,7 @@ pub(crate) fn run(
     for session in 0..sessions {
         writer.create_session(session);
     }
-    let started = Instant::now();
+    let (started, cpu_before) = (Instant::now(), cpu::of_threads("abide-bench"));
     let batch = calls_per_commit.max(1.0);
     let (mut written, mut committed) = (0.0, 0.0);
     writer.execute("BEGIN");
@@ -52,11 +55,12 @@ pub(crate) fn run(
     }
     writer.execute("COMMIT");
     let seconds = started.elapsed().as_secs_f64();
+    let cpu_us = (cpu::of_threads("abide-bench") - cpu_before) * 1e6 / written;
     connection
         .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
         .expect("the floor's file takes a checkpoint");
     let file_bytes = std::fs::metadata(path).map_or(0, |file| file.len());
-    FloorRun { turns_per_second: (sessions * turns) as f64 / seconds, file_bytes }
+    FloorRun { turns_per_second: (sessions * turns) as f64 / seconds, cpu_us, file_bytes }
 }
 
 fn open(path: &Path) -> Connection {

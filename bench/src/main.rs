@@ -1,6 +1,7 @@
 //! Measurements: ours beside a floor, interleaved in one run, so that what is quoted is a ratio and
 //! not the mood of a machine. What the README says of speed is what this prints.
 
+mod cpu;
 mod floor;
 mod pages;
 mod statistics;

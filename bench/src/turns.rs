@@ -14,8 +14,8 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
-use crate::floor;
 use crate::statistics::{median, percentile, thousands};
+use crate::{cpu, floor};
 
 /// Options of `turns`.
 #[derive(Args, Debug)]
@@ -96,6 +96,9 @@ struct Run {
     call_ms: Vec<f64>,
     calls_per_commit: f64,
     sync_ms: f64,
+    /// Processor time of the writer thread for each call, in microseconds: what is left to compare
+    /// when others keep the machine busy.
+    writer_us: f64,
     file_bytes: u64,
 }
 
@@ -163,7 +166,7 @@ async fn ours(dir: &Path, contender: &Contender, turns: usize) -> Run {
     } else {
         clients = vec![embedded; contender.sessions];
     }
-    let before = counters(&engine);
+    let (before, cpu_before) = (counters(&engine), cpu::of_threads("abide-writer"));
     let started = Instant::now();
     let tasks: Vec<_> = clients
         .into_iter()
@@ -175,7 +178,7 @@ async fn ours(dir: &Path, contender: &Contender, turns: usize) -> Run {
         call_ms.extend(task.await.expect("a session"));
     }
     let seconds = started.elapsed().as_secs_f64();
-    let after = counters(&engine);
+    let (after, cpu_after) = (counters(&engine), cpu::of_threads("abide-writer"));
     if let Some((stop, served)) = server {
         let _ = stop.send(());
         served.await.expect("the server's task").expect("the server ends well");
@@ -185,6 +188,7 @@ async fn ours(dir: &Path, contender: &Contender, turns: usize) -> Run {
         turns_per_second: (contender.sessions * turns) as f64 / seconds,
         call_ms,
         calls_per_commit: (after.calls - before.calls) / (after.commits - before.commits),
+        writer_us: (cpu_after - cpu_before) * 1e6 / (after.calls - before.calls),
         sync_ms: (after.sync_us - before.sync_us) / (after.syncs - before.syncs) / 1000.0,
         file_bytes: std::fs::metadata(&path).map_or(0, |file| file.len()),
     }
@@ -251,6 +255,8 @@ fn report(contenders: &[Contender]) {
         "p99 ms",
         "calls/commit",
         "sync ms",
+        "writer CPU us/call",
+        "floor",
         "bytes/payload byte",
         "floor",
     ]);
@@ -273,6 +279,8 @@ fn report(contenders: &[Contender]) {
             format!("{:.2}", percentile(calls(), 0.99)),
             format!("{:.1}", of(|run| run.calls_per_commit)),
             format!("{:.2}", of(|run| run.sync_ms)),
+            format!("{:.1}", of(|run| run.writer_us)),
+            format!("{:.1}", median(contender.runs.iter().map(|(_, floor)| floor.cpu_us))),
             format!("{:.2}", run.file_bytes as f64 / payload),
             format!("{:.2}", beside.file_bytes as f64 / payload),
         ]);

@@ -5,14 +5,10 @@ use std::collections::HashSet;
 
 use abide_schema::{Code, Refusal, Seq, TableSpec, Value, limits};
 use abide_store::change_log::{self, Image};
-use abide_store::{Snapshot, StoreError};
+use abide_store::{Layout, Snapshot, StoreError};
 
 /// Puts the views up; they go with the snapshot. Returns the seq that is then seen.
-pub(crate) fn travel(
-    state: &Snapshot<'_>,
-    tables: &[&'static TableSpec],
-    past: Seq,
-) -> Result<Seq, Refusal> {
+pub(crate) fn travel(state: &mut Snapshot<'_>, layout: &Layout, past: Seq) -> Result<Seq, Refusal> {
     let head = state.seq();
     if past.0 < 0 || past > head {
         let detail = format!("there is no state {past}: the log ends at {head}");
@@ -23,7 +19,7 @@ pub(crate) fn travel(
         let detail = format!("changes are kept from seq {floor} on, not from {past}");
         return Err(Refusal::new(Code::Refetch, detail).hint("replay the log up to that seq"));
     }
-    for table in tables {
+    for table in layout.live_tables() {
         let shown = if table.name == "events" {
             show_events(state, past)
         } else {
@@ -31,6 +27,12 @@ pub(crate) fn travel(
         };
         shown.map_err(|error| error.to_refusal())?;
     }
+    for (name, select) in layout.views() {
+        // The view in the file is bound to the tables; the same text here is bound to their past.
+        let sql = format!("CREATE TEMP VIEW {name} AS {select}");
+        state.run(&sql, &[], &mut |_| {}).map_err(|error| error.to_refusal())?;
+    }
+    state.only_views();
     Ok(past)
 }
 
@@ -61,10 +63,11 @@ fn put_up(
     table: &'static TableSpec,
     images: Vec<Image>,
 ) -> Result<(), StoreError> {
-    if images.is_empty() {
-        return Ok(());
-    }
     let name = table.name;
+    if images.is_empty() {
+        let sql = format!("CREATE TEMP VIEW {name} AS SELECT * FROM main.{name}");
+        return state.run(&sql, &[], &mut |_| {});
+    }
     let columns: Vec<String> = (table.columns.iter())
         .map(|column| format!("{} {}", column.name, column.kind.sql()))
         .collect();

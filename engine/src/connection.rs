@@ -5,14 +5,15 @@
 //! the change since `from`, at some seq S that is not before that; (3) frames up to S are dropped from
 //! the outbox, later ones follow. A slow client is caught up in the same way from where it was.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use abide_live::{Binding, BindingId};
+use abide_live::Binding;
 use abide_schema::wire::Shape;
 use abide_schema::{Code, Refusal, Row, Seq, limits};
+use abide_store::Reader;
 use serde_json::{Map, Value as JsonValue};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
@@ -20,7 +21,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::engine::Engine;
 use crate::hub::{Frame, Mail, Outbox, SharedDelta, SubscriptionKey};
 use crate::resume::{self, Resumed};
-use crate::writer::{Attach, Job};
+use crate::writer::{Attach, Job, Listening};
 
 /// What a connection is told.
 #[derive(Clone, Debug)]
@@ -72,10 +73,10 @@ pub struct SnapshotPart {
 struct Subscription {
     id: Arc<str>,
     binding: Binding,
-    binding_id: BindingId,
     shape: Arc<Shape>,
     /// Its result was told up to here.
     seq: Seq,
+    _listening: Listening,
 }
 
 /// One client's subscriptions. One task owns it.
@@ -85,12 +86,15 @@ pub struct Connection {
     number: u64,
     outbox: Arc<Outbox>,
     subscriptions: BTreeMap<SubscriptionKey, Subscription>,
+    keys: HashMap<Arc<str>, SubscriptionKey>,
     next_key: u64,
     /// Updates that are made and not yet taken.
     ready: VecDeque<Update>,
     /// The connection was told everything up to here.
     told: Seq,
     next_progress: Instant,
+    /// Frames were dropped and are not made up for yet.
+    lagging: bool,
 }
 
 impl Connection {
@@ -102,10 +106,12 @@ impl Connection {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             outbox: Arc::new(Outbox::default()),
             subscriptions: BTreeMap::new(),
+            keys: HashMap::new(),
             next_key: 0,
             ready: VecDeque::new(),
             told,
             next_progress: Instant::now() + Duration::from_millis(limits::PROGRESS_MS),
+            lagging: false,
         }
     }
 
@@ -131,27 +137,24 @@ impl Connection {
         let binding = self.engine.inner.planner.bind(sql, params)?;
         let key = SubscriptionKey(self.next_key);
         self.next_key += 1;
-        let binding_id = self.attach(&binding, key).await?;
-        let subscription = Subscription {
-            id: id.into(),
-            shape: Arc::new(binding.shape().clone()),
-            binding,
-            binding_id,
-            seq: Seq::ZERO,
-        };
+        let listening = self.attach(&binding, key).await?;
+        let shape = Arc::new(binding.shape().clone());
+        let mut subscription =
+            Subscription { id: id.into(), binding, shape, seq: Seq::ZERO, _listening: listening };
+        // Given up in here, the subscription is dropped and with it its place at the writer.
+        let resumed = self.begin(&subscription.binding, from).await?;
+        subscription.seq = resumed.seq();
+        let (id, shape) = (Arc::clone(&subscription.id), Arc::clone(&subscription.shape));
+        self.make_ready(id, shape, resumed, from.unwrap_or(subscription.seq));
+        self.keys.insert(Arc::clone(&subscription.id), key);
         self.subscriptions.insert(key, subscription);
         self.engine.inner.metrics.subscriptions_total.add(1);
-        let begun = self.begin(key, from).await;
-        if begun.is_err() {
-            self.drop_subscription(key);
-        }
-        begun
+        Ok(())
     }
 
     /// Ends a subscription; ending one that is not there is no error.
     pub fn unsubscribe(&mut self, id: &str) {
-        let key = self.subscriptions.iter().find(|(_, subscription)| &*subscription.id == id);
-        if let Some(key) = key.map(|(key, _)| *key) {
+        if let Some(key) = self.keys.get(id).copied() {
             self.drop_subscription(key);
         }
         self.ready.retain(|update| match update {
@@ -166,11 +169,19 @@ impl Connection {
             if let Some(update) = self.ready.pop_front() {
                 return update;
             }
+            if self.lagging {
+                // Forgotten only when it is done, so that giving up the wait loses nothing.
+                self.catch_up().await;
+                self.lagging = false;
+                continue;
+            }
             // Read before the outbox: what is published later is not promised.
             let published = self.engine.inner.hub.published();
             match self.outbox.take() {
                 Mail::Frame(frame) => self.take_frame(frame),
-                Mail::Lagging => self.catch_up().await,
+                Mail::Lagging => self.lagging = true,
+                Mail::Ended(why) if !self.subscriptions.is_empty() => self.end_all(&why),
+                Mail::Ended(_) => std::future::pending().await,
                 Mail::Empty if Instant::now() >= self.next_progress => self.progress(published),
                 Mail::Empty => {
                     tokio::select! {
@@ -183,7 +194,7 @@ impl Connection {
     }
 
     fn check_room(&self, id: &str) -> Result<(), Refusal> {
-        if self.subscriptions.values().any(|subscription| &*subscription.id == id) {
+        if self.keys.contains_key(id) {
             let detail = format!("subscription {id:?} exists already on this connection");
             return Err(
                 Refusal::new(Code::BadRequest, detail).hint("choose another id, or unsubscribe")
@@ -201,7 +212,7 @@ impl Connection {
         &mut self,
         binding: &Binding,
         key: SubscriptionKey,
-    ) -> Result<BindingId, Refusal> {
+    ) -> Result<Listening, Refusal> {
         let (reply, answer) = oneshot::channel();
         let attach = Attach {
             binding: binding.clone(),
@@ -214,31 +225,16 @@ impl Connection {
         answer.await.map_err(|_| crate::readers::closing())?
     }
 
-    /// Reads where a subscription starts, and makes ready what it is told first.
-    async fn begin(&mut self, key: SubscriptionKey, from: Option<Seq>) -> Result<(), Refusal> {
-        let subscription = &self.subscriptions[&key];
-        let (id, shape) = (Arc::clone(&subscription.id), Arc::clone(&subscription.shape));
-        let resumed = match from {
-            None => {
-                let binding = subscription.binding.clone();
-                self.engine.inner.read(move |reader| resume::snapshot(reader, &binding)).await?
-            }
-            Some(from) => {
-                let binding = subscription.binding.clone();
-                let tables = Arc::clone(&self.engine.inner.tables);
-                let read = move |reader: &mut abide_store::Reader| {
-                    resume::resume(reader, &tables, &binding, from)
-                };
-                self.engine.inner.read(read).await?
-            }
+    /// Reads where a subscription starts, durable.
+    async fn begin(&self, binding: &Binding, from: Option<Seq>) -> Result<Resumed, Refusal> {
+        let (binding, tables) = (binding.clone(), Arc::clone(&self.engine.inner.tables));
+        let read = move |reader: &mut Reader| match from {
+            None => resume::snapshot(reader, &binding),
+            Some(from) => resume::resume(reader, &tables, &binding, from),
         };
-        let seq = resumed.seq();
-        self.engine.inner.wait_durable(seq).await?;
-        self.make_ready(id, shape, resumed, from.unwrap_or(seq));
-        if let Some(subscription) = self.subscriptions.get_mut(&key) {
-            subscription.seq = seq;
-        }
-        Ok(())
+        let resumed = self.engine.inner.read(read).await?;
+        self.engine.inner.wait_durable(resumed.seq()).await?;
+        Ok(resumed)
     }
 
     fn make_ready(&mut self, id: Arc<str>, shape: Arc<Shape>, resumed: Resumed, from: Seq) {
@@ -332,7 +328,7 @@ impl Connection {
             }
             // The engine is closing or poisoned: there is nothing more to tell, and what the client
             // has is still true for the seq it has it at.
-            _ => self.end_all(),
+            _ => self.end_all(&crate::readers::closing()),
         }
     }
 
@@ -360,26 +356,17 @@ impl Connection {
         }
     }
 
-    fn end_all(&mut self) {
+    fn end_all(&mut self, why: &Refusal) {
         for key in self.subscriptions.keys().copied().collect::<Vec<_>>() {
             if let Some(id) = self.drop_subscription(key) {
-                self.ready.push_back(Update::Error { id, refusal: crate::readers::closing() });
+                self.ready.push_back(Update::Error { id, refusal: why.clone() });
             }
         }
     }
 
     fn drop_subscription(&mut self, key: SubscriptionKey) -> Option<Arc<str>> {
         let subscription = self.subscriptions.remove(&key)?;
-        self.engine.inner.hub.unlisten(subscription.binding_id, self.number, key);
-        self.engine.inner.detach(subscription.binding_id);
+        self.keys.remove(&subscription.id);
         Some(subscription.id)
-    }
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        for key in self.subscriptions.keys().copied().collect::<Vec<_>>() {
-            self.drop_subscription(key);
-        }
     }
 }

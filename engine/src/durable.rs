@@ -47,6 +47,7 @@ pub(crate) struct Syncer {
     pub(crate) wal: WalSync,
     /// The last event that is on the disk.
     pub(crate) durable: watch::Sender<Seq>,
+    pub(crate) hub: Arc<Hub>,
     pub(crate) health: Arc<Health>,
     pub(crate) metrics: Arc<Metrics>,
 }
@@ -77,7 +78,11 @@ impl Syncer {
         let started = Instant::now();
         if let Err(error) = self.wal.sync() {
             self.health.poison(&error);
-            return self.health.check();
+            let poisoned = self.health.check();
+            if let Err(why) = &poisoned {
+                self.hub.end(why);
+            }
+            return poisoned;
         }
         self.metrics.syncs_total.add(1);
         let us = started.elapsed().as_micros();

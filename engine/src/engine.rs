@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use abide_live::{BindingId, Catalog, Planner, Router};
+use abide_live::{Catalog, Planner, Router};
 use abide_log::Chain;
 use abide_schema::reducer::Caller;
 use abide_schema::wire::BatchCall;
@@ -180,9 +180,11 @@ impl Engine {
         as_of: Option<Seq>,
     ) -> Result<Answer, Refusal> {
         let (sql, params) = query::prepare(sql, params)?;
-        let tables = Arc::clone(&self.inner.tables);
-        let read = move |reader: &mut Reader| query::run(reader, &tables, &sql, &params, as_of);
-        let answer = self.inner.read(read).await?;
+        let layout = self.inner.store.layout().clone();
+        let bytes: usize = params.values().map(Value::size).sum();
+        let weight = 1 + bytes / limits::READER_QUEUE_UNIT_BYTES;
+        let read = move |reader: &mut Reader| query::run(reader, &layout, &sql, &params, as_of);
+        let answer = self.inner.readers.run(weight, read).await??;
         self.inner.wait_durable(answer.seq).await?;
         self.inner.metrics.queries_total.add(1);
         Ok(answer)
@@ -220,7 +222,7 @@ impl Engine {
         &self.inner.metrics
     }
 
-    /// The weight of what waits for the writer, in calls.
+    /// Bytes of the calls that wait for the writer.
     #[must_use]
     pub fn backlog(&self) -> usize {
         self.inner.jobs.weight()
@@ -274,7 +276,7 @@ fn start(store: Store, clock: Arc<dyn Clock>) -> Result<Engine, StoreError> {
     let (health, metrics) = (Arc::new(Health::default()), Arc::new(Metrics::default()));
     let hub = Arc::new(Hub::default());
     hub.start_at(head.seq);
-    let jobs = Arc::new(Queue::new(limits::WRITER_QUEUE_CALLS));
+    let jobs = Arc::new(Queue::new(limits::WRITER_QUEUE_BYTES));
     let commits = Arc::new(Queue::new(limits::UNSYNCED_COMMITS));
     let to_publish = Arc::new(Queue::new(limits::UNSYNCED_COMMITS));
     let gate = Arc::new(Mutex::new(()));
@@ -304,6 +306,7 @@ fn start(store: Store, clock: Arc<dyn Clock>) -> Result<Engine, StoreError> {
         to_publish: Arc::clone(&to_publish),
         wal,
         durable,
+        hub: Arc::clone(&hub),
         health: Arc::clone(&health),
         metrics: Arc::clone(&metrics),
     };
@@ -347,7 +350,8 @@ impl Inner {
         request_id: Option<&str>,
     ) -> Result<UnitDone, Refusal> {
         let request = request_id.map(|id| request(id, &calls)).transpose()?;
-        let weight = calls.len();
+        let weigh = |call: &ReadyCall| limits::CALL_OVERHEAD_BYTES + call.arguments.len();
+        let weight = calls.iter().map(weigh).sum();
         let (reply, answer) = oneshot::channel();
         let unit = Unit { caller: caller.clone(), calls, request, reply };
         self.send(Job::Unit(unit), weight)?;
@@ -365,18 +369,12 @@ impl Inner {
         })
     }
 
-    /// Tells the writer that a subscription ended. There is always room for that.
-    pub(crate) fn detach(&self, binding: BindingId) {
-        // Only a closed queue refuses weight zero, and then there is nothing left to detach from.
-        let _ = self.jobs.push(Job::Detach(binding), 0);
-    }
-
     /// Runs something on a reader.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Reader) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Refusal> {
-        self.readers.run(work).await?
+        self.readers.run(1, work).await?
     }
 
     /// Returns when a state is on the disk.
@@ -392,6 +390,7 @@ impl Inner {
     }
 
     fn stop(&self) {
+        self.hub.end(&closing());
         self.jobs.close();
         self.readers.close();
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);

@@ -74,6 +74,7 @@ struct OutboxState {
     frames: VecDeque<(Frame, usize)>,
     bytes: usize,
     lagging: bool,
+    ended: Option<Refusal>,
 }
 
 /// What a connection finds in its outbox.
@@ -85,13 +86,15 @@ pub(crate) enum Mail {
     Lagging,
     /// Nothing.
     Empty,
+    /// Nothing will ever come again.
+    Ended(Refusal),
 }
 
 impl Outbox {
     fn push(&self, frame: Frame, metrics: &Metrics) {
         let weight = frame.changes.iter().map(|(_, delta)| delta.weight()).sum();
         let mut state = self.lock();
-        if state.lagging {
+        if state.lagging || state.ended.is_some() {
             return;
         }
         if state.bytes > 0 && state.bytes + weight > limits::OUTBOX_BYTES {
@@ -117,8 +120,13 @@ impl Outbox {
                 state.bytes -= weight;
                 Mail::Frame(frame)
             }
-            None => Mail::Empty,
+            None => state.ended.clone().map_or(Mail::Empty, Mail::Ended),
         }
+    }
+
+    fn end(&self, why: &Refusal) {
+        self.lock().ended = Some(why.clone());
+        self.filled.notify_one();
     }
 
     /// Waits until something may be there.
@@ -161,6 +169,13 @@ impl Hub {
             if outboxes.is_empty() {
                 listeners.remove(&binding);
             }
+        }
+    }
+
+    /// Tells all who listen that nothing will come any more, once they have read what is there.
+    pub(crate) fn end(&self, why: &Refusal) {
+        for outbox in self.lock().values().flat_map(HashMap::values) {
+            outbox.end(why);
         }
     }
 

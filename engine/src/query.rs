@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use abide_schema::{Code, Refusal, Seq, TableSpec, Value, limits};
-use abide_store::Reader;
+use abide_schema::{Code, Refusal, Seq, Value, limits};
+use abide_store::{Layout, Reader};
 use serde_json::{Map, Value as JsonValue};
 
 use crate::engine::{Answer, parameter};
@@ -37,15 +37,15 @@ pub(crate) fn prepare(
 /// Runs it.
 pub(crate) fn run(
     reader: &mut Reader,
-    tables: &[&'static TableSpec],
+    layout: &Layout,
     sql: &str,
     params: &Params,
     as_of: Option<Seq>,
 ) -> Result<Answer, Refusal> {
-    let state = reader.snapshot().map_err(|error| error.to_refusal())?;
+    let mut state = reader.snapshot().map_err(|error| error.to_refusal())?;
     let seq = match as_of {
         None => state.seq(),
-        Some(past) => crate::as_of::travel(&state, tables, past)?,
+        Some(past) => crate::as_of::travel(&mut state, layout, past)?,
     };
     let mut unused: Vec<&str> = params.keys().map(String::as_str).collect();
     let mut bind = |name: Option<&str>, number: usize| {

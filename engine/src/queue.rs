@@ -44,13 +44,13 @@ impl<T> Queue<T> {
     }
 
     /// Adds an item, or says at once that there is no room. One that is heavier than the whole queue
-    /// is taken when the queue is empty.
+    /// is taken when the queue is empty; for one that weighs nothing there is always room.
     pub(crate) fn push(&self, item: T, weight: usize) -> Result<(), Rejected<T>> {
         let mut state = self.lock();
         if state.closed {
             return Err(Rejected::Closed(item));
         }
-        if state.weight > 0 && state.weight + weight > self.weight_max {
+        if weight > 0 && state.weight > 0 && state.weight + weight > self.weight_max {
             return Err(Rejected::Full(item));
         }
         state.weight += weight;

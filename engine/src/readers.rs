@@ -42,9 +42,10 @@ impl Readers {
         Ok((Readers { queue }, threads))
     }
 
-    /// Runs something on a reader.
+    /// Runs something on a reader. It weighs so many queries in the queue.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
+        weight: usize,
         work: impl FnOnce(&mut Reader) -> T + Send + 'static,
     ) -> Result<T, Refusal> {
         let (reply, answer) = oneshot::channel();
@@ -52,7 +53,7 @@ impl Readers {
             // Nobody may be waiting any more; then the work was for nothing.
             let _ = reply.send(work(reader));
         });
-        self.queue.push(job, 1).map_err(|rejected| match rejected {
+        self.queue.push(job, weight).map_err(|rejected| match rejected {
             Rejected::Full(_) => {
                 Refusal::new(Code::Overloaded, "too many queries wait for a reader")
                     .hint("try again in a moment")

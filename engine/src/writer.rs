@@ -59,7 +59,25 @@ pub(crate) struct Attach {
     pub(crate) connection: u64,
     pub(crate) key: SubscriptionKey,
     pub(crate) outbox: Arc<Outbox>,
-    pub(crate) reply: oneshot::Sender<Result<BindingId, Refusal>>,
+    pub(crate) reply: oneshot::Sender<Result<Listening, Refusal>>,
+}
+
+/// A subscription's place at the writer and in the hub. Whoever drops it, and wherever, gives it back.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    jobs: Arc<Queue<Job>>,
+    hub: Arc<Hub>,
+    binding: BindingId,
+    connection: u64,
+    key: SubscriptionKey,
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.hub.unlisten(self.binding, self.connection, self.key);
+        // Only a closed queue refuses what weighs nothing, and then there is nothing to detach from.
+        let _ = self.jobs.push(Job::Detach(self.binding), 0);
+    }
 }
 
 /// The writer thread. It ends when its queue is closed and drained.
@@ -101,7 +119,7 @@ impl WriterThread {
     pub(crate) fn run(mut self) {
         let mut jobs = Vec::new();
         loop {
-            self.jobs.take(limits::COMMIT_CALLS, &mut jobs);
+            self.jobs.take(limits::COMMIT_BYTES, &mut jobs);
             if jobs.is_empty() {
                 break;
             }
@@ -397,19 +415,17 @@ impl WriterThread {
 
     fn attach(&mut self, attach: Attach) {
         let Attach { binding, connection, key, outbox, reply } = attach;
-        let attached = self.router.attach(&binding);
-        if let Ok(id) = attached {
+        let attached = self.router.attach(&binding).map(|id| {
             self.attached += 1;
             if binding.tables().contains(&"events") {
                 self.of_the_log.insert(id);
             }
             self.hub.listen(id, connection, key, &outbox);
-        }
-        if let Err(Ok(id)) = reply.send(attached) {
-            // Who asked has gone away meanwhile.
-            self.hub.unlisten(id, connection, key);
-            self.detach(id);
-        }
+            let (jobs, hub) = (Arc::clone(&self.jobs), Arc::clone(&self.hub));
+            Listening { jobs, hub, binding: id, connection, key }
+        });
+        // Where nobody waits any more, the place is dropped and thereby given back.
+        let _ = reply.send(attached);
     }
 
     fn detach(&mut self, binding: BindingId) {

@@ -21,16 +21,17 @@ pub const NAME_BYTES: usize = 512;
 /// SQLite's JSON functions (1,000) and people can follow.
 pub const JSON_DEPTH: usize = 100;
 
-/// Calls that wait for the writer. At 50,000 calls/s this is a fifth of a second; beyond it the
-/// answer is `overloaded`, not a longer queue.
-pub const WRITER_QUEUE_CALLS: usize = 10_000;
+/// What a call weighs in the writer's queue beside its arguments: it waits there decoded, with the
+/// channel for its answer.
+pub const CALL_OVERHEAD_BYTES: usize = 1 << 10;
 
-/// Bytes of arguments that wait for the writer.
-pub const WRITER_QUEUE_BYTES: usize = 256 << 20;
+/// Bytes of calls that wait for the writer: some ten thousand ordinary ones, which is a fifth of a
+/// second of work. Beyond it the answer is `overloaded`, not a longer queue.
+pub const WRITER_QUEUE_BYTES: usize = 16 << 20;
 
-/// Calls in one transaction. Beyond a few hundred the fsync is paid for many times over, and a
-/// longer batch only makes the first caller wait for the last.
-pub const COMMIT_CALLS: usize = 512;
+/// Bytes of calls in one transaction: some six hundred ordinary ones. By then the sync is paid for many
+/// times over, and a longer batch only makes the first caller wait for the last.
+pub const COMMIT_BYTES: usize = 1 << 20;
 
 /// Commits that wait for their sync. The writer pauses rather than run further ahead of the disk.
 pub const UNSYNCED_COMMITS: usize = 64;
@@ -47,8 +48,12 @@ pub const QUERY_MS: u64 = 10_000;
 /// Connections that read. On two cores more would only take turns.
 pub const READERS: usize = 4;
 
-/// Queries that wait for a reader.
+/// Queries that wait for a reader; one with large parameters counts once for every
+/// [`READER_QUEUE_UNIT_BYTES`] of them.
 pub const READER_QUEUE: usize = 1_024;
+
+/// See [`READER_QUEUE`].
+pub const READER_QUEUE_UNIT_BYTES: usize = 64 << 10;
 
 /// Rows in one part of a snapshot: a few tens of kilobytes a frame.
 pub const SNAPSHOT_PART_ROWS: usize = 500;
@@ -80,5 +85,4 @@ pub const PROGRESS_MS: u64 = 5_000;
 pub const LEASE_MS: std::ops::RangeInclusive<i64> = 1..=86_400_000;
 
 const _: () = assert!(CALL_BYTES < MESSAGE_BYTES, "a full call must fit its envelope");
-const _: () = assert!(COMMIT_CALLS <= WRITER_QUEUE_CALLS, "a full commit must fit the queue");
-const _: () = assert!(BATCH_CALLS <= WRITER_QUEUE_CALLS, "a full batch must fit the queue");
+const _: () = assert!(COMMIT_BYTES <= WRITER_QUEUE_BYTES, "a full commit must fit the queue");

@@ -2,11 +2,11 @@
 //! images from which resume is made.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use abide_schema::{Code, Refusal, Row, Seq, TableSpec, Value};
-use rusqlite::hooks::{AuthAction, Authorization};
+use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _};
 
 use crate::cell;
@@ -41,35 +41,55 @@ pub struct Rows {
     pub rows: Vec<Row>,
 }
 
+/// What the authorizer lets through while a statement is prepared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Guard {
+    /// Everything: a statement of ours.
+    Off,
+    /// Reading: a stranger's statement.
+    Reading,
+    /// Reading through the views that show the past.
+    Past,
+}
+
+fn allowed(context: &AuthContext<'_>, past: bool) -> bool {
+    match context.action {
+        // A table itself shows the present; the views before it are what may be asked.
+        AuthAction::Read { .. } if past => {
+            context.accessor.is_some() || context.database_name != Some("main")
+        }
+        AuthAction::Select
+        | AuthAction::Read { .. }
+        | AuthAction::Function { .. }
+        | AuthAction::Recursive => true,
+        _ => false,
+    }
+}
+
 /// A connection that only reads.
 #[derive(Debug)]
 pub struct Reader {
     connection: Connection,
-    /// While set, the authorizer lets nothing but reading through.
-    guarded: Arc<AtomicBool>,
+    /// What the authorizer lets through; a [`Guard`].
+    guard: Arc<AtomicU8>,
     deadline: Deadline,
 }
 
 impl Reader {
     pub(crate) fn new(mut connection: Connection) -> Result<Reader, StoreError> {
         let deadline = Deadline::install(&mut connection)?;
-        let guarded = Arc::new(AtomicBool::new(false));
-        let in_force = Arc::clone(&guarded);
-        connection.authorizer(Some(move |context: rusqlite::hooks::AuthContext<'_>| {
-            let reads = matches!(
-                context.action,
-                AuthAction::Select
-                    | AuthAction::Read { .. }
-                    | AuthAction::Function { .. }
-                    | AuthAction::Recursive
-            );
-            if reads || !in_force.load(Ordering::Relaxed) {
+        let guard = Arc::new(AtomicU8::new(Guard::Off as u8));
+        let in_force = Arc::clone(&guard);
+        connection.authorizer(Some(move |context: AuthContext<'_>| {
+            let guard = in_force.load(Ordering::Relaxed);
+            if guard == Guard::Off as u8 || allowed(&context, guard == Guard::Past as u8) {
                 Authorization::Allow
             } else {
                 Authorization::Deny
             }
         }))?;
-        Ok(Reader { connection, guarded, deadline })
+        Ok(Reader { connection, guard, deadline })
     }
 
     /// Runs set-up statements: temporary tables and the like.
@@ -86,7 +106,7 @@ impl Reader {
     /// [`StoreError`].
     pub fn snapshot(&mut self) -> Result<Snapshot<'_>, StoreError> {
         self.connection.prepare_cached("BEGIN")?.execute([])?;
-        let mut snapshot = Snapshot { reader: self, seq: Seq::ZERO };
+        let mut snapshot = Snapshot { reader: self, seq: Seq::ZERO, guard: Guard::Reading };
         let sql = "SELECT seq FROM events ORDER BY seq DESC LIMIT 1";
         let mut statement = snapshot.reader.connection.prepare_cached(sql)?;
         let seq = statement.query_row([], |row| row.get(0)).optional()?;
@@ -101,9 +121,16 @@ impl Reader {
 pub struct Snapshot<'a> {
     reader: &'a Reader,
     seq: Seq,
+    guard: Guard,
 }
 
 impl Snapshot<'_> {
+    /// From here on strangers' statements see tables only through the temporary views that were put
+    /// before them.
+    pub fn only_views(&mut self) {
+        self.guard = Guard::Past;
+    }
+
     /// The last event of this state.
     #[must_use]
     pub fn seq(&self) -> Seq {
@@ -138,10 +165,18 @@ impl Snapshot<'_> {
     }
 
     fn prepare_guarded(&self, sql: &str) -> Result<CachedStatement<'_>, Refusal> {
-        self.reader.guarded.store(true, Ordering::Relaxed);
+        self.reader.guard.store(self.guard as u8, Ordering::Relaxed);
+        // Prepared afresh for the past: a kept statement would not be looked at again.
+        if self.guard == Guard::Past {
+            self.reader.connection.flush_prepared_statement_cache();
+        }
         let statement = self.reader.connection.prepare_cached(sql);
-        self.reader.guarded.store(false, Ordering::Relaxed);
+        self.reader.guard.store(Guard::Off as u8, Ordering::Relaxed);
         statement.map_err(|error| match StoreError::from(error) {
+            StoreError::Sql { message, .. } if message.contains("is prohibited") => {
+                Refusal::new(Code::BadSql, "only tables of that time can be asked")
+                    .hint("name tables without  main.  and leave out the engine's own")
+            }
             StoreError::Sql { message, .. } if message == "not authorized" => {
                 Refusal::new(Code::BadSql, "the statement does more than read")
                     .hint("one SELECT, VALUES or WITH; to change something, call a reducer")
