@@ -26,14 +26,16 @@ use std::time::Instant;
 use abide_schema::{Code, Refusal};
 use clap::Args;
 use serde_json::{Value as JsonValue, json};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
 
 use crate::connect::check_folder;
 use crate::failure::Failure;
 use crate::options::Options;
 use crate::output::say;
+use crate::signals;
 use crate::terminal::Terminal;
+use ledger::Counts;
 use progress::Progress;
 use report::Report;
 use script::Script;
@@ -100,10 +102,11 @@ pub(crate) async fn run(options: &Options, args: Demo) -> Result<(), Failure> {
     if !options.json {
         say(report::opening(recordings.len() as u64, kept.as_deref()))?;
     }
+    // Not to leave a server and a folder behind.
+    let stop = signals::asked_to_stop()?;
     let report = tokio::select! {
         report = perform(options, &args, recordings, &db) => report?,
-        interrupted = tokio::signal::ctrl_c() => {
-            interrupted?;
+        () = stop => {
             let why = Refusal::new(Code::Conflict, "interrupted before the end");
             return Err(why.into());
         }
@@ -184,7 +187,7 @@ async fn play(
     let mut kill = None;
     loop {
         tokio::select! {
-            _ = counts.wait_for(|counts| counts.acknowledged >= half), if kill.is_none() => {
+            () = reached(&mut counts, half), if kill.is_none() => {
                 kill = Some(kill_and_restart(stage, server, progress).await?);
             }
             app = apps.join_next() => match app {
@@ -201,6 +204,13 @@ async fn play(
         // It was over before anybody looked.
         None => kill_and_restart(stage, server, progress).await,
     }
+}
+
+/// Waits until so many writes are acknowledged. (What `wait_for` gives is a lock on the counts, and
+/// must not live on while the server is killed.)
+async fn reached(counts: &mut watch::Receiver<Counts>, acknowledged: u64) {
+    // The stage holds the sender.
+    let _ = counts.wait_for(|counts| counts.acknowledged >= acknowledged).await;
 }
 
 async fn kill_and_restart(

@@ -11,6 +11,7 @@ use crate::failure::Failure;
 use crate::log_pages::LogPages;
 use crate::options::Options;
 use crate::output::say;
+use crate::signals;
 use crate::terminal::Terminal;
 
 /// What `abide events` is given.
@@ -58,9 +59,10 @@ pub(crate) async fn run(options: &Options, args: Events) -> Result<(), Failure> 
         return Err(Failure::usage(detail, hint));
     }
     let abide = connect(options, Absent::Refuse).await?;
+    let stop = signals::asked_to_stop()?;
     let shown = tokio::select! {
         shown = show(&abide, options, &args) => shown,
-        interrupted = tokio::signal::ctrl_c(), if args.follow => Ok(interrupted?),
+        () = stop => Ok(()),
     };
     abide.close().await;
     shown

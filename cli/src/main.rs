@@ -12,6 +12,7 @@ mod options;
 mod output;
 mod pairs;
 mod serve;
+mod signals;
 mod sql;
 mod table;
 mod terminal;

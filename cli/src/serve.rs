@@ -10,13 +10,13 @@ use abide_server::Access;
 use clap::Args;
 use serde_json::json;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cells;
 use crate::connect::check_folder;
 use crate::failure::Failure;
 use crate::options::{DEFAULT_LISTEN, Options};
 use crate::output::say;
+use crate::signals;
 
 /// What `abide serve` is given.
 #[derive(Args, Debug)]
@@ -52,7 +52,7 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     let address = listener.local_addr()?;
     access.check(address)?;
     check_folder(&db)?;
-    let stop = stop_signal()?;
+    let stop = signals::asked_to_stop()?;
     let engine = Engine::open(&db, Config::new(abide_reducers::modules()));
     let engine = engine.map_err(|error| error.to_refusal())?;
 
@@ -99,18 +99,6 @@ fn greet(
         db = db.display(),
         events = cells::counted(seq.0.unsigned_abs(), "event"),
     ))
-}
-
-/// Completes when the process is asked to stop.
-fn stop_signal() -> Result<impl Future<Output = ()> + Send + 'static, Failure> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    })
 }
 
 fn taken(listen: &str, why: &io::Error) -> Refusal {

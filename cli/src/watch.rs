@@ -8,6 +8,7 @@ use crate::failure::Failure;
 use crate::options::Options;
 use crate::output::say;
 use crate::pairs;
+use crate::signals;
 use crate::terminal::Terminal;
 
 mod frames;
@@ -74,9 +75,10 @@ pub(crate) async fn run(options: &Options, args: Watch) -> Result<(), Failure> {
         None => Show::Lines(Lines::default()),
         Some(_) => Show::Screen(Screen::open(&args.sql)?),
     };
+    let stop = signals::asked_to_stop()?;
     let watched = tokio::select! {
         watched = follow(&abide, subscription, show, args.count) => watched,
-        interrupted = tokio::signal::ctrl_c() => Ok(interrupted?),
+        () = stop => Ok(()),
     };
     abide.close().await;
     watched

@@ -1,0 +1,20 @@
+//! How a process is asked to end.
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::failure::Failure;
+
+/// Completes when the process is asked to stop: Ctrl-C, or SIGTERM.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn asked_to_stop() -> Result<impl Future<Output = ()> + Send + 'static, Failure> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}
