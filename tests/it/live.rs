@@ -1,1 +1,472 @@
-//! (being written)
+//! Subscriptions: what a client holds is the query, at every seq, whatever happens to it on the way.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use abide_engine::{Engine, Update};
+use abide_schema::reducer::Caller;
+use abide_schema::{Code, Seq, limits};
+use serde_json::{Map, Value as JsonValue, json};
+
+use crate::replica::{Client, Replica};
+use crate::traffic::{Random, Traffic, for_seeds};
+use crate::world::{World, run};
+
+/// Every order is total: what ties leave open, two runs of one query may answer differently.
+const QUERIES: &[&str] = &[
+    "SELECT * FROM sessions",
+    "SELECT id, status FROM sessions WHERE status = 'active'",
+    "SELECT id, title, updated_at FROM sessions ORDER BY updated_at DESC, id",
+    "SELECT id FROM sessions WHERE title LIKE '%long%' OR json_extract(scope, '$.tenant') = :sid",
+    "SELECT * FROM sessions WHERE parent_id = :sid OR id = :sid",
+    "SELECT * FROM agent_state WHERE session_id = :sid",
+    "SELECT id, content FROM agent_state WHERE role = 'user' ORDER BY content DESC, id",
+    "SELECT id, length(content) AS n FROM agent_state WHERE data IS NOT NULL ORDER BY n, id DESC",
+    "SELECT role FROM agent_state WHERE content IS NULL",
+    "SELECT * FROM tools ORDER BY effect, name DESC",
+    "SELECT call_id, status, attempt FROM tool_calls WHERE status IN ('pending', 'claimed')",
+    "SELECT * FROM tool_calls WHERE tool_name = 'search' ORDER BY seq DESC, call_id",
+    "SELECT call_id, lease_expires_at IS NULL FROM tool_calls WHERE attempt > 0",
+    "SELECT * FROM approvals WHERE status = 'pending'",
+    "SELECT * FROM handoff_requests WHERE status = 'pending'",
+    "SELECT id, reason FROM handoff_requests WHERE claimed_by = 'ann' OR status = 'resolved'",
+    "SELECT * FROM events WHERE caller = 'ann'",
+    "SELECT seq, reducer, request_id FROM events WHERE session_id = :sid ORDER BY seq DESC",
+    "SELECT seq FROM events WHERE request_id IS NOT NULL",
+    "SELECT status, count(*) AS n FROM sessions GROUP BY status",
+    "SELECT count(*), max(id), min(content) FROM agent_state",
+    "SELECT session_id, count(*) FROM agent_state GROUP BY session_id HAVING count(*) > 2",
+    "SELECT s.id, m.id AS message, m.role FROM sessions s JOIN agent_state m
+        ON m.session_id = s.id WHERE s.status = 'active'",
+    "SELECT c.call_id, t.effect, a.status FROM tool_calls c JOIN tools t ON t.name = c.tool_name
+        LEFT JOIN approvals a ON a.call_id = c.call_id",
+    "SELECT t.name, count(c.call_id) AS n FROM tools t LEFT JOIN tool_calls c
+        ON c.tool_name = t.name GROUP BY t.name",
+    "SELECT id FROM sessions WHERE id IN (SELECT session_id FROM tool_calls WHERE attempt > 1)",
+    "SELECT id, status FROM sessions ORDER BY updated_at DESC, id LIMIT 3",
+    "SELECT seq, reducer FROM events ORDER BY seq DESC LIMIT 5",
+];
+
+fn params(sql: &str, session_id: &str) -> Map<String, JsonValue> {
+    let mut params = Map::new();
+    if sql.contains(":sid") {
+        params.insert("sid".to_owned(), session_id.into());
+    }
+    params
+}
+
+/// Holds every replica of a client to the query, asked of the state that the replica shows.
+async fn hold(world: &World, client: &Client, what: &str) {
+    for (id, replica) in &client.replicas {
+        let fresh = world.engine().query(&replica.sql, &replica.params, Some(replica.seq)).await;
+        let fresh = fresh.unwrap();
+        let names: Vec<&String> = (replica.shape.columns.iter())
+            .filter(|column| !column.hidden)
+            .map(|column| &column.name)
+            .collect();
+        assert_eq!(names, fresh.columns.iter().collect::<Vec<_>>(), "{}", replica.sql);
+        let (held, fresh) = (replica.shown(), replica.shown_of(&fresh.rows));
+        assert_eq!(held, fresh, "{what}: {id} at {}: {}", replica.seq, replica.sql);
+    }
+}
+
+/// A random life of three clients over random traffic.
+struct Play {
+    world: World,
+    traffic: Traffic,
+    random: Random,
+    clients: Vec<Client>,
+    next_id: usize,
+}
+
+impl Play {
+    fn new(seed: u64) -> Play {
+        let world = World::new();
+        let clients = (0..3).map(|_| Client::new(world.engine().connect())).collect();
+        let (traffic, random) = (Traffic::new(seed), Random::new(!seed));
+        Play { world, traffic, random, clients, next_id: 0 }
+    }
+
+    async fn step(&mut self) {
+        let nth = self.random.below(self.clients.len());
+        match self.random.below(40) {
+            0..=4 => self.subscribe(nth).await,
+            5 => self.unsubscribe(nth),
+            6 => self.reconnect(nth).await,
+            7 => self.restart().await,
+            _ => drop(self.traffic.step(&self.world).await),
+        }
+        // Some read at once, some let it come together.
+        let head = self.world.engine().durable_seq();
+        for client in &mut self.clients {
+            if self.random.one_in(3) {
+                client.read_to(head).await;
+                hold(&self.world, client, "live").await;
+            }
+        }
+    }
+
+    async fn subscribe(&mut self, nth: usize) {
+        let sql = self.random.pick(QUERIES);
+        let session_id = format!("s{}", self.random.below(12));
+        self.next_id += 1;
+        let id = format!("q{}", self.next_id);
+        self.clients[nth].subscribe(&id, sql, &params(sql, &session_id)).await.unwrap();
+    }
+
+    fn unsubscribe(&mut self, nth: usize) {
+        let first = self.clients[nth].replicas.keys().next().cloned();
+        if let Some(id) = first {
+            self.clients[nth].unsubscribe(&id);
+        }
+    }
+
+    /// The line breaks, and the client goes on from what it has.
+    async fn reconnect(&mut self, nth: usize) {
+        let fresh = Client::new(self.world.engine().connect());
+        let kept = std::mem::replace(&mut self.clients[nth], fresh).replicas;
+        self.resume(nth, kept).await;
+    }
+
+    /// The engine goes away and comes back.
+    async fn restart(&mut self) {
+        let kept: Vec<BTreeMap<String, Replica>> =
+            self.clients.drain(..).map(|client| client.replicas).collect();
+        if self.random.one_in(2) {
+            self.world.reopen();
+        } else {
+            self.world.drop_engine();
+            self.world.open();
+        }
+        for (nth, kept) in kept.into_iter().enumerate() {
+            self.clients.push(Client::new(self.world.engine().connect()));
+            self.resume(nth, kept).await;
+        }
+    }
+
+    async fn resume(&mut self, nth: usize, kept: BTreeMap<String, Replica>) {
+        for (id, replica) in kept {
+            self.clients[nth].resume(&id, replica).await.unwrap();
+        }
+        assert_eq!(self.clients[nth].refusals, [], "all that was missed is still known");
+        hold(&self.world, &self.clients[nth], "resumed").await;
+    }
+}
+
+#[test]
+fn a_subscription_is_the_query() {
+    for_seeds("live::a_subscription_is", 0..12, |seed| {
+        run(async {
+            let mut play = Play::new(seed);
+            for _ in 0..150 {
+                play.step().await;
+            }
+            let head = play.world.engine().durable_seq();
+            for client in &mut play.clients {
+                client.read_to(head).await;
+                hold(&play.world, client, "at the end").await;
+            }
+        });
+    });
+}
+
+#[test]
+fn every_query_from_every_past() {
+    run(async {
+        let world = World::new();
+        let (mut traffic, mut told) = (Traffic::new(99), vec![Seq::ZERO]);
+        let mut kept: BTreeMap<(usize, Seq), Replica> = BTreeMap::new();
+        for _ in 0..60 {
+            let _ = traffic.step(&world).await;
+            let head = world.engine().durable_seq();
+            if told.last() == Some(&head) || head.0 % 3 != 0 {
+                continue;
+            }
+            told.push(head);
+            let mut client = Client::new(world.engine().connect());
+            for (nth, sql) in QUERIES.iter().enumerate() {
+                client.subscribe("q", sql, &params(sql, "s1")).await.unwrap();
+                kept.insert((nth, head), client.unsubscribe("q").unwrap());
+            }
+        }
+        assert!(told.len() > 5);
+        let mut client = Client::new(world.engine().connect());
+        for ((nth, from), replica) in kept {
+            client.resume("q", replica).await.unwrap();
+            hold(&world, &client, &format!("query {nth} from {from}")).await;
+            client.unsubscribe("q");
+        }
+    });
+}
+
+#[test]
+fn a_past_that_is_not_kept_and_a_future() {
+    run(async {
+        let mut world = World::new();
+        world.session("s1").await;
+        let mut client = Client::new(world.engine().connect());
+        client.subscribe("q", "SELECT * FROM agent_state", &Map::new()).await.unwrap();
+        let old = client.unsubscribe("q").unwrap();
+        world.say("s1", "more").await.unwrap();
+        let mut ahead = old.clone();
+        ahead.seq = Seq(1_000);
+        client.resume("ahead", ahead).await.unwrap();
+        let (id, refusal) = client.refusals.pop().unwrap();
+        assert_eq!((id.as_str(), refusal.code), ("ahead", Code::Refetch));
+        assert_eq!(refusal.detail, "seq 1000 is ahead of the log, which ends at 3");
+        assert_eq!(refusal.hint.as_deref(), Some("a whole snapshot follows"));
+        hold(&world, &client, "from the future").await;
+
+        drop(client);
+        world.close();
+        let forget = "DELETE FROM change_log WHERE seq <= 3;
+            UPDATE meta SET value = '3' WHERE name = 'change_log_floor'";
+        world.raw().execute_batch(forget).unwrap();
+        world.open();
+        let mut client = Client::new(world.engine().connect());
+        client.resume("old", old).await.unwrap();
+        let (_, refusal) = client.refusals.pop().unwrap();
+        assert_eq!(refusal.detail, "changes are kept from seq 3 on, not from 2");
+        hold(&world, &client, "from before the floor").await;
+        world.say("s1", "and on").await.unwrap();
+        client.read_to(Seq(4)).await;
+        hold(&world, &client, "after it").await;
+    });
+}
+
+#[test]
+fn one_frame_a_commit_over_all_queries() {
+    run(async {
+        let world = World::new();
+        world.session("s1").await;
+        let mut client = Client::new(world.engine().connect());
+        for (id, sql) in [
+            ("messages", "SELECT * FROM agent_state"),
+            ("sessions", "SELECT id, status FROM sessions"),
+            ("log", "SELECT seq FROM events"),
+            ("idle", "SELECT * FROM tools"),
+        ] {
+            client.subscribe(id, sql, &Map::new()).await.unwrap();
+        }
+        let calls = [
+            ("append_message", json!({"session_id": "s1", "role": "user", "content": "a"})),
+            ("append_message", json!({"session_id": "s1", "role": "user", "content": "b"})),
+            ("complete_session", json!({"session_id": "s1"})),
+        ];
+        let calls = calls.map(|(reducer, args)| abide_schema::wire::BatchCall {
+            reducer: reducer.to_owned(),
+            args,
+        });
+        world.engine().batch(&Caller::new("local"), &calls, None).await.unwrap();
+        match client.connection.next().await {
+            Update::Delta { from: Seq(2), to: Seq(5), changes } => {
+                let told = changes.iter().map(|(id, delta)| {
+                    let delta = delta.rows().as_ref().unwrap();
+                    (&**id, delta.deletes.len(), delta.inserts.len(), delta.updates.len())
+                });
+                let expected = [("messages", 0, 2, 0), ("sessions", 0, 0, 1), ("log", 0, 3, 0)];
+                assert_eq!(told.collect::<Vec<_>>(), expected);
+            }
+            other => panic!("{other:?}"),
+        }
+    });
+}
+
+#[test]
+fn a_quiet_connection_hears_how_far_the_log_is() {
+    run(async {
+        let world = World::new();
+        let mut client = Client::new(world.engine().connect());
+        client.subscribe("q", "SELECT * FROM tools", &Map::new()).await.unwrap();
+        world.session("s1").await;
+        client.read_to(Seq(2)).await;
+        assert_eq!((client.told, client.frames), (Seq(2), 0));
+        let kept = client.unsubscribe("q").unwrap();
+        assert_eq!(kept.seq, Seq(2), "a resume begins near the head");
+    });
+}
+
+#[test]
+fn a_client_that_does_not_read_costs_little_and_is_caught_up() {
+    run(async {
+        let world = World::new();
+        world.session("s1").await;
+        let mut slow = Client::new(world.engine().connect());
+        let sql = "SELECT * FROM agent_state";
+        slow.subscribe("all", sql, &Map::new()).await.unwrap();
+        slow.subscribe("n", "SELECT count(*) FROM agent_state", &Map::new()).await.unwrap();
+        let message = "x".repeat(100_000);
+        for _ in 0..40 {
+            world.say("s1", &message).await.unwrap();
+        }
+        // Four megabytes were said; the queue of a connection holds one.
+        let mut other = Client::new(world.engine().connect());
+        other.subscribe("log", "SELECT seq FROM events", &Map::new()).await.unwrap();
+        world.say("s1", "last").await.unwrap();
+        let head = world.engine().durable_seq();
+        other.read_to(head).await;
+        assert!(world.engine().metrics().lags_total.get() >= 1);
+        slow.read_to(head).await;
+        assert!(slow.frames < 40, "{} frames: not caught up in one go", slow.frames);
+        hold(&world, &slow, "caught up").await;
+        world.say("s1", "and on").await.unwrap();
+        slow.read_to(world.engine().durable_seq()).await;
+        hold(&world, &slow, "live again").await;
+    });
+}
+
+#[test]
+fn a_thousand_subscriptions_on_one_connection() {
+    run(async {
+        let world = World::new();
+        let mut client = Client::new(world.engine().connect());
+        let sql = "SELECT * FROM agent_state WHERE session_id = :sid";
+        for nth in 0..1_000 {
+            let params = params(sql, &format!("s{}", nth % 100));
+            client.subscribe(&format!("q{nth}"), sql, &params).await.unwrap();
+        }
+        for session in ["s7", "s42", "s_nobody_watches"] {
+            world.session(session).await;
+        }
+        client.read_to(world.engine().durable_seq()).await;
+        hold(&world, &client, "a thousand").await;
+        let held = |id: &str| client.replicas[id].rows.len();
+        assert_eq!([held("q7"), held("q907"), held("q42"), held("q8")], [1, 1, 1, 0]);
+        assert_eq!(client.frames, 2, "one for each session that somebody watches");
+    });
+}
+
+#[test]
+fn what_cannot_be_subscribed_to() {
+    run(async {
+        let world = World::new();
+        let mut client = Client::new(world.engine().connect());
+        client.subscribe("q", "SELECT * FROM tools", &Map::new()).await.unwrap();
+        let cases = [
+            ("q", "SELECT * FROM tools", "subscription \"q\" exists already on this connection"),
+            ("r", "SELECT * FROM nowhere", "no such table: nowhere"),
+            ("r", "DELETE FROM tools", ""),
+            ("r", "SELECT * FROM tools WHERE name = :name", ""),
+            ("r", "SELECT random() FROM tools", ""),
+            ("r", "SELEC", ""),
+            ("r", "SELECT * FROM tools; SELECT 1", ""),
+        ];
+        for (id, sql, detail) in cases {
+            let refusal = client.subscribe(id, sql, &Map::new()).await.expect_err(sql);
+            assert!(detail.is_empty() || refusal.detail == detail, "{sql}: {refusal}");
+            assert_ne!(refusal.code, Code::Internal, "{sql}: {refusal}");
+        }
+        world.session("s1").await;
+        client.read_to(Seq(2)).await;
+        hold(&world, &client, "the first one goes on").await;
+    });
+}
+
+#[test]
+fn a_connection_has_a_bound_of_subscriptions() {
+    run(async {
+        let world = World::new();
+        let mut connection = world.engine().connect();
+        for nth in 0..limits::SUBSCRIPTIONS_PER_CONNECTION.min(50) {
+            let sql = "SELECT * FROM tools";
+            connection.subscribe(&nth.to_string(), sql, &Map::new(), None).await.unwrap();
+        }
+        // What was ended makes room and says nothing more.
+        for nth in 0..50 {
+            connection.unsubscribe(&nth.to_string());
+        }
+        world.call("register_tool", json!({"name": "search"})).await.unwrap();
+        match connection.next().await {
+            Update::Progress { seq } => assert_eq!(seq, Seq(1)),
+            other => panic!("{other:?}"),
+        }
+    });
+}
+
+/// A subscription that was ended before its first answer was read is not heard of again, neither by
+/// its first name nor when the name is used for another query.
+#[test]
+fn what_is_ended_is_not_heard_of() {
+    run(async {
+        let world = World::new();
+        world.session("s1").await;
+        let mut connection = world.engine().connect();
+        let messages = "SELECT * FROM agent_state";
+        connection.subscribe("q", messages, &Map::new(), Some(Seq(1))).await.unwrap();
+        connection.unsubscribe("q");
+        connection.subscribe("q", "SELECT id FROM sessions", &Map::new(), None).await.unwrap();
+        match connection.next().await {
+            Update::Snapshot(part) => assert_eq!(part.shape.columns[0].name, "id"),
+            other => panic!("of the query that was ended: {other:?}"),
+        }
+    });
+}
+
+/// Subscriptions begin while writers hammer: none may miss or double a row.
+#[test]
+fn beginning_under_load_leaves_no_gap() {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(4).enable_time().build().unwrap();
+    runtime.block_on(async {
+        let world = Arc::new(World::new());
+        for nth in 0..4 {
+            world.session(&format!("s{nth}")).await;
+        }
+        let writing = Arc::new(AtomicBool::new(true));
+        let subscribers: Vec<_> = (0..4)
+            .map(|nth| {
+                let (world, writing) = (Arc::clone(&world), Arc::clone(&writing));
+                tokio::spawn(async move { come_and_go(&world, &writing, nth).await })
+            })
+            .collect();
+        let writers: Vec<_> = (0..4)
+            .map(|nth| {
+                let engine = world.engine().clone();
+                tokio::spawn(async move { write(&engine, nth).await })
+            })
+            .collect();
+        for writer in writers {
+            writer.await.unwrap();
+        }
+        writing.store(false, Ordering::Release);
+        world.say("s0", "last").await.unwrap();
+        let mut begun = 0;
+        for subscriber in subscribers {
+            begun += subscriber.await.unwrap();
+        }
+        assert!(begun > 20, "only {begun} subscriptions were begun under load");
+    });
+}
+
+async fn write(engine: &Engine, nth: usize) {
+    for round in 0..250 {
+        let args = json!({"session_id": format!("s{nth}"), "role": "user",
+            "content": format!("{nth}.{round}")});
+        engine.call(&Caller::new("writer"), "append_message", &args, None).await.unwrap();
+    }
+}
+
+/// Subscribes, reads a little, compares, goes away with what it has and comes back; how often.
+async fn come_and_go(world: &World, writing: &AtomicBool, nth: usize) -> usize {
+    let all = "SELECT * FROM agent_state";
+    let one = "SELECT id, content FROM agent_state WHERE session_id = :sid ORDER BY id DESC";
+    let (mut kept, mut begun): (Option<Replica>, usize) = (None, 0);
+    while writing.load(Ordering::Acquire) {
+        let mut client = Client::new(world.engine().connect());
+        match kept.take() {
+            Some(replica) => client.resume("all", replica).await.unwrap(),
+            None => client.subscribe("all", all, &Map::new()).await.unwrap(),
+        }
+        client.subscribe("one", one, &params(one, &format!("s{nth}"))).await.unwrap();
+        client.read_to(world.engine().durable_seq()).await;
+        hold(world, &client, "under load").await;
+        begun += 2;
+        kept = client.unsubscribe("all");
+    }
+    let mut client = Client::new(world.engine().connect());
+    client.subscribe("one", one, &params(one, &format!("s{nth}"))).await.unwrap();
+    client.resume("all", kept.unwrap_or_default()).await.unwrap();
+    hold(world, &client, "at the end").await;
+    begun
+}

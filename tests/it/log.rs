@@ -105,7 +105,7 @@ fn small_file() -> (World, Vec<Record>) {
 
 /// Changes every byte of every cell of every event in the file, one at a time.
 #[test]
-fn any_byte_of_any_event_is_missed() {
+fn no_byte_of_any_event_can_be_changed() {
     let (world, records) = small_file();
     assert!(records.len() > 25, "only {} events", records.len());
     let half = records.len() / 2;

@@ -56,7 +56,7 @@ impl World {
 
     /// A folder, so far empty.
     pub(crate) fn new_without_engine(clock: &Arc<VirtualClock>) -> World {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = folder();
         World { clock: Arc::clone(clock), folder, engine: None }
     }
 
@@ -139,6 +139,14 @@ impl World {
         state.insert("events", self.rows_as_of("SELECT * FROM events ORDER BY seq", as_of).await);
         state
     }
+}
+
+/// A folder in memory where there is plenty: a sync costs nothing there, and what these tests look at
+/// does not depend on the disk.
+fn folder() -> TempDir {
+    let memory = "/dev/shm";
+    let room = rustix::fs::statvfs(memory).map_or(0, |fs| fs.f_bavail * fs.f_frsize);
+    if room > 1 << 30 { TempDir::new_in(memory).unwrap() } else { TempDir::new().unwrap() }
 }
 
 /// Runs a test's future on this thread. Its timers wait for nothing: when all is idle the clock of
