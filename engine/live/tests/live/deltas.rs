@@ -119,6 +119,9 @@ const GROUPS: &[&str] = &[
     "SELECT r.id, r.c, count(s.k) AS n FROM r JOIN s ON s.b = r.b GROUP BY r.id ORDER BY n DESC",
     "SELECT s.n, sum(r.a) FROM r, s WHERE s.b = r.b AND r.c = :v GROUP BY s.n HAVING sum(r.a) > 0",
     "SELECT z, count(*) FROM r GROUP BY z",
+    "SELECT b, sum(x), avg(x), total(x) FROM r GROUP BY b",
+    "SELECT sum(x), avg(x), sum(a * x), count(x) FROM r",
+    "SELECT r_id, sum(v), avg(v) FROM p GROUP BY r_id",
 ];
 
 const JOINS: &[&str] = &[
