@@ -101,6 +101,8 @@ pub(crate) async fn persist<F: Future<Output = Attempt>>(
     patience: Duration,
     attempt: impl Fn() -> F,
 ) -> Result<Reply, Error> {
+    // Whoever says "for ever" gets a year.
+    let patience = patience.min(Duration::from_secs(365 * 24 * 3600));
     let deadline = Instant::now() + patience;
     let mut backoff = Backoff::new();
     let mut uncertain = false;
