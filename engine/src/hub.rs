@@ -1,6 +1,6 @@
 //! Who listens to what: from a commit's deltas to the outboxes of the connections they concern.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -196,7 +196,7 @@ impl Hub {
         deltas: &[(BindingId, Arc<SharedDelta>)],
         metrics: &Metrics,
     ) {
-        let mut frames: HashMap<u64, (Arc<Outbox>, Frame)> = HashMap::new();
+        let mut frames: BTreeMap<u64, (Arc<Outbox>, Frame)> = BTreeMap::new();
         if !deltas.is_empty() {
             let listeners = self.lock();
             for (binding, delta) in deltas {
@@ -207,7 +207,7 @@ impl Hub {
                 }
             }
         }
-        for (_, (outbox, mut frame)) in frames {
+        for (outbox, mut frame) in frames.into_values() {
             metrics.deliveries_total.add(frame.changes.len() as u64);
             frame.changes.sort_by_key(|(key, _)| *key);
             outbox.push(frame, metrics);

@@ -1,4 +1,5 @@
-//! Every bound, in one place, with its reason. What is over one is refused with `limit_exceeded`,
+//! Every bound of calls, rows, frames and queues, in one place, with its reason (those of sockets and
+//! headers stand in `abide-server`). What is over one is refused with `limit_exceeded`,
 //! or with `overloaded` where waiting helps.
 
 /// Bytes of one call's arguments as JSON text. Recorded agents read files of over a megabyte in one
@@ -16,10 +17,6 @@ pub const SQL_BYTES: usize = 64 << 10;
 
 /// Bytes of an id, a name or a request id: they are index keys.
 pub const NAME_BYTES: usize = 512;
-
-/// How deeply arguments may nest. serde_json itself stops at 128; this is what a stack of ours,
-/// SQLite's JSON functions (1,000) and people can follow.
-pub const JSON_DEPTH: usize = 100;
 
 /// What a call weighs in the writer's queue beside its arguments: it waits there decoded, with the
 /// channel for its answer.

@@ -348,6 +348,14 @@ impl Module {
     }
 }
 
+/// The JSON Schema of what is sent: a column that may be null is there all the same.
+#[doc(hidden)]
+#[must_use]
+pub fn result_schema<T: schemars::JsonSchema>() -> JsonValue {
+    let settings = schemars::generate::SchemaSettings::draft2020_12().for_serialize();
+    settings.into_generator().into_root_schema_for::<T>().to_value()
+}
+
 /// The refusal of arguments that do not fit, with the list of those that do.
 #[doc(hidden)]
 #[must_use]

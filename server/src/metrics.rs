@@ -13,7 +13,11 @@ pub(crate) async fn metrics(State(app): State<App>) -> Response {
     let (engine, life) = (&app.engine, &app.life);
     let gauges = [
         ("seq", "The last event that is on the disk.", engine.durable_seq().0.unsigned_abs()),
-        ("writer_queue_calls", "Calls that wait for the writer.", engine.backlog() as u64),
+        (
+            "writer_queue_bytes",
+            "Bytes of the calls that wait for the writer.",
+            engine.backlog() as u64,
+        ),
         ("connections", "Connections that are open, of every kind.", life.connections() as u64),
         ("websockets", "WebSockets that are open.", life.websockets() as u64),
         ("ready", "1 while calls are taken.", u64::from(engine.ready().is_ok())),

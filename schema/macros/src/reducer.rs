@@ -103,12 +103,9 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
                     arguments: || {
                         ::abide_schema::private::schemars::schema_for!(Arguments).to_value()
                     },
-                    result: || {
-                        ::abide_schema::private::schemars::schema_for!(
-                            <#answer as Answered>::Result
-                        )
-                        .to_value()
-                    },
+                    result: ::abide_schema::reducer::result_schema::<
+                        <#answer as Answered>::Result,
+                    >,
                     decode,
                 }
             }
