@@ -3,10 +3,17 @@
 use abide_schema::event::Event;
 use abide_schema::{Micros, Row, Seq, TableSpec, Value, table};
 
+/// Also what keeps `REPLACE INTO events` out: SQLite removes the old row of a REPLACE without asking
+/// the trigger on DELETE.
+const APPENDED: &str = "CREATE TRIGGER events_appended BEFORE INSERT ON events
+WHEN NEW.seq <> 1 + (SELECT coalesce(max(seq), 0) FROM events)
+BEGIN SELECT RAISE(ABORT, 'denied: the log grows by its next number only'); END";
+
 /// The append-only log: one row for every call that did something, chained by hash.
 #[table(
     name = "events",
     index(session_id, where = "session_id IS NOT NULL"),
+    trigger = APPENDED,
     trigger = "CREATE TRIGGER events_no_update BEFORE UPDATE ON events
 BEGIN SELECT RAISE(ABORT, 'denied: the log is append-only'); END",
     trigger = "CREATE TRIGGER events_no_delete BEFORE DELETE ON events
