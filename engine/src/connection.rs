@@ -79,6 +79,32 @@ struct Subscription {
     _listening: Listening,
 }
 
+/// An update that waits to be taken.
+#[derive(Debug)]
+struct Ready {
+    update: Update,
+    /// Set where it concerns this subscription and nobody else; it goes when that ends.
+    only_for: Option<Arc<str>>,
+}
+
+impl Ready {
+    fn for_all(update: Update) -> Ready {
+        Ready { update, only_for: None }
+    }
+
+    fn only_for(id: &Arc<str>, update: Update) -> Ready {
+        Ready { update, only_for: Some(Arc::clone(id)) }
+    }
+
+    /// Takes a subscription out; `false` where nothing is left to say.
+    fn without(&mut self, id: &str) -> bool {
+        if let Update::Delta { changes, .. } = &mut self.update {
+            changes.retain(|(of, _)| &**of != id);
+        }
+        self.only_for.as_deref() != Some(id)
+    }
+}
+
 /// One client's subscriptions. One task owns it.
 #[derive(Debug)]
 pub struct Connection {
@@ -89,7 +115,7 @@ pub struct Connection {
     keys: HashMap<Arc<str>, SubscriptionKey>,
     next_key: u64,
     /// Updates that are made and not yet taken.
-    ready: VecDeque<Update>,
+    ready: VecDeque<Ready>,
     /// The connection was told everything up to here.
     told: Seq,
     next_progress: Instant,
@@ -157,17 +183,14 @@ impl Connection {
         if let Some(key) = self.keys.get(id).copied() {
             self.drop_subscription(key);
         }
-        self.ready.retain(|update| match update {
-            Update::Snapshot(part) => &*part.id != id,
-            _ => true,
-        });
+        self.ready.retain_mut(|ready| ready.without(id));
     }
 
     /// Waits for the next update. Nothing is lost when the wait is given up.
     pub async fn next(&mut self) -> Update {
         loop {
-            if let Some(update) = self.ready.pop_front() {
-                return update;
+            if let Some(ready) = self.ready.pop_front() {
+                return ready.update;
             }
             if self.lagging {
                 // Forgotten only when it is done, so that giving up the wait loses nothing.
@@ -240,30 +263,28 @@ impl Connection {
     fn make_ready(&mut self, id: Arc<str>, shape: Arc<Shape>, resumed: Resumed, from: Seq) {
         let (seq, rows, refetch) = match resumed {
             Resumed::Delta { seq, delta } => {
-                let changes =
-                    if delta.is_empty() { vec![] } else { vec![(id, SharedDelta::new(Ok(delta)))] };
+                let mut changes = Vec::new();
+                if !delta.is_empty() {
+                    changes.push((Arc::clone(&id), SharedDelta::new(Ok(delta))));
+                }
                 let update = Update::Delta { from: from.min(seq), to: seq, changes };
-                self.ready.push_back(update);
+                self.ready.push_back(Ready::only_for(&id, update));
                 return;
             }
             Resumed::Snapshot { seq, rows, refetch } => (seq, rows, refetch),
         };
         let reset = refetch.is_some();
         if let Some(refusal) = refetch {
-            self.ready.push_back(Update::Error { id: Arc::clone(&id), refusal });
+            let update = Update::Error { id: Arc::clone(&id), refusal };
+            self.ready.push_back(Ready::only_for(&id, update));
         }
         let mut rows = rows.into_iter().peekable();
         loop {
             let part: Vec<Row> = rows.by_ref().take(limits::SNAPSHOT_PART_ROWS).collect();
             let more = rows.peek().is_some();
-            self.ready.push_back(Update::Snapshot(SnapshotPart {
-                id: Arc::clone(&id),
-                seq,
-                shape: Arc::clone(&shape),
-                rows: part,
-                more,
-                reset,
-            }));
+            let (of, shape) = (Arc::clone(&id), Arc::clone(&shape));
+            let part = SnapshotPart { id: of, seq, shape, rows: part, more, reset };
+            self.ready.push_back(Ready::only_for(&id, Update::Snapshot(part)));
             if !more {
                 return;
             }
@@ -290,18 +311,19 @@ impl Connection {
         }
         for (key, refusal) in ended {
             if let Some(id) = self.drop_subscription(key) {
-                self.ready.push_back(Update::Error { id, refusal });
+                self.tell_ended(id, refusal);
             }
         }
         if !changes.is_empty() {
-            self.ready.push_back(Update::Delta { from: told, to, changes });
+            let update = Update::Delta { from: told, to, changes };
+            self.ready.push_back(Ready::for_all(update));
             self.told_up_to(to);
         }
     }
 
     fn progress(&mut self, published: Seq) {
         if published > self.told {
-            self.ready.push_back(Update::Progress { seq: published });
+            self.ready.push_back(Ready::for_all(Update::Progress { seq: published }));
         }
         self.told_up_to(published.max(self.told));
     }
@@ -346,20 +368,25 @@ impl Connection {
                 Ok(snapshot) => self.make_ready(id, shape, snapshot, seq),
                 Err(refusal) => {
                     self.drop_subscription(key);
-                    self.ready.push_back(Update::Error { id, refusal });
+                    self.tell_ended(id, refusal);
                 }
             }
         }
         if seq > told {
-            self.ready.push_front(Update::Delta { from: told, to: seq, changes });
+            let update = Update::Delta { from: told, to: seq, changes };
+            self.ready.push_front(Ready::for_all(update));
             self.told_up_to(seq);
         }
+    }
+
+    fn tell_ended(&mut self, id: Arc<str>, refusal: Refusal) {
+        self.ready.push_back(Ready::only_for(&Arc::clone(&id), Update::Error { id, refusal }));
     }
 
     fn end_all(&mut self, why: &Refusal) {
         for key in self.subscriptions.keys().copied().collect::<Vec<_>>() {
             if let Some(id) = self.drop_subscription(key) {
-                self.ready.push_back(Update::Error { id, refusal: why.clone() });
+                self.tell_ended(id, why.clone());
             }
         }
     }
