@@ -163,7 +163,8 @@ fn after(world: &World, sql: &str) -> Result<Seq, VerifyError> {
     let _ = fs::remove_file(&copy);
     fs::copy(world.path(), &copy).unwrap();
     let raw = Connection::open(&copy).unwrap();
-    let drop_triggers = "DROP TRIGGER events_no_update; DROP TRIGGER events_no_delete;";
+    let drop_triggers = "DROP TRIGGER events_appended; DROP TRIGGER events_no_update;
+        DROP TRIGGER events_no_delete;";
     raw.execute_batch(&format!("{drop_triggers}{sql}")).unwrap();
     drop(raw);
     verify(&copy)

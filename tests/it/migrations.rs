@@ -1,1 +1,197 @@
-//! (being written)
+//! Tables move from version to version: the steps give what is declared, or nothing is changed.
+
+use std::fs;
+use std::path::Path;
+
+use abide_engine::{Engine, OpenError};
+use abide_schema::{Module, Seq, Table, table};
+use rusqlite::Connection;
+
+use crate::database::schema_of;
+use crate::world::{World, run};
+
+/// A shelf, as it was declared at first.
+#[table(name = "shelves")]
+pub struct ShelfV1 {
+    /// Its number.
+    #[column(key)]
+    pub id: i64,
+    /// The event that last changed it.
+    pub seq: Seq,
+}
+
+/// With a label.
+#[table(name = "shelves", index(label))]
+pub struct ShelfV2 {
+    /// Its number.
+    #[column(key)]
+    pub id: i64,
+    /// The event that last changed it.
+    pub seq: Seq,
+    /// What stands on it.
+    pub label: Option<String>,
+}
+
+/// What stands on a shelf.
+#[table(name = "books", without_rowid)]
+pub struct Book {
+    /// Its number.
+    #[column(key)]
+    pub isbn: String,
+    /// Where it stands.
+    #[column(references = "shelves(id)")]
+    pub shelf_id: i64,
+}
+
+/// To version 2: a column, by way of a new table, since SQLite adds columns its own way.
+const LABELS: &str = "CREATE TABLE shelves_new (
+  id INTEGER PRIMARY KEY NOT NULL,
+  seq INTEGER NOT NULL,
+  label TEXT
+) STRICT;
+INSERT INTO shelves_new SELECT id, seq, NULL FROM shelves;
+DROP TABLE shelves;
+CREATE TABLE shelves (
+  id INTEGER PRIMARY KEY NOT NULL,
+  seq INTEGER NOT NULL,
+  label TEXT
+) STRICT;
+INSERT INTO shelves SELECT * FROM shelves_new;
+DROP TABLE shelves_new;
+CREATE INDEX shelves_label ON shelves (label)";
+
+/// To version 3: another table.
+const BOOKS: &str = "CREATE TABLE books (
+  isbn TEXT PRIMARY KEY NOT NULL,
+  shelf_id INTEGER NOT NULL REFERENCES shelves(id)
+) STRICT, WITHOUT ROWID";
+
+fn version(number: u32) -> Module {
+    let module = Module::new("library");
+    match number {
+        1 => module.table::<ShelfV1>(),
+        2 => module.step(LABELS).table::<ShelfV2>(),
+        _ => module.step(LABELS).step(BOOKS).table::<ShelfV2>().table::<Book>(),
+    }
+}
+
+/// Opens a world's file with the built-in modules and a library, closes it again.
+fn open(world: &World, library: Module) -> Result<(), OpenError> {
+    let mut modules = abide_reducers::modules();
+    modules.push(library);
+    Engine::open(world.path(), world.config(modules)).map(|engine| engine.close())
+}
+
+fn new_world() -> World {
+    let mut world = World::new();
+    run(world.session("s1"));
+    world.close();
+    world
+}
+
+fn schema(path: &Path) -> String {
+    schema_of(&Connection::open(path).unwrap())
+}
+
+#[test]
+fn the_steps_give_what_is_declared() {
+    for first in 1..=3 {
+        for last in first..=3 {
+            let (moved, fresh) = (new_world(), new_world());
+            open(&moved, version(first)).unwrap();
+            let raw = moved.raw();
+            raw.execute_batch("INSERT INTO shelves (id, seq) VALUES (7, 1), (9, 1)").unwrap();
+            drop(raw);
+            for number in first..=last {
+                open(&moved, version(number)).unwrap();
+            }
+            open(&fresh, version(last)).unwrap();
+            assert_eq!(schema(&moved.path()), schema(&fresh.path()), "{first} to {last}");
+            let count = "SELECT count(*) FROM shelves";
+            let count: i64 = moved.raw().query_row(count, [], |row| row.get(0)).unwrap();
+            assert_eq!(count, 2, "what was there is there");
+        }
+    }
+}
+
+/// All at once, from the first version to the last.
+#[test]
+fn steps_are_not_left_out() {
+    let (moved, fresh) = (new_world(), new_world());
+    open(&moved, version(1)).unwrap();
+    open(&moved, version(3)).unwrap();
+    open(&fresh, version(3)).unwrap();
+    assert_eq!(schema(&moved.path()), schema(&fresh.path()));
+}
+
+/// Opening with this module is refused in these words, and changes nothing in the file.
+fn check_refused(library: Module, words: &str) {
+    let world = new_world();
+    open(&world, version(2)).unwrap();
+    let before = (schema(&world.path()), fs::read(world.path()).unwrap());
+    let error = open(&world, library).expect_err(words);
+    let refusal = error.to_refusal().detail.replace(&world.path().display().to_string(), "FILE");
+    assert_eq!(refusal, words);
+    let after = (schema(&world.path()), fs::read(world.path()).unwrap());
+    assert!(before == after, "{words}: the file was changed");
+    open(&world, version(3)).expect("the right steps still lead on");
+}
+
+#[test]
+fn wrong_steps_change_nothing() {
+    let declared = || Module::new("library").step(LABELS);
+    let nothing = declared().step("SELECT 1").table::<ShelfV2>().table::<Book>();
+    check_refused(nothing, "table books in FILE is not as it is declared");
+    let other = "CREATE TABLE books (isbn TEXT PRIMARY KEY NOT NULL) STRICT, WITHOUT ROWID";
+    let other = declared().step(other).table::<ShelfV2>().table::<Book>();
+    check_refused(other, "table books in FILE is not as it is declared");
+    let broken = declared().step("CREATE TABLE books (; SELEC").table::<ShelfV2>().table::<Book>();
+    check_refused(broken, "FILE cannot be opened: near \";\": syntax error");
+    let half = "CREATE TABLE books (isbn TEXT); INSERT INTO nowhere VALUES (1)";
+    let half = declared().step(half).table::<ShelfV2>().table::<Book>();
+    check_refused(half, "FILE cannot be opened: no such table: nowhere");
+    let changed = Module::new("library").step(LABELS).table::<ShelfV1>();
+    check_refused(changed, "table shelves in FILE is not as it is declared");
+}
+
+#[test]
+fn a_newer_module_is_left_alone() {
+    let world = new_world();
+    open(&world, version(3)).unwrap();
+    let error = open(&world, version(2)).unwrap_err();
+    let words = "was written by a newer Abide: module library is at version 3, this one knows 2";
+    assert!(error.to_string().ends_with(words), "{error}");
+    open(&world, version(3)).unwrap();
+}
+
+/// A module may be left out; its tables stay, and come back with it.
+#[test]
+fn a_module_that_is_left_out() {
+    let world = new_world();
+    open(&world, version(3)).unwrap();
+    let world = world.opened();
+    run(world.session("s2"));
+    drop(world.engine().clone());
+    let mut world = world;
+    world.close();
+    open(&world, version(3)).unwrap();
+}
+
+/// The tables of the built-in modules, made by the steps of each, are those that are declared: on
+/// a file of the golden schema the engine opens and changes nothing.
+#[test]
+fn a_file_of_the_golden_schema_opens() {
+    let golden = include_str!("../golden/schema-v1.sql");
+    let world = new_world();
+    let (path, current) = (world.folder.path().join("golden.db"), schema(&world.path()));
+    let raw = Connection::open(&path).unwrap();
+    raw.execute_batch(golden).unwrap();
+    raw.execute("ATTACH ?1 AS made", [world.path().display().to_string()]).unwrap();
+    raw.execute_batch("INSERT INTO meta SELECT * FROM made.meta; DETACH made").unwrap();
+    assert_eq!(schema_of(&raw), golden);
+    drop(raw);
+    let config = world.config(abide_reducers::modules());
+    Engine::open(&path, config).unwrap().close();
+    assert_eq!(schema(&path), current);
+    assert_eq!(ShelfV1::SPEC.name, ShelfV2::SPEC.name, "two versions of one table");
+}
