@@ -22,6 +22,7 @@ mod from;
 mod functions;
 mod interval;
 mod lex;
+mod lookup;
 mod lower;
 mod order;
 mod planner;

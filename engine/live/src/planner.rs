@@ -67,11 +67,11 @@ impl Planner {
         let query = parse(&self.catalog, sql)?;
         let (template, slots) = Template::compile(&self.catalog, query)?;
         let mut known = self.lock();
-        let template = match known.templates.get(template.text()) {
+        let template = match known.templates.get(&**template.text()) {
             Some(template) => template,
             None => {
                 let template = Arc::new(template);
-                known.templates.insert(template.text().to_owned(), Arc::clone(&template));
+                known.templates.insert(template.text().to_string(), Arc::clone(&template));
                 template
             }
         };

@@ -18,6 +18,9 @@ use crate::template::Binding;
 
 /// Sets of columns by which one table is probed: each of them costs every change a probe.
 const KEY_SETS: usize = 64;
+/// Templates that look up through one table: each of them costs every commit that changes the table
+/// a statement.
+const LOOKUPS: usize = 64;
 
 /// A binding that is attached to a router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -62,6 +65,7 @@ struct Attached {
 enum Place {
     Key { table: usize, set: usize, key: u64 },
     Range { table: usize, column: KeyColumn, interval: Interval },
+    Lookup { table: usize, template: Arc<str>, source: usize, key: u64 },
     Residual { table: usize },
 }
 
@@ -69,7 +73,17 @@ enum Place {
 struct TableRoutes {
     sets: Vec<KeySet>,
     ranges: BTreeMap<KeyColumn, Intervals>,
+    /// By template and source: the bindings whose parameter sits on another table.
+    lookups: BTreeMap<(Arc<str>, usize), LookedUp>,
     residual: BTreeSet<BindingId>,
+}
+
+/// The bindings of one template by the parameters that a look-up finds.
+#[derive(Debug)]
+struct LookedUp {
+    /// One of them, for the template.
+    binding: Binding,
+    listed: HashMap<u64, Listed>,
 }
 
 /// All keys over one set of columns.
@@ -116,7 +130,7 @@ impl Router {
         let id = BindingId(self.next);
         self.next += 1;
         for place in &places {
-            self.list(place, id);
+            self.list(place, id, binding);
         }
         self.ids.insert(binding.clone(), id);
         self.bindings.insert(id, Attached { binding: binding.clone(), count: 1, places });
@@ -162,14 +176,12 @@ impl Router {
         changes: &Changes,
         sql: &mut dyn Sql,
     ) -> Vec<(BindingId, Result<Delta, LiveError>)> {
-        let hits = self.route(changes);
-        if hits.is_empty() {
-            return Vec::new();
-        }
-        let mut tables: Vec<usize> =
-            hits.keys().flat_map(|id| self.bindings[id].binding.template().tables()).collect();
-        tables.sort_unstable();
-        tables.dedup();
+        let mut hits = self.route(changes);
+        let mut laid_out = BTreeSet::new();
+        self.look_up(changes, sql, &mut laid_out, &mut hits);
+        self.work.bindings_probed += hits.len() as u64;
+        let read = hits.keys().flat_map(|id| self.bindings[id].binding.template().tables());
+        let tables: BTreeSet<usize> = read.filter(|table| !laid_out.contains(table)).collect();
         match changes.lay_out(&self.catalog, tables, sql) {
             Ok(statements) => self.work.statements_run += statements,
             Err(error) => return hits.keys().map(|id| (*id, Err(error.clone()))).collect(),
@@ -203,8 +215,48 @@ impl Router {
                 });
             }
         }
-        self.work.bindings_probed += hits.len() as u64;
         hits
+    }
+
+    /// Adds the bindings that look-ups find. One that fails finds all of its bindings: each of them
+    /// then meets the error itself, or does not.
+    fn look_up(
+        &mut self,
+        changes: &Changes,
+        sql: &mut dyn Sql,
+        laid_out: &mut BTreeSet<usize>,
+        hits: &mut BTreeMap<BindingId, Vec<usize>>,
+    ) {
+        for (name, _) in changes.tables() {
+            let Some(table) = self.catalog.find(name) else { continue };
+            for ((_, source), known) in &self.tables[table].lookups {
+                let template = known.binding.template();
+                let Some(lookup) = template.lookup(*source) else { continue };
+                let mut missing = template.tables();
+                missing.retain(|table| !laid_out.contains(table));
+                let statements = &mut self.work.statements_run;
+                let mut found = Vec::new();
+                let outcome = changes.lay_out(&self.catalog, missing.iter().copied(), sql);
+                let outcome = outcome.and_then(|laid| {
+                    *statements += laid;
+                    laid_out.extend(missing);
+                    template.look_up(lookup, changes, sql, statements, &mut |cells| {
+                        found.push(hash_key(self.hasher.build_hasher(), cells.iter()));
+                    })
+                });
+                let mut add = |listed: &Listed| {
+                    listed.each(&mut |id| {
+                        hits.entry(id).or_default();
+                    });
+                };
+                match outcome {
+                    Ok(()) => {
+                        found.iter().filter_map(|key| known.listed.get(key)).for_each(&mut add);
+                    }
+                    Err(_) => known.listed.values().for_each(&mut add),
+                }
+            }
+        }
     }
 
     /// Where a binding belongs: for every source under each of its keys, or among the residual.
@@ -218,13 +270,38 @@ impl Router {
             });
             match keyed {
                 Some(keys) => places.extend(keys),
-                None => {
-                    self.require_room(source.table)?;
-                    places.insert(Place::Residual { table: source.table });
-                }
+                None => places.extend(self.place_without_key(binding, at)?),
             }
         }
         Ok(places.into_iter().collect())
+    }
+
+    /// By a look-up where there is one and room for it, else among the residual. Nowhere if no row can
+    /// ever match.
+    fn place_without_key(
+        &self,
+        binding: &Binding,
+        source: usize,
+    ) -> Result<Option<Place>, Refusal> {
+        let template = binding.template();
+        let table = template.query.sources[source].table;
+        let name = (Arc::clone(template.text()), source);
+        let lookups = &self.tables[table].lookups;
+        let room = lookups.len() < LOOKUPS || lookups.contains_key(&name);
+        let key = template
+            .lookup(source)
+            .filter(|_| room)
+            .and_then(|lookup| lookup.key(&self.catalog, &template.query, binding.params()));
+        match key {
+            Some(key) => Ok(key.map(|key| {
+                let key = hash_key(self.hasher.build_hasher(), key.iter());
+                Place::Lookup { table, template: name.0, source, key }
+            })),
+            None => {
+                self.require_room(table)?;
+                Ok(Some(Place::Residual { table }))
+            }
+        }
     }
 
     fn require_room(&self, table: usize) -> Result<(), Refusal> {
@@ -309,7 +386,7 @@ impl Router {
         Some(at)
     }
 
-    fn list(&mut self, place: &Place, id: BindingId) {
+    fn list(&mut self, place: &Place, id: BindingId, binding: &Binding) {
         match place {
             Place::Residual { table } => {
                 self.tables[*table].residual.insert(id);
@@ -319,12 +396,14 @@ impl Router {
                 intervals.insert(interval.clone(), id);
             }
             Place::Key { table, set, key } => {
-                match self.tables[*table].sets[*set].listed.entry(*key) {
-                    MapEntry::Vacant(vacant) => {
-                        vacant.insert(Listed::One(id));
-                    }
-                    MapEntry::Occupied(mut listed) => listed.get_mut().add(id),
-                }
+                list_under(&mut self.tables[*table].sets[*set].listed, *key, id);
+            }
+            Place::Lookup { table, template, source, key } => {
+                let lookups = &mut self.tables[*table].lookups;
+                let known = lookups.entry((Arc::clone(template), *source)).or_insert_with(|| {
+                    LookedUp { binding: binding.clone(), listed: HashMap::new() }
+                });
+                list_under(&mut known.listed, *key, id);
             }
         }
     }
@@ -344,16 +423,36 @@ impl Router {
                 }
             }
             Place::Key { table, set, key } => {
-                let MapEntry::Occupied(mut listed) =
-                    self.tables[*table].sets[*set].listed.entry(*key)
-                else {
-                    return;
-                };
-                if listed.get_mut().remove(id) {
-                    listed.remove();
+                unlist_under(&mut self.tables[*table].sets[*set].listed, *key, id);
+            }
+            Place::Lookup { table, template, source, key } => {
+                let name = (Arc::clone(template), *source);
+                let lookups = &mut self.tables[*table].lookups;
+                if let Some(known) = lookups.get_mut(&name) {
+                    unlist_under(&mut known.listed, *key, id);
+                    if known.listed.is_empty() {
+                        lookups.remove(&name);
+                    }
                 }
             }
         }
+    }
+}
+
+fn list_under(listed: &mut HashMap<u64, Listed>, key: u64, id: BindingId) {
+    match listed.entry(key) {
+        MapEntry::Vacant(vacant) => {
+            vacant.insert(Listed::One(id));
+        }
+        MapEntry::Occupied(mut listed) => listed.get_mut().add(id),
+    }
+}
+
+fn unlist_under(listed: &mut HashMap<u64, Listed>, key: u64, id: BindingId) {
+    if let MapEntry::Occupied(mut under) = listed.entry(key)
+        && under.get_mut().remove(id)
+    {
+        under.remove();
     }
 }
 
@@ -379,10 +478,8 @@ impl TableRoutes {
             let new = change.new.as_ref().map(key).filter(|new| Some(*new) != old);
             for key in [old, new].into_iter().flatten() {
                 *probes += 1;
-                match set.listed.get(&key) {
-                    None => {}
-                    Some(Listed::One(id)) => each(*id),
-                    Some(Listed::Many(ids)) => ids.iter().for_each(|id| each(*id)),
+                if let Some(listed) = set.listed.get(&key) {
+                    listed.each(each);
                 }
             }
         }
@@ -400,6 +497,13 @@ impl TableRoutes {
 }
 
 impl Listed {
+    fn each(&self, each: &mut dyn FnMut(BindingId)) {
+        match self {
+            Listed::One(id) => each(*id),
+            Listed::Many(ids) => ids.iter().for_each(|id| each(*id)),
+        }
+    }
+
     fn add(&mut self, id: BindingId) {
         match self {
             Listed::One(first) if *first == id => {}

@@ -24,7 +24,7 @@ use crate::select::Query;
 use crate::sql::{LiveError, Sql};
 
 /// Tables of a join, beyond which its terms (2^n − 1) are too many.
-const JOINED: usize = 5;
+pub(crate) const JOINED: usize = 5;
 
 /// How a query is kept.
 #[derive(Debug)]
@@ -181,7 +181,11 @@ impl Run<'_> {
     }
 
     /// Shows the rows of every term whose tables changed, with their weights.
-    fn terms(&mut self, terms: &[Term], each: &mut dyn FnMut(Row, i64)) -> Result<(), LiveError> {
+    pub(crate) fn terms(
+        &mut self,
+        terms: &[Term],
+        each: &mut dyn FnMut(Row, i64),
+    ) -> Result<(), LiveError> {
         for term in terms {
             let changed =
                 |table: &usize| !self.changes.of(self.catalog.table(*table).name).is_empty();
@@ -440,7 +444,7 @@ fn all_joined(catalog: &Catalog, query: &Query) -> Option<Vec<Term>> {
 
 /// What the rows of a term are.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Show {
+pub(crate) enum Show {
     /// Summands of a Z-set.
     Weighted,
     /// Only whether there are any.
@@ -474,7 +478,7 @@ impl<'a> Images<'a> {
 
 /// The summands of a join's delta, showing these values: one for each set of its sources that may have
 /// changed, or of those sets that one source is in.
-fn terms(
+pub(crate) fn terms(
     catalog: &Catalog,
     query: &Query,
     reach: &Reach,

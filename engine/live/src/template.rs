@@ -11,6 +11,7 @@ use crate::changes::Changes;
 use crate::delta::Delta;
 use crate::exact;
 use crate::fragment::{Arg, Renderer, Statement};
+use crate::lookup::Lookup;
 use crate::lower::Slot;
 use crate::rule::{Evaluations, Rule, Run};
 use crate::select::Query;
@@ -22,9 +23,11 @@ pub(crate) struct Template {
     catalog: Arc<Catalog>,
     pub(crate) query: Query,
     shape: Shape,
-    snapshot: String,
+    snapshot: Arc<str>,
     rule: Rule,
     evaluations: Evaluations,
+    /// For each source, how its changes find the bindings where no key of its own does.
+    lookups: Vec<Option<Lookup>>,
 }
 
 /// What a live query costs and how it is kept.
@@ -60,17 +63,46 @@ impl Template {
         let template = Template {
             catalog: Arc::clone(catalog),
             shape: query.shape(catalog),
-            snapshot: snapshot.sql,
+            snapshot: snapshot.sql.into(),
             rule: Rule::choose(catalog, &query),
             evaluations: Evaluations::default(),
+            lookups: (0..query.sources.len())
+                .map(|source| Lookup::find(catalog, &query, source))
+                .collect(),
             query,
         };
         Ok((template, slots))
     }
 
     /// What the template is known by: two queries of the same text are the same.
-    pub(crate) fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &Arc<str> {
         &self.snapshot
+    }
+
+    /// How changes of a source find bindings by a parameter on another table.
+    pub(crate) fn lookup(&self, source: usize) -> Option<&Lookup> {
+        self.lookups[source].as_ref()
+    }
+
+    /// Shows the cells that the changes of a source lead to, over changes that are laid out.
+    pub(crate) fn look_up(
+        &self,
+        lookup: &Lookup,
+        changes: &Changes,
+        sql: &mut dyn Sql,
+        statements: &mut u64,
+        each: &mut dyn FnMut(Vec<Value>),
+    ) -> Result<(), LiveError> {
+        let mut run = Run {
+            catalog: &self.catalog,
+            query: &self.query,
+            params: &[],
+            changes,
+            sql,
+            evaluations: &self.evaluations,
+            statements,
+        };
+        run.terms(&lookup.terms, &mut |row, _| each(lookup.canonical(&row)))
     }
 
     /// The statements that make its deltas.
@@ -169,7 +201,11 @@ impl Binding {
                 });
                 names.collect::<Vec<String>>().join(" or ")
             });
-            format!("{}: {}", table.name, columns.unwrap_or_else(|| "every change".to_owned()))
+            let otherwise = || match template.lookup(at) {
+                Some(_) => "a look-up for all".to_owned(),
+                None => "every change".to_owned(),
+            };
+            format!("{}: {}", table.name, columns.unwrap_or_else(otherwise))
         });
         Explanation {
             cost: match &template.rule {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use abide_live::{Binding, BindingId, Changes, Planner, Router, Work};
+use abide_live::{Binding, BindingId, Changes, Planner, Router, Sql as _, Work};
 use abide_schema::{Code, Row, Value};
 use serde_json::{Map, json};
 
@@ -123,4 +123,33 @@ fn prefixes_and_open_ranges_are_no_residual() {
     assert_eq!(router.commit(&inserted(103, "p42X!"), &mut world.db).len(), 1 + 3);
     // `>` is looked up as `>=`; SQLite says no to the one at the bound.
     assert_eq!(router.counters().bindings_probed, 1 + 4);
+}
+
+#[test]
+fn a_parameter_on_the_other_table_is_looked_up_once_for_all() {
+    let mut world = World::new(1);
+    let planner = Planner::new(Arc::clone(&world.catalog));
+    let mut router = Router::new(Arc::clone(&world.catalog));
+    let sql = "SELECT p.g, p.n, r.c FROM p JOIN r ON r.id = p.r_id WHERE r.c = :c";
+    let ids = (0..3_000).map(|n| {
+        let binding = bind(&planner, sql, json!({"c": format!("agent {n}")}));
+        router.attach(&binding).expect("a look-up needs no room")
+    });
+    let ids: Vec<BindingId> = ids.collect();
+    let r = [Value::Integer(7), Value::Null, Value::Null, Value::from("agent 42")];
+    let r: Row = r.into_iter().chain([Value::Null, Value::Null]).collect();
+    let p: Row = vec![Value::from("g"), Value::Integer(1), Value::Null, Value::Integer(7)].into();
+    world.db.run("INSERT INTO r VALUES (?, ?, ?, ?, ?, ?)", &r, &mut |_| {}).expect("inserted");
+    world.db.run("INSERT INTO p VALUES (?, ?, ?, ?)", &p, &mut |_| {}).expect("inserted");
+    let mut changes = Changes::new();
+    changes.push("p", None, Some(p));
+    let before = router.counters();
+    let deltas = router.commit(&changes, &mut world.db);
+    assert_eq!(deltas.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [ids[42]]);
+    let after = router.counters();
+    assert_eq!(after.bindings_probed - before.bindings_probed, 1);
+    assert_eq!(after.statements_run - before.statements_run, 5, "lay out three, look up, join");
+    ids.into_iter().for_each(|id| router.detach(id));
+    assert!(router.commit(&changes, &mut world.db).is_empty());
+    assert_eq!(router.counters().statements_run, after.statements_run);
 }

@@ -225,7 +225,7 @@ fn each_query_has_the_cheapest_rule() {
                 r: a
             SELECT r.id, s.k FROM r JOIN s ON s.b = r.b WHERE r.a = 1
                 the joined rows of the changed rows
-                r: a; s: every change
+                r: a; s: a look-up for all
             SELECT r.c, s.n FROM r JOIN s ON s.n = r.id WHERE r.id = 1
                 the joined rows of the changed rows
                 r: id; s: n
@@ -237,7 +237,7 @@ fn each_query_has_the_cheapest_rule() {
                 r: b
             SELECT r.id, s.k FROM r LEFT JOIN s ON s.b = r.b WHERE r.a = 1
                 the rows that the changed rows reach, twice
-                r: a; s: every change
+                r: a; s: a look-up for all
             SELECT r.id, count(p.g) FROM r LEFT JOIN p ON p.r_id = r.id GROUP BY r.id
                 the rows that the changed rows reach, twice
                 r: every change; p: every change
@@ -249,7 +249,7 @@ fn each_query_has_the_cheapest_rule() {
                 r: every change; s: every change, scans r()
             SELECT id, (SELECT count(*) FROM p WHERE p.r_id = r.id) FROM r WHERE a = 1
                 the rows that the changed rows reach, twice
-                r: a; p: every change
+                r: a; p: a look-up for all
             SELECT id FROM r WHERE a = 1 ORDER BY b LIMIT 10
                 the window, twice, where a changed row matches
                 r: a
