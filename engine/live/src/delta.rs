@@ -153,6 +153,11 @@ impl Weights {
         }
     }
 
+    /// How many different rows there are.
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
     /// The rows with their weights.
     pub(crate) fn rows(&self) -> impl Iterator<Item = (Row, i64)> {
         self.rows.iter().map(|(row, weight)| (row.clone(), *weight))

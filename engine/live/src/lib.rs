@@ -4,9 +4,11 @@
 //! no threads, no sockets and no connection: all SQL runs through the [`Sql`] trait, and SQLite itself
 //! evaluates every predicate and expression, over temporary tables that hold a commit's changed rows.
 //!
-//! In reading order: [`Catalog`] the tables · [`Planner`] from a text to a [`Binding`] · `lower` and
-//! `select` the query as resolved fragments of SQL · `route` which changes can concern it · [`Router`]
-//! the index over all bindings · `template` the statements of a query · [`Changes`] in, [`Delta`] out.
+//! In reading order: [`Catalog`] the tables · [`Planner`] from a text to a [`Binding`] · `lower`, `from`,
+//! `core`, `order` and `select` the query as resolved fragments of SQL · `rule` the delta rules, `reach`
+//! how far a change has a say · `template` the statements of a query, [`Scan`] what they would read
+//! whole · `route`, `interval` and `lookup` which changes can concern it · [`Router`] the index over all
+//! bindings · [`Changes`] in, [`Delta`] out.
 //!
 //! *Invariant:* no SQL semantics are written a second time here. What the router knows of affinity and
 //! collation only widens its net; SQLite decides.

@@ -26,6 +26,10 @@ use crate::sql::{LiveError, Sql};
 /// Tables of a join, beyond which its terms (2^n − 1) are too many.
 pub(crate) const JOINED: usize = 5;
 
+/// Groups or rows that are evaluated one by one, beyond which the whole query is: a resume over a long
+/// span touches most of a result anyway.
+const PARTS: usize = 1_000;
+
 /// How a query is kept.
 #[derive(Debug)]
 pub(crate) enum Rule {
@@ -204,6 +208,10 @@ impl Run<'_> {
         let mut touched = Weights::default();
         self.terms(terms, &mut |group, _| touched.add(group, 1))?;
         let mut weights = Weights::default();
+        if touched.len() > PARTS {
+            self.add_difference(Extent::Whole, &[], (true, true), &mut weights)?;
+            return Ok(Delta::of_weights(&self.query.key, weights));
+        }
         for (group, _) in touched.rows() {
             self.add_difference(Extent::Group, &group, (true, true), &mut weights)?;
         }
@@ -219,6 +227,10 @@ impl Run<'_> {
         });
         let given: Vec<Images> = given.collect();
         let mut weights = Weights::default();
+        if touched.len() > PARTS {
+            self.add_difference(Extent::Whole, &[], (true, true), &mut weights)?;
+            return Ok(Delta::of_weights(&self.query.key, weights));
+        }
         for (rows, _) in touched.rows() {
             let mut first = 0;
             let (mut was, mut is) = (true, true);
