@@ -169,12 +169,19 @@ impl Connection {
             Subscription { id: id.into(), binding, shape, seq: Seq::ZERO, _listening: listening };
         // Given up in here, the subscription is dropped and with it its place at the writer.
         let resumed = self.begin(&subscription.binding, from).await?;
+        let later = match &resumed {
+            Resumed::Delta { seq, .. } => self.draw_level(*seq).await?,
+            Resumed::Snapshot { .. } => None,
+        };
         subscription.seq = resumed.seq();
         let (id, shape) = (Arc::clone(&subscription.id), Arc::clone(&subscription.shape));
         self.make_ready(id, shape, resumed, from.unwrap_or(subscription.seq));
         self.keys.insert(Arc::clone(&subscription.id), key);
         self.subscriptions.insert(key, subscription);
         self.engine.inner.metrics.subscriptions_total.add(1);
+        if let Some(frame) = later {
+            self.take_frame(frame);
+        }
         Ok(())
     }
 
@@ -260,15 +267,34 @@ impl Connection {
         Ok(resumed)
     }
 
+    /// Takes in all that was published up to a seq. The answer to a resume is a frame that ends there,
+    /// and a client takes a frame's end for all its subscriptions: so what the others are still to hear
+    /// of the time before must stand in front of it. Returns a frame from after it, if one was met.
+    async fn draw_level(&mut self, seq: Seq) -> Result<Option<Frame>, Refusal> {
+        self.engine.inner.hub.wait_published(seq).await?;
+        while !self.lagging {
+            match self.outbox.take() {
+                Mail::Frame(frame) if frame.to > seq => return Ok(Some(frame)),
+                Mail::Frame(frame) => self.take_frame(frame),
+                Mail::Lagging => self.lagging = true,
+                Mail::Empty | Mail::Ended(_) => break,
+            }
+        }
+        Ok(None)
+    }
+
     fn make_ready(&mut self, id: Arc<str>, shape: Arc<Shape>, resumed: Resumed, from: Seq) {
         let (seq, rows, refetch) = match resumed {
             Resumed::Delta { seq, delta } => {
-                let mut changes = Vec::new();
-                if !delta.is_empty() {
-                    changes.push((Arc::clone(&id), SharedDelta::new(Ok(delta))));
-                }
-                let update = Update::Delta { from: from.min(seq), to: seq, changes };
+                // From where every subscription of the connection is, this one included. It is named
+                // also where nothing changed: that is the answer.
+                let from = from.min(self.told).min(seq);
+                let changes = vec![(Arc::clone(&id), SharedDelta::new(Ok(delta)))];
+                let update = Update::Delta { from, to: seq, changes };
                 self.ready.push_back(Ready::only_for(&id, update));
+                if !self.lagging {
+                    self.told_up_to(seq.max(self.told));
+                }
                 return;
             }
             Resumed::Snapshot { seq, rows, refetch } => (seq, rows, refetch),

@@ -1,14 +1,14 @@
 //! Who listens to what: from a commit's deltas to the outboxes of the connections they concern.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use abide_live::{BindingId, Delta};
 use abide_schema::{Refusal, Seq, limits};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::metrics::Metrics;
+use crate::readers::closing;
 
 /// A delta, or the end of a query, as all its subscribers share it.
 #[derive(Debug)]
@@ -147,7 +147,7 @@ type Listeners = HashMap<BindingId, HashMap<(u64, SubscriptionKey), Arc<Outbox>>
 pub(crate) struct Hub {
     listeners: Mutex<Listeners>,
     /// Every frame up to here is in its outboxes.
-    published: AtomicI64,
+    published: watch::Sender<Seq>,
 }
 
 impl Hub {
@@ -181,12 +181,21 @@ impl Hub {
 
     /// Every frame up to here is in its outboxes.
     pub(crate) fn published(&self) -> Seq {
-        Seq(self.published.load(Ordering::Acquire))
+        *self.published.borrow()
+    }
+
+    /// Returns when every frame up to a seq is in its outboxes.
+    pub(crate) async fn wait_published(&self, seq: Seq) -> Result<(), Refusal> {
+        let mut published = self.published.subscribe();
+        match published.wait_for(|published| *published >= seq).await {
+            Ok(_) => Ok(()),
+            Err(_) => Err(closing()),
+        }
     }
 
     /// Nothing was published by this engine up to here, and nothing will be.
     pub(crate) fn start_at(&self, seq: Seq) {
-        self.published.store(seq.0, Ordering::Release);
+        self.published.send_replace(seq);
     }
 
     /// Puts a durable commit's deltas into the outboxes of those who listen, one frame a connection.
@@ -212,7 +221,7 @@ impl Hub {
             frame.changes.sort_by_key(|(key, _)| *key);
             outbox.push(frame, metrics);
         }
-        self.published.store(to.0, Ordering::Release);
+        self.published.send_replace(to);
     }
 
     fn lock(&self) -> MutexGuard<'_, Listeners> {

@@ -134,15 +134,15 @@ pub struct Shape {
 pub struct Change {
     /// The subscription.
     pub id: String,
-    /// Keys of rows that left, or whole rows where there is no key.
+    /// Keys of rows that left, or whole rows where there is no key; `{"at": position}` of a window.
     #[serde(default)]
-    pub deletes: Vec<Vec<JsonValue>>,
-    /// Rows that came.
+    pub deletes: Vec<JsonValue>,
+    /// Rows that came; `{"at": position, "row": […]}` of a window (ORDER BY with LIMIT).
     #[serde(default)]
-    pub inserts: Vec<Vec<JsonValue>>,
-    /// New forms of rows that stayed.
+    pub inserts: Vec<JsonValue>,
+    /// New forms of rows that stayed, likewise.
     #[serde(default)]
-    pub updates: Vec<Vec<JsonValue>>,
+    pub updates: Vec<JsonValue>,
 }
 
 /// The result of one call within a batch.

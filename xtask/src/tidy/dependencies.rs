@@ -32,7 +32,7 @@ const ROOMS: [Room; 13] = [
         may_see: &["abide-schema", "abide-log", "abide-live", "abide-store"],
     },
     Room { name: "abide-reducers", may_see: &["abide-schema"] },
-    Room { name: "abide-client", may_see: &["abide-schema", "abide-engine?", "abide-reducers?"] },
+    Room { name: "abide-client", may_see: &["abide-schema", "abide-engine?", "abide-reducers"] },
     Room { name: "abide-server", may_see: &["abide-schema", "abide-engine"] },
     Room {
         name: "abide",

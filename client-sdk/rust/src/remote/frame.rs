@@ -251,7 +251,7 @@ mod tests {
     fn every_message_of_the_wire_is_read() {
         let change = wire::Change {
             id: "q1".to_owned(),
-            deletes: vec![vec!["a".into()]],
+            deletes: vec![serde_json::json!(["a"])],
             inserts: vec![],
             updates: vec![],
         };
