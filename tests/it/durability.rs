@@ -1,1 +1,339 @@
-//! (being written)
+//! What was answered is on the disk, and stays there; what cannot be written is refused, and leaves
+//! nothing behind. (That a failed sync poisons the engine is for the fault-injection tests: no honest
+//! disk here fails on request.)
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use abide_engine::{Engine, Tuning, verify_file};
+use abide_schema::reducer::Caller;
+use abide_schema::{Code, Seq};
+use rusqlite::Connection;
+use serde_json::{Map, json};
+
+use crate::recordings::left_out;
+use crate::traffic::Random;
+use crate::world::{World, run};
+
+/// Tasks on several threads, with a real clock.
+fn run_side_by_side<F: Future>(future: F) -> F::Output {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(4).enable_time().build().unwrap().block_on(future)
+}
+
+async fn say(engine: &Engine, content: &str) -> Result<Seq, abide_schema::Refusal> {
+    let args = json!({"session_id": "s1", "role": "user", "content": content});
+    let done = engine.call(&Caller::new("local"), "append_message", &args, None).await?;
+    assert!(engine.durable_seq() >= done.seq, "answered before it was durable");
+    Ok(done.seq)
+}
+
+#[test]
+fn no_answer_comes_before_its_sync() {
+    run_side_by_side(async {
+        let world = World::new();
+        world.session("s1").await;
+        let callers: Vec<_> = (0..64)
+            .map(|nth| {
+                let engine = world.engine().clone();
+                tokio::spawn(async move {
+                    for round in 0..20 {
+                        say(&engine, &format!("{nth}.{round}")).await.unwrap();
+                        let head = "SELECT max(seq) FROM events";
+                        let answer = engine.query(head, &Map::new(), None).await.unwrap();
+                        assert!(engine.durable_seq() >= answer.seq, "read before it was durable");
+                    }
+                })
+            })
+            .collect();
+        for caller in callers {
+            caller.await.unwrap();
+        }
+        assert_eq!(world.engine().durable_seq(), Seq(2 + 64 * 20));
+    });
+}
+
+/// Whoever waits while the writer is busy shares one transaction and one sync.
+#[test]
+fn a_crowd_shares_a_commit() {
+    run_side_by_side(async {
+        let world = World::new();
+        world.session("s1").await;
+        let before = world.engine().metrics().commits_total.get();
+        let foreign = hold_the_write_lock(&world.path());
+        let callers: Vec<_> = (0..200)
+            .map(|nth| {
+                let engine = world.engine().clone();
+                tokio::spawn(async move { say(&engine, &nth.to_string()).await })
+            })
+            .collect();
+        while world.engine().backlog() < 199 {
+            tokio::task::yield_now().await;
+        }
+        drop(foreign);
+        let mut seqs = Vec::new();
+        for caller in callers {
+            seqs.push(caller.await.unwrap().unwrap().0);
+        }
+        seqs.sort_unstable();
+        assert_eq!(seqs, (3..203).collect::<Vec<_>>());
+        let commits = world.engine().metrics().commits_total.get() - before;
+        assert!(commits <= 3, "{commits} commits for 200 calls that waited together");
+    });
+}
+
+/// A connection of somebody else's that is about to write.
+fn hold_the_write_lock(path: &Path) -> Connection {
+    let foreign = Connection::open(path).unwrap();
+    foreign.execute_batch("BEGIN IMMEDIATE").unwrap();
+    foreign
+}
+
+#[test]
+fn too_much_at_once_is_refused_and_not_kept() {
+    run_side_by_side(async {
+        let world = World::new();
+        world.session("s1").await;
+        let foreign = hold_the_write_lock(&world.path());
+        let text: Arc<str> = "x".repeat(4 << 20).into();
+        let mut callers = Vec::new();
+        for _ in 0..12 {
+            let (engine, text) = (world.engine().clone(), Arc::clone(&text));
+            callers.push(tokio::spawn(async move { say(&engine, &text).await }));
+        }
+        let mut answers = Vec::new();
+        // Those that are refused come back at once; the others wait for the writer.
+        while callers.iter().filter(|caller| caller.is_finished()).count() < 12 - 5 {
+            tokio::task::yield_now().await;
+        }
+        drop(foreign);
+        for caller in callers {
+            answers.push(caller.await.unwrap());
+        }
+        let taken = answers.iter().filter(|answer| answer.is_ok()).count();
+        assert!((3..=5).contains(&taken), "{taken} of 12 were taken");
+        for refusal in answers.iter().filter_map(|answer| answer.as_ref().err()) {
+            assert_eq!((refusal.code, refusal.code.retryable()), (Code::Overloaded, true));
+            assert_eq!(refusal.detail, "too many calls wait for the writer");
+        }
+        assert_eq!(world.engine().durable_seq().0, 2 + taken as i64);
+        say(world.engine(), "there is room again").await.unwrap();
+    });
+}
+
+#[test]
+fn another_programs_lock_is_waited_for_and_then_told() {
+    run(async {
+        let mut world = World::new();
+        world.session("s1").await;
+        world.close();
+        let mut config = world.config(abide_reducers::modules());
+        config.tuning = Tuning { busy_ms: 20, ..Tuning::default() };
+        let engine = Engine::open(world.path(), config).unwrap();
+        let foreign = hold_the_write_lock(&world.path());
+        let refusal = say(&engine, "now").await.unwrap_err();
+        assert_eq!((refusal.code, refusal.code.retryable()), (Code::Overloaded, true));
+        assert_eq!(refusal.detail, "the database is locked by another process");
+        assert!(engine.query("SELECT 1", &Map::new(), None).await.is_ok(), "reading goes on");
+        drop(foreign);
+        assert!(engine.ready().is_ok(), "a lock is no damage");
+        assert_eq!(say(&engine, "now").await, Ok(Seq(3)));
+    });
+}
+
+#[test]
+fn dropped_without_a_close_everything_is_there() {
+    run(async {
+        let mut world = World::new();
+        world.session("s1").await;
+        for round in 0..5 {
+            for nth in 0..20 {
+                say(world.engine(), &format!("{round}.{nth}")).await.unwrap();
+            }
+            let before = world.state(None).await;
+            world.drop_engine();
+            world.open();
+            assert!(world.state(None).await == before, "after round {round}");
+        }
+        assert_eq!(verify_file(&world.path(), &mut |_| {}).unwrap().events, Seq(102));
+    });
+}
+
+#[test]
+fn a_close_leaves_one_whole_file() {
+    let mut world = World::new();
+    run(world.session("s1"));
+    assert!(beside(&world.path(), "-wal").exists());
+    world.close();
+    assert!(!beside(&world.path(), "-wal").exists(), "all of it was moved into the file");
+    let moved = world.folder.path().join("moved.db");
+    fs::copy(world.path(), &moved).unwrap();
+    assert_eq!(verify_file(&moved, &mut |_| {}).unwrap().events, Seq(2));
+}
+
+#[test]
+fn a_closed_engine_says_so() {
+    run(async {
+        let world = World::new();
+        world.session("s1").await;
+        world.engine().close();
+        let refusal = say(world.engine(), "late").await.unwrap_err();
+        assert_eq!(refusal.code, Code::Overloaded);
+        assert_eq!(refusal.detail, "the engine is closing");
+        let refusal = world.engine().query("SELECT 1", &Map::new(), None).await.unwrap_err();
+        assert_eq!(refusal.detail, "the engine is closing");
+    });
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    PathBuf::from(format!("{}{suffix}", path.display()))
+}
+
+/// The file and its WAL as they are at this moment, as after a loss of power, cut off at some byte.
+fn copy_cut(world: &World, into: &Path, wal_bytes: u64) {
+    fs::copy(world.path(), into).unwrap();
+    fs::copy(beside(&world.path(), "-wal"), beside(into, "-wal")).unwrap();
+    let wal = fs::OpenOptions::new().write(true).open(beside(into, "-wal")).unwrap();
+    wal.set_len(wal_bytes).unwrap();
+}
+
+/// Cut the WAL anywhere: what is left is a state that there was, and nothing that was answered
+/// before the WAL had grown that far is missing.
+#[test]
+fn a_wal_that_ends_anywhere_holds_what_was_answered_before() {
+    run(async {
+        let world = World::new();
+        world.session("s1").await;
+        let wal = beside(&world.path(), "-wal");
+        let mut grown = vec![(fs::metadata(&wal).unwrap().len(), Seq(2))];
+        for nth in 0..40 {
+            let seq = say(world.engine(), &"x".repeat(nth * 50)).await.unwrap();
+            grown.push((fs::metadata(&wal).unwrap().len(), seq));
+        }
+        let (first, last) = (grown[0].0, grown[grown.len() - 1].0);
+        let mut random = Random::new(5);
+        for nth in 0..40 {
+            let cut = first + random.next() % (last - first + 1);
+            let into = world.folder.path().join(format!("cut{nth}.db"));
+            copy_cut(&world, &into, cut);
+            let config = world.config(abide_reducers::modules());
+            let engine = Engine::open(&into, config).unwrap();
+            let answered = grown.iter().rfind(|(bytes, _)| *bytes <= cut).unwrap().1;
+            assert_eq!(engine.durable_seq(), answered, "cut at {cut}");
+            assert_eq!(say(&engine, "and on").await, Ok(answered.next()));
+            engine.close();
+            assert_eq!(verify_file(&into, &mut |_| {}).unwrap().events, answered.next());
+        }
+    });
+}
+
+#[test]
+fn time_does_not_run_backwards() {
+    run(async {
+        let mut world = World::new();
+        world.session("s1").await;
+        world.clock.advance_ms(-60_000);
+        world.say("s1", "earlier").await.unwrap();
+        world.reopen();
+        world.say("s1", "still earlier").await.unwrap();
+        world.clock.advance_ms(120_000);
+        world.say("s1", "later").await.unwrap();
+        let sql = "SELECT at - (SELECT min(at) FROM events) FROM events ORDER BY seq";
+        let spans = world.rows(sql).await;
+        let spans: Vec<String> = spans.iter().map(|row| row[0].to_json().to_string()).collect();
+        assert_eq!(spans, ["0", "0", "0", "0", "60000000"]);
+    });
+}
+
+/// Any SQLite tool may look at the file while it is served.
+#[test]
+fn others_read_while_the_engine_writes() {
+    run(async {
+        let world = World::new();
+        world.session("s1").await;
+        let other = Connection::open(world.path()).unwrap();
+        let count = || -> i64 {
+            other.query_row("SELECT count(*) FROM agent_state", [], |row| row.get(0)).unwrap()
+        };
+        for nth in 1..20 {
+            assert_eq!(count(), nth);
+            other.execute_batch("BEGIN; SELECT count(*) FROM events").unwrap();
+            world.say("s1", "more").await.unwrap();
+            assert_eq!(count(), nth, "a reader's state does not move");
+            other.execute_batch("COMMIT").unwrap();
+        }
+    });
+}
+
+/// A file system of a few megabytes, gone when it is dropped.
+pub(crate) struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn make_read_only(&self) {
+        let mut mount = Command::new("mount");
+        assert!(mount.args(["-o", "remount,ro"]).arg(&self.0).status().unwrap().success());
+    }
+
+    pub(crate) fn mount(at: PathBuf) -> Option<SmallDisk> {
+        fs::create_dir(&at).unwrap();
+        let mut mount = Command::new("mount");
+        let mount = mount.args(["-t", "tmpfs", "-o", "size=4m", "tmpfs"]).arg(&at).output();
+        mount.is_ok_and(|output| output.status.success()).then_some(SmallDisk(at))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let unmounted = Command::new("umount").arg("--lazy").arg(&self.0).status();
+        assert!(std::thread::panicking() || unmounted.unwrap().success());
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_and_recovers() {
+    let world = World::new();
+    let Some(disk) = SmallDisk::mount(world.folder.path().join("small")) else {
+        return left_out("a full disk: no file system can be mounted here");
+    };
+    let (path, ballast) = (disk.0.join("abide.db"), disk.0.join("ballast"));
+    fs::write(&ballast, vec![1; 1 << 20]).unwrap();
+    run(async {
+        let config = world.config(abide_reducers::modules());
+        let engine = Engine::open(&path, config).unwrap();
+        let args = json!({"agent": "support", "id": "s1"});
+        engine.call(&Caller::new("local"), "create_session", &args, None).await.unwrap();
+        let (mut told, text) = (1, "x".repeat(30_000));
+        let refusal = loop {
+            match say(&engine, &text).await {
+                Ok(seq) => told = seq.0,
+                Err(refusal) => break refusal,
+            }
+        };
+        assert!(told > 20, "the disk was full after {told} events");
+        assert_eq!((refusal.code, refusal.code.retryable()), (Code::DiskFull, true));
+        assert_eq!(refusal.detail, "the disk is full");
+        let hint = "nothing was written; free some space and try again";
+        assert_eq!(refusal.hint.as_deref(), Some(hint));
+        assert!(engine.ready().is_ok(), "a full disk is no damage");
+        for _ in 0..3 {
+            assert_eq!(say(&engine, &text).await.unwrap_err().code, Code::DiskFull);
+        }
+        let sql = "SELECT count(*) + 1 FROM agent_state";
+        let answer = engine.query(sql, &Map::new(), None).await.unwrap();
+        assert_eq!(answer.rows[0][0].to_json(), told, "no more and no less than was answered");
+        assert_eq!(answer.seq, Seq(told));
+
+        fs::remove_file(&ballast).unwrap();
+        for nth in 1..=5 {
+            assert_eq!(say(&engine, &text).await, Ok(Seq(told + nth)));
+        }
+        engine.close();
+        assert_eq!(verify_file(&path, &mut |_| {}).unwrap().events, Seq(told + 5));
+    });
+}

@@ -1,1 +1,259 @@
-//! (being written)
+//! Files that cannot be opened: said clearly, and left as they are.
+
+use std::fs;
+use std::path::Path;
+
+use abide_engine::{Engine, verify_file};
+use expect_test::{Expect, expect};
+use rusqlite::Connection;
+
+use crate::durability::SmallDisk;
+use crate::recordings::left_out;
+use crate::world::{World, run};
+
+/// A folder with nothing in it, and a path in it.
+fn empty() -> World {
+    let mut world = World::new();
+    world.close();
+    for entry in fs::read_dir(world.folder.path()).unwrap() {
+        fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    world
+}
+
+fn open(world: &World, path: &Path) -> Result<Engine, String> {
+    let opened = Engine::open(path, world.config(abide_reducers::modules()));
+    opened.map_err(|error| {
+        let refusal = error.to_refusal();
+        let folder = world.folder.path().display().to_string();
+        let detail = refusal.detail.replace(&folder, "FOLDER");
+        let hint = refusal.hint.unwrap_or_default();
+        format!("{}: {detail}\nhint: {hint}\n", refusal.code)
+    })
+}
+
+/// Opens a file that somebody made; nothing of it, and nothing beside it, may change.
+fn check(make: impl FnOnce(&Path), expected: Expect) {
+    let world = empty();
+    make(&world.path());
+    let listing = |world: &World| -> Vec<(String, Vec<u8>)> {
+        let entries = fs::read_dir(world.folder.path()).unwrap().map(Result::unwrap);
+        let mut files: Vec<(String, Vec<u8>)> = entries
+            .map(|entry| {
+                let name = entry.file_name().into_string().unwrap();
+                (name, fs::read(entry.path()).unwrap_or_default())
+            })
+            .collect();
+        files.sort();
+        files
+    };
+    let before = listing(&world);
+    expected.assert_eq(&open(&world, &world.path()).expect_err("it was opened"));
+    let after = listing(&world);
+    let names = |files: &[(String, Vec<u8>)]| {
+        files.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&after), names(&before), "what stands in the folder");
+    assert!(after == before, "the file was changed");
+}
+
+fn make_sql(path: &Path, sql: &str) {
+    Connection::open(path).unwrap().execute_batch(sql).unwrap();
+}
+
+#[test]
+fn no_database() {
+    check(
+        |path| fs::write(path, "This is a letter to my grandmother. ".repeat(100)).unwrap(),
+        expect![[r#"
+            bad_request: FOLDER/abide.db is not a SQLite database
+            hint: name another file; this one was left as it is
+        "#]],
+    );
+    check(
+        |path| fs::write(path, "short").unwrap(),
+        expect![[r#"
+        bad_request: FOLDER/abide.db is not a SQLite database
+        hint: name another file; this one was left as it is
+    "#]],
+    );
+}
+
+#[test]
+fn somebody_elses_database() {
+    check(
+        |path| make_sql(path, "CREATE TABLE recipes (title TEXT)"),
+        expect![[r#"
+        bad_request: FOLDER/abide.db is a SQLite database, but not one of Abide's
+        hint: name another file; this one was left as it is
+    "#]],
+    );
+    check(
+        |path| make_sql(path, "PRAGMA application_id = 7; CREATE TABLE t (a)"),
+        expect![[r#"
+        bad_request: FOLDER/abide.db is a SQLite database, but not one of Abide's
+        hint: name another file; this one was left as it is
+    "#]],
+    );
+    check(
+        |path| make_sql(path, "PRAGMA journal_mode = WAL; CREATE TABLE recipes (title TEXT)"),
+        expect![[r#"
+            bad_request: FOLDER/abide.db is a SQLite database, but not one of Abide's
+            hint: name another file; this one was left as it is
+        "#]],
+    );
+    check(
+        |path| make_sql(path, "PRAGMA user_version = 3"),
+        expect![[r#"
+        bad_request: FOLDER/abide.db is a SQLite database, but not one of Abide's
+        hint: name another file; this one was left as it is
+    "#]],
+    );
+}
+
+#[test]
+fn a_newer_format() {
+    check(
+        |path| make_sql(path, "PRAGMA application_id = 1094863172; PRAGMA user_version = 2"),
+        expect![[r#"
+            bad_request: FOLDER/abide.db was written by a newer Abide: its format is at version 2, this one knows 1
+            hint: use the newer abide
+        "#]],
+    );
+}
+
+#[test]
+fn a_folder() {
+    check(
+        |path| fs::create_dir(path).unwrap(),
+        expect![[r#"
+        bad_request: FOLDER/abide.db cannot be opened: is a directory
+        hint: check the path
+    "#]],
+    );
+}
+
+#[test]
+fn no_such_folder() {
+    let world = empty();
+    let path = world.folder.path().join("nowhere/abide.db");
+    expect![[r#"
+        bad_request: FOLDER/nowhere/abide.db cannot be opened: No such file or directory (os error 2)
+        hint: check the path
+    "#]].assert_eq(&open(&world, &path).unwrap_err());
+    assert!(!world.folder.path().join("nowhere").exists());
+}
+
+#[test]
+fn a_file_of_no_bytes_is_a_new_one() {
+    let world = empty();
+    fs::write(world.path(), "").unwrap();
+    let world = world.opened();
+    run(world.session("s1"));
+}
+
+/// The path goes through a URI, where some letters mean something else.
+#[test]
+fn a_path_of_awkward_letters() {
+    let world = empty();
+    let folder = world.folder.path().join("50% off? #1 & Grüße");
+    fs::create_dir(&folder).unwrap();
+    let path = folder.join("a b;c=d.db");
+    for events in 0..3 {
+        let engine = open(&world, &path).unwrap();
+        assert_eq!(engine.durable_seq().0, events);
+        let args = serde_json::json!({"agent": "support"});
+        let caller = abide_schema::reducer::Caller::new("local");
+        run(engine.call(&caller, "create_session", &args, None)).unwrap();
+        engine.close();
+    }
+    make_sql(&folder.join("other?.db"), "CREATE TABLE recipes (title TEXT)");
+    let error = open(&world, &folder.join("other?.db")).unwrap_err();
+    assert!(error.contains("not one of Abide's"), "{error}");
+}
+
+#[test]
+fn two_engines_do_not_share_a_file() {
+    let mut world = World::new();
+    run(world.session("s1"));
+    expect![[r#"
+        conflict: FOLDER/abide.db is being served by another process
+        hint: talk to that server instead: leave out --db, or give its address with --url
+    "#]]
+    .assert_eq(&open(&world, &world.path()).unwrap_err());
+    run(world.say("s1", "unharmed")).unwrap();
+    world.close();
+    assert!(open(&world, &world.path()).is_ok(), "the lock goes with its holder");
+}
+
+#[test]
+fn tables_that_were_changed_by_hand() {
+    for sql in [
+        "ALTER TABLE tools ADD COLUMN color TEXT",
+        "DROP TRIGGER events_no_delete",
+        "DROP INDEX tool_calls_status",
+        "CREATE TRIGGER mine AFTER INSERT ON agent_state BEGIN DELETE FROM tools; END",
+        "DROP TABLE approvals",
+    ] {
+        let mut world = World::new();
+        run(world.session("s1"));
+        world.close();
+        world.raw().execute_batch(sql).unwrap();
+        let error = open(&world, &world.path()).expect_err(sql);
+        assert!(error.starts_with("conflict: table "), "{sql}: {error}");
+        assert!(error.contains("is not as it is declared"), "{sql}: {error}");
+    }
+}
+
+#[test]
+fn what_cannot_be_written() {
+    let mut world = World::new();
+    run(world.session("s1"));
+    world.close();
+    let mut permissions = fs::metadata(world.folder.path()).unwrap().permissions();
+    let writable = permissions.clone();
+    permissions.set_readonly(true);
+    fs::set_permissions(world.folder.path(), permissions).unwrap();
+    let denied = fs::write(world.folder.path().join("probe"), "").is_err();
+    let opened = open(&world, &world.path());
+    fs::set_permissions(world.folder.path(), writable).unwrap();
+    if !denied {
+        return left_out("a read-only folder: this user may write everywhere");
+    }
+    assert_eq!(opened.unwrap_err(), NOT_WRITABLE);
+}
+
+const NOT_WRITABLE: &str = "bad_request: FOLDER/abide.db cannot be written
+hint: check the permissions of the file and of its folder
+";
+
+#[test]
+fn a_read_only_file_system() {
+    let mut world = World::new();
+    run(world.session("s1"));
+    world.close();
+    let Some(disk) = SmallDisk::mount(world.folder.path().join("small")) else {
+        return left_out("a read-only file system: none can be mounted here");
+    };
+    let path = disk.path().join("abide.db");
+    fs::copy(world.path(), &path).unwrap();
+    disk.make_read_only();
+    for path in [path, disk.path().join("new.db")] {
+        let error = open(&world, &path).unwrap_err();
+        assert!(error.starts_with("bad_request: FOLDER/small/"), "{error}");
+        assert!(error.contains(" cannot be written\nhint: check the permissions"), "{error}");
+    }
+    let names = fs::read_dir(disk.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(names.collect::<Vec<_>>(), ["abide.db"]);
+}
+
+#[test]
+fn what_cannot_be_verified() {
+    let world = empty();
+    let verify = |path: &Path| verify_file(path, &mut |_| {}).unwrap_err().to_refusal().code;
+    let missing = world.folder.path().join("nowhere.db");
+    assert_eq!(verify(&missing).as_str(), "not_found");
+    assert!(!missing.exists(), "looking makes nothing");
+    fs::write(world.path(), "a letter ".repeat(1_000)).unwrap();
+    assert_eq!(verify(&world.path()).as_str(), "bad_request");
+}

@@ -15,7 +15,7 @@ use serde_json::{Map, Value as JsonValue, json};
 use tempfile::TempDir;
 
 /// Says on the terminal what a machine without the recordings cannot test. (`println!` is swallowed.)
-fn left_out(what: &str) {
+pub(crate) fn left_out(what: &str) {
     writeln!(std::io::stdout(), "left out: {what}").unwrap();
 }
 
