@@ -101,6 +101,10 @@ impl Store {
         tuning: Tuning,
         log_id: Option<&str>,
     ) -> Result<Store, OpenError> {
+        if path.is_dir() {
+            let why = std::io::ErrorKind::IsADirectory.into();
+            return Err(OpenError::Io { path: path.to_owned(), why });
+        }
         let lock = lock(path)?;
         if let Err(error) = identify(path) {
             // Leave nothing beside a file that is not ours.
@@ -226,7 +230,30 @@ fn identify(path: &Path) -> Result<(), OpenError> {
     if !path.exists() {
         return Ok(());
     }
-    open_read_only(path).map(drop)
+    if beside(path, "-wal").exists() {
+        return open_read_only(path).map(drop);
+    }
+    // A file in WAL mode would have a WAL and its index put beside it just by looking. All of this
+    // one is in itself, so it can be looked at as if nobody ever wrote it.
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
+    let connection = connect(&immutable(path), flags).map_err(|why| broken(path, why))?;
+    check_versions(&connection, path)
+}
+
+/// A file's URI for SQLite, <https://www.sqlite.org/uri.html>, with the word that it does not change.
+fn immutable(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let mut uri = std::ffi::OsString::from("file://");
+    for part in absolute.as_os_str().as_encoded_bytes() {
+        match part {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' => {
+                uri.push(char::from(*part).to_string());
+            }
+            byte => uri.push(format!("%{byte:02X}")),
+        }
+    }
+    uri.push("?immutable=1");
+    PathBuf::from(uri)
 }
 
 fn check_versions(connection: &Connection, path: &Path) -> Result<(), OpenError> {
