@@ -267,7 +267,7 @@ fn params(sql: &str, random: &mut Random) -> Map<String, JsonValue> {
 }
 
 struct Subscription {
-    sql: &'static str,
+    sql: String,
     binding: Binding,
     id: BindingId,
     client: Client,
@@ -276,12 +276,7 @@ struct Subscription {
     dead: bool,
 }
 
-fn subscribe(
-    world: &mut World,
-    planner: &Planner,
-    router: &mut Router,
-    sql: &'static str,
-) -> Subscription {
+fn subscribe(world: &mut World, planner: &Planner, router: &mut Router, sql: &str) -> Subscription {
     let params = params(sql, &mut world.random);
     let binding = planner.bind(sql, &params).unwrap_or_else(|refusal| {
         panic!("{sql} is refused: {refusal}");
@@ -290,18 +285,18 @@ fn subscribe(
     let rows = world.query(binding.snapshot_sql(), binding.params());
     let client = Client::new(&binding, rows.clone().unwrap_or_default());
     let behind = (world.state.clone(), client.clone());
-    Subscription { sql, binding, id, client, behind, dead: rows.is_err() }
+    Subscription { sql: sql.to_owned(), binding, id, client, behind, dead: rows.is_err() }
 }
 
 /// `LIVE_SEEDS=100..200 cargo test -p abide-live --release` for more than these.
-fn seeds() -> std::ops::Range<u64> {
+pub(crate) fn seeds() -> std::ops::Range<u64> {
     let Ok(wanted) = std::env::var("LIVE_SEEDS") else { return 0..SEEDS };
     let (from, to) = wanted.split_once("..").expect("LIVE_SEEDS is from..to");
     from.parse().expect("a number")..to.parse().expect("a number")
 }
 
 /// Commits, and holds every client against a fresh query.
-fn run(seed: u64, commits: usize, queries: &[&'static str]) {
+pub(crate) fn run(seed: u64, commits: usize, queries: &[&str]) {
     let mut world = World::new(seed);
     let planner = Planner::new(Arc::clone(&world.catalog));
     let mut router = Router::new(Arc::clone(&world.catalog));

@@ -3,6 +3,7 @@
 
 mod client;
 mod deltas;
+mod generated;
 mod hostile;
 mod refusals;
 mod routing;
