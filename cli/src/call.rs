@@ -3,15 +3,16 @@
 use std::io::Read as _;
 use std::{fs, io};
 
-use abide_client::Called;
+use abide_client::{Called, Seq};
 use abide_schema::{Code, Refusal};
 use clap::Args;
-use serde_json::{Map, Value as JsonValue, json};
+use serde::Serialize;
+use serde_json::{Map, Value as JsonValue};
 
 use crate::connect::{Absent, connect};
 use crate::failure::Failure;
 use crate::options::Options;
-use crate::output::say;
+use crate::output::{say, say_json};
 use crate::pairs::{self, Pairs};
 use crate::table;
 use crate::terminal::Terminal;
@@ -46,6 +47,14 @@ Examples:
 
 `curl http://127.0.0.1:7341/v1/schema` lists the reducers with their arguments.";
 
+/// The answer as the server gives it.
+#[derive(Serialize)]
+struct Answer<'a> {
+    seq: Seq,
+    result: &'a JsonValue,
+    duplicate: bool,
+}
+
 /// Calls, and shows the result.
 ///
 /// # Errors
@@ -66,7 +75,8 @@ pub(crate) async fn run(options: &Options, args: Call) -> Result<(), Failure> {
 fn show(options: &Options, called: &Called<JsonValue>) -> Result<(), Failure> {
     let Called { seq, duplicate, value } = called;
     if options.json {
-        return say(json!({"seq": seq, "result": value, "duplicate": duplicate}));
+        let answer = Answer { seq: *seq, result: value, duplicate: *duplicate };
+        return say_json(&answer);
     }
     let terminal = Terminal::of_stdout();
     let again = if *duplicate { "  ·  done before, nothing was written" } else { "" };
@@ -94,7 +104,12 @@ fn read_object(file: &str) -> Result<Map<String, JsonValue>, Failure> {
         file => (file, fs::read_to_string(file).map(|read| text = read)),
     };
     let hint = "arguments go as key=value, or as one JSON object in a file or on stdin";
-    read.map_err(|why| Failure::usage(format!("{name} cannot be read: {why}"), hint))?;
+    read.map_err(|why| match why.kind() {
+        io::ErrorKind::NotFound => {
+            Failure::usage(format!("{name:?} is neither key=value nor a file"), hint)
+        }
+        _ => Failure::usage(format!("{name} cannot be read: {why}"), hint),
+    })?;
     serde_json::from_str(&text)
         .map_err(|why| Failure::usage(format!("{name} holds no JSON object: {why}"), hint))
 }

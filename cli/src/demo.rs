@@ -32,7 +32,7 @@ use tokio::task::{JoinError, JoinSet};
 use crate::connect::check_folder;
 use crate::failure::Failure;
 use crate::options::Options;
-use crate::output::say;
+use crate::output::{say, say_json};
 use crate::signals;
 use crate::terminal::Terminal;
 use ledger::Counts;
@@ -112,7 +112,7 @@ pub(crate) async fn run(options: &Options, args: Demo) -> Result<(), Failure> {
         }
     };
     if options.json {
-        say(serde_json::to_string(&report).map_err(std::io::Error::from)?)?;
+        say_json(&report)?;
     } else {
         say(report.picture(Terminal::of_stdout()))?;
     }

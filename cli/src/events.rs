@@ -3,14 +3,15 @@
 use abide_client::{Abide, Seq, Value};
 use abide_schema::Micros;
 use clap::Args;
-use serde_json::{Map, Value as JsonValue};
+use serde::Serialize;
+use serde_json::Value as JsonValue;
 
 use crate::cells;
 use crate::connect::{Absent, connect};
 use crate::failure::Failure;
 use crate::log_pages::LogPages;
 use crate::options::Options;
-use crate::output::say;
+use crate::output::{say, say_json};
 use crate::signals;
 use crate::terminal::Terminal;
 
@@ -75,9 +76,10 @@ async fn show(abide: &Abide, options: &Options, args: &Events) -> Result<(), Fai
         Some(last) => before_last(abide, session, last).await?,
         None => Seq::ZERO,
     };
+    let mut lines = Lines::new(options.json);
     let mut log = LogPages::new(abide, COLUMNS, session, start);
     while let Some(page) = log.next().await? {
-        page.rows.iter().try_for_each(|row| say(line(options, row)))?;
+        lines.say(page.rows.iter().map(|row| &row[..]))?;
     }
     if !args.follow {
         return Ok(());
@@ -93,7 +95,7 @@ async fn show(abide: &Abide, options: &Options, args: &Events) -> Result<(), Fai
         // A reset tells everything again; seqs say what is new, and bring the rest into order.
         rows.retain(|row| seq(row) > log.after() && (!update.reset || seq(row) > update.from));
         rows.sort_by_key(|row| seq(row));
-        rows.into_iter().try_for_each(|row| say(line(options, row)))?;
+        lines.say(rows.into_iter())?;
     }
     live.error().map_or(Ok(()), |error| Err(error.clone().into()))
 }
@@ -119,37 +121,110 @@ fn seq(row: &[Value]) -> Seq {
     }
 }
 
-/// An event as one line, of JSON or for a person.
-fn line(options: &Options, row: &[Value]) -> String {
-    if options.json {
-        let names = COLUMNS.split(", ").map(str::trim);
-        let object: Map<String, JsonValue> =
-            names.zip(row).map(|(name, value)| (name.to_owned(), json(name, value))).collect();
-        return JsonValue::Object(object).to_string();
-    }
-    let terminal = Terminal::of_stdout();
-    let text = |at: usize| match row.get(at) {
-        Some(Value::Text(text)) => cells::one_line(text),
-        _ => "-".to_owned(),
-    };
-    let at = match row.get(1) {
-        Some(Value::Integer(micros)) => cells::moment(Micros(*micros)),
-        _ => "-".to_owned(),
-    };
-    let (seq, session, reducer, caller) = (seq(row), text(2), text(3), text(4));
-    let head = format!("{seq:>8}  {at}  {session:<30}  {reducer:<26}  {caller:<10}  ");
-    let width = terminal.columns().map_or(PIPED_LINE, usize::from);
-    let arguments = cells::cut(&text(6), width.saturating_sub(head.chars().count()));
-    format!("{head}{}", terminal.dim(&arguments)).trim_end().to_owned()
+/// Makes lines of events.
+#[derive(Debug)]
+struct Lines {
+    as_json: bool,
+    /// How wide the columns of names are: as wide as the widest so far.
+    session: usize,
+    reducer: usize,
+    caller: usize,
 }
 
-/// JSON columns as JSON, hashes as people compare them.
-fn json(column: &str, value: &Value) -> JsonValue {
-    match (column, value) {
-        ("arguments" | "outcome", Value::Text(text)) => {
-            serde_json::from_str(text).unwrap_or_else(|_| text.as_str().into())
+/// An event for programs.
+#[derive(Serialize)]
+struct JsonEvent<'a> {
+    seq: &'a JsonValue,
+    at: &'a JsonValue,
+    session_id: &'a JsonValue,
+    reducer: &'a JsonValue,
+    caller: &'a JsonValue,
+    request_id: &'a JsonValue,
+    arguments: &'a JsonValue,
+    outcome: &'a JsonValue,
+    prev_hash: &'a JsonValue,
+    hash: &'a JsonValue,
+}
+
+impl Lines {
+    fn new(as_json: bool) -> Lines {
+        Lines { as_json, session: 1, reducer: 1, caller: 1 }
+    }
+
+    /// Prints rows of the log, in its columns.
+    fn say<'a>(&mut self, rows: impl Iterator<Item = &'a [Value]> + Clone) -> Result<(), Failure> {
+        if self.as_json {
+            return rows.into_iter().try_for_each(say_event);
         }
-        (_, Value::Blob(hash)) => cells::hex(hash).into(),
-        (_, value) => value.to_json(),
+        for row in rows.clone() {
+            let wide = |at: usize| text(row, at).chars().count();
+            self.session = self.session.max(wide(2));
+            self.reducer = self.reducer.max(wide(3));
+            self.caller = self.caller.max(wide(4));
+        }
+        rows.into_iter().try_for_each(|row| say(self.line(row)))
+    }
+
+    fn line(&self, row: &[Value]) -> String {
+        let terminal = Terminal::of_stdout();
+        let at = match row.get(1) {
+            Some(Value::Integer(micros)) => cells::moment(Micros(*micros)),
+            _ => "-".to_owned(),
+        };
+        let head = format!(
+            "{seq:>7}  {at}  {session:s$}  {reducer:r$}  {caller:c$}  ",
+            seq = seq(row),
+            session = text(row, 2),
+            reducer = text(row, 3),
+            caller = text(row, 4),
+            s = self.session,
+            r = self.reducer,
+            c = self.caller,
+        );
+        let width = terminal.columns().map_or(PIPED_LINE, usize::from);
+        let arguments = cells::cut(&text(row, 6), width.saturating_sub(head.chars().count()));
+        format!("{head}{}", terminal.dim(&arguments)).trim_end().to_owned()
+    }
+}
+
+fn text(row: &[Value], at: usize) -> String {
+    match row.get(at) {
+        Some(Value::Text(text)) => cells::one_line(text),
+        _ => "-".to_owned(),
+    }
+}
+
+fn say_event(row: &[Value]) -> Result<(), Failure> {
+    let mut row: Vec<JsonValue> = row.iter().map(json).collect();
+    for at in [6, 7] {
+        let parsed = row.get(at).and_then(JsonValue::as_str);
+        if let Some(parsed) = parsed.and_then(|text| serde_json::from_str(text).ok()) {
+            row[at] = parsed;
+        }
+    }
+    let [seq, at, session_id, reducer, caller, request_id, arguments, outcome, prev_hash, hash] =
+        &row[..]
+    else {
+        return say_json(&row);
+    };
+    say_json(&JsonEvent {
+        seq,
+        at,
+        session_id,
+        reducer,
+        caller,
+        request_id,
+        arguments,
+        outcome,
+        prev_hash,
+        hash,
+    })
+}
+
+/// Hashes as people compare them, all else as it travels.
+fn json(value: &Value) -> JsonValue {
+    match value {
+        Value::Blob(hash) => cells::hex(hash).into(),
+        value => value.to_json(),
     }
 }

@@ -45,6 +45,21 @@ pub(crate) fn parse(texts: &[String]) -> Result<Pairs, Failure> {
     Ok(pairs)
 }
 
+/// Where a statement names a parameter that has no value, says how it is given here.
+pub(crate) fn explain_parameter(failure: Failure) -> Failure {
+    let Failure::Refused(refusal) = failure else { return failure };
+    let detail = refusal.detail.clone();
+    let named = detail.strip_prefix("parameter ").and_then(|rest| rest.split_once(' '));
+    match named {
+        Some((name, "is not given" | "is missing")) => {
+            let name = name.trim_start_matches([':', '@', '$', '?']);
+            let hint = format!("give it after the statement:  {name}=…");
+            Failure::Refused(refusal.hint(hint))
+        }
+        _ => refusal.into(),
+    }
+}
+
 /// Whether a text is one of the three forms, rather than the name of a file.
 pub(crate) fn is_pair(text: &str) -> bool {
     split(text).is_ok()
@@ -91,9 +106,9 @@ mod tests {
     fn check(texts: &[&str], expected: Expect) {
         let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
         let told = match parse(&texts) {
-            Ok(pairs) => JsonValue::Object(pairs.values).to_string(),
+            Ok(pairs) => JsonValue::Object(pairs.values).to_string().replace(",\"", ",\n\""),
             Err(Failure::Usage(refusal)) => {
-                format!("{} ({})", refusal.detail, refusal.hint.unwrap_or_default())
+                format!("{}\n{}", refusal.detail, refusal.hint.unwrap_or_default())
             }
             Err(other) => format!("{other:?}"),
         };
@@ -104,7 +119,13 @@ mod tests {
     fn what_reads_as_json_is_json() {
         check(
             &["n=42", "x=1.50", "yes=true", "nothing=null", "list=[1,2]", r#"map={"a": 1}"#],
-            expect![[r#"{"list":[1,2],"map":{"a":1},"n":42,"nothing":null,"x":1.5,"yes":true}"#]],
+            expect![[r#"
+                {"list":[1,2],
+                "map":{"a":1},
+                "n":42,
+                "nothing":null,
+                "x":1.5,
+                "yes":true}"#]],
         );
     }
 
@@ -112,22 +133,33 @@ mod tests {
     fn anything_else_is_text() {
         check(
             &["a=Where is my parcel?", "b=", "c=a=b", "d=007", "e={'id': 1}", "f=ho_01J"],
-            expect![[
-                r#"{"a":"Where is my parcel?","b":"","c":"a=b","d":"007","e":"{'id': 1}","f":"ho_01J"}"#
-            ]],
+            expect![[r#"
+                {"a":"Where is my parcel?",
+                "b":"",
+                "c":"a=b",
+                "d":"007",
+                "e":"{'id': 1}",
+                "f":"ho_01J"}"#]],
         );
     }
 
     #[test]
     fn a_number_is_made_text_in_two_ways() {
-        check(&["a@=42", r#"b="42""#], expect![[r#"{"a":"42","b":"42"}"#]]);
+        check(
+            &["a@=42", r#"b="42""#],
+            expect![[r#"
+            {"a":"42",
+            "b":"42"}"#]],
+        );
     }
 
     #[test]
     fn no_digit_of_a_long_number_is_lost() {
         check(
             &["id=123456789012345678901234567890", "n=9223372036854775807"],
-            expect![[r#"{"id":"123456789012345678901234567890","n":9223372036854775807}"#]],
+            expect![[r#"
+                {"id":"123456789012345678901234567890",
+                "n":9223372036854775807}"#]],
         );
     }
 
@@ -136,24 +168,29 @@ mod tests {
         check(&["a:=1"], expect![[r#"{"a":1}"#]]);
         check(
             &["a:=one"],
-            expect![[
-                r#"the value of a is not JSON: expected value at line 1 column 1 (quote it for the shell: 'a:={"a": 1}')"#
-            ]],
+            expect![[r#"
+                the value of a is not JSON: expected value at line 1 column 1
+                quote it for the shell: 'a:={"a": 1}'"#]],
         );
     }
 
     #[test]
     fn what_is_no_argument_is_named() {
-        let forms = expect![[
-            r#""create" is not an argument (arguments go as key=value, key:=json or key@=text)"#
-        ]];
+        let forms = expect![[r#"
+            "create" is not an argument
+            arguments go as key=value, key:=json or key@=text"#]];
         check(&["create"], forms);
         check(
             &["=1"],
-            expect![[
-                r#""=1" is not an argument (arguments go as key=value, key:=json or key@=text)"#
-            ]],
+            expect![[r#"
+                "=1" is not an argument
+                arguments go as key=value, key:=json or key@=text"#]],
         );
-        check(&["a=1", "a=2"], expect!["a is given twice (give each name once)"]);
+        check(
+            &["a=1", "a=2"],
+            expect![[r#"
+            a is given twice
+            give each name once"#]],
+        );
     }
 }

@@ -29,11 +29,11 @@ pub(crate) struct Serve {
 
 const EXAMPLES: &str = "\
 Examples:
-  abide serve                                    # abide.db, made where there is none
-  abide serve --db agents.db --listen 127.0.0.1:0
-  ABIDE_TOKEN=… abide serve --listen 0.0.0.0:7341 # other machines, with a token
+  abide serve                                      # abide.db, made if need be
+  abide serve --db agents.db --listen 127.0.0.1:0  # any free port
+  ABIDE_TOKEN=… abide serve --listen 0.0.0.0:7341  # for other machines
 
-SIGTERM or Ctrl-C stops it in order: what was taken in is answered and on the disk.
+SIGTERM or Ctrl-C stops it in order: what was taken in is answered and on disk.
 ABIDE_LOG=info tells more on stderr.";
 
 /// Serves until a signal.

@@ -3,15 +3,14 @@
 use abide_client::Answer;
 use abide_schema::wire::QueryAnswer;
 use clap::Args;
-use serde_json::Value as JsonValue;
 
 use crate::cells;
 use crate::connect::{Absent, connect};
 use crate::failure::Failure;
 use crate::options::Options;
-use crate::output::say;
+use crate::output::{say, say_json};
 use crate::pairs;
-use crate::table;
+use crate::table::{self, MarkedRow, Shown};
 use crate::terminal::Terminal;
 
 /// What `abide sql` is given.
@@ -55,20 +54,23 @@ pub(crate) async fn run(options: &Options, args: Sql) -> Result<(), Failure> {
     }
     let answer = query.rows().await;
     abide.close().await;
-    show(options, answer?)
+    show(options, answer.map_err(|error| pairs::explain_parameter(error.into()))?)
 }
 
 fn show(options: &Options, answer: Answer) -> Result<(), Failure> {
     let Answer { seq, columns, rows } = answer;
-    let rows: Vec<Vec<JsonValue>> =
-        rows.iter().map(|row| row.iter().map(abide_schema::Value::to_json).collect()).collect();
+    let rows = rows.iter().map(|row| row.iter().map(abide_schema::Value::to_json).collect());
     if options.json {
-        let answer = QueryAnswer { seq, columns, rows };
-        return say(serde_json::to_string(&answer).map_err(std::io::Error::from)?);
+        return say_json(&QueryAnswer { seq, columns, rows: rows.collect() });
     }
     let terminal = Terminal::of_stdout();
-    let lines = rows.iter().map(|row| (row.as_slice(), None));
-    say(table::table(terminal, &table::named(&columns), lines))?;
-    let count = cells::counted(rows.len() as u64, "row");
-    say(terminal.dim(&format!("{count}  ·  as of {seq}")))
+    let rows: Vec<MarkedRow> = rows.map(|row| (row, None)).collect();
+    let Shown { text, left_out } = table::table(terminal, &table::named(&columns), &rows);
+    say(text)?;
+    let mut foot = format!("{}  ·  as of {seq}", cells::counted(rows.len() as u64, "row"));
+    if left_out > 0 {
+        let columns = cells::counted(left_out as u64, "empty column");
+        foot.push_str(&format!("  ·  {columns} not shown"));
+    }
+    say(terminal.dim(&foot))
 }

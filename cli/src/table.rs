@@ -16,37 +16,68 @@ pub(crate) enum Mark {
     Changed,
 }
 
-/// The rows as a table, as wide as the terminal at most; on a pipe nothing is cut. A row is one
-/// line. Each row comes with its mark.
-pub(crate) fn table<'a>(
-    terminal: Terminal,
-    columns: &[Column],
-    rows: impl Iterator<Item = (&'a [JsonValue], Option<Mark>)>,
-) -> String {
+/// A row, and what just happened to it.
+pub(crate) type MarkedRow = (Vec<JsonValue>, Option<Mark>);
+
+/// Rows as a person sees them.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    /// The table.
+    pub(crate) text: String,
+    /// How many columns are left out because nothing is in them and there is no room.
+    pub(crate) left_out: usize,
+}
+
+/// The rows as a table, as wide as the terminal at most; on a pipe nothing is cut. A row is one line.
+pub(crate) fn table(terminal: Terminal, columns: &[Column], rows: &[MarkedRow]) -> Shown {
     let mut table = Table::new();
     // What stdout is was found out before; the library's own look would be a second opinion.
     table.force_no_tty().load_style(presets::NOTHING);
+    // A cell is one word, so that it is cut where the room ends and not where a word does.
+    table.set_delimiter('\0');
     if terminal.styled {
         table.enforce_styling();
     }
     if let Some(width) = terminal.columns() {
         table.set_width(width).set_content_arrangement(ContentArrangement::Dynamic);
     }
-    let shown: Vec<(usize, &Column)> =
-        columns.iter().enumerate().filter(|(_, column)| !column.hidden).collect();
-    table.set_header(shown.iter().map(|(_, column)| {
-        Cell::new(cells::one_line(&column.name)).add_attribute(Attribute::Bold)
-    }));
+    let mut shown: Vec<usize> = (0..columns.len()).filter(|at| !columns[*at].hidden).collect();
+    let all = shown.len();
+    if terminal.columns().is_some_and(|room| width(columns, &shown, rows) > usize::from(room)) {
+        let says =
+            |at: &usize| rows.iter().any(|(row, _)| row.get(*at).is_some_and(says_something));
+        shown.retain(|at| rows.is_empty() || says(at));
+    }
+    let names = shown.iter().map(|at| cells::one_line(&columns[*at].name));
+    let mut header = Row::from(names.map(|name| Cell::new(name).add_attribute(Attribute::Bold)));
+    header.max_height(1);
+    table.set_header(header);
     for (row, mark) in rows {
-        let cells = shown.iter().map(|(at, column)| {
+        let cells = shown.iter().map(|at| {
             let value = row.get(*at).unwrap_or(&JsonValue::Null);
-            cell(terminal, &column.name, value, mark)
+            cell(terminal, &columns[*at].name, value, *mark)
         });
         let mut line = Row::from(cells);
         line.max_height(1);
         table.add_row(line);
     }
-    table.trim_fmt()
+    Shown { text: table.trim_fmt(), left_out: all - shown.len() }
+}
+
+/// How wide the table would be if nothing were cut, but for what nobody expects to see whole.
+fn width(columns: &[Column], shown: &[usize], rows: &[MarkedRow]) -> usize {
+    const LONG: usize = 24;
+    let of_column = |at: &usize| {
+        let name = &columns[*at].name;
+        let cells = rows.iter().filter_map(|(row, _)| Some(cells::show(name, row.get(*at)?)));
+        let widest = cells.map(|cell| cell.chars().count().min(LONG)).max().unwrap_or(0);
+        widest.max(name.chars().count()) + 2
+    };
+    shown.iter().map(of_column).sum()
+}
+
+fn says_something(value: &JsonValue) -> bool {
+    !value.is_null() && value.as_str() != Some("{}")
 }
 
 fn cell(terminal: Terminal, column: &str, value: &JsonValue, mark: Option<Mark>) -> Cell {
@@ -105,8 +136,9 @@ mod tests {
     fn check(terminal: Terminal, columns: &[&str], rows: JsonValue, expected: Expect) {
         let names: Vec<String> = columns.iter().map(|name| (*name).to_owned()).collect();
         let rows: Vec<Vec<JsonValue>> = serde_json::from_value(rows).expect("rows are lists");
-        let rows = rows.iter().map(|row| (row.as_slice(), None));
-        expected.assert_eq(&table(terminal, &named(&names), rows));
+        let rows: Vec<MarkedRow> = rows.into_iter().map(|row| (row, None)).collect();
+        let Shown { text, left_out } = table(terminal, &named(&names), &rows);
+        expected.assert_eq(&format!("{text}\n({left_out} left out)"));
     }
 
     #[test]
@@ -121,7 +153,8 @@ mod tests {
             expect![[r#"
                  id                              rows   created_at
                  s_1                                 3  2026-11-21 14:02:11
-                 a much longer id\nin two lines  12000  null"#]],
+                 a much longer id\nin two lines  12000  null
+                (0 left out)"#]],
         );
     }
 
@@ -134,7 +167,25 @@ mod tests {
             expect![[r#"
                  id   content
                  s_1  the parcel was sent on monday an…
-                 s_2  null"#]],
+                 s_2  null
+                (0 left out)"#]],
+        );
+    }
+
+    #[test]
+    fn where_there_is_no_room_empty_columns_go_first() {
+        check(
+            Terminal { size: Some((40, 10)), styled: false },
+            &["id", "parent_id", "scope", "metadata", "title", "error_message", "status"],
+            json!([
+                ["s_1", null, "{}", "{}", null, null, "active"],
+                ["s_2", null, "{}", "{}", "A lost parcel", null, "suspended"],
+            ]),
+            expect![[r#"
+                 id   title          status
+                 s_1  null           active
+                 s_2  A lost parcel  suspended
+                (4 left out)"#]],
         );
     }
 

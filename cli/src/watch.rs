@@ -6,13 +6,14 @@ use clap::Args;
 use crate::connect::{Absent, connect};
 use crate::failure::Failure;
 use crate::options::Options;
-use crate::output::say;
+use crate::output::{say, say_json};
 use crate::pairs;
 use crate::signals;
 use crate::terminal::Terminal;
 
 mod frames;
 mod lines;
+mod pulse;
 mod screen;
 
 use frames::Frames;
@@ -69,11 +70,11 @@ pub(crate) async fn run(options: &Options, args: Watch) -> Result<(), Failure> {
     for (name, value) in params.values {
         subscribe = subscribe.param(&name, value);
     }
-    let subscription = subscribe.await?;
+    let subscription = subscribe.await.map_err(|error| pairs::explain_parameter(error.into()))?;
     let show = match Terminal::of_stdout().size {
         _ if options.json => Show::Frames(Frames::default()),
         None => Show::Lines(Lines::default()),
-        Some(_) => Show::Screen(Screen::open(&args.sql)?),
+        Some(_) => Show::Screen(Screen::open(&abide, &args.sql)?),
     };
     let stop = signals::asked_to_stop()?;
     let watched = tokio::select! {
@@ -113,7 +114,7 @@ async fn follow(
             Show::Lines(lines) => {
                 lines.take(&subscription, &update).into_iter().try_for_each(say)?;
             }
-            Show::Frames(frames) => say(frames.take(&subscription, &update))?,
+            Show::Frames(frames) => say_json(&frames.take(&subscription, &update))?,
         }
         left -= 1;
     }

@@ -162,3 +162,6 @@ async fn handoffs(file: &Abide, part: &Part, audit: &mut Audit) -> Result<(), Er
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -103,11 +103,15 @@ mod tests {
     use super::*;
     use expect_test::{Expect, expect};
 
+    /// The names that are read, or what is wrong.
     fn check(text: &str, most: usize, expected: Expect) {
         let mut recordings = Vec::new();
         let told = match read_lines("talk.jsonl", text.as_bytes(), most, &mut recordings) {
-            Ok(()) => recordings.iter().map(|recording| format!("{}\n", recording.name)).collect(),
-            Err(Failure::Refused(refusal)) => refusal.detail,
+            Ok(()) => {
+                let names = recordings.iter().map(|recording| recording.name.as_str());
+                names.collect::<Vec<_>>().join(" ")
+            }
+            Err(Failure::Refused(refusal)) => refusal.detail.replace(": ", ":\n"),
             Err(other) => format!("{other:?}"),
         };
         expected.assert_eq(&told);
@@ -137,54 +141,65 @@ mod tests {
     #[test]
     fn blank_lines_are_nothing_and_bad_ones_are_named() {
         let good = r#"{"id":"a","messages":[]}"#;
-        check(
-            &format!("{good}\n\n{good}\n"),
-            9,
-            expect![[r#"
-            a
-            a
-        "#]],
-        );
+        check(&format!("{good}\n\n{good}\n"), 9, expect!["a a"]);
         check(
             &format!("{good}\n{{\"id\""),
             9,
-            expect![
-                "line 2 of talk.jsonl is no recorded conversation: it is not JSON: EOF while parsing an object at line 1 column 5"
-            ],
+            expect![[r#"
+            line 2 of talk.jsonl is no recorded conversation:
+            it is not JSON:
+            EOF while parsing an object at line 1 column 5"#]],
         );
         check(
             &format!("{good}\n[1]"),
             9,
-            expect!["line 2 of talk.jsonl is no recorded conversation: it is no JSON object"],
-        );
-        check(
-            &format!("{good}\n[1]"),
-            1,
             expect![[r#"
-            a
-        "#]],
+            line 2 of talk.jsonl is no recorded conversation:
+            it is no JSON object"#]],
         );
+        check(&format!("{good}\n[1]"), 1, expect!["a"]);
         check(
             r#"{"id":"a"}"#,
             9,
-            expect!["line 1 of talk.jsonl is no recorded conversation: it has no list of messages"],
+            expect![[r#"
+            line 1 of talk.jsonl is no recorded conversation:
+            it has no list of messages"#]],
         );
         check(
             r#"{"messages":[]}"#,
             9,
-            expect!["line 1 of talk.jsonl is no recorded conversation: it has no id"],
+            expect![[r#"
+            line 1 of talk.jsonl is no recorded conversation:
+            it has no id"#]],
+        );
+        let message = |message: &str| format!(r#"{{"id":"a","messages":[{message}]}}"#);
+        check(
+            &message(r#"{"content":"x"}"#),
+            9,
+            expect![[r#"
+            line 1 of talk.jsonl is no recorded conversation:
+            message 0 has no role"#]],
         );
         check(
-            r#"{"id":"a","messages":[{"content":"x"}]}"#,
+            &message(r#"{"role":"x","tool_calls":[{}]}"#),
             9,
-            expect!["line 1 of talk.jsonl is no recorded conversation: message 0 has no role"],
+            expect![[r#"
+            line 1 of talk.jsonl is no recorded conversation:
+            message 0 has a tool call 0 without a name"#]],
         );
         check(
-            r#"{"id":"a","messages":[{"role":"x","tool_calls":[{}]}]}"#,
+            &message(r#"{"role":"x","tool_calls":{}}"#),
             9,
-            expect![
-                "line 1 of talk.jsonl is no recorded conversation: message 0 has a tool call 0 without a name"
-            ],
+            expect![[r#"
+            line 1 of talk.jsonl is no recorded conversation:
+            message 0 has tool_calls that are no list"#]],
+        );
+        check(
+            &message("7"),
+            9,
+            expect![[r#"
+            line 1 of talk.jsonl is no recorded conversation:
+            message 0 is no JSON object"#]],
         );
     }
 

@@ -98,3 +98,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Whoever panicked with it has ended the play already.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_run_of_a_call_is_noticed() {
+        let ledger = Ledger::default();
+        ledger.run("demo-1/3/0");
+        ledger.run("demo-1/5/0");
+        assert_eq!(ledger.runs(), (2, 0));
+        ledger.run("demo-1/3/0");
+        assert_eq!(ledger.runs(), (2, 1));
+    }
+}

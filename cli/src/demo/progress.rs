@@ -21,7 +21,7 @@ impl Progress {
         let lines = MultiProgress::with_draw_target(target);
         let bar = lines.add(ProgressBar::new(conversations));
         let kill = lines.add(ProgressBar::new(1));
-        bar.set_style(style("  sessions {pos:>4} ▕{bar:19}▏ {len}     {msg}"));
+        bar.set_style(style("  sessions {pos:>4} ▕{bar:12}▏ {len}  {msg}"));
         kill.set_style(style("{msg}"));
         Progress { bar, kill }
     }
@@ -32,7 +32,7 @@ impl Progress {
             let Counts { sessions, messages, calls, handoffs, .. } = *counts.borrow_and_update();
             self.bar.set_position(sessions);
             self.bar.set_message(format!(
-                "messages {messages}     tool calls {calls}     handoffs {handoffs}"
+                "messages {messages}  tool calls {calls}  handoffs {handoffs}"
             ));
         }
     }

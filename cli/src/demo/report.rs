@@ -102,16 +102,20 @@ struct Picture<'a> {
 impl fmt::Display for Picture<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Picture { report, terminal } = self;
-        let bar = "█".repeat(19);
+        // As wide as it likes, or for a terminal of eighty columns.
+        let narrow = terminal.columns().is_some_and(|columns| columns < 100);
+        let (bar, gap) =
+            if narrow { ("█".repeat(12), "  ") } else { ("█".repeat(19), "     ") };
         let (sessions, messages) = (count(report.sessions), count(report.messages));
         let (calls, handoffs) = (count(report.tool_calls), count(report.handoffs));
         writeln!(
             f,
-            "  sessions {sessions:>4} ▕{bar}▏ {sessions}     messages {messages}     \
-             tool calls {calls}     handoffs {handoffs}",
+            "  sessions {sessions:>4} ▕{bar}▏ {sessions}{gap}messages {messages}{gap}\
+             tool calls {calls}{gap}handoffs {handoffs}",
         )?;
         let kill = kill_line(report.killed_at_event, Some(report.back_after_ms));
-        writeln!(f, "{kill}, {} resumed", counted(report.clients_resumed, "client"))?;
+        let line_end = if narrow { ",\n    " } else { ", " };
+        writeln!(f, "{kill}{line_end}{} resumed", counted(report.clients_resumed, "client"))?;
         let mut line = |what: &str, found: &str, good: bool| {
             let style = if good { "32" } else { "1;31" };
             writeln!(f, "  {what:<26} {}", terminal.with(style, found))
@@ -217,10 +221,11 @@ mod tests {
         assert!(!report.is_good());
         expect!["1 acknowledged write lost, 2 tool calls run twice, 0 not as recorded"]
             .assert_eq(&report.faults());
-        let terminal = Terminal { size: None, styled: false };
+        let terminal = Terminal { size: Some((80, 24)), styled: false };
         expect![[r#"
-              sessions   24 ▕███████████████████▏ 24     messages 731     tool calls 185     handoffs 3
-              ✂ server killed with SIGKILL at event 1,204 … back after 41 ms, 11 clients resumed
+              sessions   24 ▕████████████▏ 24  messages 731  tool calls 185  handoffs 3
+              ✂ server killed with SIGKILL at event 1,204 … back after 41 ms,
+                11 clients resumed
               acknowledged writes lost   1 of 2,018
               tool calls run twice       2 of 182
               differing from recording   0 of 919

@@ -5,18 +5,18 @@ use std::io::{self, Write as _};
 use std::time::Duration;
 
 use abide_client::{Abide, Seq, Subscription, Update, Value};
-use serde_json::Value as JsonValue;
 use tokio::time::{Instant, sleep_until};
 
+use super::pulse::Pulse;
 use crate::cells;
 use crate::failure::Failure;
-use crate::table::{self, Mark};
+use crate::table::{self, Mark, MarkedRow, Shown};
 use crate::terminal::Terminal;
 
 /// How long a row that came or changed stands out.
 const MARKED: Duration = Duration::from_millis(2_000);
 
-/// How often the connection and the size of the window are looked at.
+/// How often the size of the window is looked at.
 const LOOK: Duration = Duration::from_millis(1_000);
 
 /// Lines that are not rows: what is watched, a blank, the header, and below a blank and the status.
@@ -33,6 +33,7 @@ pub(super) struct Screen {
     /// What is on the screen, without control sequences: it is left behind at the end.
     shown: String,
     next_look: Instant,
+    pulse: Pulse,
 }
 
 impl Screen {
@@ -40,7 +41,7 @@ impl Screen {
     ///
     /// # Errors
     /// It cannot be written to.
-    pub(super) fn open(sql: &str) -> Result<Screen, Failure> {
+    pub(super) fn open(abide: &Abide, sql: &str) -> Result<Screen, Failure> {
         // The alternate screen, without a cursor.
         write("\x1b[?1049h\x1b[?25l")?;
         Ok(Screen {
@@ -50,6 +51,7 @@ impl Screen {
             last_change: Seq::ZERO,
             shown: String::new(),
             next_look: Instant::now() + LOOK,
+            pulse: Pulse::of(abide),
         })
     }
 
@@ -67,9 +69,13 @@ impl Screen {
     }
 
     /// Returns when it has to be drawn although nothing changed.
-    pub(super) async fn due(&self) {
+    pub(super) async fn due(&mut self) {
         let marks = self.marks.values().map(|(_, until)| *until);
-        sleep_until(marks.chain([self.next_look]).min().unwrap_or(self.next_look)).await;
+        let next = marks.chain([self.next_look]).min().unwrap_or(self.next_look);
+        tokio::select! {
+            () = sleep_until(next) => {}
+            () = self.pulse.turned() => {}
+        }
     }
 
     /// Draws it.
@@ -84,29 +90,32 @@ impl Screen {
         let (columns, lines) = terminal.size.unwrap_or((80, 24));
         let room = usize::from(lines).saturating_sub(FRAME_LINES).max(1);
         let count = live.rows().len();
-        let rows: Vec<(Vec<JsonValue>, Option<Mark>)> = (live.rows().take(room))
+        let rows: Vec<MarkedRow> = (live.rows().take(room))
             .map(|row| {
                 let mark = self.marks.get(&identity(row)).map(|(mark, _)| *mark);
                 (row.iter().map(Value::to_json).collect(), mark)
             })
             .collect();
-        let rows = rows.iter().map(|(row, mark)| (row.as_slice(), *mark));
-        let table = table::table(terminal, live.columns(), rows);
+        let Shown { text: table, left_out } = table::table(terminal, live.columns(), &rows);
         let title = terminal.bold(&cells::cut(&self.sql, columns.into()));
-        let status = self.status(abide, count, count.saturating_sub(room));
+        let status = self.status(abide, count, count.saturating_sub(room), left_out);
         let status = terminal.dim(&cells::cut(&status, columns.into()));
         self.shown = format!("{title}\n\n{table}\n\n{status}");
         // From the top, each line cleared to its end, and whatever was below.
         write(&format!("\x1b[H{}\x1b[K\x1b[J", self.shown.replace('\n', "\x1b[K\r\n")))
     }
 
-    fn status(&self, abide: &Abide, rows: usize, hidden: usize) -> String {
+    fn status(&self, abide: &Abide, rows: usize, below: usize, left_out: usize) -> String {
         let mut parts = vec![cells::counted(rows as u64, "row")];
-        if hidden > 0 {
-            parts.push(format!("{} below", cells::count(hidden as u64)));
+        if below > 0 {
+            parts.push(format!("{} below", cells::count(below as u64)));
+        }
+        if left_out > 0 {
+            parts.push(format!("{} not shown", cells::counted(left_out as u64, "empty column")));
         }
         parts.push(format!("last change at {}", self.last_change));
         match abide.reconnects() {
+            _ if !self.pulse.is_there() => parts.push("waiting for the server".to_owned()),
             0 => parts.push("live".to_owned()),
             1 => parts.push("live, resumed once".to_owned()),
             times => parts.push(format!("live, resumed {times} times")),
