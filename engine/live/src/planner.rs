@@ -1,6 +1,6 @@
 //! From a text and parameters to a binding. A text is parsed once, however many bind it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -38,6 +38,8 @@ struct Known {
 struct Parsed {
     template: Arc<Template>,
     slots: Vec<Slot>,
+    /// The caller's parameters, also those in a part of the text that nothing shows.
+    names: BTreeSet<String>,
 }
 
 impl Planner {
@@ -65,6 +67,11 @@ impl Planner {
 
     fn understand(&self, sql: &str) -> Result<Arc<Parsed>, Refusal> {
         let query = parse(&self.catalog, sql)?;
+        let names = query.slots.iter().filter_map(|slot| match slot {
+            Slot::Caller(name) => Some(name.clone()),
+            Slot::Literal(_) => None,
+        });
+        let names = names.collect();
         let (template, slots) = Template::compile(&self.catalog, query)?;
         let mut known = self.lock();
         let template = match known.templates.get(&**template.text()) {
@@ -75,7 +82,7 @@ impl Planner {
                 template
             }
         };
-        let parsed = Arc::new(Parsed { template, slots });
+        let parsed = Arc::new(Parsed { template, slots, names });
         known.texts.insert(sql.to_owned(), Arc::clone(&parsed));
         Ok(parsed)
     }
@@ -105,28 +112,23 @@ fn parse(catalog: &Catalog, sql: &str) -> Result<Query, Refusal> {
 impl Parsed {
     fn values(&self, params: &Map<String, JsonValue>) -> Result<Vec<Value>, Refusal> {
         let bad = |detail: String| Refusal::new(Code::BadArguments, detail);
-        let mut used = Vec::new();
-        let mut values = Vec::with_capacity(self.slots.len());
-        for slot in &self.slots {
-            values.push(match slot {
-                Slot::Literal(value) => value.clone(),
-                Slot::Caller(name) => {
-                    let json = params.get(name).ok_or_else(|| {
-                        bad(format!("parameter {name} is missing"))
-                            .hint(format!("pass it in params: {{\"{name}\": …}}"))
-                    })?;
-                    used.push(name);
-                    Value::from_json(json).map_err(|what| {
-                        bad(format!("parameter {name} is {what}, which is no value"))
-                    })?
-                }
-            });
+        for name in &self.names {
+            let json = params.get(name).ok_or_else(|| {
+                bad(format!("parameter {name} is missing"))
+                    .hint(format!("pass it in params: {{\"{name}\": …}}"))
+            })?;
+            Value::from_json(json)
+                .map_err(|what| bad(format!("parameter {name} is {what}, which is no value")))?;
         }
-        match params.keys().find(|name| !used.contains(name)) {
-            Some(name) => Err(bad(format!("the query has no parameter {name}"))
-                .hint("leave the sigil out: sid for :sid, 1 for ?1")),
-            None => Ok(values),
+        if let Some(name) = params.keys().find(|name| !self.names.contains(*name)) {
+            return Err(bad(format!("the query has no parameter {name}"))
+                .hint("leave the sigil out: sid for :sid, 1 for ?1"));
         }
+        let value = |slot: &Slot| match slot {
+            Slot::Literal(value) => value.clone(),
+            Slot::Caller(name) => Value::from_json(&params[name]).expect("it was just read"),
+        };
+        Ok(self.slots.iter().map(value).collect())
     }
 }
 

@@ -46,6 +46,14 @@ impl Lower<'_> {
                 out.push_text(",");
             }
             let lowered = self.expr(argument, scope)?;
+            let collates = lowered.collation.is_some() || lowered.collates_within;
+            if aggregate
+                && collates
+                && ["min", "max"].iter().any(|m| call.name.eq_ignore_ascii_case(m))
+            {
+                return Err(unsupported("min() or max() with COLLATE")
+                    .hint("of equal texts it would be any: take it of lower(…)"));
+            }
             if let Function::Time(first) = function {
                 self.require_fixed_time(call, at, first, &lowered)?;
             }

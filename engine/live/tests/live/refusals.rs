@@ -252,6 +252,7 @@ fn groups_must_have_one_value() {
             "SELECT a FROM r GROUP BY 2",
             "SELECT coalesce(a, x) FROM r UNION SELECT n FROM s",
             "SELECT DISTINCT a FROM r ORDER BY b",
+            "SELECT max(c COLLATE NOCASE) FROM r",
         ],
         expect![[r#"
             SELECT a, b, count(*) FROM r GROUP BY a
@@ -280,6 +281,9 @@ fn groups_must_have_one_value() {
             SELECT DISTINCT a FROM r ORDER BY b
                 unsupported_sql: an order by what SELECT DISTINCT does not show cannot be live
                 run it once with  abide sql
+            SELECT max(c COLLATE NOCASE) FROM r
+                unsupported_sql: min() or max() with COLLATE cannot be live
+                of equal texts it would be any: take it of lower(…)
         "#]],
     );
 }
@@ -370,6 +374,17 @@ fn parameters_must_fit() {
                 leave the sigil out: sid for :sid, 1 for ?1
             {"7":2,"sid":1,"t":3}
                 live: SELECT "r"."id" AS "id" FROM main."r" AS "r" WHERE ("r"."a" = ?1) AND ("r"."b" = ?2) AND ("r"."c" = ?3)
+        "#]],
+    );
+    check_params(
+        "SELECT id FROM (SELECT id, a + :v AS x FROM r)",
+        &[json!({}), json!({"v": 1})],
+        expect![[r#"
+            {}
+                bad_arguments: parameter v is missing
+                pass it in params: {"v": …}
+            {"v":1}
+                live: SELECT "r"."id" AS "id" FROM main."r" AS "r"
         "#]],
     );
     check(
