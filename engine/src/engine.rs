@@ -298,7 +298,6 @@ fn start(store: Store, clock: Arc<dyn Clock>) -> Result<Engine, StoreError> {
         gate,
         tables: store.layout().tables().collect(),
         change_log_floor,
-        of_the_log: std::collections::HashSet::new(),
         attached: 0,
     };
     let syncer = Syncer {

@@ -24,7 +24,9 @@ pub(crate) struct Executor {
     pub(crate) clock: Arc<dyn Clock>,
     /// Set for the length of one call once it has written something.
     wrote: bool,
-    /// The events of this transaction, kept only if somebody subscribes to the log.
+    /// Whether anybody subscribes to the log itself.
+    pub(crate) keeps_events: bool,
+    /// The events of this transaction, if anybody does.
     pub(crate) events: Vec<Event>,
 }
 
@@ -53,7 +55,8 @@ impl Executor {
         clock: Arc<dyn Clock>,
     ) -> Executor {
         let overlay = Overlay::default();
-        Executor { store, overlay, chain, last_at, clock, wrote: false, events: Vec::new() }
+        let (keeps_events, events) = (false, Vec::new());
+        Executor { store, overlay, chain, last_at, clock, wrote: false, keeps_events, events }
     }
 
     /// Runs one call and appends its event.
@@ -118,7 +121,9 @@ impl Executor {
         self.store.append_event(&event)?;
         self.last_at = at;
         let done = CallDone { seq: event.seq, result: reply.result, duplicate: false };
-        self.events.push(event);
+        if self.keeps_events {
+            self.events.push(event);
+        }
         Ok(done)
     }
 

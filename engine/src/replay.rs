@@ -121,7 +121,6 @@ fn run_again(
     let request_id = event.request_id.as_deref();
     let done = executor.run_at(event.at, &caller, request_id, &call);
     let done = done.map_err(|abort| refused(refusal_of(&abort)))?;
-    executor.events.clear();
     if done.duplicate || executor.chain.hash != event.hash {
         return Err(ReplayError::Differs { seq, reducer });
     }

@@ -3,7 +3,6 @@
 //! *Invariant:* this thread is the only one that writes the file, and the only one that advances the
 //! log. *Invariant:* it tells nobody anything: answers and deltas leave by way of the sync thread.
 
-use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -96,8 +95,6 @@ pub(crate) struct WriterThread {
     pub(crate) tables: Vec<&'static TableSpec>,
     /// From where on the change log is whole.
     pub(crate) change_log_floor: Seq,
-    /// The bindings that read the log itself.
-    pub(crate) of_the_log: HashSet<BindingId>,
     /// How many subscriptions are attached.
     pub(crate) attached: usize,
 }
@@ -361,10 +358,8 @@ impl WriterThread {
         for change in net {
             changes.push(change.table.name, change.old, change.new);
         }
-        if !self.of_the_log.is_empty() {
-            for event in &self.executor.events {
-                changes.push("events", None, Some(abide_store::event_row(event)));
-            }
+        for event in &self.executor.events {
+            changes.push("events", None, Some(abide_store::event_row(event)));
         }
         let mut sql = WriterSql(&self.executor.store);
         let deltas = self.router.commit(&changes, &mut sql);
@@ -418,7 +413,7 @@ impl WriterThread {
         let attached = self.router.attach(&binding).map(|id| {
             self.attached += 1;
             if binding.tables().contains(&"events") {
-                self.of_the_log.insert(id);
+                self.executor.keeps_events = true;
             }
             self.hub.listen(id, connection, key, &outbox);
             let (jobs, hub) = (Arc::clone(&self.jobs), Arc::clone(&self.hub));
@@ -432,7 +427,7 @@ impl WriterThread {
         self.router.detach(binding);
         self.attached -= 1;
         if self.attached == 0 {
-            self.of_the_log.clear();
+            self.executor.keeps_events = false;
         }
     }
 

@@ -1,7 +1,7 @@
 //! The engine's own tables, declared like any other.
 
 use abide_schema::event::Event;
-use abide_schema::{Micros, Row, Seq, TableSpec, Value, table};
+use abide_schema::{Micros, Row, Seq, Table as _, TableSpec, Value, table};
 
 /// Also what keeps `REPLACE INTO events` out: SQLite removes the old row of a REPLACE without asking
 /// the trigger on DELETE.
@@ -34,9 +34,9 @@ pub struct EventRow {
     /// The caller's own name for the call.
     pub request_id: Option<String>,
     /// The arguments, canonical JSON.
-    pub arguments: abide_schema::Json,
-    /// The result, as it was answered.
-    pub outcome: abide_schema::Json,
+    pub arguments: String,
+    /// The result as it was answered, JSON; a long argument that it repeats is only marked.
+    pub outcome: String,
     /// The hash of the event before.
     pub prev_hash: Vec<u8>,
     /// The hash of this event.
@@ -85,30 +85,25 @@ pub(crate) struct MetaRow {
 
 /// The engine's tables, in the order they are made.
 pub(crate) fn tables() -> [&'static TableSpec; 4] {
-    use abide_schema::Table as _;
     [EventRow::SPEC, RequestIdRow::SPEC, ChangeLogRow::SPEC, MetaRow::SPEC]
 }
 
 /// An event as a row of `events`.
 #[must_use]
 pub fn event_row(event: &Event) -> Row {
-    Row::from(event_cells(event))
-}
-
-pub(crate) fn event_cells(event: &Event) -> [Value; 10] {
-    let text = |text: &Option<String>| text.clone().map_or(Value::Null, Value::Text);
-    [
-        Value::Integer(event.seq.0),
-        Value::Integer(event.at.0),
-        text(&event.session_id),
-        Value::Text(event.reducer.clone()),
-        Value::Text(event.caller.clone()),
-        text(&event.request_id),
-        Value::Text(event.arguments.clone()),
-        Value::Text(event.outcome.clone()),
-        Value::Blob(event.prev_hash.to_vec()),
-        Value::Blob(event.hash.to_vec()),
-    ]
+    let row = EventRow {
+        seq: event.seq,
+        at: event.at,
+        session_id: event.session_id.clone(),
+        reducer: event.reducer.clone(),
+        caller: event.caller.clone(),
+        request_id: event.request_id.clone(),
+        arguments: event.arguments.clone(),
+        outcome: event.outcome.clone(),
+        prev_hash: event.prev_hash.to_vec(),
+        hash: event.hash.to_vec(),
+    };
+    Row::from(row.into_row())
 }
 
 /// The event of a row; `None` where the row is not one that we would write.

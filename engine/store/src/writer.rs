@@ -11,7 +11,7 @@ use crate::cell;
 use crate::error::StoreError;
 use crate::migrate;
 use crate::open::Layout;
-use crate::system::{self, RequestIdRow, event_cells, event_of};
+use crate::system::{self, RequestIdRow, event_of};
 
 /// The statements of one table, written once.
 #[derive(Debug)]
@@ -232,7 +232,20 @@ impl Writer {
     /// # Errors
     /// [`StoreError`].
     pub fn append_event(&self, event: &Event) -> Result<(), StoreError> {
-        self.execute(&self.tables["events"].insert, &event_cells(event))
+        let mut statement = self.connection.prepare_cached(&self.tables["events"].insert)?;
+        // Bound one by one: an event is the largest row of a call, and is not copied on the way.
+        statement.raw_bind_parameter(1, event.seq.0)?;
+        statement.raw_bind_parameter(2, event.at.0)?;
+        statement.raw_bind_parameter(3, event.session_id.as_deref())?;
+        statement.raw_bind_parameter(4, event.reducer.as_str())?;
+        statement.raw_bind_parameter(5, event.caller.as_str())?;
+        statement.raw_bind_parameter(6, event.request_id.as_deref())?;
+        statement.raw_bind_parameter(7, event.arguments.as_str())?;
+        statement.raw_bind_parameter(8, event.outcome.as_str())?;
+        statement.raw_bind_parameter(9, event.prev_hash.as_slice())?;
+        statement.raw_bind_parameter(10, event.hash.as_slice())?;
+        statement.raw_execute()?;
+        Ok(())
     }
 
     /// One event of the log.
