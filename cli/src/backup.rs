@@ -15,10 +15,19 @@ use crate::verify;
 
 /// What `abide backup` is given.
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Backup {
     /// The file to make; it must not exist
     to: PathBuf,
 }
+
+const EXAMPLES: &str = "\
+The copy is of one moment, however much a server writes meanwhile, and is
+verified before it is called one.
+
+Examples:
+  abide backup monday.db                  # of abide.db
+  abide backup monday.db --db agents.db";
 
 /// Copies, then verifies the copy: a backup that was never read is a hope.
 ///

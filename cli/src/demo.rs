@@ -138,14 +138,15 @@ async fn perform(
     let played = play(&stage, &mut server, &progress).await;
     let played_ms = millis(began);
     shown.abort();
-    progress.clear();
     let kill = played?;
+    progress.comparing();
 
     let (clients, clients_resumed) = stage.clients_resumed();
     stage.close().await;
     server.stop().await?;
     let counts = *stage.ledger.counts().borrow();
     let audit = audit::audit(db, &stage.script, stage.ledger.acknowledged()).await?;
+    progress.clear();
     let (tool_calls_run, tool_calls_run_twice) = stage.ledger.runs();
     Ok(Report {
         version: env!("CARGO_PKG_VERSION"),

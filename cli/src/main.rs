@@ -96,3 +96,18 @@ async fn main() -> ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_sound_and_every_command_teaches() {
+        CommandLine::command().debug_assert();
+        for command in CommandLine::command().get_subcommands() {
+            let help = command.clone().render_long_help().to_string();
+            assert!(help.contains("Examples:\n"), "{help}");
+        }
+    }
+}

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use abide_engine::{VerifyError, verify_file};
+use abide_engine::{OpenError, VerifyError, verify_file};
 use abide_schema::Seq;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -16,10 +16,20 @@ use crate::output::say;
 
 /// What `abide verify` is given.
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Verify {
     /// The database file; a server may be running on it
     file: PathBuf,
 }
+
+const EXAMPLES: &str = "\
+Every hash is computed anew, from the first event to the last; no row may speak
+of an event that is not there; SQLite looks over the rest of the file. Whoever
+keeps the head can tell later whether anything up to it was changed.
+
+Examples:
+  abide verify abide.db
+  abide verify abide.db --json | jq -r .head >> kept-elsewhere";
 
 /// How often the count of events is drawn: the walk is too fast to draw each.
 const DRAW_EVERY: i64 = 1_024;
@@ -61,10 +71,14 @@ pub(crate) fn run(options: &Options, args: Verify) -> Result<(), Failure> {
     }
 }
 
-/// A file that cannot be opened was not judged; one that was opened and is wrong has failed.
+/// A file that is not there, or not ours, was not judged; one that is ours and wrong has failed.
 pub(crate) fn failure(error: VerifyError) -> Failure {
     let refusal = error.to_refusal();
     match error {
+        VerifyError::Open(OpenError::Store { .. }) => {
+            let hint = "the file is damaged; go back to a backup that verifies";
+            Failure::Unverified(refusal.hint(hint))
+        }
         VerifyError::Open(_) => Failure::Refused(refusal),
         _ => Failure::Unverified(refusal),
     }

@@ -120,3 +120,6 @@ async fn follow(
     }
     subscription.error().map_or(Ok(()), |error| Err(error.clone().into()))
 }
+
+#[cfg(test)]
+mod tests;

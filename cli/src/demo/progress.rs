@@ -42,6 +42,11 @@ impl Progress {
         self.kill.set_message(kill_line(at_event, back_after_ms));
     }
 
+    /// The play is over; what is left is to read the file.
+    pub(crate) fn comparing(&self) {
+        self.kill.set_message("  comparing the file with what was acknowledged and recorded …");
+    }
+
     /// Clears it away.
     pub(crate) fn clear(&self) {
         self.kill.finish_and_clear();
