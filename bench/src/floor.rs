@@ -105,7 +105,8 @@ impl FloorWriter<'_> {
     }
 
     fn create_session(&mut self, session: usize) {
-        let sql = "INSERT INTO sessions (id, agent, status, scope, metadata, created_at, updated_at, \
+        let sql = "INSERT INTO sessions (id, agent, status, scope, metadata, created_at, \
+                   updated_at, \
                    seq) VALUES (?1, 'bench', 'active', '{}', '{}', 0, 0, 0)";
         let mut statement = self.connection.prepare_cached(sql).expect("the floor's SQL");
         statement.execute([format!("s_{session}")]).expect("the floor writes");
@@ -156,7 +157,8 @@ impl FloorWriter<'_> {
     }
 
     fn request(&self, session: &str, call: &str) {
-        let sql = "INSERT INTO tool_calls (call_id, session_id, tool_name, tool_version, arguments, \
+        let sql = "INSERT INTO tool_calls (call_id, session_id, tool_name, tool_version, \
+                   arguments, \
                    status, attempt, fencing_token, claimed_by, lease_expires_at, created_at, \
                    created_seq, updated_at, seq) \
                    VALUES (?1, ?2, 'lookup', 1, ?3, 'claimed', 1, ?4, 'local', ?4, ?4, ?4, ?4, ?4)";

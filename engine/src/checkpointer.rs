@@ -52,7 +52,8 @@ impl Checkpoints {
     pub(crate) fn finish(&self) {
         let Some(checkpointer) = self.stop() else { return };
         if let Err(error) = checkpointer.truncate() {
-            tracing::warn!(%error, "the last checkpoint failed; the WAL stays and is read at the next start");
+            // The WAL stays, and is read at the next start.
+            tracing::warn!(%error, "the last checkpoint failed");
         }
     }
 }

@@ -9,7 +9,7 @@ use abide_log::Chain;
 use abide_schema::reducer::Caller;
 use abide_schema::wire::BatchCall;
 use abide_schema::{Code, Module, Refusal, Row, Seq, TableSpec, Value, limits};
-use abide_store::{Layout, OpenError, Reader, Store, StoreError, Tuning};
+use abide_store::{Head, Layout, OpenError, Reader, Store, StoreError, Tuning, WalSync, Writer};
 use serde_json::{Map, Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{oneshot, watch};
@@ -255,22 +255,37 @@ impl Engine {
     }
 }
 
-fn start(store: Store, clock: Arc<dyn Clock>) -> Result<Engine, StoreError> {
+/// What a file was found to hold, and the connections that go on from there.
+struct Recovered {
+    writer: Writer,
+    wal: WalSync,
+    head: Head,
+    chain: Chain,
+    change_log_floor: Seq,
+}
+
+/// Reads where the log ends. SQLite has by now recovered the WAL of whoever had the file before.
+fn recover(store: &Store, set_up: &[String]) -> Result<Recovered, StoreError> {
     let writer = store.writer()?;
     let head = writer.head()?;
     let chain = match head.hash {
         Some(hash) => Chain { seq: head.seq, hash },
         None => Chain::start(store.log_id()),
     };
-    let catalog = Arc::new(Catalog::new(store.layout().live_tables(), store.layout().views()));
-    let set_up = catalog.setup_sql();
-    for statement in &set_up {
+    for statement in set_up {
         writer.run(statement, &[], &mut |_| {})?;
     }
     let wal = store.wal_sync().map_err(|why| io_error(&why))?;
     // What an earlier process left in the WAL may never have been synced; from here on it counts.
     wal.sync().map_err(|why| io_error(&why))?;
     let change_log_floor = store.reader()?.snapshot()?.change_log_floor()?;
+    Ok(Recovered { writer, wal, head, chain, change_log_floor })
+}
+
+fn start(store: Store, clock: Arc<dyn Clock>) -> Result<Engine, StoreError> {
+    let catalog = Arc::new(Catalog::new(store.layout().live_tables(), store.layout().views()));
+    let set_up = catalog.setup_sql();
+    let Recovered { writer, wal, head, chain, change_log_floor } = recover(&store, &set_up)?;
 
     let (durable, durable_seen) = watch::channel(head.seq);
     let (health, metrics) = (Arc::new(Health::default()), Arc::new(Metrics::default()));

@@ -12,7 +12,10 @@ macro_rules! counters {
             /// Each counter: name, meaning, value.
             #[must_use]
             pub fn read(&self) -> Vec<(&'static str, &'static str, u64)> {
-                vec![$((stringify!($name), concat!($($doc),+).trim_ascii_start(), self.$name.get())),+]
+                vec![$({
+                    let meaning = concat!($($doc),+).trim_ascii_start();
+                    (stringify!($name), meaning, self.$name.get())
+                }),+]
             }
         }
     };

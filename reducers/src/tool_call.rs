@@ -61,11 +61,7 @@ BEGIN SELECT RAISE(ABORT, 'lease_lost: the tool call was claimed by another'); E
 #[table(
     name = "tool_calls",
     index(session_id),
-    index(
-        status,
-        where = "status = 'pending' OR status = 'awaiting_approval' OR status = 'claimed'
-    OR status = 'unknown'"
-    ),
+    index(status),
     constraint = "CHECK (status <> 'claimed' OR (fencing_token IS NOT NULL
     AND lease_expires_at IS NOT NULL AND attempt > 0))",
     trigger = ENDED,
@@ -410,7 +406,8 @@ fn not_to_be_claimed(call: &ToolCall) -> Refusal {
 fn outcome_unknown(call: &ToolCall) -> Refusal {
     let holder = call.claimed_by.as_deref().unwrap_or("nobody");
     let detail = format!(
-        "call {} was claimed by {holder}, whose lease has run out; whether it ran is unknown, and {} must not run twice",
+        "call {} was claimed by {holder}, whose lease has run out; whether it ran is unknown, \
+         and {} must not run twice",
         call.call_id, call.tool_name
     );
     Refusal::new(Code::Conflict, detail).hint("find out, and tell with settle_tool_call")

@@ -6,7 +6,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 macro_rules! codes {
-    ($($(#[doc = $doc:literal])+ $name:ident = $text:literal, $status:literal, $title:literal, $retryable:literal;)+) => {
+    ($(
+        $(#[doc = $doc:literal])+
+        $name:ident = $text:literal, $status:literal, $title:literal, $retryable:literal;
+    )+) => {
         /// The stable codes of the protocol. Programs branch on these, never on texts.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]

@@ -132,7 +132,10 @@ pub enum OpenError {
     #[error("{} is a SQLite database, but not one of Abide's", .0.display())]
     NotOurs(PathBuf),
     /// It was written by a newer Abide.
-    #[error("{} was written by a newer Abide: {what} is at version {found}, this one knows {known}", path.display())]
+    #[error(
+        "{} was written by a newer Abide: {what} is at version {found}, this one knows {known}",
+        path.display()
+    )]
     Newer {
         /// The file.
         path: PathBuf,

@@ -39,6 +39,8 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     let names: Vec<&Ident> = arguments.iter().map(|argument| &argument.name).collect();
     let kinds: Vec<&Type> = arguments.iter().map(|argument| &argument.kind).collect();
     let module_doc = format!("The reducer [`{text}`](fn@{text}) as registered.");
+    let (call, decode) = (call(name, &names, answer), decode(&text, &takes));
+    let definition = definition(&text, &doc, answer);
     Ok(quote! {
         #item
 
@@ -54,63 +56,74 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
                 #(#names: #kinds,)*
             }
 
-            impl ::abide_schema::reducer::Call for Arguments {
-                fn run(
-                    &self,
-                    context: &mut ::abide_schema::reducer::Context<'_>,
-                ) -> ::std::result::Result<
-                    ::abide_schema::reducer::Reply,
-                    ::abide_schema::reducer::Abort,
-                > {
-                    let answer: #answer =
-                        super::#name(context, #(::std::clone::Clone::clone(&self.#names)),*);
-                    answer.map(::abide_schema::reducer::IntoReply::into_reply)
-                }
-            }
-
-            /// The result type behind a `Result<_, Abort>`.
-            trait Answered {
-                type Result: ::abide_schema::private::schemars::JsonSchema;
-            }
-
-            impl<T: ::abide_schema::reducer::IntoReply, E> Answered
-                for ::std::result::Result<T, E>
-            {
-                type Result = T::Result;
-            }
-
-            fn decode(
-                arguments: &::abide_schema::private::serde_json::Value,
-            ) -> ::std::result::Result<
-                ::std::boxed::Box<dyn ::abide_schema::reducer::Call>,
-                ::abide_schema::refusal::Refusal,
-            > {
-                use ::abide_schema::private::serde::Deserialize as _;
-                match Arguments::deserialize(arguments) {
-                    Ok(arguments) => Ok(::std::boxed::Box::new(arguments)),
-                    Err(error) => {
-                        Err(::abide_schema::reducer::bad_arguments(#text, #takes, &error))
-                    }
-                }
-            }
-
-            /// What to register: `Module::reducer(…::definition())`.
-            #[must_use]
-            pub fn definition() -> ::abide_schema::reducer::Definition {
-                ::abide_schema::reducer::Definition {
-                    name: #text,
-                    doc: #doc,
-                    arguments: || {
-                        ::abide_schema::private::schemars::schema_for!(Arguments).to_value()
-                    },
-                    result: ::abide_schema::reducer::result_schema::<
-                        <#answer as Answered>::Result,
-                    >,
-                    decode,
-                }
-            }
+            #call
+            #decode
+            #definition
         }
     })
+}
+
+/// Running the function with decoded arguments.
+fn call(name: &Ident, names: &[&Ident], answer: &Type) -> TokenStream {
+    quote! {
+        impl ::abide_schema::reducer::Call for Arguments {
+            fn run(
+                &self,
+                context: &mut ::abide_schema::reducer::Context<'_>,
+            ) -> ::std::result::Result<
+                ::abide_schema::reducer::Reply,
+                ::abide_schema::reducer::Abort,
+            > {
+                let answer: #answer =
+                    super::#name(context, #(::std::clone::Clone::clone(&self.#names)),*);
+                answer.map(::abide_schema::reducer::IntoReply::into_reply)
+            }
+        }
+    }
+}
+
+/// Decoding arguments, with the list of those that fit in the refusal.
+fn decode(text: &str, takes: &str) -> TokenStream {
+    quote! {
+        fn decode(
+            arguments: &::abide_schema::private::serde_json::Value,
+        ) -> ::std::result::Result<
+            ::std::boxed::Box<dyn ::abide_schema::reducer::Call>,
+            ::abide_schema::refusal::Refusal,
+        > {
+            use ::abide_schema::private::serde::Deserialize as _;
+            match Arguments::deserialize(arguments) {
+                Ok(arguments) => Ok(::std::boxed::Box::new(arguments)),
+                Err(error) => Err(::abide_schema::reducer::bad_arguments(#text, #takes, &error)),
+            }
+        }
+    }
+}
+
+/// The reducer as a value to register.
+fn definition(text: &str, doc: &str, answer: &Type) -> TokenStream {
+    quote! {
+        /// The result type behind a `Result<_, Abort>`.
+        trait Answered {
+            type Result: ::abide_schema::private::schemars::JsonSchema;
+        }
+
+        impl<T: ::abide_schema::reducer::IntoReply, E> Answered for ::std::result::Result<T, E> {
+            type Result = T::Result;
+        }
+
+        /// What to register: `Module::reducer(…::definition())`.
+        #[must_use]
+        pub fn definition() -> ::abide_schema::reducer::Definition {
+            ::abide_schema::reducer::Definition {
+                name: #text,
+                doc: #doc,
+                arguments: || ::abide_schema::private::schemars::schema_for!(Arguments).to_value(),
+                result: ::abide_schema::reducer::result_schema::<<#answer as Answered>::Result>,
+                decode,
+            }
+        }
+    }
 }
 
 fn argument(parameter: &FnArg) -> Result<Argument> {

@@ -3,7 +3,7 @@
 use proc_macro2::TokenStream;
 use quote::quote;
 use syn::spanned::Spanned as _;
-use syn::{Data, DeriveInput, Error, Fields, Result};
+use syn::{Data, DeriveInput, Error, Fields, Ident, Result};
 
 pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     let item: DeriveInput = syn::parse2(item)?;
@@ -20,12 +20,19 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     let texts: Vec<String> =
         variants.iter().map(|variant| snake_case(&variant.to_string())).collect();
     let expected = format!("one of {}", texts.join(", "));
-    Ok(quote! {
+    let spelling = quote! {
         impl #name {
             /// As it is stored and as it travels.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { #(Self::#variants => #texts),* }
+            }
+
+            fn of_text(text: &str) -> ::std::option::Option<Self> {
+                match text {
+                    #(#texts => ::std::option::Option::Some(Self::#variants),)*
+                    _ => ::std::option::Option::None,
+                }
             }
         }
 
@@ -34,7 +41,14 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
                 f.write_str(self.as_str())
             }
         }
+    };
+    let (cell, serde) = (cell(name, &texts, &expected), serde(name, &texts, &expected));
+    Ok(quote!(#spelling #cell #serde))
+}
 
+/// As a column.
+fn cell(name: &Ident, texts: &[String], expected: &str) -> TokenStream {
+    quote! {
         impl ::abide_schema::table::Cell for #name {
             const KIND: ::abide_schema::table::Kind = ::abide_schema::table::Kind::Text;
             const ONE_OF: &'static [&'static str] = &[#(#texts),*];
@@ -46,16 +60,22 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
             fn from_value(
                 value: &::abide_schema::value::Value,
             ) -> ::std::result::Result<Self, ::abide_schema::table::WrongCell> {
-                if let ::abide_schema::value::Value::Text(text) = value {
-                    match text.as_str() {
-                        #(#texts => return Ok(Self::#variants),)*
-                        _ => {}
-                    }
-                }
-                Err(::abide_schema::table::WrongCell { expected: #expected, found: value.clone() })
+                let text = match value {
+                    ::abide_schema::value::Value::Text(text) => Self::of_text(text),
+                    _ => ::std::option::Option::None,
+                };
+                text.ok_or_else(|| ::abide_schema::table::WrongCell {
+                    expected: #expected,
+                    found: value.clone(),
+                })
             }
         }
+    }
+}
 
+/// As JSON, and as JSON Schema.
+fn serde(name: &Ident, texts: &[String], expected: &str) -> TokenStream {
+    quote! {
         impl ::abide_schema::private::serde::Serialize for #name {
             fn serialize<S: ::abide_schema::private::serde::Serializer>(
                 &self,
@@ -69,16 +89,11 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
             fn deserialize<D: ::abide_schema::private::serde::Deserializer<'de>>(
                 deserializer: D,
             ) -> ::std::result::Result<Self, D::Error> {
-                let text =
-                    <::std::string::String as ::abide_schema::private::serde::Deserialize>::deserialize(
-                        deserializer,
-                    )?;
-                match text.as_str() {
-                    #(#texts => Ok(Self::#variants),)*
-                    other => Err(::abide_schema::private::serde::de::Error::custom(
-                        ::std::format!("{other:?} is not {}", #expected),
-                    )),
-                }
+                use ::abide_schema::private::serde::{Deserialize, de::Error};
+                let text = <::std::string::String as Deserialize>::deserialize(deserializer)?;
+                Self::of_text(&text).ok_or_else(|| {
+                    D::Error::custom(::std::format!("{text:?} is not {}", #expected))
+                })
             }
         }
 
@@ -96,7 +111,7 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
                 })
             }
         }
-    })
+    }
 }
 
 /// `AwaitingApproval` → `awaiting_approval`.
