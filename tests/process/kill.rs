@@ -1,0 +1,164 @@
+//! SIGKILL, at many moments: nothing that was acknowledged is lost, nothing is done twice, and
+//! everybody goes on by himself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use abide_client::{Abide, Code, Subscription, Update};
+use serde_json::{Value as JsonValue, json};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::load::{Held, Ledger, Load, Told, assert_log_is};
+use crate::program::PATIENCE;
+use crate::server::Server;
+
+/// How many requests are acknowledged between a start and the next kill.
+const KILLS: [usize; 25] =
+    [1, 1, 2, 3, 1, 4, 5, 6, 2, 7, 8, 9, 1, 10, 12, 15, 3, 18, 22, 27, 5, 33, 40, 50, 60];
+
+/// Queries that are watched throughout, each in an order of its own.
+const WATCHED: [&str; 4] = [
+    "SELECT * FROM agent_state ORDER BY id",
+    "SELECT * FROM tool_calls WHERE status = 'claimed' ORDER BY call_id",
+    "SELECT id, content FROM agent_state WHERE session_id = 'w1' AND role = 'user' ORDER BY id",
+    "SELECT seq, reducer, request_id FROM events ORDER BY seq",
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_killed_loses_nothing_and_does_nothing_twice() {
+    let mut server = Server::start();
+    let (done, is_done) = watch::channel(false);
+    let mut watchers = JoinSet::new();
+    for sql in WATCHED {
+        watchers.spawn(watch_throughout(server.client().await, sql, is_done.clone()));
+    }
+    let mut load = Load::start(&server).await;
+    let ledger = Arc::clone(&load.ledger);
+    for answers in KILLS {
+        ledger.reached(ledger.count() + answers).await;
+        server.kill();
+        let (told, held) = (ledger.told(), ledger.held());
+        server.start_again();
+        assert_is_there(&server, &told);
+        assert_held(&server.client().await, &held).await;
+    }
+    let reconnects = load.finish().await;
+    assert!(reconnects >= KILLS.len() as u64, "{reconnects} reconnects");
+
+    assert_log_is(&server.raw(), &ledger.told());
+    assert_answers_are_remembered(&server.client().await, &ledger).await;
+    done.send(true).unwrap();
+    while let Some(watched) = timeout(PATIENCE, watchers.join_next()).await.unwrap() {
+        watched.unwrap();
+    }
+    assert_claims_still_count(&server.client().await, &ledger.held()).await;
+    let events = server.verify();
+    assert!(events > i64::try_from(ledger.told().len()).unwrap(), "the claims were completed");
+    server.stop();
+    assert_eq!(server.verify(), events);
+}
+
+/// Right after a restart: what was acknowledged before the kill is in the file.
+fn assert_is_there(server: &Server, told: &[Told]) {
+    let log = crate::load::log(&server.raw());
+    for told in told {
+        let event = usize::try_from(told.seq - 1).ok().and_then(|at| log.get(at));
+        assert_eq!(event, Some(told), "acknowledged, and lost");
+    }
+}
+
+async fn assert_held(abide: &Abide, held: &BTreeMap<String, Held>) {
+    let sql = "SELECT call_id, fencing_token, attempt FROM tool_calls WHERE status = 'claimed'";
+    let rows: Vec<(String, i64, i64)> = abide.sql(sql).fetch().await.unwrap();
+    let claimed: BTreeMap<String, Held> = rows
+        .into_iter()
+        .map(|(call, fencing_token, attempt)| (call, Held { fencing_token, attempt }))
+        .collect();
+    for (call, held) in held {
+        assert_eq!(claimed.get(call), Some(held), "the claim of {call}");
+    }
+    abide.close().await;
+}
+
+/// Whoever asks again under the same request id is told the same.
+async fn assert_answers_are_remembered(abide: &Abide, ledger: &Ledger) {
+    let told = ledger.told();
+    let mut by_request: BTreeMap<&str, Vec<&Told>> = BTreeMap::new();
+    for told in &told {
+        by_request.entry(&told.request_id).or_default().push(told);
+    }
+    for told in by_request.values().filter(|told| told.len() == 1).map(|told| told[0]) {
+        let again = abide.call(&told.reducer, &told.arguments).request_id(&told.request_id);
+        let again = again.await.unwrap();
+        assert!(again.duplicate, "{told:?} was done again");
+        assert_eq!((again.seq.0, &again.value), (told.seq, &told.result), "{told:?}");
+    }
+    let other = abide.call("create_session", json!({"agent": "other"})).request_id("w1-1");
+    assert_eq!(other.await.unwrap_err().code(), Some(Code::RequestIdConflict));
+    let count: Vec<i64> = abide.sql("SELECT max(seq) FROM events").fetch().await.unwrap();
+    assert_eq!(count, [i64::try_from(told.len()).unwrap()], "asking again writes nothing");
+}
+
+/// A claim from before the kills keeps others out, and its token completes the call.
+async fn assert_claims_still_count(abide: &Abide, held: &BTreeMap<String, Held>) {
+    assert!(held.len() > 5, "{held:?}");
+    for (call, Held { fencing_token, .. }) in held {
+        let claim = abide.call("claim_tool_call", json!({"call_id": call})).await;
+        assert_eq!(claim.unwrap_err().code(), Some(Code::Conflict), "{call} can be claimed again");
+        let complete = |token: i64| {
+            let args = json!({"call_id": call, "fencing_token": token, "result": "done"});
+            abide.call("complete_tool_call", args)
+        };
+        let wrong = complete(fencing_token + 1).await;
+        assert_eq!(wrong.unwrap_err().code(), Some(Code::LeaseLost));
+        assert_eq!(complete(*fencing_token).await.unwrap()["status"], "succeeded");
+    }
+}
+
+/// Watches a query until everything is over: no row is told to come twice, none to leave that was
+/// not there, and in the end it is what a fresh query says.
+async fn watch_throughout(abide: Abide, sql: &'static str, mut done: watch::Receiver<bool>) {
+    let mut live = abide.subscribe(sql).await.unwrap();
+    let mut copy = BTreeSet::new();
+    loop {
+        tokio::select! {
+            update = live.next() => apply(&mut copy, &live, &update.unwrap()),
+            _ = done.wait_for(|done| *done) => break,
+        }
+    }
+    let fresh = abide.sql(sql).rows().await.unwrap().rows;
+    let fresh: Vec<&[abide_client::Value]> = fresh.iter().map(|row| &**row).collect();
+    while !live.rows().eq(fresh.iter().copied()) {
+        let update = timeout(PATIENCE, live.next()).await;
+        let update = update.unwrap_or_else(|_| panic!("{sql} does not converge"));
+        apply(&mut copy, &live, &update.unwrap());
+    }
+    assert_eq!(copy.len(), fresh.len(), "{sql}");
+    assert!(fresh.len() > 10, "{sql}: too little to see");
+    assert!(abide.reconnects() > 0, "{sql}");
+}
+
+/// Works an update into a copy that holds the rows' keys.
+fn apply(copy: &mut BTreeSet<String>, live: &Subscription, update: &Update) {
+    let columns: Vec<usize> = (live.key().iter())
+        .map(|name| live.columns().iter().position(|column| column.name == *name).unwrap())
+        .collect();
+    let text = |key: &[abide_client::Value]| {
+        JsonValue::Array(key.iter().map(abide_client::Value::to_json).collect()).to_string()
+    };
+    let key = |row: &[abide_client::Value]| {
+        text(&columns.iter().map(|at| row[*at].clone()).collect::<Vec<_>>())
+    };
+    assert!(update.from <= update.seq);
+    for gone in update.delete_keys() {
+        assert!(copy.remove(&text(gone)), "{gone:?} left without being there");
+    }
+    for row in update.insert_rows() {
+        assert!(copy.insert(key(row)), "{row:?} came twice");
+    }
+    for row in update.update_rows() {
+        assert!(copy.contains(&key(row)), "{row:?} changed without being there");
+    }
+}

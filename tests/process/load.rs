@@ -1,0 +1,258 @@
+//! Programs that write to a server, and a ledger of everything that they were told.
+//!
+//! Each call bears a request id of its own, and each is called until it is answered: what the ledger
+//! holds in the end is exactly what the log has to hold.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use abide_client::{Abide, Call};
+use rusqlite::Connection;
+use serde_json::{Value as JsonValue, json};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::program::PATIENCE;
+use crate::server::Server;
+
+/// How many programs write at a time.
+pub(crate) const WRITERS: usize = 8;
+
+/// One call as it was acknowledged.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Told {
+    pub(crate) seq: i64,
+    pub(crate) request_id: String,
+    pub(crate) reducer: String,
+    pub(crate) arguments: JsonValue,
+    pub(crate) result: JsonValue,
+}
+
+/// A claim that is not given back.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Held {
+    pub(crate) fencing_token: i64,
+    pub(crate) attempt: i64,
+}
+
+/// What was acknowledged.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    told: Mutex<Vec<Told>>,
+    held: Mutex<BTreeMap<String, Held>>,
+    duplicates: Mutex<u64>,
+    count: watch::Sender<usize>,
+    stop: AtomicBool,
+}
+
+impl Ledger {
+    /// Everything, in the order of the log.
+    pub(crate) fn told(&self) -> Vec<Told> {
+        let mut told = self.told.lock().unwrap().clone();
+        told.sort_by_key(|told| told.seq);
+        told
+    }
+
+    /// The claims that are held, by call.
+    pub(crate) fn held(&self) -> BTreeMap<String, Held> {
+        self.held.lock().unwrap().clone()
+    }
+
+    /// How many requests were acknowledged.
+    pub(crate) fn count(&self) -> usize {
+        *self.count.borrow()
+    }
+
+    /// How many of them had been done by an attempt whose answer was lost.
+    pub(crate) fn duplicates(&self) -> u64 {
+        *self.duplicates.lock().unwrap()
+    }
+
+    /// Waits until so many requests are acknowledged.
+    pub(crate) async fn reached(&self, count: usize) {
+        let mut told = self.count.subscribe();
+        let reached = told.wait_for(|told| *told >= count);
+        let reached = timeout(PATIENCE, reached).await;
+        assert!(reached.is_ok(), "no answers any more");
+    }
+
+    /// Lets the writers end after what they are at.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    fn add(&self, duplicate: bool, told: impl IntoIterator<Item = Told>) {
+        *self.duplicates.lock().unwrap() += u64::from(duplicate);
+        self.told.lock().unwrap().extend(told);
+        self.count.send_modify(|count| *count += 1);
+    }
+}
+
+/// A program that writes.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    name: String,
+    abide: Abide,
+    ledger: Arc<Ledger>,
+    requests: u64,
+}
+
+impl Writer {
+    pub(crate) async fn new(server: &Server, name: &str, ledger: &Arc<Ledger>) -> Writer {
+        let (abide, ledger) = (server.client().await, Arc::clone(ledger));
+        Writer { name: name.to_owned(), abide, ledger, requests: 0 }
+    }
+
+    fn request_id(&mut self) -> String {
+        self.requests += 1;
+        format!("{}-{}", self.name, self.requests)
+    }
+
+    pub(crate) async fn call(&mut self, reducer: &str, arguments: JsonValue) -> JsonValue {
+        let request_id = self.request_id();
+        let request = self.abide.call(reducer, &arguments).request_id(&request_id);
+        let called = request.await.unwrap_or_else(|why| panic!("{reducer} {arguments}: {why}"));
+        let (seq, result) = (called.seq.0, called.value);
+        let told =
+            Told { seq, request_id, reducer: reducer.to_owned(), arguments, result: result.clone() };
+        self.ledger.add(called.duplicate, [told]);
+        result
+    }
+
+    async fn batch(&mut self, calls: &[(&str, JsonValue)]) {
+        let request_id = self.request_id();
+        let batch = calls.iter().map(|(reducer, arguments)| Call::new(*reducer, arguments));
+        let called = self.abide.batch(batch).request_id(&request_id).await.unwrap();
+        assert_eq!(called.value.len(), calls.len());
+        let told = calls.iter().zip(&called.value).map(|((reducer, arguments), result)| Told {
+            seq: result.seq.0,
+            request_id: request_id.clone(),
+            reducer: (*reducer).to_owned(),
+            arguments: arguments.clone(),
+            result: serde_json::to_value(&result.result).unwrap(),
+        });
+        self.ledger.add(called.duplicate, told);
+    }
+
+    /// Turns of an agent, until it is told to stop.
+    async fn write(mut self) -> u64 {
+        let session = self.name.clone();
+        self.call("create_session", json!({"id": session, "agent": "load"})).await;
+        let mut turn = 0;
+        while !self.ledger.stop.load(Ordering::Relaxed) {
+            turn += 1;
+            self.turn(&session, turn).await;
+        }
+        let reconnects = self.abide.reconnects();
+        self.abide.close().await;
+        reconnects
+    }
+
+    async fn turn(&mut self, session: &str, turn: u64) {
+        let call = format!("{session}/{turn}");
+        // One text that the log keeps whole, one that it only marks in the result.
+        let question = format!("{turn}. Where is my parcel? {}", "It was to come. ".repeat(5));
+        let say = |role: &str, content: &str| {
+            json!({"session_id": session, "role": role, "content": content})
+        };
+        self.call("append_message", say("user", &question)).await;
+        let request = json!({
+            "call_id": call, "session_id": session, "tool_name": "track",
+            "arguments": {"parcel": turn, "note": question},
+        });
+        self.call("request_tool_call", request).await;
+        let claim = json!({"call_id": call, "lease_ms": 3_600_000});
+        let claimed = self.call("claim_tool_call", claim).await;
+        let token = claimed["fencing_token"].as_i64().unwrap();
+        if turn % 3 == 1 {
+            let attempt = claimed["attempt"].as_i64().unwrap();
+            let held = Held { fencing_token: token, attempt };
+            self.ledger.held.lock().unwrap().insert(call.clone(), held);
+        } else {
+            let done = json!({"call_id": call, "fencing_token": token, "result": {"at": "Bonn"}});
+            self.call("complete_tool_call", done).await;
+        }
+        self.batch(&[
+            ("append_message", say("tool", "Bonn")),
+            ("append_message", say("assistant", "It is in Bonn.")),
+        ])
+        .await;
+    }
+}
+
+/// The writers, at work.
+#[derive(Debug)]
+pub(crate) struct Load {
+    pub(crate) ledger: Arc<Ledger>,
+    writers: JoinSet<u64>,
+}
+
+impl Load {
+    pub(crate) async fn start(server: &Server) -> Load {
+        let ledger = Arc::<Ledger>::default();
+        let mut first = Writer::new(server, "first", &ledger).await;
+        first.call("register_tool", json!({"name": "track"})).await;
+        let mut writers = JoinSet::new();
+        for number in 1..=WRITERS {
+            let writer = Writer::new(server, &format!("w{number}"), &ledger).await;
+            writers.spawn(writer.write());
+        }
+        Load { ledger, writers }
+    }
+
+    /// Lets them finish; how often they lost their connections in all.
+    pub(crate) async fn finish(&mut self) -> u64 {
+        self.ledger.stop();
+        let mut reconnects = 0;
+        while let Some(ended) = timeout(PATIENCE, self.writers.join_next()).await.unwrap() {
+            reconnects += ended.unwrap();
+        }
+        reconnects
+    }
+}
+
+/// The log of a file as the callers would have been told it.
+pub(crate) fn log(file: &Connection) -> Vec<Told> {
+    let sql = "SELECT seq, request_id, reducer, arguments, outcome FROM events ORDER BY seq";
+    let mut statement = file.prepare(sql).unwrap();
+    let rows = statement.query_map([], |row| {
+        let json = |at: usize| -> JsonValue {
+            serde_json::from_str(&row.get::<_, String>(at).unwrap()).unwrap()
+        };
+        let arguments = json(3);
+        Ok(Told {
+            seq: row.get(0)?,
+            request_id: row.get(1)?,
+            reducer: row.get(2)?,
+            result: unmarked(json(4), &arguments),
+            arguments,
+        })
+    });
+    rows.unwrap().map(Result::unwrap).collect()
+}
+
+/// A result as it was answered: the log only marks what repeats a long argument.
+fn unmarked(mut outcome: JsonValue, arguments: &JsonValue) -> JsonValue {
+    for (name, value) in outcome.as_object_mut().unwrap() {
+        match value["$argument"].as_str() {
+            Some("text") => *value = arguments[name].clone(),
+            Some("json") => *value = arguments[name].to_string().into(),
+            _ => {}
+        }
+    }
+    outcome
+}
+
+/// Holds the log against the ledger: the same calls, each once, in the same places.
+#[track_caller]
+pub(crate) fn assert_log_is(file: &Connection, told: &[Told]) {
+    let log = log(file);
+    for (at, event) in log.iter().enumerate() {
+        assert_eq!(event.seq, i64::try_from(at).unwrap() + 1, "the log is dense");
+        let Some(told) = told.get(at) else { panic!("nobody called {event:?}") };
+        assert_eq!(event, told);
+    }
+    assert_eq!(log.len(), told.len(), "acknowledged, and not in the log");
+}

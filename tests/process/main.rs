@@ -1,0 +1,13 @@
+//! Real processes: the `abide` program as people and programs use it, killed with real signals.
+//!
+//! `program` finds the binary and runs it · `server` one that serves, and is killed and started again
+//! · `load` programs that write to it, and what they were told · then one module for each concern.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+mod handoff;
+mod kill;
+mod load;
+mod program;
+mod server;
+mod verify;

@@ -1,0 +1,165 @@
+//! The `abide` program: built once, run as a child that does not outlive the test.
+
+use std::env;
+use std::ffi::OsString;
+use std::io::{BufRead as _, BufReader, Read, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How long anything may take before a test gives up on it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The program without arguments, and without anything of the person who runs the tests.
+pub(crate) fn abide() -> Command {
+    let mut command = Command::new(program());
+    for name in ["ABIDE_URL", "ABIDE_TOKEN", "ABIDE_LOG"] {
+        command.env_remove(name);
+    }
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Runs a command to its end.
+pub(crate) fn run<A: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = A>) -> Ended {
+    Process::spawn(abide().args(args)).ended()
+}
+
+/// Beside the test's own executable, where cargo puts what it builds.
+pub(crate) fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(build)
+}
+
+fn build() -> PathBuf {
+    let test = env::current_exe().unwrap();
+    let folder = test.ancestors().nth(2).unwrap();
+    let profile = match folder.file_name().unwrap().to_str().unwrap() {
+        "debug" => "dev",
+        other => other,
+    };
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+    let mut build = Command::new(cargo);
+    build.args(["build", "--quiet", "--package", "abide", "--profile", profile, "--target-dir"]);
+    build.arg(folder.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
+    assert!(build.status().unwrap().success(), "abide does not build");
+    folder.join("abide")
+}
+
+/// What a finished process left.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// `None` if a signal ended it.
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Ended {
+    /// What it said, if all went well.
+    #[track_caller]
+    pub(crate) fn good(self) -> String {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        self.stdout
+    }
+
+    /// What it said, as JSON, if all went well.
+    #[track_caller]
+    pub(crate) fn json(self) -> serde_json::Value {
+        let stdout = self.good();
+        serde_json::from_str(&stdout).unwrap_or_else(|why| panic!("{why}: {stdout}"))
+    }
+}
+
+/// A running program. It is killed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Process {
+    child: Child,
+    stdout: Receiver<String>,
+    stderr: Receiver<String>,
+}
+
+impl Process {
+    pub(crate) fn spawn(command: &mut Command) -> Process {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let stdout = lines(child.stdout.take().unwrap());
+        let stderr = lines(child.stderr.take().unwrap());
+        Process { child, stdout, stderr }
+    }
+
+    /// The next line of stdout, waited for.
+    #[track_caller]
+    pub(crate) fn line(&self) -> String {
+        self.stdout.recv_timeout(PATIENCE).unwrap_or_else(|why| {
+            panic!("no further line: {why}; stderr: {}", self.stderr.try_iter().collect::<String>())
+        })
+    }
+
+    /// SIGKILL: it does not get to do anything about it.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// SIGTERM: it is asked to end.
+    pub(crate) fn terminate(&self) {
+        let id = i32::try_from(self.child.id()).unwrap();
+        kill_process(Pid::from_raw(id).unwrap(), Signal::TERM).unwrap();
+    }
+
+    /// Waits for its end, and tells what it said since it was last listened to.
+    #[track_caller]
+    pub(crate) fn ended(mut self) -> Ended {
+        let until = Instant::now() + PATIENCE;
+        let stdout = rest(&self.stdout, until);
+        let stderr = rest(&self.stderr, until);
+        let code = self.child.wait().unwrap().code();
+        Ended { code, stdout, stderr }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
+    let (tell, lines) = channel();
+    thread::spawn(move || {
+        for line in BufReader::new(from).lines() {
+            let Ok(line) = line else { return };
+            if tell.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    lines
+}
+
+#[track_caller]
+fn rest(lines: &Receiver<String>, until: Instant) -> String {
+    let mut text = String::new();
+    loop {
+        match lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(line) => {
+                text.push_str(&line);
+                text.push('\n');
+            }
+            Err(RecvTimeoutError::Disconnected) => return text,
+            Err(RecvTimeoutError::Timeout) => panic!("it does not end; so far: {text}"),
+        }
+    }
+}
+
+/// Says on the tests' output, past its capture, what was not tested.
+pub(crate) fn left_out(what: &str) {
+    writeln!(std::io::stdout(), "left out: {what}").unwrap();
+}

@@ -1,0 +1,108 @@
+//! A server process on a file, which keeps its port when it is started again.
+
+use std::path::{Path, PathBuf};
+
+use abide_client::Abide;
+use rusqlite::{Connection, OpenFlags};
+use serde_json::Value as JsonValue;
+use tempfile::TempDir;
+
+use crate::program::{Ended, Process, abide, run};
+
+/// A server, and the folder that its file stands in.
+#[derive(Debug)]
+pub(crate) struct Server {
+    folder: TempDir,
+    address: String,
+    process: Option<Process>,
+}
+
+impl Server {
+    /// One on a new file.
+    pub(crate) fn start() -> Server {
+        let folder = tempfile::tempdir().unwrap();
+        let (process, address) = serve(&folder.path().join("abide.db"), "127.0.0.1:0");
+        Server { folder, address, process: Some(process) }
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A path in its folder.
+    pub(crate) fn beside(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(crate) fn db(&self) -> PathBuf {
+        self.beside("abide.db")
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    pub(crate) async fn client(&self) -> Abide {
+        Abide::connect(&self.url()).await.unwrap()
+    }
+
+    /// A command that talks to it, run to its end.
+    pub(crate) fn run(&self, args: &[&str]) -> Ended {
+        run(args.iter().copied().chain(["--url", &self.url()]))
+    }
+
+    /// SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        self.process.take().unwrap().kill();
+    }
+
+    /// SIGTERM.
+    pub(crate) fn terminate(&self) {
+        self.process.as_ref().unwrap().terminate();
+    }
+
+    /// Waits for its end.
+    #[track_caller]
+    pub(crate) fn ended(&mut self) -> Ended {
+        self.process.take().unwrap().ended()
+    }
+
+    /// SIGTERM, and its end, which is to be a good one.
+    #[track_caller]
+    pub(crate) fn stop(&mut self) {
+        self.terminate();
+        let ended = self.ended();
+        assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{ended:?}");
+    }
+
+    /// On the same file and port as before.
+    pub(crate) fn start_again(&mut self) {
+        assert!(self.process.is_none(), "it is running");
+        self.process = Some(serve(&self.db(), &self.address).0);
+    }
+
+    /// The file as any SQLite tool may open it.
+    pub(crate) fn raw(&self) -> Connection {
+        Connection::open_with_flags(self.db(), OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap()
+    }
+
+    /// `abide verify`, which is to find nothing: how many events.
+    #[track_caller]
+    pub(crate) fn verify(&self) -> i64 {
+        let db = self.db();
+        let told = run(["verify", "--json", db.to_str().unwrap()]).json();
+        assert_eq!(told["verified"], true);
+        told["events"].as_i64().unwrap()
+    }
+}
+
+fn serve(db: &Path, listen: &str) -> (Process, String) {
+    let process =
+        Process::spawn(abide().args(["serve", "--json", "--listen", listen, "--db"]).arg(db));
+    let greeting: JsonValue = serde_json::from_str(&process.line()).unwrap();
+    (process, greeting["listening"].as_str().unwrap().to_owned())
+}
