@@ -1,1 +1,438 @@
-//! (being written)
+//! One read-only statement of a stranger: what it may, what it may not, and the words for it; and what
+//! it sees of the past.
+
+use abide_engine::Answer;
+use abide_schema::{Refusal, Seq, limits};
+use expect_test::{Expect, expect};
+use serde_json::{Map, Value as JsonValue, json};
+
+use crate::script::check;
+use crate::traffic::{Traffic, for_seeds};
+use crate::world::{TABLES, World, run};
+
+async fn ask(world: &World, sql: &str, params: JsonValue) -> Result<Answer, Refusal> {
+    world.engine().query(sql, params.as_object().unwrap_or(&Map::new()), None).await
+}
+
+fn told(answer: &Result<Answer, Refusal>) -> String {
+    match answer {
+        Ok(answer) => {
+            let rows = answer.rows.iter().map(|row| {
+                let cells = row.iter().map(|cell| cell.to_json().to_string());
+                format!("({})", cells.collect::<Vec<_>>().join(", "))
+            });
+            format!("[{}] {}", answer.columns.join(", "), rows.collect::<Vec<_>>().join(" "))
+        }
+        Err(refusal) => {
+            let hint = refusal.hint.as_ref().map(|hint| format!(" (hint: {hint})"));
+            format!("{}: {}{}", refusal.code, refusal.detail, hint.unwrap_or_default())
+        }
+    }
+}
+
+/// Asks one question a line of a small world; what is answered, one line each.
+fn check_sql(questions: &[&str], expected: Expect) {
+    let world = World::new();
+    let answers = run(async {
+        world.session("s1").await;
+        let mut answers = String::new();
+        for sql in questions {
+            let answer = ask(&world, sql, JsonValue::Null).await;
+            let line = told(&answer);
+            answers.push_str(line.trim_end());
+            answers.push('\n');
+        }
+        world.say("s1", "unharmed").await.unwrap();
+        answers
+    });
+    expected.assert_eq(&answers);
+}
+
+#[test]
+fn what_is_answered() {
+    check_sql(
+        &[
+            "SELECT id, status FROM sessions",
+            "select ID from SESSIONS where \"status\" = 'active' -- a comment",
+            "SELECT 1, 1.0, 1e300, 'a', x'00FF', NULL, 9e999, -9e999, 9223372036854775807",
+            "VALUES (1), (2)",
+            "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 3)
+                SELECT * FROM n;",
+            "SELECT count(*), max(seq) FROM events",
+            "SELECT json_extract(scope, '$.tenant'), random() IS NULL FROM sessions",
+            "SELECT name FROM pragma_table_info('tools') WHERE pk",
+            "SELECT count(*) > 5 FROM sqlite_schema",
+            "SELECT 1 WHERE 0",
+        ],
+        expect![[r#"
+            [id, status] ("s1", "active")
+            [id] ("s1")
+            [1, 1.0, 1e300, 'a', x'00FF', NULL, 9e999, -9e999, 9223372036854775807] (1, 1.0, 1e+300, "a", {"$blob":"AP8="}, null, {"$real":"Infinity"}, {"$real":"-Infinity"}, 9223372036854775807)
+            [column1] (1) (2)
+            [i] (1) (2) (3)
+            [count(*), max(seq)] (2, 2)
+            [json_extract(scope, '$.tenant'), random() IS NULL] (null, 0)
+            [name] ("name")
+            [count(*) > 5] (1)
+            [1]
+        "#]],
+    );
+}
+
+#[test]
+fn what_would_write() {
+    check_sql(
+        &[
+            "INSERT INTO sessions (id) VALUES ('x')",
+            "UPDATE sessions SET status = 'failed'",
+            "DELETE FROM sessions",
+            "REPLACE INTO tools (name) VALUES ('x')",
+            "DELETE FROM sessions RETURNING id",
+            "WITH x AS (SELECT 1) DELETE FROM sessions",
+            "CREATE TABLE t (a)",
+            "CREATE TEMP TABLE t (a)",
+            "CREATE TEMP VIEW sessions AS SELECT 1",
+            "DROP TABLE sessions",
+            "ALTER TABLE sessions ADD COLUMN x",
+            "CREATE INDEX i ON sessions (title)",
+            "REINDEX",
+            "ANALYZE",
+            "VACUUM",
+            "VACUUM INTO '/tmp/stolen.db'",
+            "ATTACH '/etc/passwd' AS x",
+            "DETACH main",
+            "BEGIN",
+            "COMMIT",
+            "ROLLBACK",
+            "SAVEPOINT a",
+            "RELEASE call",
+            "PRAGMA user_version",
+            "PRAGMA user_version = 7",
+            "PRAGMA journal_mode = DELETE",
+            "PRAGMA wal_checkpoint",
+            "PRAGMA query_only = 0",
+            "EXPLAIN SELECT 1",
+            "SELECT load_extension('x')",
+            "SELECT writefile('/tmp/x', 'y')",
+            "SELECT readfile('/etc/passwd')",
+            "SELECT * FROM pragma_wal_checkpoint",
+        ],
+        expect![[r#"
+            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement writes (hint: to change something, call a reducer)
+            bad_sql: the statement writes (hint: to change something, call a reducer)
+            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement is not a query (hint: one SELECT, VALUES or WITH)
+            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            [addr, opcode, p1, p2, p3, p4, p5, comment] (0, "Init", 0, 4, 0, null, 0, null) (1, "Integer", 1, 1, 0, null, 0, null) (2, "ResultRow", 1, 1, 0, null, 0, null) (3, "Halt", 0, 0, 0, null, 0, null) (4, "Goto", 0, 1, 0, null, 0, null)
+            bad_sql: not authorized
+            bad_sql: no such function: writefile (hint: at byte 7 of the statement)
+            bad_sql: no such function: readfile (hint: at byte 7 of the statement)
+            bad_sql: no such table: pragma_wal_checkpoint
+        "#]],
+    );
+}
+
+#[test]
+fn what_is_no_question() {
+    check_sql(
+        &[
+            "",
+            "   ",
+            "-- nothing",
+            ";",
+            "SELEC 1",
+            "SELECT",
+            "SELECT * FROM",
+            "SELECT 'open",
+            "SELECT 1; SELECT 2",
+            "SELECT 1; DELETE FROM sessions",
+            "SELECT 1;;",
+            "SELECT nothing_like_it FROM sessions",
+            "SELECT \"active\" FROM sessions",
+            "SELECT * FROM nowhere",
+            "SELECT * FROM other.sessions",
+            "SELECT nonsense(1)",
+            "SELECT max() FROM sessions",
+            "SELECT abs(-9223372036854775808)",
+            "SELECT json_extract('{', '$')",
+            "SELECT 1 FROM sessions LIMIT 'many'",
+            "SELECT a.id FROM sessions",
+            "SELECT id FROM sessions UNION SELECT id, agent FROM sessions",
+            "SELECT 1\u{0} FROM sessions",
+        ],
+        expect![[r#"
+            bad_sql: the statement is not a query (hint: one SELECT, VALUES or WITH)
+            bad_sql: the statement is not a query (hint: one SELECT, VALUES or WITH)
+            bad_sql: the statement is not a query (hint: one SELECT, VALUES or WITH)
+            bad_sql: the statement is not a query (hint: one SELECT, VALUES or WITH)
+            bad_sql: near "SELEC": syntax error (hint: at byte 0 of the statement)
+            bad_sql: incomplete input
+            bad_sql: incomplete input
+            bad_sql: unrecognized token: "'open" (hint: at byte 7 of the statement)
+            bad_sql: more than one statement
+            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            [1] (1)
+            bad_sql: no such column: nothing_like_it (hint: at byte 7 of the statement)
+            bad_sql: no such column: "active" - should this be a string literal in single-quotes? (hint: at byte 7 of the statement)
+            bad_sql: no such table: nowhere
+            bad_sql: no such table: other.sessions
+            bad_sql: no such function: nonsense (hint: at byte 7 of the statement)
+            bad_sql: wrong number of arguments to function max() (hint: at byte 7 of the statement)
+            bad_sql: integer overflow
+            bad_sql: malformed JSON
+            bad_sql: datatype mismatch
+            bad_sql: no such column: a.id (hint: at byte 7 of the statement)
+            bad_sql: SELECTs to the left and right of UNION do not have the same number of result columns
+            bad_sql: the statement holds a NUL character
+        "#]],
+    );
+}
+
+#[test]
+fn parameters() {
+    let world = World::new();
+    let questions = [
+        ("SELECT :a, @a, $a, ?", json!({"a": 1, "4": "four"})),
+        ("SELECT ?1, ?2", json!({"1": "x", "2": null})),
+        ("SELECT :a", json!({":a": 1.0})),
+        ("SELECT typeof(:a), typeof(:b), typeof(:c)", json!({"a": true, "b": 1.0, "c": "1"})),
+        ("SELECT hex(:a), :b", json!({"a": {"$blob": "AP8="}, "b": {"$real": "Infinity"}})),
+        ("SELECT :a", json!({})),
+        ("SELECT ?", json!({})),
+        ("SELECT 1", json!({"a": 1})),
+        ("SELECT :a", json!({"a": 1, "b": 2, "c": 3})),
+        ("SELECT :a", json!({"a": [1]})),
+        ("SELECT :a", json!({"a": {"b": 1}})),
+        ("SELECT :a", json!({"a": {"$blob": "not base64"}})),
+        ("SELECT :a", json!({"a": 18_446_744_073_709_551_615_u64})),
+        ("SELECT id FROM sessions WHERE id = :id", json!({"id": "' OR 1 --"})),
+        ("SELECT * FROM :t", json!({"t": "sessions"})),
+        ("SELECT 1 LIMIT :n", json!({"n": "x"})),
+    ];
+    let answers = run(async {
+        let mut answers = String::new();
+        for (sql, params) in questions {
+            answers.push_str(told(&ask(&world, sql, params).await).trim_end());
+            answers.push('\n');
+        }
+        answers
+    });
+    expect![[r#"
+        [:a, @a, $a, ?] (1, 1, 1, "four")
+        [?1, ?2] ("x", null)
+        [:a] (1.0)
+        [typeof(:a), typeof(:b), typeof(:c)] ("integer", "real", "text")
+        [hex(:a), :b] ("00FF", {"$real":"Infinity"})
+        bad_arguments: parameter :a is not given (hint: "params": {"a": …})
+        bad_arguments: parameter ?1 is not given (hint: "params": {"1": …})
+        bad_arguments: the statement has no parameter a (hint: leave it out, or use it as :name)
+        bad_arguments: the statement has no parameter b (hint: leave it out, or use it as :name)
+        bad_arguments: parameter a is an array (hint: a parameter is null, a number, a text or {"$blob": "<base64>"})
+        bad_arguments: parameter a is an object (hint: a parameter is null, a number, a text or {"$blob": "<base64>"})
+        bad_arguments: parameter a is a $blob that is not base64 (hint: a parameter is null, a number, a text or {"$blob": "<base64>"})
+        bad_arguments: parameter a is an integer that does not fit 64 bits with sign (hint: a parameter is null, a number, a text or {"$blob": "<base64>"})
+        [id]
+        bad_sql: near ":t": syntax error (hint: at byte 14 of the statement)
+        bad_sql: datatype mismatch
+    "#]].assert_eq(&answers);
+}
+
+#[test]
+fn what_is_too_much() {
+    let long = format!("SELECT '{}'", "x".repeat(limits::SQL_BYTES));
+    let many = format!(
+        "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i <= {})
+            SELECT i FROM n",
+        limits::QUERY_ROWS
+    );
+    let most = many.replace("i <= ", "i < ");
+    let world = World::new();
+    run(async {
+        let mut answers = String::new();
+        for sql in [
+            long.as_str(),
+            &many,
+            "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 100)
+                SELECT zeroblob(1000000) FROM n",
+            "SELECT zeroblob(2000000000)",
+            &format!("SELECT {}1", "1 + ".repeat(5_000)),
+        ] {
+            answers.push_str(told(&ask(&world, sql, JsonValue::Null).await).trim_end());
+            answers.push('\n');
+        }
+        expect![[r#"
+            limit_exceeded: a statement of 65545 bytes, at most 65536 are taken (hint: use parameters for long values)
+            limit_exceeded: the result is over 100000 rows or 67108864 bytes (hint: ask for a part of it with LIMIT or a narrower WHERE)
+            limit_exceeded: the result is over 100000 rows or 67108864 bytes (hint: ask for a part of it with LIMIT or a narrower WHERE)
+            limit_exceeded: string or blob too big
+            bad_sql: expression tree is too large (maximum depth 1000)
+        "#]].assert_eq(&answers);
+        let answer = ask(&world, &most, JsonValue::Null).await.unwrap();
+        assert_eq!(answer.rows.len(), limits::QUERY_ROWS, "so many are answered");
+    });
+}
+
+/// The one test that takes the time that a query may take: a query without end is stopped, on every
+/// reader at once, and all of them go on.
+#[test]
+fn what_does_not_end() {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.enable_time().build().unwrap().block_on(async {
+        let world = World::new();
+        let endless = "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n)
+            SELECT count(*) FROM n";
+        let askers: Vec<_> = (0..limits::READERS)
+            .map(|_| {
+                let engine = world.engine().clone();
+                tokio::spawn(async move { engine.query(endless, &Map::new(), None).await })
+            })
+            .collect();
+        for asker in askers {
+            let answer = asker.await.unwrap();
+            assert_eq!(
+                told(&answer),
+                "limit_exceeded: the query ran longer than 10000 ms (hint: an index may help, or a \
+                 narrower WHERE)"
+            );
+        }
+        for _ in 0..2 * limits::READERS {
+            assert_eq!(told(&ask(&world, "SELECT 1", JsonValue::Null).await), "[1] (1)");
+        }
+    });
+}
+
+#[test]
+fn the_past_in_words() {
+    check(
+        "
+        create_session agent=support id=s1
+        append_message session_id=s1 role=user content=one
+        append_message session_id=s1 role=user content=two
+        complete_session session_id=s1
+        sql@0 SELECT * FROM sessions
+        sql@1 SELECT id, status, seq FROM sessions
+        sql@2 SELECT status, (SELECT count(*) FROM agent_state), (SELECT max(seq) FROM events) FROM sessions
+        sql@3 SELECT m.content, s.status FROM sessions s JOIN agent_state m ON m.session_id = s.id ORDER BY m.id
+        sql@4 SELECT count(*) FROM sessions WHERE status = 'completed'
+        sql@3 SELECT count(*) FROM sessions WHERE status = 'completed'
+        sql@2 SELECT count(*) FROM agent_state
+        sql@5 SELECT 1
+        sql@-1 SELECT 1
+        sql@2 SELECT * FROM main.sessions
+        sql@2 SELECT count(*) FROM nowhere
+        sql@2 DELETE FROM sessions
+        sql@2 DELETE FROM past_sessions
+        sql@2 SELECT status FROM sessions; SELECT 1
+        sql SELECT status FROM sessions
+        ",
+        expect![[r#"
+            seq 1 {id: s1, status: created}
+            seq 2 {id: 1}
+            seq 3 {id: 2}
+            seq 4 {id: s1, status: completed}
+            at 0: nothing
+            at 1: ("s1", "created", 1)
+            at 2: ("active", 1, 2)
+            at 3: ("one", "active") ("two", "active")
+            at 4: (1)
+            at 3: (0)
+            at 2: (1)
+            refused bad_request: there is no state 5: the log ends at 4
+            refused bad_request: there is no state -1: the log ends at 4
+            refused bad_sql: only tables of that time can be asked (hint: name tables without  main.  and leave out the engine's own)
+            refused bad_sql: no such table: nowhere
+            refused bad_sql: cannot modify sessions because it is a view
+            refused bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            refused bad_sql: more than one statement
+            ("completed")
+        "#]],
+    );
+}
+
+/// The state that was recorded at every seq is what is seen of it ever after.
+#[test]
+fn every_past_is_as_it_was() {
+    for_seeds("queries::every_past", 50..54, |seed| {
+        run(async {
+            let world = World::new();
+            let mut traffic = Traffic::new(seed);
+            let mut recorded = vec![(Seq::ZERO, world.state(None).await)];
+            for _ in 0..100 {
+                let _ = traffic.step(&world).await;
+                let head = world.engine().durable_seq();
+                if recorded.last().is_some_and(|(seq, _)| *seq < head) {
+                    recorded.push((head, world.state(None).await));
+                }
+            }
+            for (seq, state) in &recorded {
+                assert!(world.state(Some(*seq)).await == *state, "as of {seq}");
+            }
+            // The order of a past is the order that is asked for, however its rows are put together.
+            for (seq, state) in recorded.iter().step_by(10) {
+                let sql = "SELECT * FROM agent_state ORDER BY content DESC, id DESC LIMIT 5";
+                let past = world.rows_as_of(sql, Some(*seq)).await;
+                let mut rows = state["agent_state"].clone();
+                rows.sort_by_key(|row| {
+                    let content = if let abide_schema::Value::Text(text) = &row[4] {
+                        Some(text.clone())
+                    } else {
+                        None
+                    };
+                    std::cmp::Reverse((content, row[0].to_json().as_i64()))
+                });
+                rows.truncate(5);
+                assert!(past == rows, "as of {seq}");
+            }
+            for (table, _) in TABLES {
+                let sql = format!("SELECT count(*) FROM {table}");
+                assert_eq!(world.rows_as_of(&sql, Some(Seq(0))).await[0][0].to_json(), 0);
+            }
+        });
+    });
+}
+
+/// A transaction is one step of the state: a seq in the middle of a batch is no state of its own.
+#[test]
+fn no_past_is_half_a_batch() {
+    check(
+        "
+        create_session agent=support id=s1
+        batch: append_message session_id=s1 role=user content=one | append_message session_id=s1 role=user content=two | append_message session_id=s1 role=user content=three
+        sql@1 SELECT (SELECT count(*) FROM agent_state), (SELECT count(*) FROM events)
+        sql@2 SELECT (SELECT count(*) FROM agent_state), (SELECT count(*) FROM events)
+        sql@3 SELECT (SELECT count(*) FROM agent_state), (SELECT count(*) FROM events)
+        sql@4 SELECT (SELECT count(*) FROM agent_state), (SELECT count(*) FROM events)
+        ",
+        expect![[r#"
+            seq 1 {id: s1, status: created}
+            batch 4: seq 2 {id: 1} | seq 3 {id: 2} | seq 4 {id: 3}
+            at 1: (0, 1)
+            at 1: (0, 1)
+            at 1: (0, 1)
+            at 4: (3, 4)
+        "#]],
+    );
+}
