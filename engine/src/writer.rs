@@ -180,7 +180,7 @@ impl WriterThread {
         }
         self.executor.flush()?;
         let changes = self.executor.overlay.changes();
-        self.log_changes(&changes, from, to)?;
+        self.log_changes(&changes, to)?;
         let deltas = self.deltas(changes)?;
         self.executor.store.commit()?;
         self.executor.overlay.committed();
@@ -330,7 +330,7 @@ impl WriterThread {
     }
 
     /// Keeps what the commit overwrote, one row a table.
-    fn log_changes(&self, changes: &[NetChange], from: Seq, to: Seq) -> Result<(), StoreError> {
+    fn log_changes(&self, changes: &[NetChange], seq: Seq) -> Result<(), StoreError> {
         for table in &self.tables {
             let mut images = Vec::new();
             for change in changes.iter().filter(|change| change.table.name == table.name) {
@@ -343,7 +343,7 @@ impl WriterThread {
                 }
             }
             if !images.is_empty() {
-                self.executor.store.log_changes(table, from, to, images)?;
+                self.executor.store.log_changes(table, seq, images)?;
             }
         }
         Ok(())
@@ -381,9 +381,10 @@ impl WriterThread {
             .collect()
     }
 
-    /// Forgets undo images that nobody can resume from any more, a little at a time.
+    /// Forgets undo images that nobody can resume from any more, of a thousand events at a time: a
+    /// few milliseconds.
     fn prune_change_log(&mut self, head: Seq) {
-        const STEP: i64 = 10_000;
+        const STEP: i64 = 1_000;
         let floor = Seq(head.0 - limits::CHANGE_LOG_EVENTS);
         if floor.0 < self.change_log_floor.0 + STEP {
             return;
@@ -392,9 +393,7 @@ impl WriterThread {
         let pruned = (|| {
             store.begin()?;
             store.set_change_log_floor(floor)?;
-            for table in &self.tables {
-                while store.prune_change_log(table, floor)? > 0 {}
-            }
+            store.prune_change_log(floor)?;
             store.commit()
         })();
         match pruned {

@@ -61,14 +61,13 @@ pub struct RequestIdRow {
 /// What a commit overwrote in one table: the undo images from which resume and time travel are made.
 #[table(name = "change_log", without_rowid)]
 pub struct ChangeLogRow {
+    /// The last event of the commit. First in the key, so that a commit writes one page of this table
+    /// however many tables it changed.
+    #[column(key)]
+    pub seq: Seq,
     /// The table that changed.
     #[column(key)]
     pub table_name: String,
-    /// The last event of the commit.
-    #[column(key)]
-    pub seq: Seq,
-    /// The last event before the commit.
-    pub from_seq: Seq,
     /// The old images, see `abide_store::change_log`.
     pub images: Vec<u8>,
 }

@@ -287,25 +287,19 @@ impl Writer {
     pub fn log_changes(
         &self,
         table: &TableSpec,
-        from: Seq,
-        to: Seq,
+        seq: Seq,
         images: Vec<u8>,
     ) -> Result<(), StoreError> {
-        let row =
-            [table.name.into(), Value::Integer(to.0), Value::Integer(from.0), Value::Blob(images)];
+        let row = [Value::Integer(seq.0), table.name.into(), Value::Blob(images)];
         self.execute(&self.tables["change_log"].insert, &row)
     }
 
-    /// Forgets the undo images of one table up to a seq, a few thousand at a time; says how many went.
+    /// Forgets undo images up to a seq.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub fn prune_change_log(&self, table: &TableSpec, up_to: Seq) -> Result<usize, StoreError> {
-        let mut statement = self.connection.prepare_cached(
-            "DELETE FROM change_log WHERE table_name = ?1 AND seq IN (
-                 SELECT seq FROM change_log WHERE table_name = ?1 AND seq <= ?2 LIMIT 4096)",
-        )?;
-        Ok(statement.execute((table.name, up_to.0))?)
+    pub fn prune_change_log(&self, up_to: Seq) -> Result<(), StoreError> {
+        self.execute("DELETE FROM change_log WHERE seq <= ?1", &[Value::Integer(up_to.0)])
     }
 
     /// Notes from where on the change log is whole.
