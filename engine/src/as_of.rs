@@ -7,7 +7,9 @@ use abide_schema::{Code, Refusal, Seq, TableSpec, Value, limits};
 use abide_store::change_log::{self, Image};
 use abide_store::{Layout, Snapshot, StoreError};
 
-/// Puts the views up; they go with the snapshot. Returns the seq that is then seen.
+/// Puts the views up; they go with the snapshot. Returns the seq that is then seen: the one asked for,
+/// or, where that stands in the middle of a commit, the end of the commit before. What a commit
+/// overwrote is kept as one step, so no past is half a transaction.
 pub(crate) fn travel(state: &mut Snapshot<'_>, layout: &Layout, past: Seq) -> Result<Seq, Refusal> {
     let head = state.seq();
     if past.0 < 0 || past > head {
@@ -19,6 +21,7 @@ pub(crate) fn travel(state: &mut Snapshot<'_>, layout: &Layout, past: Seq) -> Re
         let detail = format!("changes are kept from seq {floor} on, not from {past}");
         return Err(Refusal::new(Code::Refetch, detail).hint("replay the log up to that seq"));
     }
+    let past = last_state(state, past).map_err(|error| error.to_refusal())?;
     for table in layout.live_tables() {
         let shown = if table.name == "events" {
             show_events(state, past)
@@ -34,6 +37,17 @@ pub(crate) fn travel(state: &mut Snapshot<'_>, layout: &Layout, past: Seq) -> Re
     }
     state.only_views();
     Ok(past)
+}
+
+fn last_state(state: &Snapshot<'_>, past: Seq) -> Result<Seq, StoreError> {
+    let sql = "SELECT from_seq FROM main.change_log WHERE seq > ?1 ORDER BY seq LIMIT 1";
+    let mut last = past;
+    state.run(sql, &[Value::Integer(past.0)], &mut |row| {
+        if let [Value::Integer(from)] = row {
+            last = last.min(Seq(*from));
+        }
+    })?;
+    Ok(last)
 }
 
 fn show_events(state: &Snapshot<'_>, past: Seq) -> Result<(), StoreError> {

@@ -24,6 +24,10 @@ pub(crate) fn prepare(
             Refusal::new(Code::LimitExceeded, detail).hint("use parameters for long values")
         );
     }
+    if sql.contains('\0') {
+        // SQLite would take it for the end and leave out the rest.
+        return Err(Refusal::new(Code::BadSql, "the statement holds a NUL character"));
+    }
     let params = params
         .iter()
         .map(|(name, value)| {

@@ -180,7 +180,7 @@ impl WriterThread {
         }
         self.executor.flush()?;
         let changes = self.executor.overlay.changes();
-        self.log_changes(&changes, to)?;
+        self.log_changes(&changes, from, to)?;
         let deltas = self.deltas(changes)?;
         self.executor.store.commit()?;
         self.executor.overlay.committed();
@@ -330,7 +330,7 @@ impl WriterThread {
     }
 
     /// Keeps what the commit overwrote, one row a table.
-    fn log_changes(&self, changes: &[NetChange], seq: Seq) -> Result<(), StoreError> {
+    fn log_changes(&self, changes: &[NetChange], from: Seq, to: Seq) -> Result<(), StoreError> {
         for table in &self.tables {
             let mut images = Vec::new();
             for change in changes.iter().filter(|change| change.table.name == table.name) {
@@ -343,7 +343,7 @@ impl WriterThread {
                 }
             }
             if !images.is_empty() {
-                self.executor.store.log_changes(table, seq, images)?;
+                self.executor.store.log_changes(table, from, to, images)?;
             }
         }
         Ok(())

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use abide_schema::{Code, Refusal, Row, Seq, TableSpec, Value};
+use abide_schema::{Code, Refusal, Row, Seq, TableSpec, Value, limits};
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
+use rusqlite::limits::Limit;
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _};
 
 use crate::cell;
@@ -81,6 +82,10 @@ pub struct Reader {
 impl Reader {
     pub(crate) fn new(mut connection: Connection) -> Result<Reader, StoreError> {
         let deadline = Deadline::install(&mut connection)?;
+        // A single value must not be larger than a whole answer: `zeroblob(1000000000)` would be made
+        // before anybody could look at it.
+        let most = i32::try_from(limits::QUERY_BYTES).expect("the bound fits SQLite's own");
+        connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, most)?;
         let guard = Arc::new(AtomicU8::new(Guard::Off as u8));
         let in_force = Arc::clone(&guard);
         connection.authorizer(Some(move |context: AuthContext<'_>| {
@@ -194,7 +199,7 @@ impl Snapshot<'_> {
     ) -> Result<Rows, Refusal> {
         let _running = self.reader.deadline.start(limits.time);
         let refuse = |error: rusqlite::Error| match StoreError::from(error) {
-            StoreError::Limit(_) => {
+            StoreError::Limit(_) if self.reader.deadline.has_passed() => {
                 let ms = limits.time.as_millis();
                 Refusal::new(Code::LimitExceeded, format!("the query ran longer than {ms} ms"))
                     .hint("an index may help, or a narrower WHERE")

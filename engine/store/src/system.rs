@@ -68,6 +68,8 @@ pub struct ChangeLogRow {
     /// The table that changed.
     #[column(key)]
     pub table_name: String,
+    /// The last event before the commit: no state stands between the two.
+    pub from_seq: Seq,
     /// The old images, see `abide_store::change_log`.
     pub images: Vec<u8>,
 }

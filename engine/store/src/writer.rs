@@ -287,10 +287,12 @@ impl Writer {
     pub fn log_changes(
         &self,
         table: &TableSpec,
-        seq: Seq,
+        from: Seq,
+        to: Seq,
         images: Vec<u8>,
     ) -> Result<(), StoreError> {
-        let row = [Value::Integer(seq.0), table.name.into(), Value::Blob(images)];
+        let row =
+            [Value::Integer(to.0), table.name.into(), Value::Integer(from.0), Value::Blob(images)];
         self.execute(&self.tables["change_log"].insert, &row)
     }
 
