@@ -197,12 +197,13 @@ mod tests {
         });
         let object = object.as_object().expect("it is an object");
         expect![[r#"
+            seq 7
               id          s_1
               status      pending
               data        {"a":[1]}
               reason      angry\ncustomer
               created_at  2026-11-21 14:02:11
               seq         7"#]]
-        .assert_eq(&list(PIPE, object));
+        .assert_eq(&format!("seq 7\n{}", list(PIPE, object)));
     }
 }

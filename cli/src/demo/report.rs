@@ -223,6 +223,7 @@ mod tests {
             .assert_eq(&report.faults());
         let terminal = Terminal { size: Some((80, 24)), styled: false };
         expect![[r#"
+            abide 0.1.0  ·  24 recorded conversations  ·  kept.db
               sessions   24 ▕████████████▏ 24  messages 731  tool calls 185  handoffs 3
               ✂ server killed with SIGKILL at event 1,204 … back after 41 ms,
                 11 clients resumed
@@ -232,6 +233,6 @@ mod tests {
               deltas received            3,210
               log                        2,018 events, chain verified
               3 tool calls still pending: their recordings end before the result
-              try:  abide verify kept.db   or   abide serve --db kept.db   then   abide watch "SELECT * FROM sessions""#]].assert_eq(&report.picture(terminal).to_string());
+              try:  abide verify kept.db   or   abide serve --db kept.db   then   abide watch "SELECT * FROM sessions""#]].assert_eq(&format!("{}\n{}", opening(24, report.file.as_deref()), report.picture(terminal)));
     }
 }
