@@ -42,7 +42,6 @@ pub(crate) struct Held {
 pub(crate) struct Ledger {
     told: Mutex<Vec<Told>>,
     held: Mutex<BTreeMap<String, Held>>,
-    duplicates: Mutex<u64>,
     count: watch::Sender<usize>,
     stop: AtomicBool,
 }
@@ -65,11 +64,6 @@ impl Ledger {
         *self.count.borrow()
     }
 
-    /// How many of them had been done by an attempt whose answer was lost.
-    pub(crate) fn duplicates(&self) -> u64 {
-        *self.duplicates.lock().unwrap()
-    }
-
     /// Waits until so many requests are acknowledged.
     pub(crate) async fn reached(&self, count: usize) {
         let mut told = self.count.subscribe();
@@ -83,8 +77,7 @@ impl Ledger {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    fn add(&self, duplicate: bool, told: impl IntoIterator<Item = Told>) {
-        *self.duplicates.lock().unwrap() += u64::from(duplicate);
+    fn add(&self, told: impl IntoIterator<Item = Told>) {
         self.told.lock().unwrap().extend(told);
         self.count.send_modify(|count| *count += 1);
     }
@@ -115,9 +108,14 @@ impl Writer {
         let request = self.abide.call(reducer, &arguments).request_id(&request_id);
         let called = request.await.unwrap_or_else(|why| panic!("{reducer} {arguments}: {why}"));
         let (seq, result) = (called.seq.0, called.value);
-        let told =
-            Told { seq, request_id, reducer: reducer.to_owned(), arguments, result: result.clone() };
-        self.ledger.add(called.duplicate, [told]);
+        let told = Told {
+            seq,
+            request_id,
+            reducer: reducer.to_owned(),
+            arguments,
+            result: result.clone(),
+        };
+        self.ledger.add([told]);
         result
     }
 
@@ -133,7 +131,7 @@ impl Writer {
             arguments: arguments.clone(),
             result: serde_json::to_value(&result.result).unwrap(),
         });
-        self.ledger.add(called.duplicate, told);
+        self.ledger.add(told);
     }
 
     /// Turns of an agent, until it is told to stop.
@@ -154,9 +152,7 @@ impl Writer {
         let call = format!("{session}/{turn}");
         // One text that the log keeps whole, one that it only marks in the result.
         let question = format!("{turn}. Where is my parcel? {}", "It was to come. ".repeat(5));
-        let say = |role: &str, content: &str| {
-            json!({"session_id": session, "role": role, "content": content})
-        };
+        let say = |role: &str, content: &str| json!({"session_id": session, "role": role, "content": content});
         self.call("append_message", say("user", &question)).await;
         let request = json!({
             "call_id": call, "session_id": session, "tool_name": "track",

@@ -1,1 +1,219 @@
-//! (to come)
+//! `abide verify` and `abide backup`: what Abide wrote passes, and a changed byte of any event is
+//! found and named.
+
+use std::fs;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rusqlite::{Connection, OpenFlags};
+use tempfile::TempDir;
+
+use crate::load::Load;
+use crate::program::{Ended, Process, abide, run};
+use crate::server::Server;
+
+/// What an event's record holds after its seq, in the order of the file.
+const FIELDS: [&str; 9] = [
+    "at",
+    "session_id",
+    "reducer",
+    "caller",
+    "request_id",
+    "arguments",
+    "outcome",
+    "prev_hash",
+    "hash",
+];
+
+/// A file that the demo has made.
+struct Made {
+    folder: TempDir,
+    events: i64,
+}
+
+impl Made {
+    fn new() -> Made {
+        let folder = tempfile::tempdir().unwrap();
+        let db = folder.path().join("demo.db");
+        let keep = db.to_str().unwrap();
+        let report = run(["demo", "--json", "--conversations", "3", "--keep", keep]).json();
+        Made { folder, events: report["events"].as_i64().unwrap() }
+    }
+
+    fn db(&self) -> PathBuf {
+        self.folder.path().join("demo.db")
+    }
+
+    /// Of these and the following events, the first that lies in one piece.
+    fn event_from(&self, seq: i64) -> Place {
+        let bytes = fs::read(self.db()).unwrap();
+        let file = Connection::open_with_flags(self.db(), OpenFlags::SQLITE_OPEN_READ_ONLY);
+        let file = file.unwrap();
+        let mut tried = seq..=self.events;
+        tried.find_map(|seq| Place::find(&file, &bytes, seq)).unwrap()
+    }
+}
+
+/// Where an event lies in a file.
+#[derive(Debug)]
+struct Place {
+    seq: i64,
+    start: usize,
+    /// Bytes of each field.
+    lengths: Vec<usize>,
+}
+
+impl Place {
+    fn find(file: &Connection, bytes: &[u8], seq: i64) -> Option<Place> {
+        let columns = FIELDS[1..].join(", ");
+        let fields = |row: &rusqlite::Row<'_>| {
+            let mut fields = vec![row.get::<_, i64>(0)?.to_be_bytes().to_vec()];
+            for at in 1..FIELDS.len() {
+                fields.push(row.get_ref(at)?.as_bytes_or_null()?.unwrap_or_default().to_vec());
+            }
+            Ok(fields)
+        };
+        let sql = format!("SELECT at, {columns} FROM events WHERE seq = ?1");
+        let fields: Vec<Vec<u8>> = file.query_row(&sql, [seq], fields).unwrap();
+        let record = fields.concat();
+        let mut found = bytes.windows(record.len()).enumerate().filter(|(_, at)| *at == record);
+        let (start, _) = found.next()?;
+        assert!(found.next().is_none(), "event {seq} lies there twice");
+        Some(Place { seq, start, lengths: fields.iter().map(Vec::len).collect() })
+    }
+
+    /// The middle byte of a field, if it has one.
+    fn byte_of(&self, field: usize) -> Option<u64> {
+        let before: usize = self.lengths[..field].iter().sum();
+        let byte = (self.start + before + self.lengths[field] / 2) as u64;
+        (self.lengths[field] > 0).then_some(byte)
+    }
+}
+
+fn flip(path: &Path, byte: u64) {
+    let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let mut held = [0];
+    file.read_exact_at(&mut held, byte).unwrap();
+    file.write_all_at(&[held[0] ^ 1], byte).unwrap();
+}
+
+fn verify(path: &Path, more: &[&str]) -> Ended {
+    Process::spawn(abide().arg("verify").arg(path).args(more)).ended()
+}
+
+#[track_caller]
+fn assert_names(ended: &Ended, seq: i64, what: &str) {
+    assert_eq!(ended.code, Some(4), "{what} of event {seq}: {ended:?}");
+    assert_eq!(ended.stdout, "", "{what} of event {seq}");
+    let named = ended.stderr.starts_with(&format!("error: event {seq}: "));
+    assert!(named && ended.stderr.contains("\n  hint: "), "{what} of event {seq}: {ended:?}");
+}
+
+#[test]
+fn a_changed_byte_of_any_event_is_found_and_named() {
+    let made = Made::new();
+    let good = verify(&made.db(), &[]).good();
+    assert!(good.starts_with(&format!("{} events  ·  chain ok  ·  head ", made.events)), "{good}");
+    for from in [1, made.events / 2, made.events - 1, made.events] {
+        let place = made.event_from(from);
+        for (at, field) in FIELDS.iter().enumerate() {
+            let Some(byte) = place.byte_of(at) else { continue };
+            flip(&made.db(), byte);
+            assert_names(&verify(&made.db(), &[]), place.seq, field);
+            flip(&made.db(), byte);
+        }
+    }
+    verify(&made.db(), &[]).good();
+}
+
+#[test]
+fn a_changed_byte_is_found_while_a_server_serves_the_file() {
+    let mut server = Server::start();
+    let made = Made::new();
+    server.stop();
+    fs::copy(made.db(), server.db()).unwrap();
+    server.start_again();
+    assert_eq!(server.verify(), made.events);
+    let place = made.event_from(made.events / 2);
+    let byte = place.byte_of(5).unwrap();
+    flip(&server.db(), byte);
+    assert_names(&verify(&server.db(), &[]), place.seq, "arguments");
+    let ended = verify(&server.db(), &["--json"]);
+    let problem: serde_json::Value = serde_json::from_str(&ended.stderr).unwrap();
+    assert_eq!((ended.code, &problem["code"]), (Some(4), &"conflict".into()));
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(detail.starts_with(&format!("event {}: ", place.seq)), "{detail}");
+    flip(&server.db(), byte);
+    server.run(&["call", "create_session", "agent=support"]).good();
+    assert_eq!(server.verify(), made.events + 1);
+}
+
+#[test]
+fn a_log_whose_end_is_cut_off_is_found() {
+    let made = Made::new();
+    let file = Connection::open(made.db()).unwrap();
+    file.execute_batch("DROP TRIGGER events_no_delete").unwrap();
+    let messages = "SELECT max(seq) FROM agent_state";
+    let last: i64 = file.query_row(messages, [], |row| row.get(0)).unwrap();
+    file.execute("DELETE FROM events WHERE seq >= ?1", [last]).unwrap();
+    drop(file);
+    let ended = verify(&made.db(), &[]);
+    assert_eq!(ended.code, Some(4));
+    assert!(ended.stderr.contains(": missing, but a row of "), "{ended:?}");
+}
+
+#[test]
+fn what_is_no_file_of_ours_is_not_judged() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("nowhere.db");
+    let ended = verify(&missing, &[]);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("[not_found]"), "{ended:?}");
+    let letter = folder.path().join("letter");
+    fs::write(&letter, "Dear grandmother, ".repeat(500)).unwrap();
+    let ended = verify(&letter, &[]);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup_under_load_is_whole() {
+    let mut server = Server::start();
+    let mut load = Load::start(&server).await;
+    let ledger = Arc::clone(&load.ledger);
+    let (db, mut before) = (server.db(), 0);
+    for number in 1..=3 {
+        ledger.reached(ledger.count() + 20).await;
+        let told = ledger.told().len();
+        let copy = server.beside(&format!("copy-{number}.db"));
+        let made = backup(&db, &copy).json();
+        let events = usize::try_from(made["events"].as_i64().unwrap()).unwrap();
+        assert!(events >= told && told > before, "{told} acknowledged, {events} in the copy");
+        verify(&copy, &[]).good();
+        let count = run(["sql", "--json", "SELECT max(seq) FROM events", "--db", path(&copy)]);
+        assert_eq!(count.json()["rows"][0][0], made["events"]);
+        before = told;
+    }
+    load.finish().await;
+    crate::load::assert_log_is(&server.raw(), &ledger.told());
+    server.stop();
+
+    let copy = server.beside("copy-1.db");
+    let bytes = fs::read(&copy).unwrap();
+    let again = backup(&db, &copy);
+    assert_eq!(again.code, Some(1), "{again:?}");
+    assert!(again.stderr.contains("exists already"), "{again:?}");
+    assert!(fs::read(&copy).unwrap() == bytes, "it was written over");
+    let nothing = backup(&server.beside("nowhere.db"), &server.beside("copy-4.db"));
+    assert_eq!(nothing.code, Some(1), "{nothing:?}");
+    assert!(!server.beside("nowhere.db").exists() && !server.beside("copy-4.db").exists());
+}
+
+fn backup(from: &Path, to: &Path) -> Ended {
+    run(["backup", "--json", "--db", path(from), path(to)])
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
