@@ -44,11 +44,11 @@ BEGIN SELECT RAISE(ABORT, 'conflict: the approval is decided'); END;
 CREATE INDEX approvals_session_id ON approvals (session_id);
 
 CREATE TABLE change_log (
-  table_name TEXT NOT NULL,
   seq INTEGER NOT NULL,
+  table_name TEXT NOT NULL,
   from_seq INTEGER NOT NULL,
   images BLOB NOT NULL,
-  PRIMARY KEY (table_name, seq)
+  PRIMARY KEY (seq, table_name)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE events (
@@ -184,8 +184,7 @@ BEGIN SELECT RAISE(ABORT, 'bad_transition: the session has ended'); END;
 
 CREATE INDEX tool_calls_session_id ON tool_calls (session_id);
 
-CREATE INDEX tool_calls_status ON tool_calls (status) WHERE status = 'pending' OR status = 'awaiting_approval' OR status = 'claimed'
-    OR status = 'unknown';
+CREATE INDEX tool_calls_status ON tool_calls (status);
 
 CREATE TABLE tools (
   name TEXT PRIMARY KEY NOT NULL,

@@ -58,7 +58,7 @@ fn no_answer_comes_before_its_sync() {
 /// Whoever waits while the writer is busy shares one transaction and one sync.
 #[test]
 fn a_crowd_shares_a_commit() {
-    run_side_by_side(async {
+    run(async {
         let world = World::new();
         world.session("s1").await;
         let before = world.engine().metrics().commits_total.get();
@@ -69,7 +69,8 @@ fn a_crowd_shares_a_commit() {
                 tokio::spawn(async move { say(&engine, &nth.to_string()).await })
             })
             .collect();
-        while world.engine().backlog() < 199 {
+        // On one thread each task gets its turn, and has its call in the queue after that.
+        for _ in 0..5 {
             tokio::task::yield_now().await;
         }
         drop(foreign);

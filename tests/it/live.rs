@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use abide_engine::{Engine, Update};
 use abide_schema::reducer::Caller;
-use abide_schema::{Code, Seq, limits};
+use abide_schema::{Code, Seq};
 use serde_json::{Map, Value as JsonValue, json};
 
 use crate::replica::{Client, Replica};
@@ -249,6 +249,7 @@ fn one_frame_a_commit_over_all_queries() {
         ] {
             client.subscribe(id, sql, &Map::new()).await.unwrap();
         }
+        client.read_to(Seq(2)).await;
         let calls = [
             ("append_message", json!({"session_id": "s1", "role": "user", "content": "a"})),
             ("append_message", json!({"session_id": "s1", "role": "user", "content": "b"})),
@@ -364,15 +365,14 @@ fn what_cannot_be_subscribed_to() {
 }
 
 #[test]
-fn a_connection_has_a_bound_of_subscriptions() {
+fn what_is_ended_says_nothing_more() {
     run(async {
         let world = World::new();
         let mut connection = world.engine().connect();
-        for nth in 0..limits::SUBSCRIPTIONS_PER_CONNECTION.min(50) {
+        for nth in 0..50 {
             let sql = "SELECT * FROM tools";
             connection.subscribe(&nth.to_string(), sql, &Map::new(), None).await.unwrap();
         }
-        // What was ended makes room and says nothing more.
         for nth in 0..50 {
             connection.unsubscribe(&nth.to_string());
         }
@@ -396,9 +396,12 @@ fn what_is_ended_is_not_heard_of() {
         connection.subscribe("q", messages, &Map::new(), Some(Seq(1))).await.unwrap();
         connection.unsubscribe("q");
         connection.subscribe("q", "SELECT id FROM sessions", &Map::new(), None).await.unwrap();
-        match connection.next().await {
-            Update::Snapshot(part) => assert_eq!(part.shape.columns[0].name, "id"),
-            other => panic!("of the query that was ended: {other:?}"),
+        loop {
+            match connection.next().await {
+                Update::Snapshot(part) => break assert_eq!(part.shape.columns[0].name, "id"),
+                Update::Delta { changes, .. } if changes.is_empty() => {}
+                other => panic!("of the query that was ended: {other:?}"),
+            }
         }
     });
 }

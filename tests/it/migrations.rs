@@ -12,35 +12,35 @@ use crate::world::{World, run};
 
 /// A shelf, as it was declared at first.
 #[table(name = "shelves")]
-pub struct ShelfV1 {
+pub(crate) struct ShelfV1 {
     /// Its number.
     #[column(key)]
-    pub id: i64,
+    pub(crate) id: i64,
     /// The event that last changed it.
-    pub seq: Seq,
+    pub(crate) seq: Seq,
 }
 
 /// With a label.
 #[table(name = "shelves", index(label))]
-pub struct ShelfV2 {
+pub(crate) struct ShelfV2 {
     /// Its number.
     #[column(key)]
-    pub id: i64,
+    pub(crate) id: i64,
     /// The event that last changed it.
-    pub seq: Seq,
+    pub(crate) seq: Seq,
     /// What stands on it.
-    pub label: Option<String>,
+    pub(crate) label: Option<String>,
 }
 
 /// What stands on a shelf.
 #[table(name = "books", without_rowid)]
-pub struct Book {
+pub(crate) struct Book {
     /// Its number.
     #[column(key)]
-    pub isbn: String,
+    pub(crate) isbn: String,
     /// Where it stands.
     #[column(references = "shelves(id)")]
-    pub shelf_id: i64,
+    pub(crate) shelf_id: i64,
 }
 
 /// To version 2: a column, by way of a new table, since SQLite adds columns its own way.

@@ -9,14 +9,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use abide_engine::{Config, Engine, verify_file};
 use abide_schema::reducer::Caller;
 use abide_schema::wire::BatchCall;
-use abide_schema::{Row, Value, limits};
+use abide_schema::{Row, Value, canonical, limits};
 use abide_tests::{conversations, files_under, fixture, lines, recordings};
 use serde_json::{Map, Value as JsonValue, json};
 use tempfile::TempDir;
 
 /// Says on the terminal what a machine without the recordings cannot test. (`println!` is swallowed.)
 pub(crate) fn left_out(what: &str) {
-    writeln!(std::io::stdout(), "left out: {what}").unwrap();
+    let mut terminal = std::io::stdout();
+    writeln!(terminal, "left out: {what}").unwrap();
 }
 
 struct Place {
@@ -96,7 +97,7 @@ fn calls_of(session_id: &str, position: usize, message: &JsonValue) -> Vec<[Opti
 /// else the text itself.
 fn arguments(text: &str) -> JsonValue {
     match serde_json::from_str::<JsonValue>(text) {
-        Ok(value) if value.to_string() == text && !value.is_string() => value,
+        Ok(value) if canonical::to_text(&value) == text && !value.is_string() => value,
         _ => text.into(),
     }
 }

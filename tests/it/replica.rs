@@ -128,29 +128,26 @@ impl Client {
     fn delta(&mut self, from: Seq, to: Seq, changes: &[(String, &Delta)]) {
         self.frames += 1;
         let waits = |replica: &Replica| replica.begun.is_some();
-        let answered = match changes {
-            [] => self.replicas.iter().find(|(_, replica)| waits(replica)).map(|(id, _)| id),
-            [(id, _)] => Some(id).filter(|id| self.replicas.get(*id).is_some_and(waits)),
-            _ => None,
-        };
-        if let Some(id) = answered.cloned() {
-            let replica = self.replicas.get_mut(&id).unwrap();
-            assert_eq!(replica.begun, Some(Some(from)), "a resume goes on where it was asked to");
-            replica.apply(changes.first().map(|(_, delta)| *delta));
-            (replica.seq, replica.begun) = (to, None);
-            return;
-        }
-        assert_eq!(from, self.told, "a frame goes on where the last one ended");
-        assert!(from < to);
+        let answers = changes.iter().any(|(id, _)| self.replicas.get(id).is_some_and(waits));
+        // The answer to a resume goes back to where that begins; all else goes on where the last
+        // frame ended.
+        assert!(from == self.told || (answers && from < self.told), "a gap before {from}");
+        assert!(from < to || answers, "a frame {from}..{to} that goes nowhere");
         for (id, delta) in changes {
             let replica = self.replicas.get_mut(id).expect("it is subscribed");
-            assert!(!waits(replica), "{id}: a delta before the first answer");
-            let at = replica.seq.max(self.told);
-            assert!(from <= at && at < to, "{id}: a frame {from}..{to} for a result at {at}");
-            assert!(!delta.is_empty(), "{id}: a delta that says nothing");
+            let at = match replica.begun.take() {
+                Some(asked) => asked.expect("a first answer is a snapshot"),
+                None => {
+                    assert!(!delta.is_empty(), "{id}: a delta that says nothing");
+                    assert!(replica.seq.max(self.told) < to, "{id}: told twice");
+                    replica.seq.max(self.told)
+                }
+            };
+            assert!(from <= at && at <= to, "{id}: a frame {from}..{to} for a result at {at}");
             replica.apply(Some(delta));
+            replica.seq = to;
         }
-        self.told_up_to(to);
+        self.told_up_to(to.max(self.told));
     }
 
     fn told_up_to(&mut self, seq: Seq) {

@@ -130,7 +130,7 @@ impl Traffic {
         let calls = (0..count).map(|_| self.call()).collect();
         self.made += 1;
         let request_id = self.random.one_in(3).then(|| format!("r{}", self.made));
-        let unit = Unit { caller: *self.random.pick(&CALLERS), calls, request_id };
+        let unit = Unit { caller: self.random.pick::<&str>(&CALLERS), calls, request_id };
         self.last = Some(unit.clone());
         unit
     }
