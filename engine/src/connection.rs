@@ -291,7 +291,7 @@ impl Connection {
                 let from = from.min(self.told).min(seq);
                 let changes = vec![(Arc::clone(&id), SharedDelta::new(Ok(delta)))];
                 let update = Update::Delta { from, to: seq, changes };
-                self.ready.push_back(Ready::only_for(&id, update));
+                self.ready.push_back(Ready::for_all(update));
                 if !self.lagging {
                     self.told_up_to(seq.max(self.told));
                 }
