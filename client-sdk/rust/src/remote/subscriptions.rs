@@ -178,6 +178,8 @@ impl Subscriptions {
             if let Some(key) = self.names.get(&name) {
                 self.resumed(*key, from, to, change.unwrap_or_default(), line);
             }
+            // What the others were to hear of the time before came in front of the answer.
+            self.told = self.told.max(Some(to));
             return;
         }
         if self.told.is_none_or(|told| from > told) {
