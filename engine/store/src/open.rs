@@ -105,10 +105,14 @@ impl Store {
             let why = std::io::ErrorKind::IsADirectory.into();
             return Err(OpenError::Io { path: path.to_owned(), why });
         }
+        let lock_was_there = beside(path, "-lock").exists();
         let lock = lock(path)?;
         if let Err(error) = identify(path) {
-            // Leave nothing beside a file that is not ours.
-            let _ = std::fs::remove_file(beside(path, "-lock"));
+            // Leave nothing beside a file that is not ours, and take nothing away: a newer Abide
+            // whose lock file vanished could be started twice.
+            if !lock_was_there {
+                let _ = std::fs::remove_file(beside(path, "-lock"));
+            }
             return Err(error);
         }
         let mut connection =
