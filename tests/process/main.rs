@@ -5,9 +5,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
+mod demo;
 mod handoff;
 mod kill;
 mod load;
 mod program;
 mod server;
+mod sharing;
+mod term;
 mod verify;

@@ -12,7 +12,9 @@ use crate::program::{Ended, Process, abide, run};
 /// A server, and the folder that its file stands in.
 #[derive(Debug)]
 pub(crate) struct Server {
-    folder: TempDir,
+    db: PathBuf,
+    /// Its own; none where the file stands in another's.
+    _folder: Option<TempDir>,
     address: String,
     process: Option<Process>,
 }
@@ -21,21 +23,27 @@ impl Server {
     /// One on a new file.
     pub(crate) fn start() -> Server {
         let folder = tempfile::tempdir().unwrap();
-        let (process, address) = serve(&folder.path().join("abide.db"), "127.0.0.1:0");
-        Server { folder, address, process: Some(process) }
+        let server = Server::start_on(&folder.path().join("abide.db"));
+        Server { _folder: Some(folder), ..server }
+    }
+
+    /// One on a file in a folder of somebody else.
+    pub(crate) fn start_on(db: &Path) -> Server {
+        let (process, address) = serve(db, "127.0.0.1:0");
+        Server { db: db.to_owned(), _folder: None, address, process: Some(process) }
     }
 
     pub(crate) fn folder(&self) -> &Path {
-        self.folder.path()
+        self.db.parent().unwrap()
     }
 
     /// A path in its folder.
     pub(crate) fn beside(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.folder().join(name)
     }
 
     pub(crate) fn db(&self) -> PathBuf {
-        self.beside("abide.db")
+        self.db.clone()
     }
 
     pub(crate) fn address(&self) -> &str {

@@ -1,0 +1,302 @@
+//! One file, several processes: who may and who may not, what each is told, and what is left as it
+//! was. Also disks and folders that do not play along.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use expect_test::{Expect, expect};
+use rusqlite::Connection;
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::program::{Ended, Process, abide, left_out, program, run};
+use crate::server::Server;
+
+/// Somebody who owns nothing.
+const NOBODY: u32 = 65_534;
+
+/// The exit code and what stands on stderr, the folder's name aside.
+#[track_caller]
+fn check(folder: &Path, ended: &Ended, expected: Expect) {
+    assert_eq!(ended.stdout, "", "{ended:?}");
+    let stderr = ended.stderr.replace(folder.to_str().unwrap(), "FOLDER");
+    expected.assert_eq(&format!("exit code {}\n{stderr}", ended.code.unwrap()));
+}
+
+fn serve(db: &Path) -> Ended {
+    Process::spawn(abide().args(["serve", "--listen", "127.0.0.1:0", "--db"]).arg(db)).ended()
+}
+
+/// Every file of a folder, with what is in it.
+fn listing(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> =
+        entries.map(|path| (path.clone(), fs::read(path).unwrap_or_default())).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn a_file_has_one_server_and_everybody_else_is_told_to_talk_to_it() {
+    let mut server = Server::start();
+    server.run(&["call", "create_session", "agent=support", "id=s1"]).good();
+    let db = server.db();
+    let db = db.to_str().unwrap();
+    let others: [&[&str]; 4] = [
+        &["serve", "--listen", "127.0.0.1:0"],
+        &["call", "create_session", "agent=support"],
+        &["sql", "SELECT * FROM sessions"],
+        &["events"],
+    ];
+    for args in others {
+        let ended = run(args.iter().copied().chain(["--db", db]));
+        check(
+            server.folder(),
+            &ended,
+            expect![[r#"
+                exit code 1
+                error: FOLDER/abide.db is being served by another process   [conflict]
+                  hint: talk to that server instead: leave out --db, or give its address with --url
+            "#]],
+        );
+    }
+    server.run(&["call", "create_session", "agent=support", "id=s2"]).good();
+    assert_eq!(server.verify(), 2);
+    // The lock goes with its holder, however that ends.
+    server.kill();
+    run(["call", "create_session", "agent=support", "id=s3", "--db", db]).good();
+    server.start_again();
+    assert_eq!(server.verify(), 3);
+}
+
+#[test]
+fn any_sqlite_tool_reads_the_file_while_it_is_served() {
+    let server = Server::start();
+    let raw = server.raw();
+    for nth in 1..=20 {
+        server.run(&["call", "create_session", "agent=support", &format!("id=s{nth}")]).good();
+        let count: i64 =
+            raw.query_row("SELECT count(*) FROM sessions", [], |row| row.get(0)).unwrap();
+        assert_eq!(count, nth, "what was answered can be read");
+    }
+    let shell = Command::new("sqlite3")
+        .args(["-readonly".as_ref(), server.db().as_os_str()])
+        .arg("SELECT id FROM sessions WHERE seq = 20; PRAGMA integrity_check")
+        .output();
+    match shell {
+        Ok(shell) => assert_eq!(String::from_utf8(shell.stdout).unwrap(), "s20\nok\n"),
+        Err(_) => left_out("the sqlite3 program reading a served file: there is none here"),
+    }
+    server.run(&["call", "create_session", "agent=support"]).good();
+    assert_eq!(server.verify(), 21);
+}
+
+#[test]
+fn a_port_in_use() {
+    let folder = tempfile::tempdir().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let db = folder.path().join("abide.db");
+    let ended = run(["serve", "--listen", &address, "--db", db.to_str().unwrap()]);
+    let ended = Ended { stderr: ended.stderr.replace(&address, "ADDRESS"), ..ended };
+    check(
+        folder.path(),
+        &ended,
+        expect![[r#"
+            exit code 1
+            error: ADDRESS is in use by another program   [conflict]
+              hint: stop that one, or take a free port with --listen 127.0.0.1:0
+        "#]],
+    );
+    assert!(!db.exists(), "a server that does not start leaves no file");
+}
+
+#[test]
+fn listening_beyond_this_machine_needs_a_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = folder.path().join("abide.db");
+    let db = db.to_str().unwrap();
+    let ended = run(["serve", "--listen", "0.0.0.0:0", "--db", db]);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("[denied]") && ended.stderr.contains("hint: "), "{ended:?}");
+    assert!(!Path::new(db).exists());
+}
+
+/// Serving and working on a file that is not ours is refused, and neither changes anything.
+#[track_caller]
+fn check_foreign(make: impl FnOnce(&Path), expected: Expect) {
+    let folder = tempfile::tempdir().unwrap();
+    let db = folder.path().join("theirs.db");
+    make(&db);
+    let before = listing(folder.path());
+    let served = serve(&db);
+    let called = run(["call", "create_session", "agent=a", "--db", db.to_str().unwrap()]);
+    assert_eq!(served.stderr, called.stderr);
+    check(folder.path(), &served, expected);
+    assert!(listing(folder.path()) == before, "something was changed, or left beside it");
+}
+
+fn make_sql(path: &Path, sql: &str) {
+    Connection::open(path).unwrap().execute_batch(sql).unwrap();
+}
+
+#[test]
+fn files_that_are_not_ours_stay_as_they_are() {
+    check_foreign(
+        |path| fs::write(path, "Dear grandmother, ".repeat(500)).unwrap(),
+        expect![[r#"
+            exit code 1
+            error: FOLDER/theirs.db is not a SQLite database   [bad_request]
+              hint: name another file; this one was left as it is
+        "#]],
+    );
+    check_foreign(
+        |path| {
+            make_sql(path, "CREATE TABLE recipes (title TEXT); INSERT INTO recipes VALUES ('a')")
+        },
+        expect![[r#"
+            exit code 1
+            error: FOLDER/theirs.db is a SQLite database, but not one of Abide's   [bad_request]
+              hint: name another file; this one was left as it is
+        "#]],
+    );
+    check_foreign(
+        |path| make_sql(path, "PRAGMA journal_mode = WAL; CREATE TABLE recipes (title TEXT)"),
+        expect![[r#"
+            exit code 1
+            error: FOLDER/theirs.db is a SQLite database, but not one of Abide's   [bad_request]
+              hint: name another file; this one was left as it is
+        "#]],
+    );
+}
+
+/// A lock file that was there is somebody's, and stays.
+#[test]
+fn a_newer_format_is_left_to_the_newer_abide() {
+    check_foreign(
+        |path| {
+            run(["call", "create_session", "agent=a", "--db", path.to_str().unwrap()]).good();
+            make_sql(path, "PRAGMA user_version = 99; PRAGMA wal_checkpoint(TRUNCATE)");
+        },
+        expect![[r#"
+            exit code 1
+            error: FOLDER/theirs.db was written by a newer Abide: its format is at version 99, this one knows 1   [bad_request]
+              hint: use the newer abide
+        "#]],
+    );
+}
+
+#[test]
+fn a_folder_that_is_not_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = folder.path().join("nowhere/abide.db");
+    check(
+        folder.path(),
+        &serve(&db),
+        expect![[r#"
+        exit code 1
+        error: there is no folder FOLDER/nowhere   [not_found]
+          hint: make it with  mkdir -p FOLDER/nowhere
+    "#]],
+    );
+    assert!(!folder.path().join("nowhere").exists());
+}
+
+#[test]
+fn a_folder_that_cannot_be_written() {
+    if !rustix::process::geteuid().is_root() {
+        return left_out("a read-only folder: only root can become somebody else");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let db = folder.path().join("abide.db");
+    run(["call", "create_session", "agent=a", "--db", db.to_str().unwrap()]).good();
+    let program = program_for_all();
+    chown(folder.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    for (mode, db) in [(0o500, db.clone()), (0o500, folder.path().join("new.db")), (0o700, db)] {
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode)).unwrap();
+        let before = listing(folder.path());
+        let mut command = Command::new(program.path().join("abide"));
+        command.uid(NOBODY).gid(NOBODY).env_clear().stdin(Stdio::null());
+        command.args(["serve", "--listen", "127.0.0.1:0", "--db"]).arg(&db);
+        let ended = Process::spawn(command.current_dir("/")).ended();
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+        assert!(ended.stderr.contains(" cannot be written   [bad_request]\n"), "{ended:?}");
+        assert!(ended.stderr.contains("\n  hint: check the permissions of the file"), "{ended:?}");
+        assert!(listing(folder.path()) == before, "something was changed");
+    }
+}
+
+/// A copy of the program where a user who owns nothing can reach it.
+fn program_for_all() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::copy(program(), folder.path().join("abide")).unwrap();
+    folder
+}
+
+/// A file system of a few megabytes, gone when it is dropped.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(at: PathBuf) -> Option<SmallDisk> {
+        fs::create_dir(&at).unwrap();
+        let mut mount = Command::new("mount");
+        let mount = mount.args(["-t", "tmpfs", "-o", "size=4m", "tmpfs"]).arg(&at).output();
+        mount.is_ok_and(|output| output.status.success()).then_some(SmallDisk(at))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let unmounted = Command::new("umount").arg("--lazy").arg(&self.0).status();
+        assert!(std::thread::panicking() || unmounted.unwrap().success());
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_is_said_and_outlived() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(disk) = SmallDisk::mount(folder.path().join("small")) else {
+        return left_out("a full disk: no file system can be mounted here");
+    };
+    let ballast = disk.0.join("ballast");
+    fs::write(&ballast, vec![1; 1 << 20]).unwrap();
+    let mut server = Server::start_on(&disk.0.join("abide.db"));
+    let abide = server.client().await;
+    abide.call("create_session", json!({"agent": "a", "id": "s1"})).await.unwrap();
+    let message = json!({"session_id": "s1", "role": "user", "content": "x".repeat(30_000)});
+    let mut told = 1;
+    let refused = loop {
+        match abide.call("append_message", &message).await {
+            Ok(called) => told = called.seq.0,
+            Err(refused) => break refused,
+        }
+    };
+    assert!(told > 20, "full after {told} events");
+    assert_eq!(refused.code(), Some(abide_client::Code::DiskFull));
+    let pairs = ["session_id=s1", "role=user", &format!("content={}", "x".repeat(30_000))];
+    let ended = server.run(&["call", "append_message", pairs[0], pairs[1], pairs[2]]);
+    check(
+        folder.path(),
+        &ended,
+        expect![[r#"
+        exit code 1
+        error: the disk is full   [disk_full]
+          hint: nothing was written; free some space and try again
+    "#]],
+    );
+    let count: Vec<i64> = abide.sql("SELECT max(seq) FROM events").fetch().await.unwrap();
+    assert_eq!(count, [told], "it still answers");
+
+    fs::remove_file(&ballast).unwrap();
+    let again = abide.call("append_message", &message).await.unwrap();
+    assert_eq!(again.seq.0, told + 1);
+    assert_eq!(server.verify(), told + 1);
+    server.terminate();
+    assert_eq!(server.ended().code, Some(0));
+    assert_eq!(server.verify(), told + 1);
+}

@@ -1,0 +1,114 @@
+//! SIGTERM: what was taken in is answered, the file is left in order, and the end comes in time.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::load::{Load, assert_log_is};
+use crate::program::PATIENCE;
+use crate::server::Server;
+
+/// Nothing but the file is needed to have everything.
+#[track_caller]
+fn assert_in_order(db: &Path) {
+    let wal = db.with_file_name("abide.db-wal");
+    let left = fs::metadata(&wal).map_or(0, |wal| wal.len());
+    assert_eq!(left, 0, "bytes left in the WAL");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_under_load_ends_in_order_and_its_clients_go_on() {
+    let mut server = Server::start();
+    let mut load = Load::start(&server).await;
+    let ledger = Arc::clone(&load.ledger);
+    for answers in [1, 10, 40] {
+        ledger.reached(ledger.count() + answers).await;
+        server.terminate();
+        let ended = server.ended();
+        assert_eq!((ended.code, &*ended.stderr), (Some(0), ""), "{ended:?}");
+        assert_in_order(&server.db());
+        let told = ledger.told();
+        let log = crate::load::log(&server.raw());
+        assert!(told.iter().all(|told| log.contains(told)), "acknowledged, and lost");
+        server.start_again();
+    }
+    load.finish().await;
+    assert_log_is(&server.raw(), &ledger.told());
+    server.stop();
+    assert_in_order(&server.db());
+}
+
+/// Each of these calls is on its way when the signal comes. Whoever is answered is in the log; whoever
+/// is not was not begun, and nobody waits for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_taken_in_is_answered() {
+    let mut server = Server::start();
+    let abide = server.client().await;
+    abide.call("create_session", json!({"agent": "a", "id": "s1"})).await.unwrap();
+    let mut calls = JoinSet::new();
+    for nth in 0..200 {
+        let message = json!({"session_id": "s1", "role": "user", "content": format!("{nth}")});
+        let call = abide.call("append_message", message).request_id(format!("r{nth}"));
+        calls.spawn(async move { call.deadline(PATIENCE).await.map(|called| called.seq.0) });
+    }
+    // The first answer: all are on their way, and most are not answered.
+    let first = calls.join_next().await.unwrap().unwrap().unwrap();
+    server.terminate();
+    let ended = server.ended();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_in_order(&server.db());
+    server.start_again();
+    let mut seqs = vec![first];
+    while let Some(call) = calls.join_next().await {
+        seqs.push(call.unwrap().unwrap());
+    }
+    seqs.sort_unstable();
+    assert_eq!(seqs, (2..=201).collect::<Vec<i64>>(), "each once");
+    server.stop();
+    assert_eq!(server.verify(), 201);
+}
+
+#[test]
+fn a_second_signal_does_not_hang() {
+    let mut server = Server::start();
+    // Somebody who began to speak and does not go on: the server waits for him, but not for ever.
+    let mut slow = TcpStream::connect(server.address()).unwrap();
+    slow.write_all(b"POST /v1/sql HTTP/1.1\r\nhost: abide\r\ncontent-length: 100\r\n\r\n{")
+        .unwrap();
+    let mut quiet = TcpStream::connect(server.address()).unwrap();
+    server.run(&["call", "create_session", "agent=a"]).good();
+    server.terminate();
+    server.terminate();
+    let ended = server.ended();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_in_order(&server.db());
+    assert_eq!(quiet.read(&mut [0]).unwrap_or(0), 0, "the connection is closed");
+    server.start_again();
+    server.terminate();
+    server.terminate();
+    assert_eq!(server.ended().code, Some(0));
+    assert_eq!(server.verify(), 1);
+}
+
+#[test]
+fn it_says_what_there_is_when_it_begins_and_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = folder.path().join("abide.db");
+    let process = crate::program::Process::spawn(
+        crate::program::abide().args(["serve", "--listen", "127.0.0.1:0", "--db"]).arg(&db),
+    );
+    let first = process.line();
+    assert!(first.starts_with("abide "), "{first}");
+    let url = first.split("  ·  ").nth(1).unwrap().to_owned();
+    crate::program::run(["call", "create_session", "agent=a", "--url", &url]).good();
+    process.terminate();
+    let ended = process.ended();
+    assert_eq!(ended.code, Some(0));
+    assert!(ended.stdout.ends_with("\nstopped  ·  1 event in the log\n"), "{ended:?}");
+    assert_eq!(ended.stderr, "");
+}
