@@ -11,6 +11,7 @@ mod log_pages;
 mod options;
 mod output;
 mod pairs;
+mod replay;
 mod serve;
 mod signals;
 mod sql;
@@ -54,6 +55,8 @@ enum Command {
     Events(events::Events),
     /// Check that a file is what Abide wrote, event by event
     Verify(verify::Verify),
+    /// Run a log again into a new file, up to any moment of the past
+    Replay(replay::Replay),
     /// Copy a file as it is at one moment, also while a server writes to it
     Backup(backup::Backup),
 }
@@ -67,6 +70,7 @@ async fn run(options: &Options, command: Command) -> Result<(), Failure> {
         Command::Watch(args) => watch::run(options, args).await,
         Command::Events(args) => events::run(options, args).await,
         Command::Verify(args) => verify::run(options, args),
+        Command::Replay(args) => replay::run(options, args),
         Command::Backup(args) => backup::run(options, args),
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use abide_engine::{OpenError, VerifyError, verify_file};
-use abide_schema::Seq;
+use abide_schema::{Code, Refusal, Seq};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
@@ -13,6 +13,7 @@ use crate::cells;
 use crate::failure::Failure;
 use crate::options::Options;
 use crate::output::say;
+use crate::replay;
 
 /// What `abide verify` is given.
 #[derive(Args, Debug)]
@@ -20,6 +21,10 @@ use crate::output::say;
 pub(crate) struct Verify {
     /// The database file; a server may be running on it
     file: PathBuf,
+
+    /// Also run the log again, and hold every row to what comes out
+    #[arg(long)]
+    replay: bool,
 }
 
 const EXAMPLES: &str = "\
@@ -29,6 +34,7 @@ keeps the head can tell later whether anything up to it was changed.
 
 Examples:
   abide verify abide.db
+  abide verify abide.db --replay
   abide verify abide.db --json | jq -r .head >> kept-elsewhere";
 
 /// How often the count of events is drawn: the walk is too fast to draw each.
@@ -39,6 +45,39 @@ const DRAW_EVERY: i64 = 1_024;
 /// # Errors
 /// What was found, with the seq of the first event that cannot be believed.
 pub(crate) fn run(options: &Options, args: Verify) -> Result<(), Failure> {
+    let spinner = spinner(options)?;
+    let verified = verify_file(&args.file, &mut drawing(&spinner));
+    spinner.finish_and_clear();
+    let verified = verified.map_err(failure)?;
+    if args.replay {
+        let folder = tempfile::tempdir().map_err(|why| {
+            let detail = format!("there is no room for the replay: {why}");
+            Failure::Refused(Refusal::new(Code::DiskFull, detail).hint("see TMPDIR"))
+        })?;
+        replay::replay(options, &args.file, &folder.path().join("replay.db"), None)?;
+    }
+    let events = verified.events.0.unsigned_abs();
+    let head = cells::hex(&verified.hash);
+    if options.json {
+        let told = json!({
+            "verified": true,
+            "replayed": args.replay,
+            "file": args.file.display().to_string(),
+            "events": events,
+            "head": head,
+        });
+        say(told)
+    } else {
+        let replayed = if args.replay { "  ·  rows ok" } else { "" };
+        say(format!("{}  ·  chain ok{replayed}  ·  head {head}", cells::counted(events, "event")))
+    }
+}
+
+/// What turns while events are walked through.
+///
+/// # Errors
+/// None that a user can cause.
+pub(crate) fn spinner(options: &Options) -> Result<ProgressBar, Failure> {
     let spinner = ProgressBar::new_spinner();
     if options.json {
         spinner.set_draw_target(indicatif::ProgressDrawTarget::hidden());
@@ -48,26 +87,16 @@ pub(crate) fn run(options: &Options, args: Verify) -> Result<(), Failure> {
     })?;
     spinner.set_style(style);
     spinner.enable_steady_tick(Duration::from_millis(200));
-    let mut progress = |seq: Seq| {
+    Ok(spinner)
+}
+
+/// Draws the count of events now and then.
+pub(crate) fn drawing(spinner: &ProgressBar) -> impl FnMut(Seq) {
+    let spinner = spinner.clone();
+    move |seq| {
         if seq.0 % DRAW_EVERY == 0 {
             spinner.set_position(seq.0.unsigned_abs());
         }
-    };
-    let verified = verify_file(&args.file, &mut progress);
-    spinner.finish_and_clear();
-    let verified = verified.map_err(failure)?;
-    let events = verified.events.0.unsigned_abs();
-    let head = cells::hex(&verified.hash);
-    if options.json {
-        let told = json!({
-            "verified": true,
-            "file": args.file.display().to_string(),
-            "events": events,
-            "head": head,
-        });
-        say(told)
-    } else {
-        say(format!("{}  ·  chain ok  ·  head {head}", cells::counted(events, "event")))
     }
 }
 

@@ -1,0 +1,86 @@
+//! `abide replay`: a log run again, into a new file, up to any moment of the past.
+
+use std::path::{Path, PathBuf};
+
+use abide_engine::ReplayError;
+use abide_schema::{Code, Refusal, Seq};
+use clap::Args;
+use serde_json::json;
+
+use crate::cells;
+use crate::failure::Failure;
+use crate::options::Options;
+use crate::output::say;
+use crate::verify;
+
+/// What `abide replay` is given.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Replay {
+    /// The database file; a server may be running on it
+    file: PathBuf,
+
+    /// The last event to run; all of them if left out
+    #[arg(long, value_name = "SEQ")]
+    to: Option<i64>,
+
+    /// The file to make
+    #[arg(long, value_name = "FILE")]
+    into: PathBuf,
+}
+
+const EXAMPLES: &str = "\
+Every call of the log is made again, with its own time and its own ids, and must
+have the same outcome. What comes out is a file as it was at that moment: open
+it, query it, serve it.
+
+Examples:
+  abide replay abide.db --to 981002 --into then.db
+  abide sql --db then.db \"SELECT status, count(*) FROM sessions GROUP BY status\"";
+
+/// Runs the log again.
+///
+/// # Errors
+/// What differed, with the event or the row.
+pub(crate) fn run(options: &Options, args: Replay) -> Result<(), Failure> {
+    let reached = replay(options, &args.file, &args.into, args.to.map(Seq))?;
+    let events = reached.0.unsigned_abs();
+    if options.json {
+        let into = args.into.display().to_string();
+        say(json!({"events": events, "file": into}))
+    } else {
+        let into = args.into.display();
+        say(format!("{}  ·  the same outcomes  ·  {into}", cells::counted(events, "event")))
+    }
+}
+
+/// Runs a log again into a file, with the progress shown.
+///
+/// # Errors
+/// What differed, with the event or the row.
+pub(crate) fn replay(
+    options: &Options,
+    file: &Path,
+    into: &Path,
+    to: Option<Seq>,
+) -> Result<Seq, Failure> {
+    let spinner = verify::spinner(options)?;
+    let mut progress = verify::drawing(&spinner);
+    let modules = abide_reducers::modules();
+    let reached = abide_engine::replay(file, into, modules, to, &mut progress);
+    spinner.finish_and_clear();
+    reached.map_err(failure)
+}
+
+fn failure(error: ReplayError) -> Failure {
+    let detail = error.to_string();
+    match error {
+        ReplayError::Verify(error) => verify::failure(error),
+        ReplayError::Open(error) => Failure::Refused(error.to_refusal()),
+        ReplayError::Store(error) => Failure::Refused(error.to_refusal()),
+        _ => Failure::Unverified(
+            Refusal::new(Code::Conflict, detail)
+                .hint("rows were changed past the log, or the rules have changed since"),
+        ),
+    }
+}
