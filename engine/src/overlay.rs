@@ -79,8 +79,13 @@ impl Overlay {
 
     /// Notes a row that was read.
     pub(crate) fn note(&mut self, table: &'static TableSpec, key: &[Value], row: Option<Row>) {
+        let place = Place::new(table, key);
+        if bytes_of(&row) > KEPT_ROW_BYTES {
+            // Looked at again when the transaction is over, and not kept.
+            self.changed.push(place.clone());
+        }
         let state = State { table, old: row.clone(), new: row.clone(), stored: row };
-        self.rows.entry(Place::new(table, key)).or_insert(state);
+        self.rows.entry(place).or_insert(state);
     }
 
     /// What SQLite holds of a row that is known.
@@ -176,8 +181,7 @@ impl Overlay {
         for place in self.changed.drain(..) {
             let MapEntry::Occupied(mut entry) = self.rows.entry(place) else { continue };
             let State { table, old, new, stored } = entry.get_mut();
-            let bytes: usize = new.iter().flat_map(|row| row.iter()).map(Value::size).sum();
-            if new.is_none() || table.numbered() || bytes > KEPT_ROW_BYTES {
+            if new.is_none() || table.numbered() || bytes_of(new) > KEPT_ROW_BYTES {
                 entry.remove();
             } else {
                 old.clone_from(new);
@@ -191,3 +195,10 @@ impl Overlay {
         *self = Overlay::default();
     }
 }
+
+fn bytes_of(row: &Option<Row>) -> usize {
+    row.iter().flat_map(|row| row.iter()).map(Value::size).sum()
+}
+
+#[cfg(test)]
+mod tests;

@@ -176,6 +176,7 @@ impl WriterThread {
         let to = self.executor.chain.seq;
         if to == from {
             self.executor.store.rollback()?;
+            self.executor.overlay.committed();
             return Ok((outcomes, Vec::new()));
         }
         self.executor.flush()?;
