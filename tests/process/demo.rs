@@ -21,7 +21,9 @@ fn assert_good(report: &JsonValue) {
 
 #[test]
 fn the_recordings_that_are_built_in() {
-    let report = run(["demo", "--json"]).json();
+    let ended = run(["demo", "--json"]);
+    assert_eq!(ended.stderr, "", "a newcomer is not told of troubles");
+    let report = ended.json();
     assert_good(&report);
     let played = ["sessions", "messages", "tool_calls", "tool_calls_run", "handoffs"];
     assert_eq!(played.map(|what| report[what].as_u64().unwrap()), [24, 731, 185, 182, 3]);

@@ -152,8 +152,7 @@ impl Writer {
         let call = format!("{session}/{turn}");
         // One text that the log keeps whole, one that it only marks in the result.
         let question = format!("{turn}. Where is my parcel? {}", "It was to come. ".repeat(5));
-        let say = |role: &str, content: &str| json!({"session_id": session, "role": role, "content": content});
-        self.call("append_message", say("user", &question)).await;
+        self.call("append_message", message(session, "user", &question)).await;
         let request = json!({
             "call_id": call, "session_id": session, "tool_name": "track",
             "arguments": {"parcel": turn, "note": question},
@@ -171,11 +170,15 @@ impl Writer {
             self.call("complete_tool_call", done).await;
         }
         self.batch(&[
-            ("append_message", say("tool", "Bonn")),
-            ("append_message", say("assistant", "It is in Bonn.")),
+            ("append_message", message(session, "tool", "Bonn")),
+            ("append_message", message(session, "assistant", "It is in Bonn.")),
         ])
         .await;
     }
+}
+
+fn message(session: &str, role: &str, content: &str) -> JsonValue {
+    json!({"session_id": session, "role": role, "content": content})
 }
 
 /// The writers, at work.

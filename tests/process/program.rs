@@ -18,7 +18,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The program without arguments, and without anything of the person who runs the tests.
 pub(crate) fn abide() -> Command {
     let mut command = Command::new(program());
-    for name in ["ABIDE_URL", "ABIDE_TOKEN", "ABIDE_LOG"] {
+    for name in ["ABIDE_URL", "ABIDE_TOKEN", "ABIDE_LOG", "COLUMNS"] {
         command.env_remove(name);
     }
     command.stdin(Stdio::null());
