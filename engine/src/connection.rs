@@ -168,11 +168,7 @@ impl Connection {
         let mut subscription =
             Subscription { id: id.into(), binding, shape, seq: Seq::ZERO, _listening: listening };
         // Given up in here, the subscription is dropped and with it its place at the writer.
-        let resumed = self.begin(&subscription.binding, from).await?;
-        let later = match &resumed {
-            Resumed::Delta { seq, .. } => self.draw_level(*seq).await?,
-            Resumed::Snapshot { .. } => None,
-        };
+        let (resumed, later) = self.begin_level(&subscription.binding, from).await?;
         subscription.seq = resumed.seq();
         let (id, shape) = (Arc::clone(&subscription.id), Arc::clone(&subscription.shape));
         self.make_ready(id, shape, resumed, from.unwrap_or(subscription.seq));
@@ -267,20 +263,43 @@ impl Connection {
         Ok(resumed)
     }
 
-    /// Takes in all that was published up to a seq. The answer to a resume is a frame that ends there,
-    /// and a client takes a frame's end for all its subscriptions: so what the others are still to hear
-    /// of the time before must stand in front of it. Returns a frame from after it, if one was met.
+    /// As [`Connection::begin`], with the other subscriptions brought to where the answer ends. The
+    /// answer to a resume is a frame, and a client takes a frame's end for all its subscriptions: what
+    /// the others are still to hear of the time before must stand in front of it. Returns also a frame
+    /// from after it, if one was met.
+    async fn begin_level(
+        &mut self,
+        binding: &Binding,
+        from: Option<Seq>,
+    ) -> Result<(Resumed, Option<Frame>), Refusal> {
+        loop {
+            if self.lagging {
+                self.catch_up().await;
+                self.lagging = false;
+            }
+            let resumed = self.begin(binding, from).await?;
+            let Resumed::Delta { seq, .. } = &resumed else { return Ok((resumed, None)) };
+            let later = self.draw_level(*seq).await?;
+            if !self.lagging {
+                return Ok((resumed, later));
+            }
+        }
+    }
+
+    /// Takes in all that was published up to a seq. Returns a frame from after it, if one was met.
     async fn draw_level(&mut self, seq: Seq) -> Result<Option<Frame>, Refusal> {
         self.engine.inner.hub.wait_published(seq).await?;
-        while !self.lagging {
+        loop {
             match self.outbox.take() {
                 Mail::Frame(frame) if frame.to > seq => return Ok(Some(frame)),
                 Mail::Frame(frame) => self.take_frame(frame),
-                Mail::Lagging => self.lagging = true,
-                Mail::Empty | Mail::Ended(_) => break,
+                Mail::Lagging => {
+                    self.lagging = true;
+                    return Ok(None);
+                }
+                Mail::Empty | Mail::Ended(_) => return Ok(None),
             }
         }
-        Ok(None)
     }
 
     fn make_ready(&mut self, id: Arc<str>, shape: Arc<Shape>, resumed: Resumed, from: Seq) {
@@ -292,9 +311,7 @@ impl Connection {
                 let changes = vec![(Arc::clone(&id), SharedDelta::new(Ok(delta)))];
                 let update = Update::Delta { from, to: seq, changes };
                 self.ready.push_back(Ready::for_all(update));
-                if !self.lagging {
-                    self.told_up_to(seq.max(self.told));
-                }
+                self.told_up_to(seq.max(self.told));
                 return;
             }
             Resumed::Snapshot { seq, rows, refetch } => (seq, rows, refetch),
