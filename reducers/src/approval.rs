@@ -34,7 +34,7 @@ pub enum Decision {
 
 const DECIDED: &str = "CREATE TRIGGER approvals_decided BEFORE UPDATE ON approvals
 WHEN OLD.status <> 'pending'
-BEGIN SELECT RAISE(ABORT, 'conflict: the approval is decided'); END";
+BEGIN SELECT RAISE(FAIL, 'conflict: the approval is decided'); END";
 
 /// A decision that a call waits for, or had.
 #[table(

@@ -34,7 +34,7 @@ pub enum HandoffStatus {
 
 const ENDED: &str = "CREATE TRIGGER handoff_requests_ended BEFORE UPDATE ON handoff_requests
 WHEN OLD.status <> 'pending' AND OLD.status <> 'claimed'
-BEGIN SELECT RAISE(ABORT, 'conflict: the handoff has ended'); END";
+BEGIN SELECT RAISE(FAIL, 'conflict: the handoff has ended'); END";
 
 /// A session's request for a supervisor.
 #[table(

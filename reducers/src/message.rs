@@ -11,7 +11,7 @@ use crate::session::{self, Session, SessionStatus};
 const ENDED: &str = "CREATE TRIGGER agent_state_of_ended BEFORE INSERT ON agent_state
 WHEN EXISTS (SELECT 1 FROM sessions WHERE id = NEW.session_id
   AND (status = 'completed' OR status = 'failed'))
-BEGIN SELECT RAISE(ABORT, 'bad_transition: the session has ended'); END";
+BEGIN SELECT RAISE(FAIL, 'bad_transition: the session has ended'); END";
 
 /// One message or state entry of a session.
 #[table(name = "agent_state", index(session_id), trigger = ENDED)]

@@ -73,7 +73,7 @@ WHEN OLD.status <> NEW.status AND OLD.status || '>' || NEW.status NOT IN (
   'active>suspended', 'active>handed_off', 'active>completed', 'active>failed',
   'suspended>active', 'suspended>handed_off', 'suspended>completed', 'suspended>failed',
   'handed_off>active', 'handed_off>failed')
-BEGIN SELECT RAISE(ABORT, 'bad_transition: the status of the session does not allow it'); END";
+BEGIN SELECT RAISE(FAIL, 'bad_transition: the status of the session does not allow it'); END";
 
 // All but `updated_at` and `seq`, which tell when something last happened and are written with every
 // message: a trigger on them would cost more than the write.
@@ -81,7 +81,7 @@ const ENDED: &str = "CREATE TRIGGER sessions_ended BEFORE UPDATE OF
   id, agent, status, parent_id, title, scope, metadata, result, error_code, error_message, reason,
   created_at ON sessions
 WHEN OLD.status = 'completed' OR OLD.status = 'failed'
-BEGIN SELECT RAISE(ABORT, 'bad_transition: the session has ended'); END";
+BEGIN SELECT RAISE(FAIL, 'bad_transition: the session has ended'); END";
 
 /// A session: a durable, addressable unit of an agent's work.
 #[table(

@@ -46,16 +46,16 @@ pub enum ToolCallStatus {
 const ENDED: &str = "CREATE TRIGGER tool_calls_ended BEFORE UPDATE ON tool_calls
 WHEN OLD.status = 'succeeded' OR OLD.status = 'failed' OR OLD.status = 'rejected'
   OR OLD.status = 'cancelled'
-BEGIN SELECT RAISE(ABORT, 'conflict: the tool call has ended'); END";
+BEGIN SELECT RAISE(FAIL, 'conflict: the tool call has ended'); END";
 
 const SESSION_ENDED: &str = "CREATE TRIGGER tool_calls_of_ended BEFORE INSERT ON tool_calls
 WHEN EXISTS (SELECT 1 FROM sessions WHERE id = NEW.session_id
   AND (status = 'completed' OR status = 'failed'))
-BEGIN SELECT RAISE(ABORT, 'bad_transition: the session has ended'); END";
+BEGIN SELECT RAISE(FAIL, 'bad_transition: the session has ended'); END";
 
 const FENCING: &str = "CREATE TRIGGER tool_calls_fencing BEFORE UPDATE ON tool_calls
 WHEN NEW.fencing_token < OLD.fencing_token OR NEW.attempt < OLD.attempt
-BEGIN SELECT RAISE(ABORT, 'lease_lost: the tool call was claimed by another'); END";
+BEGIN SELECT RAISE(FAIL, 'lease_lost: the tool call was claimed by another'); END";
 
 /// A call of a tool by a session.
 #[table(

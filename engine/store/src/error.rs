@@ -73,7 +73,7 @@ impl From<rusqlite::Error> for StoreError {
 }
 
 impl StoreError {
-    /// As a caller is told. A trigger may name the code itself: `RAISE(ABORT, 'bad_transition: …')`.
+    /// As a caller is told. A trigger may name the code itself: `RAISE(FAIL, 'bad_transition: …')`.
     #[must_use]
     pub fn to_refusal(&self) -> Refusal {
         match self {

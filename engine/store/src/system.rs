@@ -7,7 +7,7 @@ use abide_schema::{Micros, Row, Seq, Table as _, TableSpec, Value, table};
 /// the trigger on DELETE.
 const APPENDED: &str = "CREATE TRIGGER events_appended BEFORE INSERT ON events
 WHEN NEW.seq <> 1 + (SELECT coalesce(max(seq), 0) FROM events)
-BEGIN SELECT RAISE(ABORT, 'denied: the log grows by its next number only'); END";
+BEGIN SELECT RAISE(FAIL, 'denied: the log grows by its next number only'); END";
 
 /// The append-only log: one row for every call that did something, chained by hash.
 #[table(
@@ -15,9 +15,9 @@ BEGIN SELECT RAISE(ABORT, 'denied: the log grows by its next number only'); END"
     index(session_id, where = "session_id IS NOT NULL"),
     trigger = APPENDED,
     trigger = "CREATE TRIGGER events_no_update BEFORE UPDATE ON events
-BEGIN SELECT RAISE(ABORT, 'denied: the log is append-only'); END",
+BEGIN SELECT RAISE(FAIL, 'denied: the log is append-only'); END",
     trigger = "CREATE TRIGGER events_no_delete BEFORE DELETE ON events
-BEGIN SELECT RAISE(ABORT, 'denied: the log is append-only'); END"
+BEGIN SELECT RAISE(FAIL, 'denied: the log is append-only'); END"
 )]
 pub struct EventRow {
     /// Its place: 1, 2, 3 … with no gap.

@@ -32,7 +32,10 @@ impl TableSql {
         let (all, marks) = (columns.join(", "), marks.join(", "));
         TableSql {
             get: format!("SELECT {all} FROM {name} WHERE {by_key}"),
-            insert: format!("INSERT INTO {name} ({all}) VALUES ({marks})"),
+            // OR FAIL, here and in the triggers: of a statement about one row nothing is left behind
+            // either way, but for the default, ABORT, SQLite copies every page it touches, so as to
+            // be able to undo half a statement.
+            insert: format!("INSERT OR FAIL INTO {name} ({all}) VALUES ({marks})"),
             delete: format!("DELETE FROM {name} WHERE {by_key}"),
             updates: RefCell::default(),
         }
@@ -55,7 +58,7 @@ fn update_of(table: &TableSpec, changed: u64) -> String {
         .map(|at| format!("{} = ?{}", table.columns[at].name, at + 1))
         .collect();
     let by_key = by_key(table, |_, at| at);
-    format!("UPDATE {} SET {} WHERE {by_key}", table.name, set.join(", "))
+    format!("UPDATE OR FAIL {} SET {} WHERE {by_key}", table.name, set.join(", "))
 }
 
 /// Where a log ends.
