@@ -142,7 +142,16 @@ impl WriterThread {
         let start = self.executor.mark();
         let transacted = match self.health.check() {
             Err(refusal) => Err(refusal),
-            Ok(()) => self.transact(&units).map_err(|error| self.undo(start, &error)),
+            Ok(()) => match self.transact(&units) {
+                Err(error @ StoreError::Constraint { .. }) if units.len() > 1 => {
+                    // A row refers to one that is not there. SQLite tells at COMMIT and not whose it
+                    // is: each unit alone, so that nobody pays for another.
+                    self.undo(start, &error);
+                    drop(held);
+                    return units.into_iter().for_each(|unit| self.commit(vec![unit]));
+                }
+                transacted => transacted.map_err(|error| self.undo(start, &error)),
+            },
         };
         let (outcomes, deltas) = match transacted {
             Ok(transacted) => transacted,

@@ -152,7 +152,9 @@ impl TableSpec {
                 let _ = write!(sql, " CHECK ({})", column.alternatives());
             }
             if let Some(target) = column.references {
-                let _ = write!(sql, " REFERENCES {target}");
+                // Held to at COMMIT: a check at every statement would make SQLite keep a copy of each
+                // page that the statement touches.
+                let _ = write!(sql, " REFERENCES {target} DEFERRABLE INITIALLY DEFERRED");
             }
             sql.push_str(",\n");
         }

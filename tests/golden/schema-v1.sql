@@ -4,7 +4,7 @@ PRAGMA page_size = 4096;
 
 CREATE TABLE agent_state (
   id INTEGER PRIMARY KEY NOT NULL,
-  session_id TEXT NOT NULL REFERENCES sessions(id),
+  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
   role TEXT NOT NULL,
   kind TEXT NOT NULL,
   content TEXT,
@@ -16,14 +16,14 @@ CREATE TABLE agent_state (
 CREATE TRIGGER agent_state_of_ended BEFORE INSERT ON agent_state
 WHEN EXISTS (SELECT 1 FROM sessions WHERE id = NEW.session_id
   AND (status = 'completed' OR status = 'failed'))
-BEGIN SELECT RAISE(ABORT, 'bad_transition: the session has ended'); END;
+BEGIN SELECT RAISE(FAIL, 'bad_transition: the session has ended'); END;
 
 CREATE INDEX agent_state_session_id ON agent_state (session_id);
 
 CREATE TABLE approvals (
   id TEXT PRIMARY KEY NOT NULL,
-  call_id TEXT NOT NULL REFERENCES tool_calls(call_id),
-  session_id TEXT NOT NULL REFERENCES sessions(id),
+  call_id TEXT NOT NULL REFERENCES tool_calls(call_id) DEFERRABLE INITIALLY DEFERRED,
+  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
   status TEXT NOT NULL CHECK (status = 'pending' OR status = 'approved' OR status = 'rejected' OR status = 'expired' OR status = 'cancelled'),
   arguments TEXT NOT NULL,
   approved_arguments TEXT,
@@ -39,7 +39,7 @@ CREATE UNIQUE INDEX approvals_call_id ON approvals (call_id);
 
 CREATE TRIGGER approvals_decided BEFORE UPDATE ON approvals
 WHEN OLD.status <> 'pending'
-BEGIN SELECT RAISE(ABORT, 'conflict: the approval is decided'); END;
+BEGIN SELECT RAISE(FAIL, 'conflict: the approval is decided'); END;
 
 CREATE INDEX approvals_session_id ON approvals (session_id);
 
@@ -66,19 +66,19 @@ CREATE TABLE events (
 
 CREATE TRIGGER events_appended BEFORE INSERT ON events
 WHEN NEW.seq <> 1 + (SELECT coalesce(max(seq), 0) FROM events)
-BEGIN SELECT RAISE(ABORT, 'denied: the log grows by its next number only'); END;
+BEGIN SELECT RAISE(FAIL, 'denied: the log grows by its next number only'); END;
 
 CREATE TRIGGER events_no_delete BEFORE DELETE ON events
-BEGIN SELECT RAISE(ABORT, 'denied: the log is append-only'); END;
+BEGIN SELECT RAISE(FAIL, 'denied: the log is append-only'); END;
 
 CREATE TRIGGER events_no_update BEFORE UPDATE ON events
-BEGIN SELECT RAISE(ABORT, 'denied: the log is append-only'); END;
+BEGIN SELECT RAISE(FAIL, 'denied: the log is append-only'); END;
 
 CREATE INDEX events_session_id ON events (session_id) WHERE session_id IS NOT NULL;
 
 CREATE TABLE handoff_requests (
   id TEXT PRIMARY KEY NOT NULL,
-  session_id TEXT NOT NULL REFERENCES sessions(id),
+  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
   reason TEXT NOT NULL,
   required_capability TEXT NOT NULL,
   data TEXT,
@@ -93,7 +93,7 @@ CREATE TABLE handoff_requests (
 
 CREATE TRIGGER handoff_requests_ended BEFORE UPDATE ON handoff_requests
 WHEN OLD.status <> 'pending' AND OLD.status <> 'claimed'
-BEGIN SELECT RAISE(ABORT, 'conflict: the handoff has ended'); END;
+BEGIN SELECT RAISE(FAIL, 'conflict: the handoff has ended'); END;
 
 CREATE UNIQUE INDEX handoff_requests_session_id ON handoff_requests (session_id) WHERE status = 'pending' OR status = 'claimed';
 
@@ -116,7 +116,7 @@ CREATE TABLE sessions (
   id TEXT PRIMARY KEY NOT NULL,
   agent TEXT NOT NULL,
   status TEXT NOT NULL CHECK (status = 'created' OR status = 'active' OR status = 'suspended' OR status = 'handed_off' OR status = 'completed' OR status = 'failed'),
-  parent_id TEXT REFERENCES sessions(id),
+  parent_id TEXT REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
   title TEXT,
   scope TEXT NOT NULL,
   metadata TEXT NOT NULL,
@@ -133,7 +133,7 @@ CREATE TRIGGER sessions_ended BEFORE UPDATE OF
   id, agent, status, parent_id, title, scope, metadata, result, error_code, error_message, reason,
   created_at ON sessions
 WHEN OLD.status = 'completed' OR OLD.status = 'failed'
-BEGIN SELECT RAISE(ABORT, 'bad_transition: the session has ended'); END;
+BEGIN SELECT RAISE(FAIL, 'bad_transition: the session has ended'); END;
 
 CREATE INDEX sessions_parent_id ON sessions (parent_id) WHERE parent_id IS NOT NULL;
 
@@ -143,12 +143,12 @@ WHEN OLD.status <> NEW.status AND OLD.status || '>' || NEW.status NOT IN (
   'active>suspended', 'active>handed_off', 'active>completed', 'active>failed',
   'suspended>active', 'suspended>handed_off', 'suspended>completed', 'suspended>failed',
   'handed_off>active', 'handed_off>failed')
-BEGIN SELECT RAISE(ABORT, 'bad_transition: the status of the session does not allow it'); END;
+BEGIN SELECT RAISE(FAIL, 'bad_transition: the status of the session does not allow it'); END;
 
 CREATE TABLE tool_calls (
   call_id TEXT PRIMARY KEY NOT NULL,
-  session_id TEXT NOT NULL REFERENCES sessions(id),
-  tool_name TEXT NOT NULL REFERENCES tools(name),
+  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  tool_name TEXT NOT NULL REFERENCES tools(name) DEFERRABLE INITIALLY DEFERRED,
   tool_version INTEGER NOT NULL,
   arguments TEXT NOT NULL,
   provider_call_id TEXT,
@@ -171,16 +171,16 @@ CREATE TABLE tool_calls (
 CREATE TRIGGER tool_calls_ended BEFORE UPDATE ON tool_calls
 WHEN OLD.status = 'succeeded' OR OLD.status = 'failed' OR OLD.status = 'rejected'
   OR OLD.status = 'cancelled'
-BEGIN SELECT RAISE(ABORT, 'conflict: the tool call has ended'); END;
+BEGIN SELECT RAISE(FAIL, 'conflict: the tool call has ended'); END;
 
 CREATE TRIGGER tool_calls_fencing BEFORE UPDATE ON tool_calls
 WHEN NEW.fencing_token < OLD.fencing_token OR NEW.attempt < OLD.attempt
-BEGIN SELECT RAISE(ABORT, 'lease_lost: the tool call was claimed by another'); END;
+BEGIN SELECT RAISE(FAIL, 'lease_lost: the tool call was claimed by another'); END;
 
 CREATE TRIGGER tool_calls_of_ended BEFORE INSERT ON tool_calls
 WHEN EXISTS (SELECT 1 FROM sessions WHERE id = NEW.session_id
   AND (status = 'completed' OR status = 'failed'))
-BEGIN SELECT RAISE(ABORT, 'bad_transition: the session has ended'); END;
+BEGIN SELECT RAISE(FAIL, 'bad_transition: the session has ended'); END;
 
 CREATE INDEX tool_calls_session_id ON tool_calls (session_id);
 

@@ -63,7 +63,7 @@ CREATE INDEX shelves_label ON shelves (label)";
 /// To version 3: another table.
 const BOOKS: &str = "CREATE TABLE books (
   isbn TEXT PRIMARY KEY NOT NULL,
-  shelf_id INTEGER NOT NULL REFERENCES shelves(id)
+  shelf_id INTEGER NOT NULL REFERENCES shelves(id) DEFERRABLE INITIALLY DEFERRED
 ) STRICT, WITHOUT ROWID";
 
 fn version(number: u32) -> Module {
