@@ -15,6 +15,7 @@ mod opening;
 mod queries;
 mod recordings;
 mod reducers;
+mod references;
 mod replica;
 mod script;
 mod traffic;
