@@ -5,7 +5,7 @@
 //! SQLite, HTTP, threads or clocks, so every other room can speak it.
 //!
 //! In reading order:
-//! [`value`] what a cell holds · [`table`] how a table is declared · [`reducer`] what a rule is given
+//! [`value`] what a cell holds · [`mod@table`] how a table is declared · [`mod@reducer`] what a rule is given
 //! and gives back · [`event`] what the log keeps · [`refusal`] how a "no" is said · [`wire`] what
 //! travels · [`limits`] every bound.
 
