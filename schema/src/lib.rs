@@ -4,10 +4,9 @@
 //! messages, limits, and the contract between a reducer and whoever runs it. It knows nothing of
 //! SQLite, HTTP, threads or clocks, so every other room can speak it.
 //!
-//! In reading order:
-//! [`value`] what a cell holds · [`mod@table`] how a table is declared · [`mod@reducer`] what a rule is given
-//! and gives back · [`event`] what the log keeps · [`refusal`] how a "no" is said · [`wire`] what
-//! travels · [`limits`] every bound.
+//! In reading order: [`value`] what a cell holds · [`mod@table`] how a table is declared ·
+//! [`mod@reducer`] what a rule is given and gives back · [`event`] what the log keeps · [`refusal`]
+//! how a "no" is said · [`wire`] what travels · [`limits`] every bound.
 
 // The macros name this crate `::abide_schema`, also from inside it.
 extern crate self as abide_schema;
