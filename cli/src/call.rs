@@ -117,7 +117,7 @@ fn read_object(file: &str) -> Result<Map<String, JsonValue>, Failure> {
 /// Where a value was taken as JSON and the reducer wanted otherwise, says how to send it as text.
 fn explain(failure: Failure, pairs: &Pairs) -> Failure {
     let Failure::Refused(refusal) = failure else { return failure };
-    if refusal.code != Code::BadArguments {
+    if refusal.code != Code::BadArguments || !refusal.detail.contains("invalid type") {
         return refusal.into();
     }
     let is_meant = |(key, typed): &&(String, String)| {

@@ -76,7 +76,8 @@ fn small_file() -> (World, Vec<Record>) {
     let raw = world.raw();
     raw.execute_batch("PRAGMA journal_mode = DELETE; VACUUM").unwrap();
     let bytes = fs::read(world.path()).unwrap();
-    let sql = "SELECT seq, unhex(hex(prev_hash) || hex(hash)), 8 + coalesce(length(CAST(session_id AS BLOB)), 0)
+    let sql = "SELECT seq, unhex(hex(prev_hash) || hex(hash)),
+        8 + coalesce(length(CAST(session_id AS BLOB)), 0)
         + length(CAST(reducer AS BLOB)) + length(CAST(caller AS BLOB))
         + coalesce(length(CAST(request_id AS BLOB)), 0) + length(CAST(arguments AS BLOB))
         + length(CAST(outcome AS BLOB)) + 64 FROM events";

@@ -101,21 +101,6 @@ fn what_would_write() {
             "VACUUM INTO '/tmp/stolen.db'",
             "ATTACH '/etc/passwd' AS x",
             "DETACH main",
-            "BEGIN",
-            "COMMIT",
-            "ROLLBACK",
-            "SAVEPOINT a",
-            "RELEASE call",
-            "PRAGMA user_version",
-            "PRAGMA user_version = 7",
-            "PRAGMA journal_mode = DELETE",
-            "PRAGMA wal_checkpoint",
-            "PRAGMA query_only = 0",
-            "EXPLAIN SELECT 1",
-            "SELECT load_extension('x')",
-            "SELECT writefile('/tmp/x', 'y')",
-            "SELECT readfile('/etc/passwd')",
-            "SELECT * FROM pragma_wal_checkpoint",
         ],
         expect![[r#"
             bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
@@ -136,6 +121,31 @@ fn what_would_write() {
             bad_sql: the statement writes (hint: to change something, call a reducer)
             bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
             bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+        "#]],
+    );
+}
+
+#[test]
+fn what_would_meddle() {
+    check_sql(
+        &[
+            "BEGIN",
+            "COMMIT",
+            "ROLLBACK",
+            "SAVEPOINT a",
+            "RELEASE call",
+            "PRAGMA user_version",
+            "PRAGMA user_version = 7",
+            "PRAGMA journal_mode = DELETE",
+            "PRAGMA wal_checkpoint",
+            "PRAGMA query_only = 0",
+            "EXPLAIN SELECT 1",
+            "SELECT load_extension('x')",
+            "SELECT writefile('/tmp/x', 'y')",
+            "SELECT readfile('/etc/passwd')",
+            "SELECT * FROM pragma_wal_checkpoint",
+        ],
+        expect![[r#"
             bad_sql: the statement is not a query (hint: one SELECT, VALUES or WITH)
             bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
             bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
