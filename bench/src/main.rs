@@ -21,7 +21,7 @@ struct Options {
 enum Bench {
     /// Durable turns a second: user message, tool call, its result, assistant message: four events.
     Turns(turns::Options),
-    /// Page sizes and checkpoint thresholds: how the defaults of the store were chosen.
+    /// Page sizes: how the store's default was chosen.
     Pages(pages::Options),
 }
 

@@ -1,4 +1,4 @@
-//! How the defaults of the store were chosen: the same embedded load over page sizes.
+//! How the store's page size was chosen: the same embedded load over several.
 
 use std::time::Instant;
 

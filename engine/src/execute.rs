@@ -5,7 +5,7 @@ use std::sync::Arc;
 use abide_log::{Chain, Digests};
 use abide_schema::event::Event;
 use abide_schema::reducer::{Caller, Reply, Transaction};
-use abide_schema::{Abort, Context, Micros, Refusal, Row, Seq, TableSpec, Value};
+use abide_schema::{Abort, Code, Context, Micros, Refusal, Row, Seq, TableSpec, Value};
 use abide_store::{StoreError, Writer};
 use sha2::{Digest as _, Sha256};
 
@@ -231,7 +231,7 @@ pub(crate) fn refusal_of(abort: &Abort) -> Refusal {
         Abort::Refused(refusal) => refusal.clone(),
         Abort::Broken(error) => match error.downcast_ref::<StoreError>() {
             Some(error) => error.to_refusal(),
-            None => StoreError::Limit(String::new()).to_refusal(),
+            None => Refusal::new(Code::Internal, format!("the reducer broke: {error}")),
         },
     }
 }

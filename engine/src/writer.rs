@@ -14,7 +14,7 @@ use abide_store::{RequestIdRow, StoreError, change_log};
 use tokio::sync::oneshot;
 
 use crate::durable::{Answer, Commit, UnitDone};
-use crate::execute::{CallDone, Executor, refusal_of};
+use crate::execute::{CallDone, Executor};
 use crate::health::Health;
 use crate::hub::{Hub, Outbox, SharedDelta, SubscriptionKey};
 use crate::metrics::Metrics;
@@ -458,22 +458,20 @@ type Transacted = (Vec<UnitOutcome>, Deltas);
 
 /// Sorts a failed call: does it end the transaction, or only its own unit?
 fn fail(abort: Abort, call: &ReadyCall, position: usize, unit: &Unit) -> UnitFailure {
-    let mut refusal = refusal_of(&abort);
-    if let Abort::Broken(error) = abort {
-        match error.downcast::<StoreError>() {
-            Ok(error)
-                if !matches!(*error, StoreError::Sql { .. } | StoreError::Constraint { .. }) =>
-            {
-                return UnitFailure::Storage(*error);
+    let mut refusal = match abort {
+        Abort::Refused(refusal) => refusal,
+        Abort::Broken(error) => {
+            match error.downcast::<StoreError>() {
+                Ok(error) if !error.is_the_statements_own() => return UnitFailure::Storage(*error),
+                Ok(error) => {
+                    tracing::error!(%error, reducer = call.reducer, "a reducer's own SQL failed");
+                }
+                Err(error) => tracing::error!(%error, reducer = call.reducer, "a reducer broke"),
             }
-            Ok(error) => {
-                tracing::error!(%error, reducer = call.reducer, "a reducer's own SQL failed")
-            }
-            Err(error) => tracing::error!(%error, reducer = call.reducer, "a reducer broke"),
+            let detail = format!("{} failed for a reason of its own", call.reducer);
+            Refusal::new(Code::Internal, detail).hint("the cause is in the server's log")
         }
-        let detail = format!("{} failed for a reason of its own", call.reducer);
-        refusal = Refusal::new(Code::Internal, detail).hint("the cause is in the server's log");
-    }
+    };
     if unit.calls.len() > 1 {
         refusal.detail =
             format!("call {} of the batch ({}): {}", position + 1, call.reducer, refusal.detail);

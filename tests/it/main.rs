@@ -6,6 +6,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
+mod broken;
 mod database;
 mod durability;
 mod live;

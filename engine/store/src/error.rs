@@ -73,6 +73,12 @@ impl From<rusqlite::Error> for StoreError {
 }
 
 impl StoreError {
+    /// Whether the statement is at fault and nothing else: the transaction can go on without it.
+    #[must_use]
+    pub fn is_the_statements_own(&self) -> bool {
+        matches!(self, StoreError::Sql { .. } | StoreError::Constraint { .. })
+    }
+
     /// As a caller is told. A trigger may name the code itself: `RAISE(FAIL, 'bad_transition: …')`.
     #[must_use]
     pub fn to_refusal(&self) -> Refusal {

@@ -47,7 +47,8 @@ impl Layout {
     }
 }
 
-/// How SQLite is set up. The defaults are measured; the bench changes them to measure.
+/// How SQLite is set up. The page size is measured; the caches are not yet, and are set by what they
+/// have to hold.
 #[derive(Clone, Debug)]
 pub struct Tuning {
     /// Bytes of a page, for new files. `abide-bench -- pages`: below 4,096 calls are slower and files

@@ -1,0 +1,56 @@
+//! Reducers that break: by a panic, or by an error that is no refusal.
+//!
+//! One that broke in a replay was once told as `limit_exceeded` with an empty sentence, as if a bound
+//! had been passed.
+
+use abide_engine::{Engine, replay};
+use abide_schema::reducer::Caller;
+use abide_schema::{Abort, Code, Context, Module, Seq, reducer};
+use serde_json::json;
+
+use crate::world::World;
+
+/// Panics when it is told to.
+#[reducer]
+pub(crate) fn stumble(_ctx: &mut Context<'_>, fall: bool) -> Result<bool, Abort> {
+    assert!(!fall, "the floor was wet");
+    Ok(fall)
+}
+
+mod later {
+    use super::*;
+
+    /// The same rule after somebody broke it.
+    #[reducer]
+    pub(crate) fn stumble(_ctx: &mut Context<'_>, fall: bool) -> Result<bool, Abort> {
+        Err(Abort::Broken(format!("nobody falls any more: {fall}").into()))
+    }
+}
+
+#[test]
+fn a_broken_reducer_says_so_and_costs_nobody_else() {
+    let mut world = World::new();
+    world.close();
+    let module = Module::new("stumble").reducer(stumble::definition());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async {
+        let engine = Engine::open(world.path(), world.config(vec![module])).unwrap();
+        let (caller, fall, stand) =
+            (Caller::new("local"), json!({"fall": true}), json!({"fall": false}));
+        let fallen = engine.call(&caller, "stumble", &fall, None);
+        let standing = engine.call(&caller, "stumble", &stand, None);
+        let (fallen, standing) = futures_util::future::join(fallen, standing).await;
+        let refusal = fallen.unwrap_err();
+        assert_eq!(refusal.code, Code::Internal);
+        assert_eq!(refusal.detail, "stumble failed for a reason of its own");
+        assert_eq!(standing.unwrap().seq, Seq(1));
+        engine.close();
+    });
+    let module = Module::new("stumble").reducer(later::stumble::definition());
+    let into = world.path().with_file_name("again.db");
+    let error = replay(&world.path(), &into, vec![module], None, &mut |_| {}).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "event 1: stumble is refused in the replay: the reducer broke: nobody falls any more: false"
+    );
+}
