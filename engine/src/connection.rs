@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use abide_live::Binding;
+use abide_live::{Binding, Delta};
 use abide_schema::wire::Shape;
 use abide_schema::{Code, Refusal, Row, Seq, limits};
 use abide_store::Reader;
@@ -20,7 +20,9 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::engine::Engine;
 use crate::hub::{Frame, Mail, Outbox, SharedDelta, SubscriptionKey};
+use crate::rerun::{Fresh, Version};
 use crate::resume::{self, Resumed};
+use crate::stale::{Reruns, Stale};
 use crate::writer::{Attach, Job, Listening};
 
 /// What a connection is told.
@@ -36,6 +38,18 @@ pub enum Update {
         to: Seq,
         /// By subscription id.
         changes: Vec<(Arc<str>, Arc<SharedDelta>)>,
+    },
+    /// One subscription alone is brought up to here: after a delta that only said "stale", the query was
+    /// run again. Its later changes come with the frames from there on.
+    Rerun {
+        /// The subscription.
+        id: Arc<str>,
+        /// Its rows are now those of this state.
+        seq: Seq,
+        /// What changed since it was last told.
+        delta: Arc<SharedDelta>,
+        /// It has changed again since, nobody knows yet how; another of these follows.
+        stale: bool,
     },
     /// Nothing of interest happened up to here.
     Progress {
@@ -70,13 +84,29 @@ pub struct SnapshotPart {
 }
 
 #[derive(Debug)]
-struct Subscription {
+pub(crate) struct Subscription {
     id: Arc<str>,
-    binding: Binding,
+    pub(crate) binding: Binding,
     shape: Arc<Shape>,
     /// Its result was told up to here.
     seq: Seq,
+    /// Set while its deltas cost too much to be made.
+    pub(crate) stale: Option<Stale>,
+    /// Its result as it was told last, if it was told by a rerun.
+    pub(crate) held: Option<Arc<Version>>,
     _listening: Listening,
+}
+
+impl Subscription {
+    fn new(
+        id: Arc<str>,
+        binding: Binding,
+        shape: Arc<Shape>,
+        listening: Listening,
+    ) -> Subscription {
+        let (seq, stale, held) = (Seq::ZERO, None, None);
+        Subscription { id, binding, shape, seq, stale, held, _listening: listening }
+    }
 }
 
 /// An update that waits to be taken.
@@ -121,6 +151,7 @@ pub struct Connection {
     next_progress: Instant,
     /// Frames were dropped and are not made up for yet.
     lagging: bool,
+    reruns: Reruns,
 }
 
 impl Connection {
@@ -138,6 +169,7 @@ impl Connection {
             told,
             next_progress: Instant::now() + Duration::from_millis(limits::PROGRESS_MS),
             lagging: false,
+            reruns: Reruns::default(),
         }
     }
 
@@ -165,8 +197,7 @@ impl Connection {
         self.next_key += 1;
         let listening = self.attach(&binding, key).await?;
         let shape = Arc::new(binding.shape().clone());
-        let mut subscription =
-            Subscription { id: id.into(), binding, shape, seq: Seq::ZERO, _listening: listening };
+        let mut subscription = Subscription::new(id.into(), binding, shape, listening);
         // Given up in here, the subscription is dropped and with it its place at the writer.
         let (resumed, later) = self.begin_level(&subscription.binding, from).await?;
         subscription.seq = resumed.seq();
@@ -201,6 +232,10 @@ impl Connection {
                 self.lagging = false;
                 continue;
             }
+            if let Some((key, fresh)) = self.reruns.done() {
+                self.take_fresh(key, fresh);
+                continue;
+            }
             // Read before the outbox: what is published later is not promised.
             let published = self.engine.inner.hub.published();
             match self.outbox.take() {
@@ -212,6 +247,7 @@ impl Connection {
                 Mail::Empty => {
                     tokio::select! {
                         () = self.outbox.filled() => {}
+                        () = self.reruns.any_done() => {}
                         () = sleep_until(self.next_progress) => {}
                     }
                 }
@@ -347,6 +383,14 @@ impl Connection {
             if to <= subscription.seq {
                 continue;
             }
+            if delta.is_stale() || subscription.stale.is_some() {
+                if subscription.stale.is_none() {
+                    changes.push((Arc::clone(&subscription.id), Arc::clone(&delta)));
+                }
+                self.reruns.take_news(&self.engine, key, subscription, (to, delta));
+                continue;
+            }
+            subscription.held = None;
             match delta.rows() {
                 Ok(_) => changes.push((Arc::clone(&subscription.id), delta)),
                 Err(refusal) => ended.push((key, refusal.clone())),
@@ -364,6 +408,59 @@ impl Connection {
         }
     }
 
+    /// Tells the result of a rerun, and what is known to have happened after it.
+    fn take_fresh(&mut self, key: SubscriptionKey, fresh: Result<Fresh, Refusal>) {
+        let Some(subscription) = self.subscriptions.get_mut(&key) else { return };
+        let (id, shape) = (Arc::clone(&subscription.id), Arc::clone(&subscription.shape));
+        let fresh = match fresh {
+            Ok(fresh) => fresh,
+            Err(refusal) => {
+                self.drop_subscription(key);
+                return self.tell_ended(id, refusal);
+            }
+        };
+        let seq = fresh.version.seq;
+        subscription.seq = seq;
+        let later = self.reruns.settle(&self.engine, key, subscription, &fresh.version);
+        let stale = subscription.stale.is_some();
+        match fresh.delta {
+            Some(delta) => self.tell_rerun(&id, seq, delta, stale),
+            None => {
+                let why = "the deltas of this query cost too much: it is run again as a whole";
+                let refetch = Refusal::new(Code::Refetch, why).hint(
+                    "`abide explain` tells what it costs; an index or a narrower WHERE may help",
+                );
+                let (rows, refetch) = (fresh.version.rows.clone(), Some(refetch));
+                self.make_ready(
+                    Arc::clone(&id),
+                    shape,
+                    Resumed::Snapshot { seq, rows, refetch },
+                    seq,
+                );
+                if stale {
+                    self.tell_rerun(&id, seq, SharedDelta::new(Ok(Delta::default())), true);
+                }
+            }
+        }
+        for (to, delta) in later {
+            if let Some(subscription) = self.subscriptions.get_mut(&key) {
+                (subscription.seq, subscription.held) = (to, None);
+            }
+            match delta.rows() {
+                Ok(_) => self.tell_rerun(&id, to, delta, false),
+                Err(refusal) => {
+                    self.drop_subscription(key);
+                    return self.tell_ended(id, refusal.clone());
+                }
+            }
+        }
+    }
+
+    fn tell_rerun(&mut self, id: &Arc<str>, seq: Seq, delta: Arc<SharedDelta>, stale: bool) {
+        let update = Update::Rerun { id: Arc::clone(id), seq, delta, stale };
+        self.ready.push_back(Ready::only_for(id, update));
+    }
+
     fn progress(&mut self, published: Seq) {
         if published > self.told {
             self.ready.push_back(Ready::for_all(Update::Progress { seq: published }));
@@ -379,7 +476,9 @@ impl Connection {
     /// Frames were dropped: makes up for them out of the change log, all subscriptions in one frame.
     async fn catch_up(&mut self) {
         let told = self.told;
+        // What is run again anyway is, at the seq where the others will be, stale at worst.
         let wanted: Vec<(SubscriptionKey, Binding, Seq)> = (self.subscriptions.iter())
+            .filter(|(_, subscription)| subscription.stale.is_none())
             .map(|(key, subscription)| {
                 (*key, subscription.binding.clone(), subscription.seq.max(told))
             })
@@ -399,9 +498,15 @@ impl Connection {
 
     fn tell_caught_up(&mut self, seq: Seq, resumed: resume::Each) {
         let (told, mut changes) = (self.told, Vec::new());
+        for (key, subscription) in &mut self.subscriptions {
+            if subscription.stale.is_some() {
+                let news = (seq, SharedDelta::unknown());
+                self.reruns.take_news(&self.engine, *key, subscription, news);
+            }
+        }
         for (key, resumed) in resumed {
             let Some(subscription) = self.subscriptions.get_mut(&key) else { continue };
-            subscription.seq = seq;
+            (subscription.seq, subscription.held) = (seq, None);
             let (id, shape) = (Arc::clone(&subscription.id), Arc::clone(&subscription.shape));
             match resumed {
                 Ok(Resumed::Delta { delta, .. }) if delta.is_empty() => {}

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use abide_live::{Catalog, Planner, Router};
+use abide_live::{Budget, Catalog, Planner, Router, TemplateWork};
 use abide_log::Chain;
 use abide_schema::reducer::Caller;
 use abide_schema::wire::BatchCall;
@@ -24,8 +24,9 @@ use crate::metrics::Metrics;
 use crate::ports::{Clock, SystemClock};
 use crate::query;
 use crate::queue::{Queue, Rejected};
-use crate::readers::{Readers, closing};
+use crate::readers::{Readers, closing, open_reader};
 use crate::registry::{ReadyCall, Registry};
+use crate::rerun::Reruns;
 use crate::writer::{Job, Request, Unit, WriterThread};
 
 /// What an engine is opened with.
@@ -37,13 +38,19 @@ pub struct Config {
     pub clock: Arc<dyn Clock>,
     /// How SQLite is set up.
     pub tuning: Tuning,
+    /// What the delta of one live query may cost a commit. One that costs more is run again by a
+    /// reader instead.
+    pub live_budget: Budget,
 }
 
 impl Config {
     /// These modules, the machine's clock, the measured tuning.
     #[must_use]
     pub fn new(modules: Vec<Module>) -> Config {
-        Config { modules, clock: Arc::new(SystemClock), tuning: Tuning::default() }
+        let live_budget =
+            Budget { average: limits::LIVE_DELTA_STEPS, most: limits::LIVE_DELTA_MOST_STEPS };
+        let (clock, tuning) = (Arc::new(SystemClock), Tuning::default());
+        Config { modules, clock, tuning, live_budget }
     }
 }
 
@@ -94,6 +101,7 @@ pub(crate) struct Inner {
     pub(crate) planner: Planner,
     /// The tables that may be queried live.
     pub(crate) tables: Arc<[&'static TableSpec]>,
+    pub(crate) reruns: Reruns,
     pub(crate) hub: Arc<Hub>,
     durable: watch::Receiver<Seq>,
     health: Arc<Health>,
@@ -112,7 +120,7 @@ impl Engine {
         let layout = Layout { modules: config.modules };
         let store = Store::open(path.as_ref(), layout, config.tuning)?;
         let path = store.path().to_owned();
-        start(store, config.clock).map_err(|why| OpenError::Store { path, why })
+        start(store, config.clock, config.live_budget).map_err(|why| OpenError::Store { path, why })
     }
 
     /// Runs a reducer. When this returns, what it did is on the disk.
@@ -222,6 +230,16 @@ impl Engine {
         &self.inner.metrics
     }
 
+    /// What the live queries of each template have cost the commits, the dearest first.
+    ///
+    /// # Errors
+    /// The engine is closing or poisoned.
+    pub async fn live_templates(&self) -> Result<Vec<TemplateWork>, Refusal> {
+        let (reply, answer) = oneshot::channel();
+        self.inner.send(Job::Templates(reply), 0)?;
+        answer.await.map_err(|_| closing())
+    }
+
     /// Bytes of the calls that wait for the writer.
     #[must_use]
     pub fn backlog(&self) -> usize {
@@ -282,7 +300,7 @@ fn recover(store: &Store, set_up: &[String]) -> Result<Recovered, StoreError> {
     Ok(Recovered { writer, wal, head, chain, change_log_floor })
 }
 
-fn start(store: Store, clock: Arc<dyn Clock>) -> Result<Engine, StoreError> {
+fn start(store: Store, clock: Arc<dyn Clock>, budget: Budget) -> Result<Engine, StoreError> {
     let catalog = Arc::new(Catalog::new(store.layout().live_tables(), store.layout().views()));
     let set_up = catalog.setup_sql();
     let Recovered { writer, wal, head, chain, change_log_floor } = recover(&store, &set_up)?;
@@ -302,9 +320,13 @@ fn start(store: Store, clock: Arc<dyn Clock>) -> Result<Engine, StoreError> {
         Arc::clone(&gate),
     );
 
+    let (readers, mut threads) = Readers::start(&store, &set_up)?;
+    let live_tables: Arc<[&'static TableSpec]> = store.layout().live_tables().into();
+    let mut router = Router::new(Arc::clone(&catalog));
+    router.set_budget(budget);
     let writer = WriterThread {
         executor: Executor::new(writer, chain, head.at, clock),
-        router: Router::new(Arc::clone(&catalog)),
+        router,
         jobs: Arc::clone(&jobs),
         commits: Arc::clone(&commits),
         hub: Arc::clone(&hub),
@@ -314,6 +336,9 @@ fn start(store: Store, clock: Arc<dyn Clock>) -> Result<Engine, StoreError> {
         tables: store.layout().tables().collect(),
         change_log_floor,
         attached: 0,
+        reader: open_reader(&store, &set_up)?,
+        fillers: Arc::clone(readers.queue()),
+        live_tables: Arc::clone(&live_tables),
     };
     let syncer = Syncer {
         commits,
@@ -324,7 +349,6 @@ fn start(store: Store, clock: Arc<dyn Clock>) -> Result<Engine, StoreError> {
         health: Arc::clone(&health),
         metrics: Arc::clone(&metrics),
     };
-    let (readers, mut threads) = Readers::start(&store, &set_up)?;
     threads.push(spawn("abide-writer", move || writer.run()));
     threads.push(spawn("abide-sync", move || syncer.run()));
     let (listeners, counted) = (Arc::clone(&hub), Arc::clone(&metrics));
@@ -334,7 +358,8 @@ fn start(store: Store, clock: Arc<dyn Clock>) -> Result<Engine, StoreError> {
         readers,
         registry: Registry::new(&store.layout().modules),
         planner: Planner::new(catalog),
-        tables: store.layout().live_tables().into(),
+        tables: live_tables,
+        reruns: Reruns::default(),
         hub,
         durable: durable_seen,
         health,

@@ -14,12 +14,26 @@ use crate::readers::closing;
 #[derive(Debug)]
 pub struct SharedDelta {
     outcome: Result<Delta, Refusal>,
+    stale: bool,
     json: OnceLock<Vec<u8>>,
 }
 
 impl SharedDelta {
     pub(crate) fn new(outcome: Result<Delta, Refusal>) -> Arc<SharedDelta> {
-        Arc::new(SharedDelta { outcome, json: OnceLock::new() })
+        Arc::new(SharedDelta { outcome, stale: false, json: OnceLock::new() })
+    }
+
+    /// It is not known what changed: the delta would have cost too much.
+    pub(crate) fn unknown() -> Arc<SharedDelta> {
+        let outcome = Ok(Delta::default());
+        Arc::new(SharedDelta { outcome, stale: true, json: OnceLock::new() })
+    }
+
+    /// Whether it only says that the result may have changed: what it is now follows by itself, as an
+    /// [`Update::Rerun`](crate::Update::Rerun) or a snapshot.
+    #[must_use]
+    pub fn is_stale(&self) -> bool {
+        self.stale
     }
 
     /// The rows; or why the query has no result any more.
@@ -27,12 +41,15 @@ impl SharedDelta {
         &self.outcome
     }
 
-    /// The rows as `"deletes":[…],"inserts":[…],"updates":[…]`, encoded once for everybody.
+    /// The rows as `"deletes":[…],"inserts":[…],"updates":[…]`, encoded once for everybody; or
+    /// `"stale":true`.
     #[must_use]
     pub fn json(&self) -> &[u8] {
         self.json.get_or_init(|| {
             let mut out = Vec::new();
-            if let Ok(delta) = &self.outcome {
+            if self.stale {
+                out.extend_from_slice(b"\"stale\":true");
+            } else if let Ok(delta) = &self.outcome {
                 delta.write_json(&mut out);
             }
             out

@@ -33,10 +33,12 @@ mod queue;
 mod readers;
 mod registry;
 mod replay;
+mod rerun;
 mod resume;
+mod stale;
 mod writer;
 
-pub use abide_live::{Delta, Explanation, Placed, Window};
+pub use abide_live::{Budget, Delta, Explanation, Placed, Spent, TemplateWork, Window};
 pub use abide_store::{
     Layout, OpenError, StoreError, Tuning, Verified, VerifyError, backup, sqlite_version,
     verify_file,

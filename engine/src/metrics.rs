@@ -52,8 +52,16 @@ counters! {
     live_rows_routed;
     /// Live bindings that the router asked about a change.
     live_bindings_probed;
-    /// SQL statements run for live queries.
+    /// SQL statements run for live queries within commits.
     live_statements_run;
+    /// Steps of SQLite's virtual machine that these took.
+    live_steps_run;
+    /// Bytes remembered of live results.
+    live_state_bytes;
+    /// Live bindings that are asked about every change of some table.
+    live_residual_bindings;
+    /// Live queries run again as a whole, by a reader, because their deltas cost too much.
+    live_reruns_total;
 }
 
 /// One counter.

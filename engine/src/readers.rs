@@ -10,11 +10,12 @@ use tokio::sync::oneshot;
 
 use crate::queue::{Queue, Rejected};
 
-type Job = Box<dyn FnOnce(&mut Reader) + Send>;
+/// What a reader is given to do.
+pub(crate) type ReaderJob = Box<dyn FnOnce(&mut Reader) + Send>;
 
 /// The pool. Its threads end when it is closed.
 pub(crate) struct Readers {
-    queue: Arc<Queue<Job>>,
+    queue: Arc<Queue<ReaderJob>>,
 }
 
 impl fmt::Debug for Readers {
@@ -32,8 +33,7 @@ impl Readers {
         let queue = Arc::new(Queue::new(limits::READER_QUEUE));
         let mut threads = Vec::with_capacity(limits::READERS);
         for number in 0..limits::READERS {
-            let mut reader = store.reader()?;
-            reader.set_up(set_up)?;
+            let mut reader = open_reader(store, set_up)?;
             let queue = Arc::clone(&queue);
             let thread = thread::Builder::new().name(format!("abide-reader-{number}"));
             let thread = thread.spawn(move || serve(&queue, &mut reader));
@@ -49,7 +49,7 @@ impl Readers {
         work: impl FnOnce(&mut Reader) -> T + Send + 'static,
     ) -> Result<T, Refusal> {
         let (reply, answer) = oneshot::channel();
-        let job: Job = Box::new(move |reader| {
+        let job: ReaderJob = Box::new(move |reader| {
             // Nobody may be waiting any more; then the work was for nothing.
             let _ = reply.send(work(reader));
         });
@@ -63,12 +63,24 @@ impl Readers {
         answer.await.map_err(|_| Refusal::new(Code::Internal, "the query was given up"))
     }
 
+    /// Where the threads take their work from.
+    pub(crate) fn queue(&self) -> &Arc<Queue<ReaderJob>> {
+        &self.queue
+    }
+
     pub(crate) fn close(&self) {
         self.queue.close();
     }
 }
 
-fn serve(queue: &Queue<Job>, reader: &mut Reader) {
+/// Opens one connection that reads.
+pub(crate) fn open_reader(store: &Store, set_up: &[String]) -> Result<Reader, StoreError> {
+    let reader = store.reader()?;
+    reader.set_up(set_up)?;
+    Ok(reader)
+}
+
+fn serve(queue: &Queue<ReaderJob>, reader: &mut Reader) {
     let mut jobs = Vec::with_capacity(1);
     loop {
         queue.take(1, &mut jobs);

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use abide_live::{Binding, Changes, Delta, LiveError, Sql, SqlError};
+use abide_live::{Binding, Changes, Delta, Filled, LiveError, Sql, SqlError};
 use abide_schema::{Code, Refusal, Row, Seq, TableSpec, Value, limits};
 use abide_store::change_log::Image;
 use abide_store::{QueryLimits, Reader, Snapshot, StoreError};
@@ -87,21 +87,49 @@ fn resume_in(
         return whole(state, binding, Some(refetch(why)));
     }
     let mut changes = Changes::new();
-    for name in binding.tables() {
-        let table = tables.iter().find(|table| table.name == name).ok_or_else(|| unknown(name))?;
-        if !net_changes(state, table, from, &mut changes).map_err(|error| error.to_refusal())? {
-            let why = format!("more than {} rows changed since {from}", limits::RESUME_CHANGES);
-            return whole(state, binding, Some(refetch(why)));
-        }
+    if !changes_since(state, tables, binding, from, &mut changes)? {
+        let why = format!("more than {} rows changed since {from}", limits::RESUME_CHANGES);
+        return whole(state, binding, Some(refetch(why)));
     }
     match binding.delta(&changes, &mut ReaderSql(state)) {
         Ok(delta) => Ok(Resumed::Delta { seq, delta }),
         Err(LiveError::Query(why)) => Err(Refusal::new(Code::BadSql, why)),
+        Err(LiveError::OverBudget) => unreachable!("a reader has no budget of steps"),
         Err(LiveError::Broken(why)) => {
             tracing::error!(%why, "a resume failed");
             Err(Refusal::new(Code::Internal, "the change log could not be read"))
         }
     }
+}
+
+/// Adds the net changes since a seq of all tables that a query reads; `false` where they are too many.
+pub(crate) fn changes_since(
+    state: &Snapshot<'_>,
+    tables: &[&'static TableSpec],
+    binding: &Binding,
+    from: Seq,
+    changes: &mut Changes,
+) -> Result<bool, Refusal> {
+    for name in binding.tables() {
+        let table = tables.iter().find(|table| table.name == name).ok_or_else(|| unknown(name))?;
+        if !net_changes(state, table, from, changes).map_err(|error| error.to_refusal())? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Reads the accumulators of a group, and at which seq they are so.
+pub(crate) fn fill(
+    reader: &mut Reader,
+    binding: &Binding,
+    group: &Row,
+) -> Result<Option<(Seq, Filled)>, Refusal> {
+    let state = reader.snapshot().map_err(|error| error.to_refusal())?;
+    let filled = binding
+        .fill(group, &mut ReaderSql(&state))
+        .map_err(|error| Refusal::new(Code::BadSql, error.to_string()))?;
+    Ok(filled.map(|filled| (state.seq(), filled)))
 }
 
 fn whole(
@@ -171,7 +199,7 @@ fn unknown(table: &str) -> Refusal {
 }
 
 /// Live queries' SQL on a reader's state.
-struct ReaderSql<'a>(&'a Snapshot<'a>);
+pub(crate) struct ReaderSql<'a>(pub(crate) &'a Snapshot<'a>);
 
 impl Sql for ReaderSql<'_> {
     fn run(
@@ -179,7 +207,8 @@ impl Sql for ReaderSql<'_> {
         statement: &str,
         params: &[Value],
         each: &mut dyn FnMut(&[Value]),
-    ) -> Result<(), SqlError> {
-        self.0.run(statement, params, each).map_err(|error| sql_error(&error))
+    ) -> Result<u64, SqlError> {
+        // A reader is bounded by time, not by work: nobody asks how much it was.
+        self.0.run(statement, params, each).map(|()| 0).map_err(|error| sql_error(&error))
     }
 }

@@ -6,11 +6,14 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use abide_live::{Binding, BindingId, Changes, LiveError, Router, Sql, SqlError};
+use abide_live::{
+    Binding, BindingId, Changes, Fault, Filled, LiveError, Router, Sql, SqlError, TemplateWork,
+    Wanted,
+};
 use abide_schema::event::Hash;
 use abide_schema::reducer::Caller;
 use abide_schema::{Abort, Code, Json, Refusal, Seq, TableSpec, Value, limits};
-use abide_store::{RequestIdRow, StoreError, change_log};
+use abide_store::{Reader, RequestIdRow, StoreError, change_log};
 use tokio::sync::oneshot;
 
 use crate::durable::{Answer, Commit, UnitDone};
@@ -21,7 +24,9 @@ use crate::metrics::Metrics;
 use crate::outcome::expand;
 use crate::overlay::NetChange;
 use crate::queue::Queue;
+use crate::readers::ReaderJob;
 use crate::registry::ReadyCall;
+use crate::resume::{self, ReaderSql};
 
 /// Everything that can wake the writer.
 #[derive(Debug)]
@@ -32,6 +37,17 @@ pub(crate) enum Job {
     Attach(Attach),
     /// A subscription that ended.
     Detach(BindingId),
+    /// Accumulators that a reader has filled.
+    Adopt(Adopt),
+    /// Asks what each template has cost.
+    Templates(oneshot::Sender<Vec<TemplateWork>>),
+}
+
+/// Accumulators for a live query, as they were at a seq; nothing where they could not be had.
+#[derive(Debug)]
+pub(crate) struct Adopt {
+    wanted: Wanted,
+    filled: Option<(Seq, Filled)>,
 }
 
 /// One or more calls of one caller, all or nothing.
@@ -80,7 +96,6 @@ impl Drop for Listening {
 }
 
 /// The writer thread. It ends when its queue is closed and drained.
-#[derive(Debug)]
 pub(crate) struct WriterThread {
     pub(crate) executor: Executor,
     pub(crate) router: Router,
@@ -97,6 +112,12 @@ pub(crate) struct WriterThread {
     pub(crate) change_log_floor: Seq,
     /// How many subscriptions are attached.
     pub(crate) attached: usize,
+    /// Reads the state between two transactions.
+    pub(crate) reader: Reader,
+    /// Where readers find work.
+    pub(crate) fillers: Arc<Queue<ReaderJob>>,
+    /// The tables that may be queried live.
+    pub(crate) live_tables: Arc<[&'static TableSpec]>,
 }
 
 /// A refused call had already written, so the transaction must start over.
@@ -126,10 +147,14 @@ impl WriterThread {
                     Job::Unit(unit) => units.push(unit),
                     Job::Attach(attach) => self.attach(attach),
                     Job::Detach(binding) => self.detach(binding),
+                    Job::Adopt(adopt) => self.adopt(adopt),
+                    // Who asked may have gone.
+                    Job::Templates(reply) => drop(reply.send(self.router.templates())),
                 }
             }
             if !units.is_empty() {
                 self.commit(units);
+                self.order_fills();
             }
         }
         self.commits.close();
@@ -202,6 +227,7 @@ impl WriterThread {
 
     /// After a failed transaction: back to where it began. Tells what its callers are told.
     fn undo(&mut self, start: crate::execute::Mark, error: &StoreError) -> Refusal {
+        self.router.forget();
         self.executor.overlay.forget();
         self.executor.return_to(start);
         self.executor.events.clear();
@@ -376,7 +402,10 @@ impl WriterThread {
         let work = self.router.counters();
         self.metrics.live_rows_routed.set(work.rows_routed);
         self.metrics.live_bindings_probed.set(work.bindings_probed);
-        self.metrics.live_statements_run.set(work.statements_run);
+        self.metrics.live_statements_run.set(work.spent.statements);
+        self.metrics.live_steps_run.set(work.spent.steps);
+        self.metrics.live_state_bytes.set(self.router.remembered_bytes() as u64);
+        self.metrics.live_residual_bindings.set(self.router.residual() as u64);
         deltas
             .into_iter()
             .map(|(binding, delta)| match delta {
@@ -386,6 +415,7 @@ impl WriterThread {
                         Refusal::new(Code::BadSql, format!("the live query failed: {why}"));
                     Ok((binding, SharedDelta::new(Err(refusal.hint("subscribe again")))))
                 }
+                Err(LiveError::OverBudget) => Ok((binding, SharedDelta::unknown())),
                 Err(LiveError::Broken(why)) => Err(StoreError::Sql { message: why, offset: None }),
             })
             .collect()
@@ -414,6 +444,45 @@ impl WriterThread {
                     self.health.poison(&why);
                 }
             }
+        }
+    }
+
+    /// Has readers fill the accumulators that cost too much to be filled within a commit.
+    fn order_fills(&mut self) {
+        for wanted in self.router.take_wanted() {
+            let jobs = Arc::clone(&self.jobs);
+            let fill = move |reader: &mut Reader| {
+                let filled = resume::fill(reader, &wanted.binding, &wanted.group);
+                let filled = filled.unwrap_or_else(|refusal| {
+                    tracing::warn!(%refusal, "accumulators of a live query could not be filled");
+                    None
+                });
+                // A closed queue has no live queries any more.
+                let _ = jobs.push(Job::Adopt(Adopt { wanted, filled }), 0);
+            };
+            if self.fillers.push(Box::new(fill), 1).is_err() {
+                tracing::warn!("no reader is free to fill the accumulators of a live query");
+            }
+        }
+    }
+
+    /// Brings accumulators from the seq that they were filled at to the present.
+    fn adopt(&mut self, adopt: Adopt) {
+        let Adopt { wanted, filled } = adopt;
+        let (from, filled) = filled.unzip();
+        let state = match self.reader.snapshot() {
+            Ok(state) => state,
+            Err(error) => return tracing::warn!(%error, "the present could not be read"),
+        };
+        let mut changes = Changes::new();
+        let known = from.is_some_and(|from| {
+            resume::changes_since(&state, &self.live_tables, &wanted.binding, from, &mut changes)
+                .unwrap_or(false)
+        });
+        let filled = filled.filter(|_| known);
+        let mut sql = ReaderSql(&state);
+        if let Err(error) = self.router.adopt(&wanted, filled, &changes, &mut sql) {
+            tracing::warn!(%error, "accumulators of a live query were not taken in");
         }
     }
 
@@ -494,13 +563,21 @@ impl Sql for WriterSql<'_> {
         statement: &str,
         params: &[Value],
         each: &mut dyn FnMut(&[Value]),
-    ) -> Result<(), SqlError> {
+    ) -> Result<u64, SqlError> {
         self.0.run(statement, params, each).map_err(|error| sql_error(&error))
+    }
+
+    fn allow(&mut self, steps: Option<u64>) {
+        self.0.allow_steps(steps);
     }
 }
 
 /// A storage error as live queries see it.
 pub(crate) fn sql_error(error: &StoreError) -> SqlError {
-    let broken = !matches!(error, StoreError::Sql { .. } | StoreError::Limit(_));
-    SqlError { message: error.to_string(), broken }
+    let fault = match error {
+        StoreError::Interrupted => Fault::Budget,
+        StoreError::Sql { .. } | StoreError::Limit(_) => Fault::Query,
+        _ => Fault::Store,
+    };
+    SqlError { message: error.to_string(), fault }
 }

@@ -62,6 +62,20 @@ pub const SUBSCRIPTIONS_PER_CONNECTION: usize = 10_000;
 /// them is asked about every change of its table.
 pub const RESIDUAL_BINDINGS_PER_TABLE: usize = 1_000;
 
+/// Bytes that are remembered of live results, so that their deltas cost less: groups' accumulators,
+/// windows. What does not fit is evaluated again.
+pub const LIVE_STATE_BYTES: usize = 64 << 20;
+
+/// Steps of SQLite's virtual machine that a delta may take on average, for the bindings of one template:
+/// about a millisecond of the writer's time. What is above is run again by a reader instead.
+pub const LIVE_DELTA_STEPS: u64 = 50_000;
+
+/// Steps after which a single delta is interrupted: some twenty milliseconds, once in a while.
+pub const LIVE_DELTA_MOST_STEPS: u64 = 1_000_000;
+
+/// Milliseconds at least between two runs of a live query that is run again as a whole.
+pub const RERUN_MS: u64 = 50;
+
 /// Bytes of frames that wait for one connection. A client that is further behind has its queue
 /// dropped and is caught up from its seq when it reads again.
 pub const OUTBOX_BYTES: usize = 1 << 20;

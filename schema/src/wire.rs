@@ -143,6 +143,10 @@ pub struct Change {
     /// New forms of rows that stayed, likewise.
     #[serde(default)]
     pub updates: Vec<JsonValue>,
+    /// The result may have changed (in a rerun: once more), and it would have cost too much to say how
+    /// at once: a rerun follows, and until then the rows are those of before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stale: bool,
 }
 
 /// The result of one call within a batch.
@@ -228,6 +232,14 @@ pub enum ServerMessage {
         /// And now up to here.
         to: Seq,
         /// The subscriptions that changed.
+        changes: Vec<Change>,
+    },
+    /// A query that was stale was run again: this brings it, alone, to a seq. Frames that end at or
+    /// before that are doubles for it.
+    Rerun {
+        /// Up to here.
+        seq: Seq,
+        /// What changed since it was last told: one entry.
         changes: Vec<Change>,
     },
     /// Nothing of yours up to here.

@@ -77,6 +77,12 @@ pub(crate) fn update(update: &Update) -> String {
             });
             json.raw("}").text()
         }
+        Update::Rerun { id, seq, delta, stale } => {
+            let mut json = Json::with_capacity(96 + delta.json().len());
+            json.raw(r#"{"op":"rerun","seq":"#).value(seq).raw(r#","changes":[{"id":"#);
+            json.value(&**id).raw(",").raw(delta.json());
+            json.raw(if *stale { r#","stale":true}]}"# } else { "}]}" }).text()
+        }
         Update::Progress { seq } => ServerMessage::Progress { seq: *seq }.to_text(),
         Update::Error { id, refusal } => error(Some(id), refusal),
     }

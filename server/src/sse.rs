@@ -55,7 +55,7 @@ pub(crate) async fn subscribe(
     let from = last_event_id(&headers)?.or(wanted.from);
     let mut connection = app.engine.connect();
     connection.subscribe(ID, &wanted.sql, &params, from).await?;
-    let events = Events { connection, life: app.life, ended: false, _place: place };
+    let events = Events { connection, life: app.life, ended: false, stale: false, _place: place };
     let events = stream::unfold(events, |mut events| async move {
         let event = events.next().await?;
         Some((Ok::<_, std::convert::Infallible>(event), events))
@@ -86,22 +86,37 @@ struct Events {
     connection: Connection,
     life: Life,
     ended: bool,
+    /// The rows are those of before, so that a reconnect must not go on from here.
+    stale: bool,
     _place: Place,
 }
 
 impl Events {
+    fn hear(&mut self, update: &Update) {
+        match update {
+            Update::Snapshot(_) => self.stale = false,
+            Update::Rerun { stale, .. } => self.stale = *stale,
+            Update::Delta { changes, .. } => {
+                self.stale |= changes.iter().any(|(_, delta)| delta.is_stale());
+            }
+            Update::Progress { .. } | Update::Error { .. } => {}
+        }
+    }
+
     async fn next(&mut self) -> Option<String> {
         if self.ended {
             return None;
         }
-        let mut draining = pin!(self.life.until(Phase::Draining));
+        let life = self.life.clone();
+        let mut draining = pin!(life.until(Phase::Draining));
         tokio::select! {
             () = &mut draining => None,
             update = timeout(limits::PING, self.connection.next()) => match update {
                 Ok(update) => {
                     self.ended = matches!(&update, Update::Error { refusal, .. }
                         if refusal.code != Code::Refetch);
-                    Some(event(&update))
+                    self.hear(&update);
+                    Some(event(&update, self.stale))
                 }
                 Err(_) => Some(": still here\n\n".to_owned()),
             },
@@ -109,11 +124,12 @@ impl Events {
     }
 }
 
-fn event(update: &Update) -> String {
+fn event(update: &Update, stale: bool) -> String {
     let (name, told) = match update {
         Update::Snapshot(part) => ("snapshot", (!part.more).then_some(part.seq)),
-        Update::Delta { to, .. } => ("delta", Some(*to)),
-        Update::Progress { seq } => ("progress", Some(*seq)),
+        Update::Rerun { seq, .. } => ("rerun", Some(*seq)),
+        Update::Delta { to, .. } => ("delta", (!stale).then_some(*to)),
+        Update::Progress { seq } => ("progress", (!stale).then_some(*seq)),
         Update::Error { .. } => ("error", None),
     };
     let data = frames::update(update);

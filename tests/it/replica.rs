@@ -22,6 +22,8 @@ pub(crate) struct Replica {
     begun: Option<Option<Seq>>,
     parts: Vec<Row>,
     refetch: bool,
+    /// It shows the state of before, until a rerun or a snapshot.
+    pub(crate) stale: bool,
 }
 
 /// A connection with the replicas that it keeps.
@@ -34,13 +36,15 @@ pub(crate) struct Client {
     pub(crate) refusals: Vec<(String, Refusal)>,
     /// Frames of changes that came.
     pub(crate) frames: usize,
+    /// Reruns that came.
+    pub(crate) reruns: usize,
 }
 
 impl Client {
     pub(crate) fn new(connection: Connection) -> Client {
         let told = connection.told();
         let (replicas, refusals) = (BTreeMap::new(), Vec::new());
-        Client { connection, replicas, told, refusals, frames: 0 }
+        Client { connection, replicas, told, refusals, frames: 0, reruns: 0 }
     }
 
     /// Subscribes and takes in what comes until its first answer is whole.
@@ -82,7 +86,8 @@ impl Client {
 
     /// Takes in updates until the connection was told everything up to a seq.
     pub(crate) async fn read_to(&mut self, seq: Seq) {
-        while self.told < seq {
+        let stale = |client: &Client| client.replicas.values().any(|replica| replica.stale);
+        while self.told < seq || stale(self) {
             self.take_next().await;
         }
     }
@@ -91,11 +96,24 @@ impl Client {
         match self.connection.next().await {
             Update::Snapshot(part) => self.snapshot(part),
             Update::Delta { from, to, changes } => {
+                for (id, _) in changes.iter().filter(|(_, delta)| delta.is_stale()) {
+                    let replica = self.replicas.get_mut(&**id).expect("it is subscribed");
+                    assert!(!replica.stale, "{id}: told twice that it is stale");
+                    (replica.seq, replica.stale) = (replica.seq.max(self.told), true);
+                }
                 let changes: Vec<(String, &Delta)> = changes
                     .iter()
+                    .filter(|(_, delta)| !delta.is_stale())
                     .map(|(id, delta)| (id.to_string(), delta.rows().as_ref().unwrap()))
                     .collect();
                 self.delta(from, to, &changes);
+            }
+            Update::Rerun { id, seq, delta, stale } => {
+                self.reruns += 1;
+                let replica = self.replicas.get_mut(&*id).expect("it is subscribed");
+                assert!(seq >= replica.seq, "{id}: a result does not go back");
+                replica.apply(Some(delta.rows().as_ref().unwrap()));
+                (replica.seq, replica.stale) = (seq, stale);
             }
             Update::Progress { seq } => {
                 assert!(seq > self.told, "a progress mark {seq} that says nothing new");
@@ -123,6 +141,7 @@ impl Client {
         replica.shape = (*part.shape).clone();
         replica.rows = std::mem::take(&mut replica.parts);
         (replica.seq, replica.begun, replica.refetch) = (part.seq, None, false);
+        replica.stale = false;
     }
 
     fn delta(&mut self, from: Seq, to: Seq, changes: &[(String, &Delta)]) {
@@ -152,7 +171,8 @@ impl Client {
 
     fn told_up_to(&mut self, seq: Seq) {
         self.told = seq;
-        for replica in self.replicas.values_mut().filter(|replica| replica.begun.is_none()) {
+        let exact = |replica: &&mut Replica| replica.begun.is_none() && !replica.stale;
+        for replica in self.replicas.values_mut().filter(exact) {
             replica.seq = replica.seq.max(seq);
         }
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use abide_engine::{Clock, Config, Done, Engine};
+use abide_engine::{Budget, Clock, Config, Done, Engine};
 use abide_schema::reducer::Caller;
 use abide_schema::{Micros, Module, Refusal, Row, Seq};
 use rusqlite::Connection;
@@ -47,6 +47,8 @@ pub(crate) struct World {
     pub(crate) clock: Arc<VirtualClock>,
     pub(crate) folder: TempDir,
     engine: Option<Engine>,
+    /// What a live query may cost a commit, where it is not what it is by default.
+    pub(crate) live_budget: Option<Budget>,
 }
 
 impl World {
@@ -57,7 +59,7 @@ impl World {
     /// A folder, so far empty.
     pub(crate) fn new_without_engine(clock: &Arc<VirtualClock>) -> World {
         let folder = folder();
-        World { clock: Arc::clone(clock), folder, engine: None }
+        World { clock: Arc::clone(clock), folder, engine: None, live_budget: None }
     }
 
     pub(crate) fn opened(mut self) -> World {
@@ -74,7 +76,10 @@ impl World {
     }
 
     pub(crate) fn config(&self, modules: Vec<Module>) -> Config {
-        Config { clock: Arc::clone(&self.clock) as Arc<dyn Clock>, ..Config::new(modules) }
+        let mut config = Config::new(modules);
+        config.clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
+        config.live_budget = self.live_budget.unwrap_or(config.live_budget);
+        config
     }
 
     pub(crate) fn open(&mut self) {

@@ -101,6 +101,7 @@ impl Embedded {
             closed: Box::pin(closed),
             parts: Vec::new(),
             seq: from,
+            stale: false,
             begin,
         }))
     }
@@ -197,6 +198,8 @@ struct Pumped {
     parts: Vec<Row>,
     /// Everything up to here was told.
     seq: Option<Seq>,
+    /// The rows are those of before, until a rerun or a snapshot.
+    stale: bool,
     begin: Begin,
 }
 
@@ -233,8 +236,20 @@ impl Pumped {
                 if part.more {
                     return None;
                 }
+                self.stale = false;
                 let rows = std::mem::take(&mut self.parts);
                 Some(Event::Snapshot { seq: part.seq, shape: part.shape, rows })
+            }
+            Update::Delta { changes, .. } if changes.iter().any(|(_, delta)| delta.is_stale()) => {
+                self.stale = true;
+                None
+            }
+            Update::Rerun { seq: to, delta, stale, .. } => {
+                self.stale = stale;
+                Some(match delta.rows() {
+                    Ok(delta) => Event::Delta { to, changes: changes_of(delta) },
+                    Err(refusal) => Event::Ended(self.error(refusal.clone())),
+                })
             }
             Update::Delta { to, changes, .. } => {
                 let Some((_, delta)) = changes.into_iter().next() else {
@@ -245,6 +260,7 @@ impl Pumped {
                     Err(refusal) => Event::Ended(self.error(refusal.clone())),
                 })
             }
+            Update::Progress { .. } if self.stale => None,
             Update::Progress { seq } => Some(Event::Seen(seq)),
             // A snapshot follows.
             Update::Error { refusal, .. } if refusal.code == Code::Refetch => None,

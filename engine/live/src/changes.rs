@@ -6,6 +6,7 @@ use abide_schema::{Row, TableSpec, Value};
 
 use crate::catalog::{Catalog, delta_name};
 use crate::exact;
+use crate::meter::Spent;
 use crate::sql::{LiveError, Sql};
 
 /// The weight of an old image.
@@ -65,37 +66,43 @@ impl Changes {
         self.tables.is_empty()
     }
 
-    /// Lays the changes of the given tables out in their temporary tables. Returns how many statements
+    /// Lays the changes of the given tables out in their temporary tables. Returns what
     /// that took.
     pub(crate) fn lay_out(
         &self,
         catalog: &Catalog,
         tables: impl IntoIterator<Item = usize>,
         sql: &mut dyn Sql,
-    ) -> Result<u64, LiveError> {
-        let mut statements = 0;
+    ) -> Result<Spent, LiveError> {
+        let mut spent = Spent::default();
         for table in tables {
             let spec = catalog.table(table);
-            sql.run(&format!("DELETE FROM {}", delta_name(spec)), &[], &mut |_| {})?;
-            statements += 1 + self.insert_images(spec, sql)?;
+            let delete = format!("DELETE FROM {}", delta_name(spec));
+            spent.steps += sql.run(&delete, &[], &mut |_| {})?;
+            spent.statements += 1;
+            self.insert_images(spec, sql, &mut spent)?;
         }
-        Ok(statements)
+        Ok(spent)
     }
 
-    fn insert_images(&self, spec: &TableSpec, sql: &mut dyn Sql) -> Result<u64, LiveError> {
+    fn insert_images(
+        &self,
+        spec: &TableSpec,
+        sql: &mut dyn Sql,
+        spent: &mut Spent,
+    ) -> Result<(), LiveError> {
         let marks = vec!["?"; spec.columns.len() + 2].join(", ");
         let insert = format!("INSERT INTO {} VALUES ({marks})", delta_name(spec));
-        let mut statements = 0;
         for (number, change) in self.of(spec.name).iter().enumerate() {
             for (image, weight) in [(&change.old, OLD), (&change.new, NEW)] {
                 let Some(image) = image else { continue };
                 let mut cells = image.to_vec();
                 cells.extend([image_number(number, weight), Value::Integer(weight)]);
-                sql.run(&insert, &cells, &mut |_| {})?;
-                statements += 1;
+                spent.steps += sql.run(&insert, &cells, &mut |_| {})?;
+                spent.statements += 1;
             }
         }
-        Ok(statements)
+        Ok(())
     }
 }
 

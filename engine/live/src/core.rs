@@ -116,7 +116,8 @@ impl Core {
         }
     }
 
-    fn write_from(&self, out: &mut Fragment) {
+    /// Appends its FROM.
+    pub(crate) fn write_from(&self, out: &mut Fragment) {
         for (at, term) in self.from.iter().enumerate() {
             out.push_text(if at == 0 { "FROM" } else { term.join.sql() });
             out.push(&term.item);
@@ -128,7 +129,8 @@ impl Core {
         }
     }
 
-    fn write_where(&self, restricted: &[Fragment], out: &mut Fragment) {
+    /// Appends its WHERE, with further conditions.
+    pub(crate) fn write_where(&self, restricted: &[Fragment], out: &mut Fragment) {
         let conditions = self.filter.iter().map(|conjunct| &conjunct.condition).chain(restricted);
         for (at, condition) in conditions.enumerate() {
             out.push_text(if at > 0 { "AND (" } else { "WHERE (" });

@@ -111,6 +111,17 @@ impl Delta {
         delta
     }
 
+    /// From what a result was and what it is; of a window, in order.
+    pub(crate) fn between(window: bool, key: &[usize], old: &[Row], new: &[Row]) -> Delta {
+        if window {
+            return Delta::of_windows(key, old, new);
+        }
+        let mut weights = Weights::default();
+        old.iter().for_each(|row| weights.add(row.clone(), -1));
+        new.iter().for_each(|row| weights.add(row.clone(), 1));
+        Delta::of_weights(key, weights)
+    }
+
     /// From what a window showed and what it shows now.
     pub(crate) fn of_windows(key: &[usize], old: &[Row], new: &[Row]) -> Delta {
         let stays = common(key, old, new);

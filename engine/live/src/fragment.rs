@@ -68,6 +68,46 @@ pub(crate) enum Piece {
     Source(usize),
     /// The n-th value that the rule itself gives.
     Given(usize),
+    /// Where a part begins or ends that some rule takes out. It is not written.
+    Mark(Mark),
+}
+
+/// What a [`Piece::Mark`] marks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Mark {
+    /// An aggregate begins.
+    Aggregate(Aggregate),
+    /// Its argument begins.
+    Argument,
+    /// Its argument ended.
+    ArgumentEnd,
+    /// The condition of its FILTER begins.
+    Filter,
+    /// The condition of its FILTER ended.
+    FilterEnd,
+    /// It ended.
+    End,
+}
+
+/// Aggregates, by how they can be kept up to date.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Aggregate {
+    /// `count(*)`, all rows.
+    Rows,
+    /// `count(x)`.
+    Count,
+    /// `sum(x)`.
+    Sum,
+    /// `total(x)`.
+    Total,
+    /// `avg(x)`.
+    Average,
+    /// `min(column)`.
+    Min,
+    /// `max(column)`.
+    Max,
+    /// Only by looking at all rows again.
+    Other,
 }
 
 /// What a fragment is beneath its parentheses, where that matters to routing and shape.
@@ -210,6 +250,11 @@ impl Fragment {
         fragment
     }
 
+    /// Marks the place.
+    pub(crate) fn mark(&mut self, mark: Mark) {
+        self.pieces.push(Piece::Mark(mark));
+    }
+
     /// Gives parameters other slots.
     pub(crate) fn renumber(&mut self, new: &dyn Fn(usize) -> usize) {
         for piece in &mut self.pieces {
@@ -296,6 +341,7 @@ impl<'a> Renderer<'a> {
                 Piece::Param(slot) => self.arg(Arg::Slot(*slot)),
                 Piece::Source(source) => self.source(*source),
                 Piece::Given(at) => self.arg(Arg::Given(*at)),
+                Piece::Mark(_) => {}
             }
         }
     }

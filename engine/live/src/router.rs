@@ -5,15 +5,18 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use abide_schema::limits::RESIDUAL_BINDINGS_PER_TABLE;
+use abide_schema::limits::{self, RESIDUAL_BINDINGS_PER_TABLE};
 use abide_schema::{Code, Refusal, Row, Value};
 
 use crate::catalog::Catalog;
 use crate::changes::{Changes, RowChange};
 use crate::delta::Delta;
 use crate::interval::{Interval, Intervals, Point};
+use crate::meter::{Budget, Meters, Spent, TemplateWork};
 use crate::route::{Equality, KeyColumn, Test, canonical, hash_key, interval};
 use crate::sql::{LiveError, Sql};
+use crate::state::State;
+use crate::tally::Filled;
 use crate::template::Binding;
 
 /// Sets of columns by which one table is probed: each of them costs every change a probe.
@@ -35,8 +38,8 @@ pub struct Work {
     pub probes: u64,
     /// Bindings that a change was found to concern.
     pub bindings_probed: u64,
-    /// Statements run.
-    pub statements_run: u64,
+    /// What SQLite was asked for.
+    pub spent: Spent,
     /// Deltas that were not empty.
     pub deltas_made: u64,
 }
@@ -51,6 +54,11 @@ pub struct Router {
     tables: Vec<TableRoutes>,
     hasher: RandomState,
     work: Work,
+    meters: Meters,
+    budget: Option<Budget>,
+    /// Bytes that are remembered of all results.
+    remembered: usize,
+    wanted: Vec<Wanted>,
 }
 
 #[derive(Debug)]
@@ -58,6 +66,21 @@ struct Attached {
     binding: Binding,
     count: usize,
     places: Vec<Place>,
+    meter: usize,
+    /// Made when a commit first concerns it.
+    state: Option<Box<State>>,
+}
+
+/// A group whose accumulators cost too much to be filled within a commit: somebody else must
+/// ([`Binding::fill`]) and hand them in ([`Router::adopt`]).
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// The binding.
+    pub id: BindingId,
+    /// The same.
+    pub binding: Binding,
+    /// The group's values.
+    pub group: Row,
 }
 
 /// Where a binding is listed.
@@ -113,7 +136,40 @@ impl Router {
             tables,
             hasher: RandomState::new(),
             work: Work::default(),
+            meters: Meters::default(),
+            budget: None,
+            remembered: 0,
+            wanted: Vec::new(),
         }
+    }
+
+    /// Bounds what the delta of one binding may cost a commit. Without it there is no bound.
+    pub fn set_budget(&mut self, budget: Budget) {
+        self.budget = Some(budget);
+    }
+
+    /// What each attached template has cost, the dearest first.
+    #[must_use]
+    pub fn templates(&self) -> Vec<TemplateWork> {
+        self.meters.read()
+    }
+
+    /// Bytes that are remembered of results, about.
+    #[must_use]
+    pub fn remembered_bytes(&self) -> usize {
+        self.remembered
+    }
+
+    /// How many bindings are asked about every change of some table.
+    #[must_use]
+    pub fn residual(&self) -> usize {
+        self.tables.iter().map(|table| table.residual.len()).sum()
+    }
+
+    /// Forgets what is remembered of every result: the commit it was made for was undone.
+    pub fn forget(&mut self) {
+        self.bindings.values_mut().for_each(|attached| attached.state = None);
+        self.remembered = 0;
     }
 
     /// Attaches a binding. Equal bindings share one id, which must be detached as often.
@@ -133,7 +189,8 @@ impl Router {
             self.list(place, id, binding);
         }
         self.ids.insert(binding.clone(), id);
-        self.bindings.insert(id, Attached { binding: binding.clone(), count: 1, places });
+        let (binding, meter) = (binding.clone(), self.meters.enter(binding.template().text()));
+        self.bindings.insert(id, Attached { binding, count: 1, places, meter, state: None });
         Ok(id)
     }
 
@@ -146,6 +203,8 @@ impl Router {
         }
         let attached = attached.remove();
         self.ids.remove(&attached.binding);
+        self.meters.leave(attached.meter);
+        self.remembered -= attached.state.as_ref().map_or(0, |state| state.bytes());
         for place in &attached.places {
             self.unlist(place, id);
         }
@@ -183,20 +242,95 @@ impl Router {
         let read = hits.keys().flat_map(|id| self.bindings[id].binding.template().tables());
         let tables: BTreeSet<usize> = read.filter(|table| !laid_out.contains(table)).collect();
         match changes.lay_out(&self.catalog, tables, sql) {
-            Ok(statements) => self.work.statements_run += statements,
+            Ok(spent) => self.work.spent.add(spent),
             Err(error) => return hits.keys().map(|id| (*id, Err(error.clone()))).collect(),
         }
         let mut deltas = Vec::new();
         for (id, numbers) in hits {
-            let binding = &self.bindings[&id].binding;
-            let statements = &mut self.work.statements_run;
-            match binding.delta_of(changes, Some(&numbers), sql, statements) {
+            match self.delta(id, changes, &numbers, sql) {
                 Ok(delta) if delta.is_empty() => {}
                 other => deltas.push((id, other)),
             }
         }
         self.work.deltas_made += deltas.len() as u64;
+        if self.remembered > limits::LIVE_STATE_BYTES {
+            self.forget();
+        }
         deltas
+    }
+
+    /// The delta of one binding, within its budget.
+    fn delta(
+        &mut self,
+        id: BindingId,
+        changes: &Changes,
+        numbers: &[usize],
+        sql: &mut dyn Sql,
+    ) -> Result<Delta, LiveError> {
+        let attached = self.bindings.get_mut(&id).expect("only attached bindings are hit");
+        let meter = self.meters.of(attached.meter);
+        let before = attached.state.as_ref().map_or(0, |state| state.bytes());
+        let mut state = attached.state.take();
+        if !meter.may_run() {
+            self.remembered -= before;
+            return Err(LiveError::OverBudget);
+        }
+        if attached.binding.template().remembers() {
+            state.get_or_insert_default();
+        }
+        let (mut spent, mut dear) = (Spent::default(), Vec::new());
+        sql.allow(self.budget.map(|budget| budget.most));
+        let template = attached.binding.template();
+        let mut run = template.run(attached.binding.params(), changes, sql, &mut spent);
+        (run.state, run.dear) = (state.as_deref_mut(), Some(&mut dear));
+        let delta = template.rule().delta(&mut run, Some(numbers));
+        sql.allow(None);
+        let keeps = delta.is_ok() || !dear.is_empty();
+        attached.state = state.filter(|state| keeps && state.bytes() > 0);
+        let exceeded = delta == Err(LiveError::OverBudget);
+        // What is wanted comes back filled, and is cheap from then on.
+        let exceeded_for_good = exceeded && dear.is_empty();
+        meter.spend(
+            spent,
+            exceeded_for_good,
+            self.budget.filter(|_| exceeded == exceeded_for_good),
+        );
+        self.work.spent.add(spent);
+        let after = attached.state.as_ref().map_or(0, |state| state.bytes());
+        self.remembered = self.remembered - before + after;
+        let binding = &attached.binding;
+        let wanted = dear.into_iter().map(|group| Wanted { id, binding: binding.clone(), group });
+        self.wanted.extend(wanted);
+        delta
+    }
+
+    /// The groups that have become wanted since the last time.
+    pub fn take_wanted(&mut self) -> Vec<Wanted> {
+        std::mem::take(&mut self.wanted)
+    }
+
+    /// Takes in the accumulators of a group that was wanted: as they were before these changes, which
+    /// end at the state that `sql` runs on, the one after the last commit. Nothing handed in means
+    /// that they could not be had: the group is then tried again when it is next touched.
+    pub fn adopt(
+        &mut self,
+        wanted: &Wanted,
+        filled: Option<Filled>,
+        changes: &Changes,
+        sql: &mut dyn Sql,
+    ) -> Result<(), LiveError> {
+        let Some(attached) = self.bindings.get_mut(&wanted.id) else { return Ok(()) };
+        let Some(state) = attached.state.as_deref_mut() else { return Ok(()) };
+        let (before, mut spent) = (state.bytes(), Spent::default());
+        let template = attached.binding.template();
+        changes.lay_out(&self.catalog, template.tables(), sql)?;
+        sql.allow(self.budget.map(|budget| budget.most));
+        let mut run = template.run(attached.binding.params(), changes, sql, &mut spent);
+        let adopted = template.rule().adopt(&mut run, state, &wanted.group, filled);
+        sql.allow(None);
+        self.meters.of(attached.meter).work.spent.add(spent);
+        self.remembered = self.remembered - before + state.bytes();
+        adopted
     }
 
     /// The bindings that a commit may concern, with the numbers of the changes that do.
@@ -234,16 +368,20 @@ impl Router {
                 let Some(lookup) = template.lookup(*source) else { continue };
                 let mut missing = template.tables();
                 missing.retain(|table| !laid_out.contains(table));
-                let statements = &mut self.work.statements_run;
+                let (mut spent, spent_before) = (Spent::default(), &mut self.work.spent);
                 let mut found = Vec::new();
                 let outcome = changes.lay_out(&self.catalog, missing.iter().copied(), sql);
                 let outcome = outcome.and_then(|laid| {
-                    *statements += laid;
+                    spent_before.add(laid);
                     laid_out.extend(missing);
-                    template.look_up(lookup, changes, sql, statements, &mut |cells| {
+                    sql.allow(self.budget.map(|budget| budget.most));
+                    template.look_up(lookup, changes, sql, &mut spent, &mut |cells| {
                         found.push(hash_key(self.hasher.build_hasher(), cells.iter()));
                     })
                 });
+                sql.allow(None);
+                spent_before.add(spent);
+                self.meters.spend_on(template.text(), spent);
                 let mut add = |listed: &Listed| {
                     listed.each(&mut |id| {
                         hits.entry(id).or_default();

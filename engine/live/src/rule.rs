@@ -19,9 +19,13 @@ use crate::delta::{Delta, Weights, integer, key_of};
 use crate::exact::{self, Exact};
 use crate::fragment::{Arg, Form, Fragment, Piece, Plain, Renderer, Statement};
 use crate::from::FromTerm;
+use crate::meter::Spent;
 use crate::reach::{Reach, reach};
 use crate::select::Query;
 use crate::sql::{LiveError, Sql};
+use crate::state::State;
+use crate::tally::{Filled, Tally};
+use crate::window::Cut;
 
 /// Tables of a join, beyond which its terms (2^n − 1) are too many.
 pub(crate) const JOINED: usize = 5;
@@ -37,12 +41,14 @@ pub(crate) enum Rule {
     Images(Statement),
     /// An inner join.
     Join(Vec<Term>),
-    /// Aggregates: the terms show the group of every row that changed.
+    /// Aggregates that are kept as accumulators.
+    Tally(Box<Tally>, Vec<Term>),
+    /// Other aggregates: the terms show the group of every row that changed.
     Groups(Vec<Term>),
     /// Outer joins and subqueries: the terms show the rows that a change may concern.
     Touched(Vec<Term>),
-    /// LIMIT: the terms tell whether any row before the cut changed.
-    Window(Vec<Term>),
+    /// LIMIT: the terms tell whether any row changed that could be shown.
+    Window(Cut),
     /// Anything: evaluated on both states.
     Whole,
 }
@@ -56,6 +62,13 @@ pub(crate) struct Term {
     statement: Statement,
 }
 
+impl Term {
+    /// What it runs.
+    pub(crate) fn statement(&self) -> &Statement {
+        &self.statement
+    }
+}
+
 /// What a rule runs with.
 pub(crate) struct Run<'a> {
     pub(crate) catalog: &'a Catalog,
@@ -64,8 +77,13 @@ pub(crate) struct Run<'a> {
     pub(crate) changes: &'a Changes,
     pub(crate) sql: &'a mut dyn Sql,
     pub(crate) evaluations: &'a Evaluations,
-    /// Statements run, counted.
-    pub(crate) statements: &'a mut u64,
+    /// What is remembered of the result as it was before the changes, and then after them; nothing
+    /// where the changes are not those of the next commit.
+    pub(crate) state: Option<&'a mut State>,
+    /// Takes the groups that cost too much to begin with, where somebody else may fill them.
+    pub(crate) dear: Option<&'a mut Vec<Row>>,
+    /// What it costs.
+    pub(crate) spent: &'a mut Spent,
 }
 
 impl Rule {
@@ -83,11 +101,15 @@ impl Rule {
         }
         let reach = core.reach();
         if query.limit.is_some() {
-            return Rule::Window(terms(catalog, query, &reach, None, &[], Show::Distinct));
+            return Rule::Window(Cut::of(catalog, query, core));
         }
         if core.aggregates() {
             let groups = core.group.clone().unwrap_or_default();
-            return Rule::Groups(terms(catalog, query, &reach, None, &groups, Show::Distinct));
+            let terms = terms(catalog, query, &reach, None, &groups, Show::Distinct);
+            return match Tally::of(catalog, query, core) {
+                Some(tally) => Rule::Tally(Box::new(tally), terms),
+                None => Rule::Groups(terms),
+            };
         }
         let shown = core.shown();
         if core.from.len() == 1 {
@@ -101,18 +123,43 @@ impl Rule {
         let (terms, extent) = match self {
             Rule::Images(statement) => return vec![statement.clone()],
             Rule::Join(terms) => (terms.as_slice(), None),
-            Rule::Groups(terms) => (terms.as_slice(), Some(Extent::Group)),
+            Rule::Tally(_, terms) | Rule::Groups(terms) => (terms.as_slice(), Some(Extent::Group)),
             Rule::Touched(terms) => (terms.as_slice(), Some(Extent::Row)),
-            Rule::Window(terms) => (terms.as_slice(), Some(Extent::Whole)),
+            Rule::Window(cut) => (cut.terms.as_slice(), Some(Extent::Whole)),
             Rule::Whole => (&[][..], Some(Extent::Whole)),
         };
-        let mut statements: Vec<Statement> =
-            terms.iter().map(|term| term.statement.clone()).collect();
+        let mut statements = match self {
+            Rule::Tally(tally, _) => tally.statements(),
+            _ => Vec::new(),
+        };
+        statements.extend(terms.iter().map(|term| term.statement.clone()));
         for before in [false, true] {
             let before = vec![before; query.sources.len()];
             statements.extend(extent.map(|extent| evaluate(catalog, query, extent, &before)));
         }
         statements
+    }
+
+    /// The accumulators of a group in the state that the run is on; nothing where there are none.
+    pub(crate) fn fill(&self, run: &mut Run, group: &Row) -> Result<Option<Filled>, LiveError> {
+        match self {
+            Rule::Tally(tally, _) => Ok(Some(Filled(tally.fill(run, group)?))),
+            _ => Ok(None),
+        }
+    }
+
+    /// Takes in what [`Rule::fill`] made on the state before these changes.
+    pub(crate) fn adopt(
+        &self,
+        run: &mut Run,
+        state: &mut State,
+        group: &Row,
+        filled: Option<Filled>,
+    ) -> Result<(), LiveError> {
+        match self {
+            Rule::Tally(tally, _) => tally.adopt(run, state, group, filled),
+            _ => Ok(()),
+        }
     }
 
     /// The delta of laid out changes. `numbers` are those changes that can concern the query.
@@ -128,19 +175,14 @@ impl Rule {
                 run.terms(terms, &mut |row, weight| weights.add(row, weight))?;
                 Ok(Delta::of_weights(&run.query.key, weights))
             }
+            Rule::Tally(tally, terms) => match run.state.take() {
+                Some(state) => tally.delta(run, state),
+                None => run.groups(terms),
+            },
             Rule::Groups(terms) => run.groups(terms),
             Rule::Touched(terms) => run.touched(terms),
-            Rule::Window(terms) => {
-                let mut met = false;
-                run.terms(terms, &mut |_, _| met = true)?;
-                if met { run.windows() } else { Ok(Delta::default()) }
-            }
-            Rule::Whole if run.query.limit.is_some() => run.windows(),
-            Rule::Whole => {
-                let mut weights = Weights::default();
-                run.add_difference(Extent::Whole, &[], (true, true), &mut weights)?;
-                Ok(Delta::of_weights(&run.query.key, weights))
-            }
+            Rule::Window(cut) => cut.delta(run),
+            Rule::Whole => run.whole(),
         }
     }
 }
@@ -190,13 +232,23 @@ impl Run<'_> {
         terms: &[Term],
         each: &mut dyn FnMut(Row, i64),
     ) -> Result<(), LiveError> {
+        self.terms_given(terms, &[], each)
+    }
+
+    /// The same of terms that are given values.
+    pub(crate) fn terms_given(
+        &mut self,
+        terms: &[Term],
+        given: &[Value],
+        each: &mut dyn FnMut(Row, i64),
+    ) -> Result<(), LiveError> {
         for term in terms {
             let changed =
                 |table: &usize| !self.changes.of(self.catalog.table(*table).name).is_empty();
             if !term.changed.iter().all(changed) {
                 continue;
             }
-            self.rows(&term.statement, &[], &mut |row| {
+            self.rows(&term.statement, given, &mut |row| {
                 let (weight, row) = row.split_first().expect("a term shows its weight first");
                 each(row.into(), term.sign * integer(weight));
             })?;
@@ -261,15 +313,29 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn windows(&mut self) -> Result<Delta, LiveError> {
-        let (mut old, mut new) = (Vec::new(), Vec::new());
-        self.evaluate(Extent::Whole, &[], true, &mut |row| old.push(row))?;
-        self.evaluate(Extent::Whole, &[], false, &mut |row| new.push(row))?;
-        Ok(Delta::of_windows(&self.query.key, &old, &new))
+    /// Evaluates all of it, and tells it from what it was: as remembered, or evaluated too.
+    pub(crate) fn whole(&mut self) -> Result<Delta, LiveError> {
+        let remembered = self.state.as_mut().and_then(|state| state.take_rows());
+        let old = match remembered {
+            Some(rows) => rows,
+            None => self.evaluated(true)?,
+        };
+        let new = self.evaluated(false)?;
+        let delta = Delta::between(self.query.limit.is_some(), &self.query.key, &old, &new);
+        if let Some(state) = &mut self.state {
+            state.keep_rows(new);
+        }
+        Ok(delta)
+    }
+
+    fn evaluated(&mut self, before: bool) -> Result<Vec<Row>, LiveError> {
+        let mut rows = Vec::new();
+        self.evaluate(Extent::Whole, &[], before, &mut |row| rows.push(row))?;
+        Ok(rows)
     }
 
     /// Shows the rows before or after the changes.
-    fn evaluate(
+    pub(crate) fn evaluate(
         &mut self,
         extent: Extent,
         given: &[Value],
@@ -284,7 +350,8 @@ impl Run<'_> {
         self.rows(&statement, given, &mut |row| each(row.into()))
     }
 
-    fn rows(
+    /// Runs a statement.
+    pub(crate) fn rows(
         &mut self,
         statement: &Statement,
         given: &[Value],
@@ -295,14 +362,15 @@ impl Run<'_> {
             Arg::Given(at) => given[*at].clone(),
         };
         let params: Vec<Value> = statement.args.iter().map(value).collect();
-        *self.statements += 1;
-        Ok(self.sql.run(&statement.sql, &params, each)?)
+        self.spent.statements += 1;
+        self.spent.steps += self.sql.run(&statement.sql, &params, each)?;
+        Ok(())
     }
 }
 
 impl Core {
     /// All its sources, by all its conditions.
-    fn reach(&self) -> Reach {
+    pub(crate) fn reach(&self) -> Reach {
         let conditions = self.filter.iter().map(|conjunct| conjunct.condition.clone());
         Reach { sources: self.sources().unwrap_or_default(), conditions: conditions.collect() }
     }
@@ -373,7 +441,7 @@ fn evaluate(catalog: &Catalog, query: &Query, extent: Extent, before: &[bool]) -
 }
 
 /// Each group expression is a given value.
-fn restricted_to_group(query: &Query) -> Vec<Fragment> {
+pub(crate) fn restricted_to_group(query: &Query) -> Vec<Fragment> {
     let groups = query.cores[0].1.group.iter().flatten();
     groups.enumerate().map(|(at, by)| by.is_given(at)).collect()
 }

@@ -7,7 +7,7 @@ use sqlite3_parser::ast::{CompoundOperator, Select};
 
 use crate::catalog::Catalog;
 use crate::core::{Core, Output};
-use crate::fragment::{Fragment, Piece, Plain, Source, quoted};
+use crate::fragment::{Collation, Fragment, Piece, Plain, Source, quoted};
 use crate::lower::{Lower, Scope, Slot, unsupported};
 use crate::order::Order;
 use crate::reach::Block;
@@ -231,6 +231,20 @@ impl Lower<'_> {
 }
 
 impl Query {
+    /// By what rows are told apart and ordered: a window must be cut at one place only, so where no key
+    /// breaks ties the whole row does.
+    pub(crate) fn total_order(&self) -> Vec<Order> {
+        let all: Vec<usize> = (0..self.outputs().len()).collect();
+        let ties = if self.key.is_empty() { &all } else { &self.key };
+        let tie = |output: &usize| Order {
+            output: *output,
+            desc: false,
+            nulls_last: false,
+            collation: Collation::Binary,
+        };
+        self.order.iter().cloned().chain(ties.iter().map(tie)).collect()
+    }
+
     fn write_order(&self, out: &mut Fragment) {
         let mut terms: Vec<String> = Vec::new();
         for term in &self.order {
@@ -242,7 +256,7 @@ impl Query {
         if self.order.is_empty() && self.limit.is_none() {
             return;
         }
-        // A window must be cut at one place only, so where no key breaks ties the whole row does.
+        // As `total_order` has it.
         if !self.key.is_empty() {
             terms.extend(self.key.iter().map(|at| format!("{}", at + 1)));
         } else if self.limit.is_some() {

@@ -9,7 +9,8 @@ use abide_schema::Value;
 /// write its temporary tables (`PRAGMA query_only` forbids that; opening the file read-only does not).
 pub trait Sql {
     /// Runs one statement to its end and shows every row of it. `params[0]` is `?1`; there are never
-    /// more of them than the statement has.
+    /// more of them than the statement has. Returns its work, in steps of SQLite's virtual machine:
+    /// some ten of them for each row that is visited, and the same on every machine.
     ///
     /// # Errors
     /// [`SqlError`], which tells an error of the query from one of the store.
@@ -18,7 +19,22 @@ pub trait Sql {
         statement: &str,
         params: &[Value],
         each: &mut dyn FnMut(&[Value]),
-    ) -> Result<(), SqlError>;
+    ) -> Result<u64, SqlError>;
+
+    /// From here on the statements together may take so many steps; the one that takes more fails
+    /// with [`Fault::Budget`]. `None` lifts the bound. Who cannot interrupt a statement need not.
+    fn allow(&mut self, _steps: Option<u64>) {}
+}
+
+/// Whose fault it is that a statement did not run to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The query's own: an overflow, malformed JSON.
+    Query,
+    /// It took more steps than were allowed.
+    Budget,
+    /// The store's.
+    Store,
 }
 
 /// Why a statement did not run to its end.
@@ -27,8 +43,8 @@ pub trait Sql {
 pub struct SqlError {
     /// What SQLite said.
     pub message: String,
-    /// Whether the store failed. Otherwise it is the query's own fault: an overflow, malformed JSON.
-    pub broken: bool,
+    /// Whose fault it is.
+    pub fault: Fault,
 }
 
 /// Why a delta could not be made.
@@ -38,6 +54,10 @@ pub enum LiveError {
     /// go on.
     #[error("the query failed: {0}")]
     Query(String),
+    /// It would have cost more than one query may cost a commit. Its result is unknown here: who
+    /// listens must have the query run again elsewhere.
+    #[error("the delta would cost too much")]
+    OverBudget,
     /// The store failed; nothing of this commit can be trusted.
     #[error("the store failed: {0}")]
     Broken(String),
@@ -45,10 +65,10 @@ pub enum LiveError {
 
 impl From<SqlError> for LiveError {
     fn from(error: SqlError) -> LiveError {
-        if error.broken {
-            LiveError::Broken(error.message)
-        } else {
-            LiveError::Query(error.message)
+        match error.fault {
+            Fault::Query => LiveError::Query(error.message),
+            Fault::Budget => LiveError::OverBudget,
+            Fault::Store => LiveError::Broken(error.message),
         }
     }
 }

@@ -13,9 +13,11 @@ use crate::exact;
 use crate::fragment::{Arg, Renderer, Statement};
 use crate::lookup::Lookup;
 use crate::lower::Slot;
+use crate::meter::Spent;
 use crate::rule::{Evaluations, Rule, Run};
 use crate::select::Query;
 use crate::sql::{LiveError, Sql};
+use crate::tally::Filled;
 
 /// A compiled query. Immutable and shared.
 #[derive(Debug)]
@@ -84,24 +86,47 @@ impl Template {
         self.lookups[source].as_ref()
     }
 
+    /// The rule it is kept by.
+    pub(crate) fn rule(&self) -> &Rule {
+        &self.rule
+    }
+
+    /// Whether remembering something of a result makes its deltas cheaper.
+    pub(crate) fn remembers(&self) -> bool {
+        matches!(self.rule, Rule::Tally(..) | Rule::Window(_) | Rule::Whole)
+    }
+
+    /// What its rule runs with, remembering nothing.
+    pub(crate) fn run<'a>(
+        &'a self,
+        params: &'a [Value],
+        changes: &'a Changes,
+        sql: &'a mut dyn Sql,
+        spent: &'a mut Spent,
+    ) -> Run<'a> {
+        Run {
+            catalog: &self.catalog,
+            query: &self.query,
+            params,
+            changes,
+            sql,
+            evaluations: &self.evaluations,
+            state: None,
+            dear: None,
+            spent,
+        }
+    }
+
     /// Shows the cells that the changes of a source lead to, over changes that are laid out.
     pub(crate) fn look_up(
         &self,
         lookup: &Lookup,
         changes: &Changes,
         sql: &mut dyn Sql,
-        statements: &mut u64,
+        spent: &mut Spent,
         each: &mut dyn FnMut(Vec<Value>),
     ) -> Result<(), LiveError> {
-        let mut run = Run {
-            catalog: &self.catalog,
-            query: &self.query,
-            params: &[],
-            changes,
-            sql,
-            evaluations: &self.evaluations,
-            statements,
-        };
+        let mut run = self.run(&[], changes, sql, spent);
         run.terms(&lookup.terms, &mut |row, _| each(lookup.canonical(&row)))
     }
 
@@ -211,13 +236,18 @@ impl Binding {
             cost: match &template.rule {
                 Rule::Images(_) => "the changed rows that match its keys",
                 Rule::Join(_) => "the joined rows of the changed rows",
+                Rule::Tally(..) => "the joined rows of the changed rows; a touched group at first",
                 Rule::Groups(_) => "the rows of the touched groups, twice",
                 Rule::Touched(_) => "the rows that the changed rows reach, twice",
-                Rule::Window(_) => "the window, twice, where a changed row matches",
-                Rule::Whole => "the whole query, twice",
+                Rule::Window(_) => "the window, where a changed row comes before its end",
+                Rule::Whole => "the whole query",
             },
             statements: template.statements().into_iter().map(|statement| statement.sql).collect(),
-            state: "none",
+            state: match &template.rule {
+                Rule::Images(_) | Rule::Join(_) | Rule::Groups(_) | Rule::Touched(_) => "none",
+                Rule::Tally(..) => "accumulators of the touched groups",
+                Rule::Window(_) | Rule::Whole => "the rows last shown",
+            },
             routed_by: routed_by.collect(),
         }
     }
@@ -230,29 +260,26 @@ impl Binding {
     pub fn delta(&self, changes: &Changes, sql: &mut dyn Sql) -> Result<Delta, LiveError> {
         let template = self.template();
         changes.lay_out(&template.catalog, template.tables(), sql)?;
-        let mut statements = 0;
-        self.delta_of(changes, None, sql, &mut statements)
+        let mut spent = Spent::default();
+        let mut run = template.run(&self.0.params, changes, sql, &mut spent);
+        template.rule.delta(&mut run, None)
     }
 
-    /// The same over changes that are laid out, and of those over the numbered ones only.
-    pub(crate) fn delta_of(
-        &self,
-        changes: &Changes,
-        numbers: Option<&[usize]>,
-        sql: &mut dyn Sql,
-        statements: &mut u64,
-    ) -> Result<Delta, LiveError> {
+    /// What tells one whole result from another; of a window both in order.
+    #[must_use]
+    pub fn difference(&self, old: &[Row], new: &[Row]) -> Delta {
+        Delta::between(self.is_window(), &self.template().query.key, old, new)
+    }
+
+    /// The accumulators of a group, as they are in the state that `sql` runs on.
+    ///
+    /// # Errors
+    /// [`LiveError`] when a statement failed.
+    pub fn fill(&self, group: &Row, sql: &mut dyn Sql) -> Result<Option<Filled>, LiveError> {
         let template = self.template();
-        let mut run = Run {
-            catalog: &template.catalog,
-            query: &template.query,
-            params: &self.0.params,
-            changes,
-            sql,
-            evaluations: &template.evaluations,
-            statements,
-        };
-        template.rule.delta(&mut run, numbers)
+        let (changes, mut spent) = (Changes::new(), Spent::default());
+        let mut run = template.run(&self.0.params, &changes, sql, &mut spent);
+        template.rule.fill(&mut run, group)
     }
 }
 

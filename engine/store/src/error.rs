@@ -32,6 +32,9 @@ pub enum StoreError {
     /// The statement ran into a bound that was set for it.
     #[error("{0}")]
     Limit(String),
+    /// The statement took longer, or more steps, than it was allowed.
+    #[error("it ran too long")]
+    Interrupted,
     /// The storage cannot be trusted any more.
     #[error("the storage failed")]
     Broken(#[source] rusqlite::Error),
@@ -61,7 +64,7 @@ impl From<rusqlite::Error> for StoreError {
             ErrorCode::ConstraintViolation => StoreError::Constraint { message },
             ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => StoreError::Busy,
             ErrorCode::DiskFull => StoreError::Full,
-            ErrorCode::OperationInterrupted => StoreError::Limit("it ran too long".to_owned()),
+            ErrorCode::OperationInterrupted => StoreError::Interrupted,
             ErrorCode::TooBig => StoreError::Limit(message),
             ErrorCode::Unknown
             | ErrorCode::TypeMismatch
@@ -104,6 +107,7 @@ impl StoreError {
                 }
             }
             StoreError::Limit(why) => Refusal::new(Code::LimitExceeded, why.clone()),
+            StoreError::Interrupted => Refusal::new(Code::LimitExceeded, self.to_string()),
             StoreError::Broken(_) => Refusal::new(Code::Internal, self.to_string())
                 .hint("the cause is in the server's log"),
         }

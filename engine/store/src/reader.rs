@@ -199,7 +199,7 @@ impl Snapshot<'_> {
     ) -> Result<Rows, Refusal> {
         let _running = self.reader.deadline.start(limits.time);
         let refuse = |error: rusqlite::Error| match StoreError::from(error) {
-            StoreError::Limit(_) if self.reader.deadline.has_passed() => {
+            StoreError::Interrupted if self.reader.deadline.has_passed() => {
                 let ms = limits.time.as_millis();
                 Refusal::new(Code::LimitExceeded, format!("the query ran longer than {ms} ms"))
                     .hint("an index may help, or a narrower WHERE")
@@ -286,7 +286,7 @@ impl Snapshot<'_> {
         params: &[Value],
         each: &mut dyn FnMut(&[Value]),
     ) -> Result<(), StoreError> {
-        writer::run(&self.reader.connection, sql, params, each)
+        writer::run(&self.reader.connection, sql, params, each).map(drop)
     }
 }
 

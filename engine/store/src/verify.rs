@@ -159,7 +159,7 @@ impl LogFile {
     ) -> Result<(), StoreError> {
         let keys: Vec<&str> = table.key.iter().map(|at| table.columns[*at].name).collect();
         let sql = format!("SELECT * FROM {} ORDER BY {}", table.name, keys.join(", "));
-        writer::run(&self.connection, &sql, &[], each)
+        writer::run(&self.connection, &sql, &[], each).map(drop)
     }
 }
 

@@ -2,10 +2,12 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use abide_schema::event::{Event, Hash};
 use abide_schema::{Micros, Row, Seq, Table as _, TableSpec, Value};
-use rusqlite::{Connection, OptionalExtension as _};
+use rusqlite::{CachedStatement, Connection, OptionalExtension as _, StatementStatus};
 
 use crate::cell;
 use crate::error::StoreError;
@@ -77,13 +79,33 @@ pub struct Head {
 pub struct Writer {
     connection: Connection,
     tables: HashMap<&'static str, TableSql>,
+    /// Steps that statements may still take before one is interrupted.
+    steps_left: Arc<AtomicI64>,
 }
 
+/// Steps of SQLite's virtual machine between two looks at what is left.
+const STEPS_BETWEEN_LOOKS: i32 = 1_000;
+
 impl Writer {
-    pub(crate) fn new(connection: Connection, layout: &Layout) -> Result<Writer, StoreError> {
+    pub(crate) fn new(mut connection: Connection, layout: &Layout) -> Result<Writer, StoreError> {
         let tables = system::tables().into_iter().chain(layout.tables());
         let tables = tables.map(|table| (table.name, TableSql::new(table))).collect();
-        Ok(Writer { connection, tables })
+        let steps_left = Arc::new(AtomicI64::new(i64::MAX));
+        let looked_at = Arc::clone(&steps_left);
+        let look = move || {
+            let steps = i64::from(STEPS_BETWEEN_LOOKS);
+            looked_at.fetch_sub(steps, Ordering::Relaxed) < steps
+        };
+        connection.progress_handler(STEPS_BETWEEN_LOOKS, Some(look))?;
+        Ok(Writer { connection, tables, steps_left })
+    }
+
+    /// From here on statements together may take so many steps of SQLite's virtual machine; the one
+    /// that takes more is interrupted, with [`StoreError::Interrupted`]. Only for statements that read: SQLite
+    /// undoes the whole transaction around an interrupted one that writes.
+    pub fn allow_steps(&self, steps: Option<u64>) {
+        let steps = steps.and_then(|steps| i64::try_from(steps).ok()).unwrap_or(i64::MAX);
+        self.steps_left.store(steps, Ordering::Relaxed);
     }
 
     /// Where the log ends.
@@ -315,7 +337,8 @@ impl Writer {
         Ok(migrate::set_meta(&self.connection, "change_log_floor", &floor.0.to_string())?)
     }
 
-    /// Runs any statement, handing each result row over. The statement is kept prepared.
+    /// Runs any statement, handing each result row over. The statement is kept prepared. Returns the
+    /// steps of SQLite's virtual machine that it took.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -324,7 +347,7 @@ impl Writer {
         sql: &str,
         params: &[Value],
         each: &mut dyn FnMut(&[Value]),
-    ) -> Result<(), StoreError> {
+    ) -> Result<u64, StoreError> {
         run(&self.connection, sql, params, each)
     }
 
@@ -340,15 +363,27 @@ impl Writer {
     }
 }
 
-/// Runs any statement on a connection, handing each result row over.
+/// Runs any statement on a connection, handing each result row over. Returns its steps.
 pub(crate) fn run(
     connection: &Connection,
     sql: &str,
     params: &[Value],
     each: &mut dyn FnMut(&[Value]),
-) -> Result<(), StoreError> {
+) -> Result<u64, StoreError> {
     let mut statement = connection.prepare_cached(sql)?;
-    cell::bind(&mut statement, params)?;
+    let done = step_through(&mut statement, params, each);
+    // Read also after an error, so that the next run of the statement counts its own steps only.
+    let steps = statement.reset_status(StatementStatus::VmStep);
+    done?;
+    Ok(u64::try_from(steps).unwrap_or(0))
+}
+
+fn step_through(
+    statement: &mut CachedStatement<'_>,
+    params: &[Value],
+    each: &mut dyn FnMut(&[Value]),
+) -> Result<(), StoreError> {
+    cell::bind(statement, params)?;
     let width = statement.column_count();
     let mut cells = Vec::with_capacity(width);
     let mut rows = statement.raw_query();

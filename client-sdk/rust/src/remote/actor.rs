@@ -233,6 +233,7 @@ impl Actor {
         match frame.op {
             Op::Snapshot => self.subscriptions.snapshot(frame, line),
             Op::Delta => self.subscriptions.delta(frame, line),
+            Op::Rerun => self.subscriptions.rerun(frame, line),
             Op::Progress => self.subscriptions.progress(&frame),
             Op::Result | Op::Rows => self.answer(frame),
             Op::Error => self.refused(&frame),

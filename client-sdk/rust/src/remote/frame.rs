@@ -49,6 +49,7 @@ pub(crate) enum Op {
     Hello,
     Snapshot,
     Delta,
+    Rerun,
     Progress,
     Result,
     Rows,
@@ -108,6 +109,8 @@ pub(crate) struct Change {
     inserts: Vec<Item>,
     #[serde(default)]
     updates: Vec<Item>,
+    #[serde(default)]
+    pub(crate) stale: bool,
 }
 
 /// A row or key; in a window, a position, and the row there.
@@ -254,6 +257,7 @@ mod tests {
             deletes: vec![serde_json::json!(["a"])],
             inserts: vec![],
             updates: vec![],
+            stale: false,
         };
         let delta = wire::ServerMessage::Delta { from: Seq(1), to: Seq(2), changes: vec![change] };
         let mut frame = read(&delta);

@@ -47,6 +47,8 @@ struct Subscription {
     state: State,
     /// Everything up to here is in the mailbox.
     seq: Option<Seq>,
+    /// What came after is not known yet: a rerun tells.
+    stale: bool,
     /// The parts of a snapshot that have come.
     parts: Vec<Row>,
     backoff: Backoff,
@@ -66,6 +68,13 @@ enum State {
     Dropped,
 }
 
+impl Subscription {
+    /// Up to where it was told everything, on a connection that was told so far.
+    fn at(&self, told: Option<Seq>) -> Option<Seq> {
+        if self.stale { self.seq } else { self.seq.max(told) }
+    }
+}
+
 impl Subscriptions {
     pub(crate) fn add(
         &mut self,
@@ -80,6 +89,7 @@ impl Subscriptions {
             mailbox,
             state: State::Off,
             seq: from,
+            stale: false,
             parts: Vec::new(),
             backoff: Backoff::new(),
         };
@@ -117,7 +127,7 @@ impl Subscriptions {
                 continue;
             }
             if let State::Live(_) = subscription.state {
-                subscription.seq = subscription.seq.max(told);
+                subscription.seq = subscription.at(told);
             }
             subscription.state = State::Off;
             again.push(*key);
@@ -162,7 +172,7 @@ impl Subscriptions {
         let columns = frame.columns.into_iter().map(|column| column.whole()).collect();
         let shape = Arc::new(Shape { columns, key: frame.key, order: frame.order });
         let rows = std::mem::take(&mut subscription.parts);
-        subscription.seq = Some(seq);
+        (subscription.seq, subscription.stale) = (Some(seq), false);
         self.answered(name);
         self.deliver(key, Event::Snapshot { seq, shape, rows }, line);
         if self.told.is_some_and(|told| told > seq) {
@@ -189,8 +199,12 @@ impl Subscriptions {
         for change in frame.changes {
             let Some((name, key)) = self.find(Some(&change.id)) else { continue };
             let Some(subscription) = self.all.get_mut(&key) else { continue };
-            let at = subscription.seq.max(told);
+            let at = subscription.at(told);
             if subscription.state == State::Live(name) && Some(from) <= at && at < Some(to) {
+                if change.stale {
+                    (subscription.seq, subscription.stale) = (at, true);
+                    continue;
+                }
                 subscription.seq = Some(to);
                 let changes = change.into_changes();
                 self.deliver(key, Event::Delta { to, changes }, line);
@@ -199,11 +213,30 @@ impl Subscriptions {
         self.told = self.told.max(Some(to));
     }
 
+    pub(crate) fn rerun(&mut self, frame: Frame, line: &mut Line<'_>) {
+        let Some(to) = frame.seq else { return };
+        for change in frame.changes {
+            let Some((name, key)) = self.find(Some(&change.id)) else { continue };
+            let Some(subscription) = self.all.get_mut(&key) else { continue };
+            if subscription.state != State::Live(name) || Some(to) < subscription.seq {
+                continue;
+            }
+            (subscription.seq, subscription.stale) = (Some(to), change.stale);
+            let changes = change.into_changes();
+            if changes.is_empty() {
+                subscription.mailbox.seen(to);
+            } else {
+                self.deliver(key, Event::Delta { to, changes }, line);
+            }
+        }
+    }
+
     pub(crate) fn progress(&mut self, frame: &Frame) {
         let Some(seq) = frame.seq else { return };
         self.told = self.told.max(Some(seq));
         for subscription in self.all.values_mut() {
             if let State::Live(_) = subscription.state
+                && !subscription.stale
                 && subscription.seq < Some(seq)
             {
                 subscription.seq = Some(seq);
@@ -228,7 +261,7 @@ impl Subscriptions {
             Code::Refetch => subscription.parts.clear(),
             Code::Overloaded => {
                 if subscription.state == State::Live(name) {
-                    subscription.seq = subscription.seq.max(self.told);
+                    subscription.seq = subscription.at(self.told);
                 }
                 let again = Instant::now() + subscription.backoff.next();
                 subscription.state = State::Later(again);
@@ -287,13 +320,13 @@ impl Subscriptions {
     fn close_gap(&mut self, from: Seq, line: &mut Line<'_>) {
         let told = self.told;
         let behind = self.all.iter().filter(|(_, subscription)| {
-            let at = subscription.seq.max(told);
+            let at = subscription.at(told);
             matches!(subscription.state, State::Live(_)) && at < Some(from)
         });
         for key in behind.map(|(key, _)| *key).collect::<Vec<_>>() {
             tracing::warn!(%from, "the server left a gap: a subscription begins again");
             if let Some(subscription) = self.all.get_mut(&key) {
-                subscription.seq = subscription.seq.max(told);
+                subscription.seq = subscription.at(told);
             }
             self.leave(key, Some(line));
             self.begin(key, line);
@@ -319,6 +352,7 @@ impl Subscriptions {
         };
         line.send(text(&message));
         subscription.state = State::Begun(name);
+        subscription.stale = false;
         subscription.parts.clear();
         self.names.insert(name, key);
         self.unanswered.push_back((name, subscription.seq));

@@ -5,7 +5,7 @@ use abide_schema::{Code, Refusal};
 use sqlite3_parser::ast::{Expr, FunctionTail, Literal, Operator, Type, TypeSize, UnaryOperator};
 
 use super::{Lower, Lowered, Scope, unquote, unsupported};
-use crate::fragment::{Fragment, Plain};
+use crate::fragment::{Aggregate, Fragment, Mark, Piece, Plain};
 use crate::functions::{self, Function};
 
 /// A function call as written.
@@ -16,6 +16,38 @@ pub(super) struct Call<'e, 'b> {
     pub(super) star: bool,
     pub(super) ordered: bool,
     pub(super) tail: Option<&'e FunctionTail<'b>>,
+}
+
+impl Call<'_, '_> {
+    /// How it is kept up to date, if it is an aggregate. An extremum only of a column: of values that
+    /// are equal and yet differ, it would be any.
+    fn kept_by(&self, argument: Plain) -> Aggregate {
+        match (self.name.to_ascii_lowercase().as_str(), argument) {
+            ("min", Plain::Column(..)) => Aggregate::Min,
+            ("max", Plain::Column(..)) => Aggregate::Max,
+            _ if self.distinct => Aggregate::Other,
+            ("count", _) if self.star || self.arguments.is_empty() => {
+                let filtered = self.tail.is_some_and(|tail| tail.filter_clause.is_some());
+                if filtered { Aggregate::Count } else { Aggregate::Rows }
+            }
+            ("count", _) => Aggregate::Count,
+            ("sum", _) => Aggregate::Sum,
+            ("total", _) => Aggregate::Total,
+            ("avg", _) => Aggregate::Average,
+            _ => Aggregate::Other,
+        }
+    }
+}
+
+impl Call<'_, '_> {
+    fn require_one_extremum(&self, argument: &Fragment) -> Result<(), Refusal> {
+        let collates = argument.collation.is_some() || argument.collates_within;
+        if collates && ["min", "max"].iter().any(|m| self.name.eq_ignore_ascii_case(m)) {
+            return Err(unsupported("min() or max() with COLLATE")
+                .hint("of equal texts it would be any: take it of lower(…)"));
+        }
+        Ok(())
+    }
 }
 
 impl Lower<'_> {
@@ -38,27 +70,33 @@ impl Lower<'_> {
             }
             self.frame.within = true;
         }
-        let mut out = Fragment::text(&format!("{}(", call.name.to_ascii_lowercase()));
+        let mut out = Fragment::new();
+        let mark = |out: &mut Fragment, mark: Mark| {
+            if aggregate {
+                out.mark(mark)
+            }
+        };
+        mark(&mut out, Mark::Aggregate(Aggregate::Other));
+        out.push_text(&format!("{}(", call.name.to_ascii_lowercase()));
         out.push_text(if call.distinct { "DISTINCT" } else { "" });
         out.push_text(if call.star { "*" } else { "" });
+        mark(&mut out, Mark::Argument);
+        let mut plain = Plain::Other;
         for (at, argument) in call.arguments.iter().enumerate() {
             if at > 0 {
                 out.push_text(",");
             }
             let lowered = self.expr(argument, scope)?;
-            let collates = lowered.collation.is_some() || lowered.collates_within;
-            if aggregate
-                && collates
-                && ["min", "max"].iter().any(|m| call.name.eq_ignore_ascii_case(m))
-            {
-                return Err(unsupported("min() or max() with COLLATE")
-                    .hint("of equal texts it would be any: take it of lower(…)"));
+            if aggregate {
+                call.require_one_extremum(&lowered)?;
             }
             if let Function::Time(first) = function {
                 self.require_fixed_time(call, at, first, &lowered)?;
             }
+            plain = lowered.plain;
             out.push(&lowered);
         }
+        mark(&mut out, Mark::ArgumentEnd);
         if let Function::Time(first) = function
             && call.arguments.len() <= first
         {
@@ -67,10 +105,14 @@ impl Lower<'_> {
         out.push_text(")");
         if let Some(filter) = filter {
             out.push_text("FILTER (WHERE");
+            out.mark(Mark::Filter);
             out.push(&self.expr(filter, scope)?);
+            out.mark(Mark::FilterEnd);
             out.push_text(")");
         }
         if aggregate {
+            out.pieces[0] = Piece::Mark(Mark::Aggregate(call.kept_by(plain)));
+            out.mark(Mark::End);
             self.frame.within = false;
             self.frame.allowed = true;
             self.frame.aggregate = true;

@@ -230,10 +230,10 @@ fn each_query_has_the_cheapest_rule() {
                 the joined rows of the changed rows
                 r: id; s: n
             SELECT a, count(*) FROM r WHERE b = 1 GROUP BY a
-                the rows of the touched groups, twice
+                the joined rows of the changed rows; a touched group at first
                 r: b
             SELECT DISTINCT a FROM r WHERE b = 1
-                the rows of the touched groups, twice
+                the joined rows of the changed rows; a touched group at first
                 r: b
             SELECT r.id, s.k FROM r LEFT JOIN s ON s.b = r.b WHERE r.a = 1
                 the rows that the changed rows reach, twice
@@ -251,19 +251,19 @@ fn each_query_has_the_cheapest_rule() {
                 the rows that the changed rows reach, twice
                 r: a; p: a look-up for all
             SELECT id FROM r WHERE a = 1 ORDER BY b LIMIT 10
-                the window, twice, where a changed row matches
+                the window, where a changed row comes before its end
                 r: a
             SELECT r.id, s.k FROM r FULL JOIN s ON s.b = r.b
-                the whole query, twice
+                the whole query
                 r: every change; s: every change, scans r(b), scans s(b)
             SELECT a FROM r WHERE b = 1 UNION SELECT n FROM s WHERE b = 2
-                the whole query, twice
+                the whole query
                 r: b; s: b
             SELECT bee FROM positive WHERE id = 1
                 the changed rows that match its keys
                 r: id
             SELECT n FROM (SELECT a, count(*) AS n FROM r WHERE b = 1 GROUP BY a)
-                the whole query, twice
+                the whole query
                 r: b
         "#]],
     );

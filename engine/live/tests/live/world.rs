@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use abide_live::{Catalog, Changes, Sql, SqlError};
+use abide_live::{Catalog, Changes, Fault, Sql, SqlError};
 use abide_schema::table::{ColumnSpec, IndexSpec, Kind};
 use abide_schema::{Row, TableSpec, Value};
 use rusqlite::types::{ToSqlOutput, ValueRef};
-use rusqlite::{Connection, ToSql};
+use rusqlite::{Connection, StatementStatus, ToSql};
 
 const fn column(name: &'static str, kind: Kind, nullable: bool) -> ColumnSpec {
     let (json, unique) = (false, false);
@@ -262,12 +262,12 @@ impl Sql for Database {
         statement: &str,
         params: &[Value],
         each: &mut dyn FnMut(&[Value]),
-    ) -> Result<(), SqlError> {
+    ) -> Result<u64, SqlError> {
         let failed =
-            |error: rusqlite::Error| SqlError { message: error.to_string(), broken: false };
+            |error: rusqlite::Error| SqlError { message: error.to_string(), fault: Fault::Query };
         let mut prepared = self.0.prepare_cached(statement).map_err(|error| {
             // What the planner let pass must be valid SQL.
-            SqlError { message: format!("{error} in {statement}"), broken: true }
+            SqlError { message: format!("{error} in {statement}"), fault: Fault::Store }
         })?;
         let width = prepared.column_count();
         let params = rusqlite::params_from_iter(params.iter().map(Bound));
@@ -284,6 +284,8 @@ impl Sql for Database {
                 .collect();
             each(&cells);
         }
-        Ok(())
+        drop(rows);
+        let steps = prepared.reset_status(StatementStatus::VmStep);
+        Ok(u64::try_from(steps).unwrap_or(0))
     }
 }

@@ -1,0 +1,218 @@
+//! What the live queries of each template cost the commits, in counted work, and which of them cost
+//! too much.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Work done for live queries. Counted and not timed: the same on every machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// Statements run.
+    pub statements: u64,
+    /// Steps of SQLite's virtual machine, some ten for each row that was visited.
+    pub steps: u64,
+}
+
+impl Spent {
+    /// Adds what was spent elsewhere.
+    pub(crate) fn add(&mut self, other: Spent) {
+        self.statements += other.statements;
+        self.steps += other.steps;
+    }
+}
+
+impl std::ops::Sub for Spent {
+    type Output = Spent;
+
+    fn sub(self, earlier: Spent) -> Spent {
+        Spent {
+            statements: self.statements - earlier.statements,
+            steps: self.steps - earlier.steps,
+        }
+    }
+}
+
+/// What the delta of one binding may cost a commit, in steps of SQLite's virtual machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// On average over the last deltas of a template.
+    pub average: u64,
+    /// Any single one: it is interrupted there.
+    pub most: u64,
+}
+
+/// What one template has cost so far.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TemplateWork {
+    /// The template, as its snapshot's SQL.
+    pub sql: Arc<str>,
+    /// Its bindings that are attached.
+    pub bindings: usize,
+    /// How often a delta was asked of one of them.
+    pub deltas: u64,
+    /// How many of those were not made because they cost too much.
+    pub over_budget: u64,
+    /// What they cost.
+    pub spent: Spent,
+}
+
+/// Deltas over which the average is taken.
+const WINDOW: u64 = 8;
+
+/// Deltas within the budget after which earlier excesses are forgiven.
+const CALM: u64 = 1 << 10;
+/// The longest pause, in deltas.
+const PAUSE: u64 = 1 << 16;
+
+/// One template's costs.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    pub(crate) work: TemplateWork,
+    /// Steps of a delta on average, decaying.
+    average: u64,
+    /// Deltas until another attempt, while the template is over its budget.
+    paused: u64,
+    /// How long the next pause is.
+    pause: u64,
+    /// Deltas within the budget since the last pause.
+    calm: u64,
+}
+
+impl Meter {
+    /// Nothing spent yet.
+    pub(crate) fn new(sql: &Arc<str>) -> Meter {
+        let spent = Spent::default();
+        let sql = Arc::clone(sql);
+        let work = TemplateWork { sql, bindings: 0, deltas: 0, over_budget: 0, spent };
+        Meter { work, average: 0, paused: 0, pause: 1, calm: 0 }
+    }
+
+    /// Whether the next delta may be made. Each refusal brings the next attempt nearer: what was
+    /// dear once (filling accumulators, a span of many changes) need not be dear for ever.
+    pub(crate) fn may_run(&mut self) -> bool {
+        self.work.deltas += 1;
+        if self.paused == 0 {
+            return true;
+        }
+        self.paused -= 1;
+        self.work.over_budget += 1;
+        false
+    }
+
+    /// Notes what a delta has cost. `exceeded` where it was interrupted.
+    pub(crate) fn spend(&mut self, spent: Spent, exceeded: bool, budget: Option<Budget>) {
+        self.work.spent.add(spent);
+        self.average = (self.average * (WINDOW - 1) + spent.steps) / WINDOW;
+        let Some(budget) = budget else { return };
+        if exceeded {
+            self.work.over_budget += 1;
+        }
+        if exceeded || self.average > budget.average {
+            self.paused = self.pause;
+            self.pause = (self.pause * 2).min(PAUSE);
+            (self.average, self.calm) = (0, 0);
+            return;
+        }
+        self.calm += 1;
+        if self.calm > CALM {
+            self.pause = 1;
+        }
+    }
+}
+
+/// The meters of all attached templates.
+#[derive(Debug, Default)]
+pub(crate) struct Meters {
+    meters: Vec<Option<Meter>>,
+    places: HashMap<Arc<str>, usize>,
+    free: Vec<usize>,
+}
+
+impl Meters {
+    /// One more binding of a template. Returns the place of its meter.
+    pub(crate) fn enter(&mut self, sql: &Arc<str>) -> usize {
+        let (meters, free) = (&mut self.meters, &mut self.free);
+        let at = *self.places.entry(Arc::clone(sql)).or_insert_with(|| {
+            let meter = Some(Meter::new(sql));
+            match free.pop() {
+                Some(at) => {
+                    meters[at] = meter;
+                    at
+                }
+                None => {
+                    meters.push(meter);
+                    meters.len() - 1
+                }
+            }
+        });
+        self.of(at).work.bindings += 1;
+        at
+    }
+
+    /// One binding less.
+    pub(crate) fn leave(&mut self, at: usize) {
+        let work = &mut self.of(at).work;
+        work.bindings -= 1;
+        if work.bindings == 0 {
+            let sql = Arc::clone(&work.sql);
+            self.places.remove(&sql);
+            self.meters[at] = None;
+            self.free.push(at);
+        }
+    }
+
+    /// The meter of a binding that has entered.
+    pub(crate) fn of(&mut self, at: usize) -> &mut Meter {
+        self.meters[at].as_mut().expect("the meter of an attached binding")
+    }
+
+    /// Notes what was spent for all bindings of a template together.
+    pub(crate) fn spend_on(&mut self, sql: &Arc<str>, spent: Spent) {
+        if let Some(at) = self.places.get(sql).copied() {
+            self.of(at).work.spent.add(spent);
+        }
+    }
+
+    /// What was spent, the most first.
+    pub(crate) fn read(&self) -> Vec<TemplateWork> {
+        let mut all: Vec<TemplateWork> =
+            self.meters.iter().flatten().map(|meter| meter.work.clone()).collect();
+        all.sort_by_key(|work| std::cmp::Reverse(work.spent.steps));
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BUDGET: Option<Budget> = Some(Budget { average: 100, most: 1_000 });
+
+    fn steps(steps: u64) -> Spent {
+        Spent { statements: 1, steps }
+    }
+
+    #[test]
+    fn a_template_that_is_too_dear_is_tried_ever_less_often() {
+        let mut meter = Meter::new(&Arc::from("SELECT 1"));
+        let mut attempts = 0;
+        for _ in 0..1_000 {
+            if meter.may_run() {
+                attempts += 1;
+                meter.spend(steps(1_000), true, BUDGET);
+            }
+        }
+        assert_eq!(attempts, 10);
+        assert_eq!(meter.work.over_budget, 1_000);
+    }
+
+    #[test]
+    fn one_dear_delta_among_cheap_ones_is_no_reason_to_stop() {
+        let mut meter = Meter::new(&Arc::from("SELECT 1"));
+        for at in 0..1_000 {
+            assert!(meter.may_run());
+            meter.spend(steps(if at % 100 == 0 { 700 } else { 10 }), false, BUDGET);
+        }
+        assert_eq!(meter.work.over_budget, 0);
+    }
+}

@@ -1,0 +1,125 @@
+//! ORDER BY with LIMIT: a window on an ordered result.
+//!
+//! The rows that were last shown are remembered. A change of rows that all come after the last of a full
+//! window changes nothing; otherwise the window is read again, which an index in its order makes as
+//! cheap as the window is long, and told from what it was.
+
+use abide_schema::{Row, Value};
+
+use crate::catalog::Catalog;
+use crate::core::Core;
+use crate::delta::Delta;
+use crate::fragment::{Fragment, Piece, Plain};
+use crate::reach::Reach;
+use crate::rule::{Run, Show, Term, terms};
+use crate::select::Query;
+use crate::sql::LiveError;
+use crate::state::Memory;
+
+/// How a window is kept.
+#[derive(Debug)]
+pub(crate) struct Cut {
+    /// Show whether any row changed that the conditions let in.
+    pub(crate) terms: Vec<Term>,
+    /// Show whether any of those does not come after a given row.
+    pub(crate) up_to: Vec<Term>,
+    /// Which outputs of the given row are given.
+    given: Vec<usize>,
+    most: Most,
+}
+
+/// How many rows there are in a full window.
+#[derive(Debug)]
+enum Most {
+    Rows(usize),
+    /// The value of a parameter.
+    Param(usize),
+    Unknown,
+}
+
+impl Cut {
+    /// For a window on a plain join.
+    pub(crate) fn of(catalog: &Catalog, query: &Query, core: &Core) -> Cut {
+        let reach = core.reach();
+        let total = query.total_order();
+        let mut conditions = reach.conditions.clone();
+        conditions.push(not_after(query, &total));
+        let up_to = Reach { sources: reach.sources.clone(), conditions };
+        Cut {
+            terms: terms(catalog, query, &reach, None, &[], Show::Distinct),
+            up_to: terms(catalog, query, &up_to, None, &[], Show::Distinct),
+            given: total.iter().map(|term| term.output).collect(),
+            most: Most::of(query),
+        }
+    }
+
+    /// The delta of laid out changes.
+    pub(crate) fn delta(&self, run: &mut Run) -> Result<Delta, LiveError> {
+        let mut met = false;
+        match self.last(run) {
+            Some(last) => run.terms_given(&self.up_to, &last, &mut |_, _| met = true)?,
+            None => run.terms(&self.terms, &mut |_, _| met = true)?,
+        }
+        if met { run.whole() } else { Ok(Delta::default()) }
+    }
+
+    /// Where a full window ends, if that is remembered.
+    fn last(&self, run: &Run) -> Option<Vec<Value>> {
+        let Memory::Rows(rows) = &run.state.as_ref()?.memory else { return None };
+        let last: &Row = rows.last()?;
+        let full = match self.most {
+            Most::Rows(most) => rows.len() >= most,
+            Most::Param(slot) => match run.params[slot] {
+                Value::Integer(most) => usize::try_from(most).is_ok_and(|most| rows.len() >= most),
+                _ => false,
+            },
+            Most::Unknown => false,
+        };
+        full.then(|| self.given.iter().map(|output| last[*output].clone()).collect())
+    }
+}
+
+impl Most {
+    fn of(query: &Query) -> Most {
+        let Some((limit, _)) = &query.limit else { return Most::Unknown };
+        match (limit.plain, limit.pieces.as_slice()) {
+            (Plain::Param(slot), _) => Most::Param(slot),
+            (_, [Piece::Text(text)]) => text.parse().map_or(Most::Unknown, Most::Rows),
+            _ => Most::Unknown,
+        }
+    }
+}
+
+/// That a row stands before a given one or in its place: `a < ?1 OR a IS ?1 AND (b < ?2 OR …)`.
+fn not_after(query: &Query, total: &[crate::order::Order]) -> Fragment {
+    let mut out = Fragment::new();
+    for (at, term) in total.iter().enumerate() {
+        let value = &query.outputs()[term.output].value;
+        let mut collated = Fragment::text("(");
+        collated.push(value);
+        collated.push_text(&format!(") COLLATE {}", term.collation.sql()));
+        let given = |out: &mut Fragment, text: &str| {
+            out.pieces.push(Piece::Given(at));
+            out.push_text(text);
+        };
+        out.push_text("((");
+        // A NULL before all else comes before whatever is not NULL; one after all else never does.
+        if term.nulls_last {
+            out.push(value);
+            out.push_text("IS NOT NULL AND (");
+            given(&mut out, "IS NULL OR");
+        } else {
+            given(&mut out, "IS NOT NULL AND (");
+            out.push(value);
+            out.push_text("IS NULL OR");
+        }
+        out.push(&collated);
+        out.push_text(if term.desc { ">" } else { "<" });
+        given(&mut out, ")) OR");
+        out.push(&collated);
+        out.push_text("IS");
+        given(&mut out, if at + 1 < total.len() { "AND" } else { "" });
+    }
+    out.push_text(&")".repeat(total.len()));
+    out
+}

@@ -1,0 +1,133 @@
+//! Live queries whose deltas cost too much for a commit: they are run again by a reader, and told apart
+//! from what they were.
+//!
+//! The writer says that it does not know what a commit changed in a result ("stale"). Whoever listens
+//! then asks here for the result at that seq or a later one. One run and one comparison serve all who
+//! listen to the same binding; between two runs lies a pause, so that a dear query that every commit
+//! concerns takes a fixed share of one reader and no more.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use abide_live::Binding;
+use abide_schema::{Refusal, Row, Seq, limits};
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::time::{Instant, sleep_until};
+
+use crate::engine::Inner;
+use crate::hub::SharedDelta;
+use crate::readers::closing;
+use crate::resume::{self, Resumed};
+
+/// How much longer the pause after a run is than the run.
+const PAUSE_FACTOR: u32 = 4;
+
+/// A whole result.
+#[derive(Debug)]
+pub(crate) struct Version {
+    pub(crate) seq: Seq,
+    pub(crate) rows: Vec<Row>,
+}
+
+/// A newer result, and what changed since the one that was held.
+#[derive(Debug)]
+pub(crate) struct Fresh {
+    pub(crate) version: Arc<Version>,
+    /// Nothing where nothing was held.
+    pub(crate) delta: Option<Arc<SharedDelta>>,
+}
+
+/// The queries that are run again.
+#[derive(Debug, Default)]
+pub(crate) struct Reruns(Mutex<HashMap<Binding, Weak<Rerun>>>);
+
+/// One of them. It is forgotten when nobody holds it any more.
+#[derive(Debug)]
+pub(crate) struct Rerun {
+    binding: Binding,
+    last: AsyncMutex<Last>,
+}
+
+#[derive(Debug)]
+struct Last {
+    version: Option<Arc<Version>>,
+    /// From the version before it.
+    delta: Option<(Seq, Arc<SharedDelta>)>,
+    not_before: Instant,
+}
+
+impl Reruns {
+    /// The one of a binding.
+    pub(crate) fn of(&self, binding: &Binding) -> Arc<Rerun> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(rerun) = known.get(binding).and_then(Weak::upgrade) {
+            return rerun;
+        }
+        known.retain(|_, rerun| rerun.strong_count() > 0);
+        let last = Last { version: None, delta: None, not_before: Instant::now() };
+        let rerun = Arc::new(Rerun { binding: binding.clone(), last: AsyncMutex::new(last) });
+        known.insert(binding.clone(), Arc::downgrade(&rerun));
+        rerun
+    }
+}
+
+impl Rerun {
+    /// The result at a seq or later, durable, and how it differs from the one that is held.
+    pub(crate) async fn advance(
+        &self,
+        engine: &Weak<Inner>,
+        at_least: Seq,
+        held: Option<Arc<Version>>,
+    ) -> Result<Fresh, Refusal> {
+        let mut last = self.last.lock().await;
+        let version = match &last.version {
+            Some(version) if version.seq >= at_least => Arc::clone(version),
+            _ => self.run(engine, &mut last).await?,
+        };
+        let Some(held) = held else { return Ok(Fresh { version, delta: None }) };
+        let delta = match &last.delta {
+            Some((from, delta)) if *from == held.seq => Arc::clone(delta),
+            _ => self.compare(engine, held, Arc::clone(&version)).await?,
+        };
+        Ok(Fresh { version, delta: Some(delta) })
+    }
+
+    async fn run(&self, engine: &Weak<Inner>, last: &mut Last) -> Result<Arc<Version>, Refusal> {
+        sleep_until(last.not_before).await;
+        let engine = engine.upgrade().ok_or_else(closing)?;
+        let (binding, before, started) =
+            (self.binding.clone(), last.version.take(), Instant::now());
+        let (version, delta) = engine
+            .read(move |reader| {
+                let Resumed::Snapshot { seq, rows, .. } = resume::snapshot(reader, &binding)?
+                else {
+                    unreachable!("a snapshot is one");
+                };
+                let delta = before.map(|before| (before.seq, difference(&binding, &before, &rows)));
+                Ok((Arc::new(Version { seq, rows }), delta))
+            })
+            .await?;
+        engine.wait_durable(version.seq).await?;
+        engine.metrics.live_reruns_total.add(1);
+        let pause = (started.elapsed() * PAUSE_FACTOR).max(Duration::from_millis(limits::RERUN_MS));
+        *last =
+            Last { version: Some(Arc::clone(&version)), delta, not_before: Instant::now() + pause };
+        Ok(version)
+    }
+
+    async fn compare(
+        &self,
+        engine: &Weak<Inner>,
+        held: Arc<Version>,
+        version: Arc<Version>,
+    ) -> Result<Arc<SharedDelta>, Refusal> {
+        let engine = engine.upgrade().ok_or_else(closing)?;
+        let binding = self.binding.clone();
+        engine.read(move |_| Ok(difference(&binding, &held, &version.rows))).await
+    }
+}
+
+fn difference(binding: &Binding, before: &Version, after: &[Row]) -> Arc<SharedDelta> {
+    SharedDelta::new(Ok(binding.difference(&before.rows, after)))
+}
