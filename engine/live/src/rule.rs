@@ -173,11 +173,11 @@ impl Run<'_> {
                 (Some(old), Some(new))
                     if !key.is_empty() && exact::same(&key_of(key, &old), &key_of(key, &new)) =>
                 {
-                    delta.updates.push(new);
+                    delta.update(old, new);
                 }
                 (old, new) => {
-                    delta.deletes.extend(old.map(|old| key_of(key, &old)));
-                    delta.inserts.extend(new);
+                    old.into_iter().for_each(|old| delta.delete(key, old));
+                    new.into_iter().for_each(|new| delta.insert(new));
                 }
             }
         }
