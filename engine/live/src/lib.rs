@@ -36,7 +36,7 @@ mod select;
 mod sql;
 mod template;
 
-pub use advice::Scan;
+pub use advice::{Part, Scan};
 pub use catalog::Catalog;
 pub use changes::{Changes, RowChange};
 pub use delta::{Delta, Placed, Window};

@@ -53,7 +53,7 @@ pub(crate) struct Term {
     /// The tables (positions in the catalog) whose changes it takes.
     changed: Vec<usize>,
     sign: i64,
-    statement: Statement,
+    pub(crate) statement: Statement,
 }
 
 /// What a rule runs with.
@@ -94,6 +94,29 @@ impl Rule {
             return Rule::Images(images(catalog, query, core, &shown));
         }
         Rule::Join(terms(catalog, query, &reach, None, &shown, Show::Weighted))
+    }
+
+    /// What it is called.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Rule::Images(_) => "images",
+            Rule::Join(_) => "join",
+            Rule::Groups(_) => "groups",
+            Rule::Touched(_) => "touched",
+            Rule::Window(_) => "window",
+            Rule::Whole => "whole",
+        }
+    }
+
+    /// What joins changed rows with other tables.
+    pub(crate) fn terms(&self) -> &[Term] {
+        match self {
+            Rule::Images(_) | Rule::Whole => &[],
+            Rule::Join(terms)
+            | Rule::Groups(terms)
+            | Rule::Touched(terms)
+            | Rule::Window(terms) => terms,
+        }
     }
 
     /// The statements it runs.
