@@ -190,7 +190,8 @@ fn read_whole(statement: &Statement, sql: &mut dyn Sql) -> Result<Vec<String>, S
     sql.run(&explain, &vec![Value::Null; statement.args.len()], &mut |row| {
         let Some(Value::Text(detail)) = row.last() else { return };
         // An index that SQLite makes for the length of the statement is made by reading all.
-        let search = detail.strip_prefix("SEARCH ").filter(|rest| rest.contains(" USING AUTOMATIC"));
+        let search =
+            detail.strip_prefix("SEARCH ").filter(|rest| rest.contains(" USING AUTOMATIC"));
         let Some(rest) = detail.strip_prefix("SCAN ").or(search) else { return };
         names.push(rest.split(" USING").next().unwrap_or(rest).to_owned());
     })?;

@@ -357,9 +357,12 @@ fn what_would_read_a_table_at_every_commit_is_told_its_index() {
 /// s.b instead, the look-up for all bindings cannot.
 #[test]
 fn a_look_up_needs_its_index_too() {
-    check_gate(&["SELECT r.id FROM r JOIN s ON s.n = r.b WHERE s.b = 1"], expect![[r#"
+    check_gate(
+        &["SELECT r.id FROM r JOIN s ON s.n = r.b WHERE s.b = 1"],
+        expect![[r#"
         SELECT r.id FROM r JOIN s ON s.n = r.b WHERE s.b = 1
             unsupported_sql: every change would have to read all of s, which has no index on n
             declare  #[table(name = "s", index(n))]  which is  CREATE INDEX s_n ON s (n);  or ask once with  abide sql
-    "#]]);
+    "#]],
+    );
 }
