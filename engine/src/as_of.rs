@@ -7,21 +7,35 @@ use abide_schema::{Code, Refusal, Seq, TableSpec, Value, limits};
 use abide_store::change_log::{self, Image};
 use abide_store::{Layout, Snapshot, StoreError};
 
-/// Puts the views up; they go with the snapshot. Returns the seq that is then seen: the one asked for,
-/// or, where that stands in the middle of a commit, the end of the commit before. What a commit
-/// overwrote is kept as one step, so no past is half a transaction.
-pub(crate) fn travel(state: &mut Snapshot<'_>, layout: &Layout, past: Seq) -> Result<Seq, Refusal> {
+/// The state that a seq names: the one asked for, or, where that stands in the middle of a commit, the
+/// end of the commit before. What a commit overwrote is kept as one step, so no past is half a
+/// transaction.
+pub(crate) fn find_state(state: &Snapshot<'_>, past: Seq) -> Result<Seq, Refusal> {
     let head = state.seq();
     if past.0 < 0 || past > head {
         let detail = format!("there is no state {past}: the log ends at {head}");
-        return Err(Refusal::new(Code::BadRequest, detail));
+        return Err(Refusal::new(Code::BadRequest, detail)
+            .hint(format!("any seq from 0 to {head} names the state after that event")));
     }
     let floor = state.change_log_floor().map_err(|error| error.to_refusal())?;
     if past < floor {
         let detail = format!("changes are kept from seq {floor} on, not from {past}");
-        return Err(Refusal::new(Code::Refetch, detail).hint("replay the log up to that seq"));
+        return Err(Refusal::new(Code::Refetch, detail)
+            .hint("ask of that seq or a later one, or replay the log up to this one"));
     }
-    let past = last_state(state, past).map_err(|error| error.to_refusal())?;
+    last_state(state, past).map_err(|error| error.to_refusal())
+}
+
+/// Why a past cannot be shown that is too far from now.
+pub(crate) fn too_far(table: &str, past: Seq) -> Refusal {
+    let most = limits::RESUME_CHANGES;
+    let detail = format!("more than {most} rows of {table} changed since {past}");
+    Refusal::new(Code::LimitExceeded, detail).hint("ask of a later state")
+}
+
+/// Puts the views up; they go with the snapshot. Returns the seq that is then seen.
+pub(crate) fn travel(state: &mut Snapshot<'_>, layout: &Layout, past: Seq) -> Result<Seq, Refusal> {
+    let past = find_state(state, past)?;
     for table in layout.live_tables() {
         let shown = if table.name == "events" {
             show_events(state, past)
@@ -64,11 +78,7 @@ fn show_table(
     let images = state
         .images(table, past, limits::RESUME_CHANGES)
         .map_err(|error| error.to_refusal())?
-        .ok_or_else(|| {
-            let most = limits::RESUME_CHANGES;
-            let detail = format!("more than {most} rows of {} changed since {past}", table.name);
-            Refusal::new(Code::LimitExceeded, detail).hint("ask of a later state")
-        })?;
+        .ok_or_else(|| too_far(table.name, past))?;
     Ok(put_up(state, table, images))
 }
 

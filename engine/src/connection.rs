@@ -5,135 +5,31 @@
 //! the change since `from`, at some seq S that is not before that; (3) frames up to S are dropped from
 //! the outbox, later ones follow. A slow client is caught up in the same way from where it was.
 
+mod stale;
+mod subscription;
+mod update;
+mod wanted;
+
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use abide_live::{Binding, Delta};
-use abide_schema::wire::Shape;
-use abide_schema::{Code, Refusal, Row, Seq, limits};
-use abide_store::Reader;
-use serde_json::{Map, Value as JsonValue};
+use abide_live::Binding;
+use abide_schema::{Code, Refusal, Seq, limits};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
 use crate::engine::Engine;
-use crate::hub::{Frame, Mail, Outbox, SharedDelta, SubscriptionKey};
-use crate::rerun::{Fresh, Version};
+use crate::hub::{Frame, Mail, Outbox, SubscriptionKey};
 use crate::resume::{self, Resumed};
-use crate::stale::{Reruns, Stale};
 use crate::writer::{Attach, Job, Listening};
 
-/// What a connection is told.
-#[derive(Clone, Debug)]
-pub enum Update {
-    /// A subscription's result, or a part of it.
-    Snapshot(SnapshotPart),
-    /// What one commit changed, over all subscriptions of the connection.
-    Delta {
-        /// The connection had been told everything up to here.
-        from: Seq,
-        /// And now up to here.
-        to: Seq,
-        /// By subscription id.
-        changes: Vec<(Arc<str>, Arc<SharedDelta>)>,
-    },
-    /// One subscription alone is brought up to here: after a delta that only said "stale", the query was
-    /// run again. Its later changes come with the frames from there on.
-    Rerun {
-        /// The subscription.
-        id: Arc<str>,
-        /// Its rows are now those of this state.
-        seq: Seq,
-        /// What changed since it was last told.
-        delta: Arc<SharedDelta>,
-        /// It has changed again since, nobody knows yet how; another of these follows.
-        stale: bool,
-    },
-    /// Nothing of interest happened up to here.
-    Progress {
-        /// Up to here.
-        seq: Seq,
-    },
-    /// Something is wrong with a subscription. With code `refetch` a snapshot follows; with any other
-    /// the subscription has ended.
-    Error {
-        /// The subscription.
-        id: Arc<str>,
-        /// Why.
-        refusal: Refusal,
-    },
-}
-
-/// A part of a subscription's result.
-#[derive(Clone, Debug)]
-pub struct SnapshotPart {
-    /// The subscription.
-    pub id: Arc<str>,
-    /// The state it was read at.
-    pub seq: Seq,
-    /// Columns, key and order.
-    pub shape: Arc<Shape>,
-    /// The rows of this part.
-    pub rows: Vec<Row>,
-    /// More parts follow.
-    pub more: bool,
-    /// What was held before is void.
-    pub reset: bool,
-}
-
-#[derive(Debug)]
-pub(crate) struct Subscription {
-    id: Arc<str>,
-    pub(crate) binding: Binding,
-    shape: Arc<Shape>,
-    /// Its result was told up to here.
-    seq: Seq,
-    /// Set while its deltas cost too much to be made.
-    pub(crate) stale: Option<Stale>,
-    /// Its result as it was told last, if it was told by a rerun.
-    pub(crate) held: Option<Arc<Version>>,
-    _listening: Listening,
-}
-
-impl Subscription {
-    fn new(
-        id: Arc<str>,
-        binding: Binding,
-        shape: Arc<Shape>,
-        listening: Listening,
-    ) -> Subscription {
-        let (seq, stale, held) = (Seq::ZERO, None, None);
-        Subscription { id, binding, shape, seq, stale, held, _listening: listening }
-    }
-}
-
-/// An update that waits to be taken.
-#[derive(Debug)]
-struct Ready {
-    update: Update,
-    /// Set where it concerns this subscription and nobody else; it goes when that ends.
-    only_for: Option<Arc<str>>,
-}
-
-impl Ready {
-    fn for_all(update: Update) -> Ready {
-        Ready { update, only_for: None }
-    }
-
-    fn only_for(id: &Arc<str>, update: Update) -> Ready {
-        Ready { update, only_for: Some(Arc::clone(id)) }
-    }
-
-    /// Takes a subscription out; `false` where nothing is left to say.
-    fn without(&mut self, id: &str) -> bool {
-        if let Update::Delta { changes, .. } = &mut self.update {
-            changes.retain(|(of, _)| &**of != id);
-        }
-        self.only_for.as_deref() != Some(id)
-    }
-}
+use stale::Reruns;
+use subscription::Subscription;
+use update::Ready;
+pub use update::{Change, SnapshotPart, Update};
+pub use wanted::{Start, Wanted};
 
 /// One client's subscriptions. One task owns it.
 #[derive(Debug)]
@@ -179,30 +75,23 @@ impl Connection {
         self.told
     }
 
-    /// Subscribes. The snapshot (or, with `from`, what changed since) is the next thing that
+    /// Subscribes. Its answer (the result, what changed, or both) is the next thing that
     /// [`Connection::next`] yields for this id.
     ///
     /// # Errors
-    /// The query cannot be live, a parameter is wrong, the id is taken, or a bound is reached.
-    pub async fn subscribe(
-        &mut self,
-        id: &str,
-        sql: &str,
-        params: &Map<String, JsonValue>,
-        from: Option<Seq>,
-    ) -> Result<(), Refusal> {
-        self.check_room(id)?;
-        let binding = self.engine.inner.planner.bind(sql, params)?;
+    /// The query cannot be live, a parameter is wrong, the id is taken, a bound is reached, or the past
+    /// that is asked for is not there.
+    pub async fn subscribe(&mut self, wanted: &Wanted<'_>) -> Result<(), Refusal> {
+        self.check_room(wanted.id)?;
+        let binding = self.engine.inner.planner.bind(wanted.sql, wanted.params)?;
+        self.engine.inner.admit(&binding).await?;
         let key = SubscriptionKey(self.next_key);
         self.next_key += 1;
         let listening = self.attach(&binding, key).await?;
-        let shape = Arc::new(binding.shape().clone());
-        let mut subscription = Subscription::new(id.into(), binding, shape, listening);
+        let mut subscription = Subscription::new(wanted, binding, listening);
         // Given up in here, the subscription is dropped and with it its place at the writer.
-        let (resumed, later) = self.begin_level(&subscription.binding, from).await?;
-        subscription.seq = resumed.seq();
-        let (id, shape) = (Arc::clone(&subscription.id), Arc::clone(&subscription.shape));
-        self.make_ready(id, shape, resumed, from.unwrap_or(subscription.seq));
+        let (resumed, later) = self.begin_level(&subscription.binding, wanted).await?;
+        self.answer(&mut subscription, resumed);
         self.keys.insert(Arc::clone(&subscription.id), key);
         self.subscriptions.insert(key, subscription);
         self.engine.inner.metrics.subscriptions_total.add(1);
@@ -288,34 +177,34 @@ impl Connection {
     }
 
     /// Reads where a subscription starts, durable.
-    async fn begin(&self, binding: &Binding, from: Option<Seq>) -> Result<Resumed, Refusal> {
+    async fn begin(&self, binding: &Binding, wanted: &Wanted<'_>) -> Result<Resumed, Refusal> {
         let (binding, tables) = (binding.clone(), Arc::clone(&self.engine.inner.tables));
-        let read = move |reader: &mut Reader| match from {
-            None => resume::snapshot(reader, &binding),
-            Some(from) => resume::resume(reader, &tables, &binding, from),
-        };
+        let (start, checksum) = (wanted.start, wanted.checksum);
+        let read = move |reader: &mut _| resume::begin(reader, &tables, &binding, start, checksum);
         let resumed = self.engine.inner.read(read).await?;
         self.engine.inner.wait_durable(resumed.seq()).await?;
         Ok(resumed)
     }
 
-    /// As [`Connection::begin`], with the other subscriptions brought to where the answer ends. The
-    /// answer to a resume is a frame, and a client takes a frame's end for all its subscriptions: what
-    /// the others are still to hear of the time before must stand in front of it. Returns also a frame
-    /// from after it, if one was met.
+    /// As [`Connection::begin`], with the other subscriptions brought to where the answer ends. An
+    /// answer that is a change is a frame, and a client takes a frame's end for all its subscriptions:
+    /// what the others are still to hear of the time before must stand in front of it. Returns also a
+    /// frame from after it, if one was met.
     async fn begin_level(
         &mut self,
         binding: &Binding,
-        from: Option<Seq>,
+        wanted: &Wanted<'_>,
     ) -> Result<(Resumed, Option<Frame>), Refusal> {
         loop {
             if self.lagging {
                 self.catch_up().await;
                 self.lagging = false;
             }
-            let resumed = self.begin(binding, from).await?;
-            let Resumed::Delta { seq, .. } = &resumed else { return Ok((resumed, None)) };
-            let later = self.draw_level(*seq).await?;
+            let resumed = self.begin(binding, wanted).await?;
+            if let Resumed::Snapshot { .. } = resumed {
+                return Ok((resumed, None));
+            }
+            let later = self.draw_level(resumed.seq()).await?;
             if !self.lagging {
                 return Ok((resumed, later));
             }
@@ -338,35 +227,12 @@ impl Connection {
         }
     }
 
-    fn make_ready(&mut self, id: Arc<str>, shape: Arc<Shape>, resumed: Resumed, from: Seq) {
-        let (seq, rows, refetch) = match resumed {
-            Resumed::Delta { seq, delta } => {
-                // From where every subscription of the connection is, this one included. It is named
-                // also where nothing changed: that is the answer.
-                let from = from.min(self.told).min(seq);
-                let changes = vec![(Arc::clone(&id), SharedDelta::new(Ok(delta)))];
-                let update = Update::Delta { from, to: seq, changes };
-                self.ready.push_back(Ready::for_all(update));
-                self.told_up_to(seq.max(self.told));
-                return;
-            }
-            Resumed::Snapshot { seq, rows, refetch } => (seq, rows, refetch),
-        };
-        let reset = refetch.is_some();
-        if let Some(refusal) = refetch {
-            let update = Update::Error { id: Arc::clone(&id), refusal };
-            self.ready.push_back(Ready::only_for(&id, update));
-        }
-        let mut rows = rows.into_iter().peekable();
-        loop {
-            let part: Vec<Row> = rows.by_ref().take(limits::SNAPSHOT_PART_ROWS).collect();
-            let more = rows.peek().is_some();
-            let (of, shape) = (Arc::clone(&id), Arc::clone(&shape));
-            let part = SnapshotPart { id: of, seq, shape, rows: part, more, reset };
-            self.ready.push_back(Ready::only_for(&id, Update::Snapshot(part)));
-            if !more {
-                return;
-            }
+    fn answer(&mut self, subscription: &mut Subscription, resumed: Resumed) {
+        let is_frame = !matches!(resumed, Resumed::Snapshot { .. });
+        let seq = resumed.seq();
+        self.ready.extend(subscription.answer(resumed, self.told));
+        if is_frame {
+            self.told_up_to(seq.max(self.told));
         }
     }
 
@@ -385,14 +251,13 @@ impl Connection {
             }
             if delta.is_stale() || subscription.stale.is_some() {
                 if subscription.stale.is_none() {
-                    changes.push((Arc::clone(&subscription.id), Arc::clone(&delta)));
+                    changes.push(subscription.unknown(&delta));
                 }
                 self.reruns.take_news(&self.engine, key, subscription, (to, delta));
                 continue;
             }
-            subscription.held = None;
             match delta.rows() {
-                Ok(_) => changes.push((Arc::clone(&subscription.id), delta)),
+                Ok(_) => changes.push(subscription.change(to, delta)),
                 Err(refusal) => ended.push((key, refusal.clone())),
             }
         }
@@ -406,59 +271,6 @@ impl Connection {
             self.ready.push_back(Ready::for_all(update));
             self.told_up_to(to);
         }
-    }
-
-    /// Tells the result of a rerun, and what is known to have happened after it.
-    fn take_fresh(&mut self, key: SubscriptionKey, fresh: Result<Fresh, Refusal>) {
-        let Some(subscription) = self.subscriptions.get_mut(&key) else { return };
-        let (id, shape) = (Arc::clone(&subscription.id), Arc::clone(&subscription.shape));
-        let fresh = match fresh {
-            Ok(fresh) => fresh,
-            Err(refusal) => {
-                self.drop_subscription(key);
-                return self.tell_ended(id, refusal);
-            }
-        };
-        let seq = fresh.version.seq;
-        subscription.seq = seq;
-        let later = self.reruns.settle(&self.engine, key, subscription, &fresh.version);
-        let stale = subscription.stale.is_some();
-        match fresh.delta {
-            Some(delta) => self.tell_rerun(&id, seq, delta, stale),
-            None => {
-                let why = "the deltas of this query cost too much: it is run again as a whole";
-                let refetch = Refusal::new(Code::Refetch, why).hint(
-                    "`abide explain` tells what it costs; an index or a narrower WHERE may help",
-                );
-                let (rows, refetch) = (fresh.version.rows.clone(), Some(refetch));
-                self.make_ready(
-                    Arc::clone(&id),
-                    shape,
-                    Resumed::Snapshot { seq, rows, refetch },
-                    seq,
-                );
-                if stale {
-                    self.tell_rerun(&id, seq, SharedDelta::new(Ok(Delta::default())), true);
-                }
-            }
-        }
-        for (to, delta) in later {
-            if let Some(subscription) = self.subscriptions.get_mut(&key) {
-                (subscription.seq, subscription.held) = (to, None);
-            }
-            match delta.rows() {
-                Ok(_) => self.tell_rerun(&id, to, delta, false),
-                Err(refusal) => {
-                    self.drop_subscription(key);
-                    return self.tell_ended(id, refusal.clone());
-                }
-            }
-        }
-    }
-
-    fn tell_rerun(&mut self, id: &Arc<str>, seq: Seq, delta: Arc<SharedDelta>, stale: bool) {
-        let update = Update::Rerun { id: Arc::clone(id), seq, delta, stale };
-        self.ready.push_back(Ready::only_for(id, update));
     }
 
     fn progress(&mut self, published: Seq) {
@@ -498,25 +310,19 @@ impl Connection {
 
     fn tell_caught_up(&mut self, seq: Seq, resumed: resume::Each) {
         let (told, mut changes) = (self.told, Vec::new());
-        for (key, subscription) in &mut self.subscriptions {
-            if subscription.stale.is_some() {
-                let news = (seq, SharedDelta::unknown());
-                self.reruns.take_news(&self.engine, *key, subscription, news);
-            }
-        }
+        self.stay_stale(seq);
         for (key, resumed) in resumed {
             let Some(subscription) = self.subscriptions.get_mut(&key) else { continue };
-            (subscription.seq, subscription.held) = (seq, None);
-            let (id, shape) = (Arc::clone(&subscription.id), Arc::clone(&subscription.shape));
             match resumed {
-                Ok(Resumed::Delta { delta, .. }) if delta.is_empty() => {}
+                Ok(Resumed::Delta { delta, .. }) if delta.is_empty() => subscription.seq = seq,
                 Ok(Resumed::Delta { delta, .. }) => {
-                    changes.push((id, SharedDelta::new(Ok(delta))));
+                    changes.push(subscription.own_change(seq, delta));
                 }
-                Ok(snapshot) => self.make_ready(id, shape, snapshot, seq),
+                Ok(whole) => self.ready.extend(subscription.answer(whole, told)),
                 Err(refusal) => {
-                    self.drop_subscription(key);
-                    self.tell_ended(id, refusal);
+                    if let Some(id) = self.drop_subscription(key) {
+                        self.tell_ended(id, refusal);
+                    }
                 }
             }
         }

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use abide_live::{Budget, Catalog, Planner, Router, TemplateWork};
+use abide_live::{Binding, Budget, Catalog, Planner, Router, TemplateWork};
 use abide_log::Chain;
 use abide_schema::reducer::Caller;
-use abide_schema::wire::BatchCall;
+use abide_schema::wire::{BatchCall, Explanation};
 use abide_schema::{Code, Module, Refusal, Row, Seq, TableSpec, Value, limits};
 use abide_store::{Head, Layout, OpenError, Reader, Store, StoreError, Tuning, WalSync, Writer};
 use serde_json::{Map, Value as JsonValue, json};
@@ -18,6 +18,7 @@ use crate::checkpointer::Checkpoints;
 use crate::connection::Connection;
 use crate::durable::{Syncer, UnitDone, publish};
 use crate::execute::Executor;
+use crate::explain::Blueprint;
 use crate::health::Health;
 use crate::hub::Hub;
 use crate::metrics::Metrics;
@@ -108,6 +109,7 @@ pub(crate) struct Inner {
     pub(crate) metrics: Arc<Metrics>,
     checkpoints: Checkpoints,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    blueprint: Arc<Blueprint>,
     store: Store,
 }
 
@@ -196,6 +198,21 @@ impl Engine {
         self.inner.wait_durable(answer.seq).await?;
         self.inner.metrics.queries_total.add(1);
         Ok(answer)
+    }
+
+    /// How a query would be kept live, and at what cost. Parameters that are left out are NULL.
+    ///
+    /// # Errors
+    /// A [`Refusal`] where it is no query that can be live. One that lacks an index is explained all the
+    /// same, with what it would be refused with.
+    pub async fn explain(
+        &self,
+        sql: &str,
+        params: &Map<String, JsonValue>,
+    ) -> Result<Explanation, Refusal> {
+        let binding = self.inner.planner.bind_some(sql, params)?;
+        let blueprint = Arc::clone(&self.inner.blueprint);
+        self.inner.read(move |_| blueprint.explain(&binding)).await
     }
 
     /// A connection to subscribe on.
@@ -366,6 +383,7 @@ fn start(store: Store, clock: Arc<dyn Clock>, budget: Budget) -> Result<Engine, 
         metrics,
         checkpoints,
         threads: Mutex::new(threads),
+        blueprint: Arc::new(Blueprint::new(store.layout().clone(), set_up)),
         store,
     };
     Ok(Engine { inner: Arc::new(inner) })
@@ -414,6 +432,15 @@ impl Inner {
         work: impl FnOnce(&mut Reader) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Refusal> {
         self.readers.run(1, work).await?
+    }
+
+    /// Whether a query may be live, as far as its statements are concerned.
+    pub(crate) async fn admit(&self, binding: &Binding) -> Result<(), Refusal> {
+        if let Some(verdict) = binding.verdict() {
+            return verdict.clone();
+        }
+        let (blueprint, binding) = (Arc::clone(&self.blueprint), binding.clone());
+        self.read(move |_| blueprint.judge(&binding)).await
     }
 
     /// Returns when a state is on the disk.

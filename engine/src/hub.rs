@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use abide_live::{BindingId, Delta};
-use abide_schema::{Refusal, Seq, limits};
+use abide_schema::{Checksum, Refusal, Seq, limits};
 use tokio::sync::{Notify, watch};
 
 use crate::metrics::Metrics;
@@ -16,17 +16,20 @@ pub struct SharedDelta {
     outcome: Result<Delta, Refusal>,
     stale: bool,
     json: OnceLock<Vec<u8>>,
+    checksum_change: OnceLock<Checksum>,
 }
 
 impl SharedDelta {
     pub(crate) fn new(outcome: Result<Delta, Refusal>) -> Arc<SharedDelta> {
-        Arc::new(SharedDelta { outcome, stale: false, json: OnceLock::new() })
+        let (json, checksum_change) = (OnceLock::new(), OnceLock::new());
+        Arc::new(SharedDelta { outcome, stale: false, json, checksum_change })
     }
 
     /// It is not known what changed: the delta would have cost too much.
     pub(crate) fn unknown() -> Arc<SharedDelta> {
-        let outcome = Ok(Delta::default());
-        Arc::new(SharedDelta { outcome, stale: true, json: OnceLock::new() })
+        let (outcome, json, checksum_change) =
+            (Ok(Delta::default()), OnceLock::new(), OnceLock::new());
+        Arc::new(SharedDelta { outcome, stale: true, json, checksum_change })
     }
 
     /// Whether it only says that the result may have changed: what it is now follows by itself, as an
@@ -54,6 +57,13 @@ impl SharedDelta {
             }
             out
         })
+    }
+
+    /// How the checksum of the result changes, summed up once for everybody who asks.
+    #[must_use]
+    pub fn checksum_change(&self) -> Checksum {
+        let of = || self.outcome.as_ref().map(Delta::checksum_change).unwrap_or_default();
+        *self.checksum_change.get_or_init(of)
     }
 
     /// A bound on the bytes it will take to send.

@@ -10,7 +10,8 @@
 //!
 //! In reading order: [`Engine`] the handle · `registry` calls made ready · `queue` · `writer` the
 //! commit pipeline · `execute` a call in the transaction · `overlay` its rows · `durable` the sync
-//! thread · `hub` who listens · [`Connection`] a client's subscriptions · `resume` where they start.
+//! thread · `hub` who listens · [`Connection`] a client's subscriptions · `resume` where they start ·
+//! `explain` what they would cost.
 //!
 //! *Invariant:* no answer and no delta leaves before its commit is on the disk.
 //! *Invariant:* after a failed sync nothing is accepted until the file is opened again.
@@ -22,6 +23,7 @@ mod connection;
 mod durable;
 mod engine;
 mod execute;
+mod explain;
 mod health;
 mod hub;
 mod metrics;
@@ -35,15 +37,14 @@ mod registry;
 mod replay;
 mod rerun;
 mod resume;
-mod stale;
 mod writer;
 
-pub use abide_live::{Budget, Delta, Explanation, Placed, Spent, TemplateWork, Window};
+pub use abide_live::{Budget, Delta, Placed, Spent, TemplateWork, Window};
 pub use abide_store::{
     Layout, OpenError, StoreError, Tuning, Verified, VerifyError, backup, sqlite_version,
     verify_file,
 };
-pub use connection::{Connection, SnapshotPart, Update};
+pub use connection::{Change, Connection, SnapshotPart, Start, Update, Wanted};
 pub use engine::{Answer, BatchDone, Config, Done, Engine};
 pub use hub::SharedDelta;
 pub use metrics::{Counter, Metrics};

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::engine::Inner;
 use crate::hub::SharedDelta;
 use crate::readers::closing;
-use crate::resume::{self, Resumed};
+use crate::resume;
 
 /// How much longer the pause after a run is than the run.
 const PAUSE_FACTOR: u32 = 4;
@@ -100,10 +100,7 @@ impl Rerun {
             (self.binding.clone(), last.version.take(), Instant::now());
         let (version, delta) = engine
             .read(move |reader| {
-                let Resumed::Snapshot { seq, rows, .. } = resume::snapshot(reader, &binding)?
-                else {
-                    unreachable!("a snapshot is one");
-                };
+                let (seq, rows) = resume::whole_result(reader, &binding)?;
                 let delta = before.map(|before| (before.seq, difference(&binding, &before, &rows)));
                 Ok((Arc::new(Version { seq, rows }), delta))
             })

@@ -1,14 +1,17 @@
-//! Where a subscription starts, read from one still state: the whole result, or what changed since a
-//! seq. `delta(query, N → M)` is the same rule as for a live commit; only the changes come from the
-//! change log: the net (old, new) of every row that was touched after N.
+//! Where a subscription starts, read from one still state: the whole result, what changed since a seq,
+//! or the result as it was and what changed since. `delta(query, N → M)` is the same rule as for a live
+//! commit; only the changes come from the change log: the net (old, new) of every row that was touched
+//! after N.
 
 use std::collections::HashMap;
 
 use abide_live::{Binding, Changes, Delta, Filled, LiveError, Sql, SqlError};
-use abide_schema::{Code, Refusal, Row, Seq, TableSpec, Value, limits};
+use abide_schema::{Checksum, Code, Refusal, Row, Seq, TableSpec, Value, limits};
 use abide_store::change_log::Image;
 use abide_store::{QueryLimits, Reader, Snapshot, StoreError};
 
+use crate::as_of;
+use crate::connection::Start;
 use crate::hub::SubscriptionKey;
 use crate::writer::sql_error;
 
@@ -17,14 +20,19 @@ use crate::writer::sql_error;
 pub(crate) enum Resumed {
     /// The whole result; with the reason, where a delta was asked for and could not be had.
     Snapshot { seq: Seq, rows: Vec<Row>, refetch: Option<Refusal> },
-    /// What changed since.
-    Delta { seq: Seq, delta: Delta },
+    /// What changed since; and of the result that it leads to the checksum, where that was asked for.
+    Delta { from: Seq, seq: Seq, delta: Delta, checksum: Option<Checksum> },
+    /// The result as it was at a past state, and what changed since.
+    Past { past: Seq, rows: Vec<Row>, seq: Seq, delta: Delta },
 }
 
 impl Resumed {
+    /// The state that it leads to.
     pub(crate) fn seq(&self) -> Seq {
         match self {
-            Resumed::Snapshot { seq, .. } | Resumed::Delta { seq, .. } => *seq,
+            Resumed::Snapshot { seq, .. }
+            | Resumed::Delta { seq, .. }
+            | Resumed::Past { seq, .. } => *seq,
         }
     }
 }
@@ -36,27 +44,34 @@ pub(crate) const LIMITS: QueryLimits = QueryLimits {
     time: std::time::Duration::from_millis(limits::QUERY_MS),
 };
 
-/// Reads a whole result.
-pub(crate) fn snapshot(reader: &mut Reader, binding: &Binding) -> Result<Resumed, Refusal> {
-    let state = reader.snapshot().map_err(|error| error.to_refusal())?;
-    whole(&state, binding, None)
-}
-
-/// Reads what changed in a result since `from`, or the whole where that cannot be had.
-pub(crate) fn resume(
+/// Reads where a subscription starts.
+pub(crate) fn begin(
     reader: &mut Reader,
     tables: &[&'static TableSpec],
     binding: &Binding,
-    from: Seq,
+    start: Start,
+    checksum: bool,
 ) -> Result<Resumed, Refusal> {
     let state = reader.snapshot().map_err(|error| error.to_refusal())?;
-    resume_in(&state, tables, binding, from)
+    match start {
+        Start::Now => whole(&state, binding, None),
+        Start::AsOf(past) => past_and_since(&state, tables, binding, past),
+        Start::After(from) => match resume_in(&state, tables, binding, from)? {
+            Resumed::Delta { from, seq, delta, .. } if checksum => {
+                // What the client holds is not known here, so what it is to hold is read.
+                let sum = Checksum::of(rows(&state, binding, binding.snapshot_sql())?);
+                Ok(Resumed::Delta { from, seq, delta, checksum: Some(sum) })
+            }
+            resumed => Ok(resumed),
+        },
+    }
 }
 
 /// Several subscriptions, each with what it is told.
 pub(crate) type Each = Vec<(SubscriptionKey, Result<Resumed, Refusal>)>;
 
-/// As [`resume`], for several at once, in one state.
+/// What changed since a seq in several results at once, in one state, or the whole where that cannot
+/// be had.
 pub(crate) fn resume_all(
     reader: &mut Reader,
     tables: &[&'static TableSpec],
@@ -86,37 +101,44 @@ fn resume_in(
         let why = format!("changes are kept from seq {floor} on, not from {from}");
         return whole(state, binding, Some(refetch(why)));
     }
-    let mut changes = Changes::new();
-    if !changes_since(state, tables, binding, from, &mut changes)? {
-        let why = format!("more than {} rows changed since {from}", limits::RESUME_CHANGES);
-        return whole(state, binding, Some(refetch(why)));
-    }
-    match binding.delta(&changes, &mut ReaderSql(state)) {
-        Ok(delta) => Ok(Resumed::Delta { seq, delta }),
-        Err(LiveError::Query(why)) => Err(Refusal::new(Code::BadSql, why)),
-        Err(LiveError::OverBudget) => unreachable!("a reader has no budget of steps"),
-        Err(LiveError::Broken(why)) => {
-            tracing::error!(%why, "a resume failed");
-            Err(Refusal::new(Code::Internal, "the change log could not be read"))
+    match changes_since(state, tables, binding, from)? {
+        Ok(changes) => {
+            let delta = delta(state, binding, &changes)?;
+            Ok(Resumed::Delta { from, seq, delta, checksum: None })
+        }
+        Err(table) => {
+            let most = limits::RESUME_CHANGES;
+            let why = format!("more than {most} rows of {table} changed since {from}");
+            whole(state, binding, Some(refetch(why)))
         }
     }
 }
 
-/// Adds the net changes since a seq of all tables that a query reads; `false` where they are too many.
-pub(crate) fn changes_since(
+/// Reads a result as it was, and what changed in it since.
+fn past_and_since(
     state: &Snapshot<'_>,
     tables: &[&'static TableSpec],
     binding: &Binding,
-    from: Seq,
-    changes: &mut Changes,
-) -> Result<bool, Refusal> {
-    for name in binding.tables() {
-        let table = tables.iter().find(|table| table.name == name).ok_or_else(|| unknown(name))?;
-        if !net_changes(state, table, from, changes).map_err(|error| error.to_refusal())? {
-            return Ok(false);
+    past: Seq,
+) -> Result<Resumed, Refusal> {
+    let past = as_of::find_state(state, past)?;
+    let changes = changes_since(state, tables, binding, past)?;
+    let changes = changes.map_err(|table| as_of::too_far(table, past))?;
+    let delta = delta(state, binding, &changes)?;
+    // Over the same changes, which are laid out now.
+    let rows = rows(state, binding, &binding.past_sql())?;
+    Ok(Resumed::Past { past, rows, seq: state.seq(), delta })
+}
+
+fn delta(state: &Snapshot<'_>, binding: &Binding, changes: &Changes) -> Result<Delta, Refusal> {
+    binding.delta(changes, &mut ReaderSql(state)).map_err(|error| match error {
+        LiveError::Query(why) => Refusal::new(Code::BadSql, why),
+        LiveError::OverBudget => unreachable!("a reader has no budget of steps"),
+        LiveError::Broken(why) => {
+            tracing::error!(%why, "a resume failed");
+            Refusal::new(Code::Internal, "the change log could not be read")
         }
-    }
-    Ok(true)
+    })
 }
 
 /// Reads the accumulators of a group, and at which seq they are so.
@@ -132,15 +154,46 @@ pub(crate) fn fill(
     Ok(filled.map(|filled| (state.seq(), filled)))
 }
 
+/// Reads a whole result.
+pub(crate) fn whole_result(
+    reader: &mut Reader,
+    binding: &Binding,
+) -> Result<(Seq, Vec<Row>), Refusal> {
+    let state = reader.snapshot().map_err(|error| error.to_refusal())?;
+    Ok((state.seq(), rows(&state, binding, binding.snapshot_sql())?))
+}
+
 fn whole(
     state: &Snapshot<'_>,
     binding: &Binding,
     refetch: Option<Refusal>,
 ) -> Result<Resumed, Refusal> {
+    let rows = rows(state, binding, binding.snapshot_sql())?;
+    Ok(Resumed::Snapshot { seq: state.seq(), rows, refetch })
+}
+
+/// The rows of one of a binding's own statements.
+fn rows(state: &Snapshot<'_>, binding: &Binding, sql: &str) -> Result<Vec<Row>, Refusal> {
     let params = binding.params();
     let mut bind = |_: Option<&str>, number: usize| Ok(params[number - 1].clone());
-    let rows = state.query(binding.snapshot_sql(), &mut bind, LIMITS)?.rows;
-    Ok(Resumed::Snapshot { seq: state.seq(), rows, refetch })
+    Ok(state.query(sql, &mut bind, LIMITS)?.rows)
+}
+
+/// The net change since `from` of every row that a query reads; or the table of which too many did.
+pub(crate) fn changes_since(
+    state: &Snapshot<'_>,
+    tables: &[&'static TableSpec],
+    binding: &Binding,
+    from: Seq,
+) -> Result<Result<Changes, &'static str>, Refusal> {
+    let mut changes = Changes::new();
+    for name in binding.tables() {
+        let table = tables.iter().find(|table| table.name == name).ok_or_else(|| unknown(name))?;
+        if !net_changes(state, table, from, &mut changes).map_err(|error| error.to_refusal())? {
+            return Ok(Err(name));
+        }
+    }
+    Ok(Ok(changes))
 }
 
 /// Adds the net change of every row of a table since `from`; `false` where they are too many.

@@ -474,12 +474,14 @@ impl WriterThread {
             Ok(state) => state,
             Err(error) => return tracing::warn!(%error, "the present could not be read"),
         };
-        let mut changes = Changes::new();
-        let known = from.is_some_and(|from| {
-            resume::changes_since(&state, &self.live_tables, &wanted.binding, from, &mut changes)
-                .unwrap_or(false)
-        });
-        let filled = filled.filter(|_| known);
+        let since = |from| {
+            let changes =
+                resume::changes_since(&state, &self.live_tables, &wanted.binding, from).ok()?;
+            changes.ok()
+        };
+        let changes = from.and_then(since);
+        let filled = filled.filter(|_| changes.is_some());
+        let changes = changes.unwrap_or_default();
         let mut sql = ReaderSql(&state);
         if let Err(error) = self.router.adopt(&wanted, filled, &changes, &mut sql) {
             tracing::warn!(%error, "accumulators of a live query were not taken in");

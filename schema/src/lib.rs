@@ -6,12 +6,14 @@
 //!
 //! In reading order: [`value`] what a cell holds · [`mod@table`] how a table is declared ·
 //! [`mod@reducer`] what a rule is given and gives back · [`event`] what the log keeps · [`refusal`]
-//! how a "no" is said · [`wire`] what travels · [`limits`] every bound.
+//! how a "no" is said · [`wire`] what travels · [`mod@checksum`] how both ends know that they agree ·
+//! [`limits`] every bound.
 
 // The macros name this crate `::abide_schema`, also from inside it.
 extern crate self as abide_schema;
 
 pub mod canonical;
+pub mod checksum;
 pub mod event;
 pub mod id;
 pub mod limits;
@@ -23,6 +25,7 @@ pub mod wire;
 
 pub use abide_macros::{TextEnum, reducer, table};
 
+pub use checksum::Checksum;
 pub use event::Event;
 pub use id::{Micros, Seq};
 pub use reducer::{Abort, Context, Module};

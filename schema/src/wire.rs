@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value as JsonValue};
 
+use crate::checksum::Checksum;
 use crate::id::Seq;
 use crate::refusal::{Code, Refusal};
 
@@ -39,6 +40,15 @@ pub enum ClientMessage {
         /// I have everything up to here.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         from: Option<Seq>,
+        /// Begin with the result as it was after this event, and tell what changed since.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        as_of: Option<Seq>,
+        /// Tell the result's checksum with it and with each of its changes.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        checksum: bool,
+        /// Tell the statements that make its deltas, too.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        explain: bool,
     },
     /// No more of it.
     Unsubscribe {
@@ -80,6 +90,16 @@ pub enum ClientMessage {
         /// The past state to ask.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         as_of: Option<Seq>,
+    },
+    /// How would this query be kept live, and at what cost?
+    Explain {
+        /// The client's name for the answer.
+        id: String,
+        /// One SELECT.
+        sql: String,
+        /// Its parameters; those left out are NULL.
+        #[serde(default, skip_serializing_if = "Map::is_empty")]
+        params: Map<String, JsonValue>,
     },
     /// Everything up to here has been worked in; the server may forget.
     Ack {
@@ -127,6 +147,64 @@ pub struct Shape {
     pub key: Vec<String>,
     /// Its order; empty where the query states none.
     pub order: Vec<OrderTerm>,
+    /// Set where the query has a LIMIT: its deltas tell positions instead of keys.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub window: bool,
+}
+
+/// How a live query is kept, in a few words.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The rule by which its deltas are made.
+    pub rule: String,
+    /// What a commit that concerns the query costs.
+    pub cost: String,
+    /// What is kept in memory while somebody is subscribed.
+    pub state: String,
+    /// The statements that make its deltas, where they were asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub statements: Vec<String>,
+}
+
+/// A table that a statement of a live query reads from end to end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableScan {
+    /// The table.
+    pub table: String,
+    /// The columns by which its rows are looked for; empty where no index would help.
+    pub columns: Vec<String>,
+    /// What the statement is for: `term`, from changed rows to the rows they join, `lookup`, from
+    /// changed rows to the subscriptions they concern, or `evaluation`, of a whole query or group.
+    pub part: String,
+    /// The statement.
+    pub statement: String,
+    /// The index that would spare it, as `#[table]` declares it; absent where none would.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub declare: Option<String>,
+    /// The same as the SQL it stands for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub create: Option<String>,
+}
+
+/// The answer to `explain`: what a live query is, does and costs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// How it is kept, with the statements.
+    pub plan: Plan,
+    /// By table, the equalities a change must meet to be looked at.
+    pub routed_by: Vec<String>,
+    /// The tables that its statements read whole.
+    pub scans: Vec<TableScan>,
+    /// The SELECT that yields the whole result.
+    pub snapshot: String,
+    /// What `?1`, `?2` … of the snapshot are.
+    pub params: Vec<JsonValue>,
+    /// What the result looks like.
+    #[serde(flatten)]
+    pub shape: Shape,
+    /// Why it is refused all the same, as a problem document; absent where it can be subscribed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<JsonValue>,
 }
 
 /// What one commit changed in one subscription's result.
@@ -147,6 +225,22 @@ pub struct Change {
     /// at once: a rerun follows, and until then the rows are those of before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stale: bool,
+    /// The checksum of the result after it, where that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checksum: Option<Checksum>,
+    /// In the answer to a resume, what a snapshot would have told beside its rows.
+    #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
+    pub opening: Option<Opening>,
+}
+
+/// What the first answer to a subscription tells beside rows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Opening {
+    /// What the result looks like.
+    #[serde(flatten)]
+    pub shape: Shape,
+    /// How it is kept.
+    pub plan: Plan,
 }
 
 /// The result of one call within a batch.
@@ -224,6 +318,15 @@ pub enum ServerMessage {
         /// What the client held before is void.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         reset: bool,
+        /// The query has a LIMIT: its deltas tell positions instead of keys.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        window: bool,
+        /// How it is kept; in the last part.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        plan: Option<Plan>,
+        /// The checksum of the whole result, where that was asked for; in the last part.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        checksum: Option<Checksum>,
     },
     /// What one commit changed in the connection's results.
     Delta {
@@ -272,6 +375,14 @@ pub enum ServerMessage {
         columns: Vec<String>,
         /// Rows.
         rows: Vec<Vec<JsonValue>>,
+    },
+    /// The answer to `explain`.
+    Explanation {
+        /// The client's name for it.
+        id: String,
+        /// What was asked for.
+        #[serde(flatten)]
+        explanation: Box<Explanation>,
     },
     /// The answer to `ping`.
     Pong,

@@ -4,10 +4,10 @@
 //! the engine as text: nothing here is parsed or copied twice. A test holds these forms and those of
 //! [`abide_schema::wire::ServerMessage`] together.
 
-use abide_engine::{Answer, BatchDone, Done, SnapshotPart, Update};
+use abide_engine::{Answer, BatchDone, Change, Done, SnapshotPart, Update};
 use abide_schema::value::write_row_json;
-use abide_schema::wire::ServerMessage;
-use abide_schema::{Refusal, Seq};
+use abide_schema::wire::{Explanation, Opening, ServerMessage};
+use abide_schema::{Checksum, Refusal, Seq};
 use serde::Serialize;
 
 /// A JSON text that is being built.
@@ -53,6 +53,33 @@ impl Json {
         self.list(rows, |json, row| write_row_json(row.as_ref(), &mut json.0))
     }
 
+    /// What a result looks like: the same in a snapshot and in the answer to a resume.
+    fn opening(&mut self, opening: &Opening) -> &mut Json {
+        let shape = &opening.shape;
+        self.raw(r#","columns":"#).value(&shape.columns);
+        self.raw(r#","key":"#).value(&shape.key);
+        self.raw(r#","order":"#).value(&shape.order);
+        if shape.window {
+            self.raw(r#","window":true"#);
+        }
+        self
+    }
+
+    /// Without the bracket that ends it.
+    fn change(&mut self, change: &Change) {
+        self.raw(r#"{"id":"#).value(&*change.id).raw(",").raw(change.delta.json());
+        self.checksum(change.checksum);
+        if let Some(opening) = &change.opening {
+            self.opening(opening).raw(r#","plan":"#).value(&opening.plan);
+        }
+    }
+
+    fn checksum(&mut self, checksum: Option<Checksum>) {
+        if let Some(checksum) = checksum {
+            self.raw(r#","checksum":"#).value(&checksum);
+        }
+    }
+
     fn text(&mut self) -> String {
         String::from_utf8(std::mem::take(&mut self.0)).expect("JSON is UTF-8")
     }
@@ -69,18 +96,23 @@ pub(crate) fn update(update: &Update) -> String {
     match update {
         Update::Snapshot(part) => snapshot(part),
         Update::Delta { from, to, changes } => {
-            let capacity = changes.iter().map(|(id, delta)| id.len() + delta.json().len() + 32);
+            let capacity = changes.iter().map(|change| {
+                change.id.len()
+                    + change.delta.json().len()
+                    + if change.opening.is_some() { 512 } else { 64 }
+            });
             let mut json = Json::with_capacity(64 + capacity.sum::<usize>());
             json.raw(r#"{"op":"delta","from":"#).value(from).raw(r#","to":"#).value(to);
-            json.raw(r#","changes":"#).list(changes, |json, (id, delta)| {
-                json.raw(r#"{"id":"#).value(&**id).raw(",").raw(delta.json()).raw("}");
+            json.raw(r#","changes":"#).list(changes, |json, change| {
+                json.change(change);
+                json.raw("}");
             });
             json.raw("}").text()
         }
-        Update::Rerun { id, seq, delta, stale } => {
-            let mut json = Json::with_capacity(96 + delta.json().len());
-            json.raw(r#"{"op":"rerun","seq":"#).value(seq).raw(r#","changes":[{"id":"#);
-            json.value(&**id).raw(",").raw(delta.json());
+        Update::Rerun { seq, change, stale } => {
+            let mut json = Json::with_capacity(96 + change.delta.json().len());
+            json.raw(r#"{"op":"rerun","seq":"#).value(seq).raw(r#","changes":["#);
+            json.change(change);
             json.raw(if *stale { r#","stale":true}]}"# } else { "}]}" }).text()
         }
         Update::Progress { seq } => ServerMessage::Progress { seq: *seq }.to_text(),
@@ -92,12 +124,12 @@ fn snapshot(part: &SnapshotPart) -> String {
     let mut json = Json::with_capacity(256 + 64 * part.rows.len());
     json.raw(r#"{"op":"snapshot","id":"#).value(&*part.id);
     json.raw(r#","seq":"#).value(&part.seq);
-    json.raw(r#","columns":"#).value(&part.shape.columns);
-    json.raw(r#","key":"#).value(&part.shape.key);
-    json.raw(r#","order":"#).value(&part.shape.order);
+    json.opening(&part.opening);
     json.raw(r#","rows":"#).rows(&part.rows);
     if part.more {
         json.raw(r#","more":true"#);
+    } else {
+        json.raw(r#","plan":"#).value(&part.opening.plan).checksum(part.checksum);
     }
     if part.reset {
         json.raw(r#","reset":true"#);
@@ -119,7 +151,7 @@ pub(crate) fn pong() -> String {
 /// The answer to a call: on a WebSocket with its id, over HTTP without.
 pub(crate) fn call(id: Option<&str>, done: &Done) -> String {
     let mut json = Json::with_capacity(128 + done.result.len());
-    opening(&mut json, "result", id);
+    head(&mut json, "result", id);
     json.raw(r#""seq":"#).value(&done.seq);
     json.raw(r#","result":"#).raw(&done.result);
     json.raw(r#","duplicate":"#).value(&done.duplicate);
@@ -130,7 +162,7 @@ pub(crate) fn call(id: Option<&str>, done: &Done) -> String {
 pub(crate) fn batch(id: Option<&str>, done: &BatchDone) -> String {
     let results = done.results.iter().map(|done| done.result.len() + 64);
     let mut json = Json::with_capacity(128 + results.sum::<usize>());
-    opening(&mut json, "result", id);
+    head(&mut json, "result", id);
     json.raw(r#""seq":"#).value(&done.seq);
     json.raw(r#","results":"#).list(&done.results, |json, done| {
         json.raw(r#"{"seq":"#).value(&done.seq);
@@ -143,14 +175,25 @@ pub(crate) fn batch(id: Option<&str>, done: &BatchDone) -> String {
 /// The answer to a query.
 pub(crate) fn rows(id: Option<&str>, answer: &Answer) -> String {
     let mut json = Json::with_capacity(128 + 64 * answer.rows.len());
-    opening(&mut json, "rows", id);
+    head(&mut json, "rows", id);
     json.raw(r#""seq":"#).value(&answer.seq);
     json.raw(r#","columns":"#).value(&answer.columns);
     json.raw(r#","rows":"#).rows(&answer.rows);
     json.raw("}").text()
 }
 
-fn opening(json: &mut Json, op: &str, id: Option<&str>) {
+/// The answer to `explain`: on a WebSocket with its id, over HTTP without.
+pub(crate) fn explanation(id: Option<String>, explanation: Explanation) -> String {
+    match id {
+        Some(id) => {
+            let explanation = Box::new(explanation);
+            ServerMessage::Explanation { id, explanation }.to_text()
+        }
+        None => Json::with_capacity(1 << 10).value(&explanation).text(),
+    }
+}
+
+fn head(json: &mut Json, op: &str, id: Option<&str>) {
     json.raw("{");
     if let Some(id) = id {
         json.raw(r#""op":"#).value(op).raw(r#","id":"#).value(id).raw(",");

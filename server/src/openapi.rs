@@ -189,7 +189,7 @@ fn get(id: &str, meaning: &str, kind: &str) -> JsonValue {
 }
 
 /// The routes that are there whatever the reducers.
-fn fixed_paths() -> [(&'static str, JsonValue); 10] {
+fn fixed_paths() -> [(&'static str, JsonValue); 11] {
     let json = "application/json";
     [
         (
@@ -197,6 +197,15 @@ fn fixed_paths() -> [(&'static str, JsonValue); 10] {
             post("batch", "Runs several reducers in one transaction.", "batch", "batched"),
         ),
         ("/v1/sql", post("sql", "Runs one read-only statement.", "query", "rows")),
+        (
+            "/v1/explain",
+            post(
+                "explain",
+                "Tells how a query would be kept live, and at what cost.",
+                "explained_query",
+                "explanation",
+            ),
+        ),
         ("/v1/subscribe", subscribe()),
         ("/v1/ws", websocket()),
         ("/v1/schema", get("schema", "Tables, columns and reducers.", json)),
@@ -210,7 +219,11 @@ fn fixed_paths() -> [(&'static str, JsonValue); 10] {
 
 fn subscribe() -> JsonValue {
     let parameter = |name: &str, place: &str, required: bool, meaning: &str| {
-        let kind = if name == "from" || place == "header" { "integer" } else { "string" };
+        let kind = match name {
+            "from" | "as_of" | "Last-Event-ID" => "integer",
+            "checksum" | "explain" => "boolean",
+            _ => "string",
+        };
         json!({
             "name": name, "in": place, "required": required, "description": meaning,
             "schema": {"type": kind},
@@ -225,7 +238,13 @@ fn subscribe() -> JsonValue {
             parameter("sql", "query", true, "One SELECT."),
             parameter("params", "query", false, "Its parameters, as a JSON object."),
             parameter("from", "query", false, "Only what changed since this seq."),
-            parameter("Last-Event-ID", "header", false, "As from, and before it."),
+            parameter(
+                "as_of", "query", false,
+                "The result as it was after this seq, and then what changed since.",
+            ),
+            parameter("checksum", "query", false, "Tell the result's checksum with each change."),
+            parameter("explain", "query", false, "Tell the statements that make the deltas."),
+            parameter("Last-Event-ID", "header", false, "As from, and before it and as_of."),
         ],
         "responses": answers("The events.", "text/event-stream", json!({"type": "string"})),
     }})
@@ -277,6 +296,8 @@ fn fixed_schemas() -> Map<String, JsonValue> {
             json!({"seq": seq(), "columns": list(text()), "rows": list(list(any()))}),
             &["seq", "columns", "rows"],
         ),
+        "explained_query": object(json!({"sql": text(), "params": map()}), &["sql"]),
+        "explanation": explanation(),
         "problem": object(
             json!({
                 "type": text(), "title": text(), "status": {"type": "integer"},
@@ -292,6 +313,44 @@ fn fixed_schemas() -> Map<String, JsonValue> {
         JsonValue::Object(schemas) => schemas,
         _ => Map::new(),
     }
+}
+
+/// What `/v1/explain` gives.
+fn explanation() -> JsonValue {
+    let text = |what: &str| json!({"type": "string", "description": what});
+    let list = |of: JsonValue| json!({"type": "array", "items": of});
+    let (name, any) = (json!({"type": "string"}), json!({"type": "object"}));
+    let plan = object(
+        json!({
+            "rule": text("The rule by which its deltas are made."),
+            "cost": text("What a commit that concerns it costs."),
+            "state": text("What is kept while somebody is subscribed."),
+            "statements": list(text("A statement that makes its deltas.")),
+        }),
+        &["rule", "cost", "state"],
+    );
+    let scan = object(
+        json!({
+            "table": name, "columns": list(name.clone()), "statement": name,
+            "part": {"type": "string", "enum": ["term", "lookup", "evaluation"]},
+            "declare": text("The index that spares it, as a table declares it."),
+            "create": text("The same as SQL."),
+        }),
+        &["table", "columns", "part", "statement"],
+    );
+    object(
+        json!({
+            "plan": plan,
+            "routed_by": list(text("What a change of a table must meet to be looked at.")),
+            "scans": list(scan),
+            "snapshot": text("The SELECT of the whole result."),
+            "params": list(json!(true)),
+            "columns": list(any.clone()), "key": list(name.clone()), "order": list(any),
+            "window": {"type": "boolean", "description": "Deltas tell positions, not keys."},
+            "refused": schema_ref("problem"),
+        }),
+        &["plan", "routed_by", "scans", "snapshot", "params", "columns", "key", "order"],
+    )
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 mod call;
 mod describe;
+mod explain;
 mod probe;
 mod sql;
 
@@ -38,6 +39,7 @@ pub(crate) fn router(app: App) -> Router {
         .route("/v1/call/{reducer}", post(call::call))
         .route("/v1/batch", post(call::batch))
         .route("/v1/sql", post(sql::sql))
+        .route("/v1/explain", post(explain::explain))
         .route("/v1/subscribe", get(sse::subscribe))
         .route("/v1/ws", get(websocket::upgrade))
         .route("/v1/schema", get(describe::schema))

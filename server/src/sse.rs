@@ -7,7 +7,7 @@
 use std::error::Error as _;
 use std::pin::pin;
 
-use abide_engine::{Connection, Update};
+use abide_engine::{Connection, Start, Update, Wanted};
 use abide_schema::{Code, Refusal, Seq};
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
@@ -30,10 +30,15 @@ const ID: &str = "q";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Wanted {
+pub(crate) struct QueryString {
     sql: String,
     params: Option<String>,
     from: Option<Seq>,
+    as_of: Option<Seq>,
+    #[serde(default)]
+    checksum: bool,
+    #[serde(default)]
+    explain: bool,
     /// Read by [`crate::access`], as an `EventSource` cannot set headers.
     #[serde(rename = "token")]
     _token: Option<String>,
@@ -43,18 +48,24 @@ pub(crate) struct Wanted {
 pub(crate) async fn subscribe(
     State(app): State<App>,
     Extension(place): Extension<Place>,
-    wanted: Result<Query<Wanted>, QueryRejection>,
+    wanted: Result<Query<QueryString>, QueryRejection>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let Query(wanted) = wanted.map_err(|why| {
         let why = why.source().map_or_else(|| why.to_string(), ToString::to_string);
         Refusal::new(Code::BadRequest, format!("the query string has another form: {why}"))
-            .hint("/v1/subscribe?sql=SELECT…&params={…}&from=40, the last two optional")
+            .hint("/v1/subscribe?sql=SELECT…&params={…}&from=40, only sql is required; there are also as_of, checksum and explain")
     })?;
     let params = wanted.params.as_deref().map_or_else(|| Ok(Map::new()), params)?;
-    let from = last_event_id(&headers)?.or(wanted.from);
+    let QueryString { sql, from, as_of, checksum, explain, .. } = wanted;
+    // A reconnect repeats the address as it was; where it left off is newer than all that says.
+    let start = match last_event_id(&headers)? {
+        Some(seq) => Start::After(seq),
+        None => Start::of(from, as_of)?,
+    };
+    let wanted = Wanted { id: ID, sql: &sql, params: &params, start, checksum, explain };
     let mut connection = app.engine.connect();
-    connection.subscribe(ID, &wanted.sql, &params, from).await?;
+    connection.subscribe(&wanted).await?;
     let events = Events { connection, life: app.life, ended: false, stale: false, _place: place };
     let events = stream::unfold(events, |mut events| async move {
         let event = events.next().await?;
@@ -71,7 +82,7 @@ fn params(text: &str) -> Result<Map<String, JsonValue>, Refusal> {
     })
 }
 
-/// Where a reconnect left off. It is newer than the `from` of the address, which stays the same.
+/// Where a reconnect left off.
 fn last_event_id(headers: &HeaderMap) -> Result<Option<Seq>, Refusal> {
     let Some(id) = headers.get("last-event-id") else { return Ok(None) };
     let seq = id.to_str().ok().and_then(|id| id.trim().parse().ok());
@@ -97,7 +108,7 @@ impl Events {
             Update::Snapshot(_) => self.stale = false,
             Update::Rerun { stale, .. } => self.stale = *stale,
             Update::Delta { changes, .. } => {
-                self.stale |= changes.iter().any(|(_, delta)| delta.is_stale());
+                self.stale |= changes.iter().any(|change| change.delta.is_stale());
             }
             Update::Progress { .. } | Update::Error { .. } => {}
         }

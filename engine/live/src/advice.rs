@@ -1,62 +1,238 @@
-//! What SQLite would have to read whole to make a query's deltas, and the index that spares it.
+//! What SQLite would have to read whole to make a query's deltas, the index that spares it, and
+//! whether the query may be live without one.
+//!
+//! All of it is asked of SQLite itself, over a database that holds the tables and indexes and no rows:
+//! what a plan is may then not depend on what is stored. Whether an index would help is tried out.
 
-use abide_schema::Value;
+use std::collections::BTreeSet;
+use std::sync::{Arc, OnceLock};
 
+use abide_schema::wire::{Opening, Plan};
+use abide_schema::{Code, Refusal, TableSpec, Value};
+
+use crate::fragment::{Statement, quoted};
+use crate::route::Test;
 use crate::select::Query;
 use crate::sql::{Sql, SqlError};
-use crate::template::Binding;
+use crate::template::{Binding, Template};
 
-/// A table that a delta statement reads from end to end.
+/// What was found out about a template, once.
+#[derive(Debug, Default)]
+pub(crate) struct Advice {
+    opening: OnceLock<Arc<Opening>>,
+    verdict: OnceLock<Result<(), Refusal>>,
+}
+
+/// What a statement of a live query is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// From changed rows to the rows of other tables that they join.
+    Term,
+    /// From changed rows to the bindings that they concern.
+    Lookup,
+    /// The whole query, or a group or row of it, before or after the changes.
+    Evaluation,
+}
+
+impl Part {
+    /// What it is called.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Part::Term => "term",
+            Part::Lookup => "lookup",
+            Part::Evaluation => "evaluation",
+        }
+    }
+}
+
+/// A table that a statement reads from end to end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scan {
     /// The table.
     pub table: &'static str,
     /// The columns whose index would spare it; none where no index would.
     pub columns: Vec<&'static str>,
+    /// What the statement is for.
+    pub part: Part,
     /// The statement.
     pub statement: String,
 }
 
+impl Scan {
+    /// The index that would spare it, as `#[table]` declares it.
+    #[must_use]
+    pub fn declare(&self) -> Option<String> {
+        (!self.columns.is_empty()).then(|| format!("index({})", self.columns.join(", ")))
+    }
+
+    /// The same as the SQL it stands for.
+    #[must_use]
+    pub fn create(&self) -> Option<String> {
+        (!self.columns.is_empty()).then(|| create(self.table, &self.columns))
+    }
+
+    fn refusal(&self) -> Option<Refusal> {
+        let (table, declare, create) = (self.table, self.declare()?, self.create()?);
+        let detail = format!(
+            "every change would have to read all of {table}, which has no index on {}",
+            self.columns.join(", ")
+        );
+        let hint = format!(
+            "declare  #[table(name = \"{table}\", {declare})]  which is  {create};  \
+             or ask once with  abide sql"
+        );
+        Some(Refusal::new(Code::UnsupportedSql, detail).hint(hint))
+    }
+}
+
 impl Binding {
-    /// Asks SQLite how it would run the delta statements, and lists the tables it would read whole.
-    /// Nothing listed means that a commit costs the rows that it touches, however large the tables are.
+    /// What the first answer to a subscription tells beside rows: shape and plan, without statements.
+    #[must_use]
+    pub fn opening(&self) -> Arc<Opening> {
+        let opening = || Arc::new(Opening { shape: self.shape().clone(), plan: self.plan(false) });
+        Arc::clone(self.template().advice.opening.get_or_init(opening))
+    }
+
+    /// How it is kept, in a few words; with the statements where they are wanted.
+    #[must_use]
+    pub fn plan(&self, statements: bool) -> Plan {
+        let explanation = self.explain();
+        Plan {
+            rule: explanation.rule.to_owned(),
+            cost: explanation.cost.to_owned(),
+            state: explanation.state.to_owned(),
+            statements: if statements { explanation.statements } else { Vec::new() },
+        }
+    }
+
+    /// Whether it may be live, where that was found out before, for whatever parameters.
+    #[must_use]
+    pub fn verdict(&self) -> Option<&Result<(), Refusal>> {
+        self.template().advice.verdict.get()
+    }
+
+    /// Whether it may be live: no statement that runs at every commit may read a table whole when an
+    /// index could spare it. `sql` runs over an empty database with the same tables and indexes, in
+    /// which it may try some out. What is found out holds for all bindings of the template.
+    ///
+    /// # Errors
+    /// [`SqlError`] when a statement cannot be explained.
+    pub fn judge(&self, sql: &mut dyn Sql) -> Result<&Result<(), Refusal>, SqlError> {
+        let template = self.template();
+        let mut judged = Ok(());
+        for (part, statement) in template.every_commit() {
+            let scans = template.scans_of(part, statement, sql)?;
+            if let Some(refusal) = scans.iter().find_map(Scan::refusal) {
+                judged = Err(refusal);
+                break;
+            }
+        }
+        Ok(template.advice.verdict.get_or_init(|| judged))
+    }
+
+    /// The tables that its statements would read whole. None means that a commit costs the rows that
+    /// it touches, however large the tables are. `sql` is as for [`Binding::judge`].
     ///
     /// # Errors
     /// [`SqlError`] when a statement cannot be explained.
     pub fn scans(&self, sql: &mut dyn Sql) -> Result<Vec<Scan>, SqlError> {
         let (template, mut scans) = (self.template(), Vec::new());
+        for (part, statement) in template.every_commit() {
+            scans.extend(template.scans_of(part, statement, sql)?);
+        }
+        let terms: Vec<&str> =
+            template.terms().iter().map(|term| term.statement.sql.as_str()).collect();
         for statement in template.statements() {
-            let mut details = Vec::new();
-            let (explain, params) = (
-                format!("EXPLAIN QUERY PLAN {}", statement.sql),
-                vec![Value::Null; statement.args.len()],
-            );
-            sql.run(&explain, &params, &mut |row| {
-                if let Some(Value::Text(detail)) = row.last() {
-                    details.push(detail.clone());
-                }
-            })?;
-            for detail in details {
-                let Some(name) = detail.strip_prefix("SCAN ") else { continue };
-                let name = name.split(" USING").next().unwrap_or(name);
-                let Some((table, columns)) = template.wanted_index(name) else { continue };
-                let statement = statement.sql.clone();
-                scans.push(Scan { table, columns, statement });
+            if !terms.contains(&statement.sql.as_str()) {
+                scans.extend(template.scans_of(Part::Evaluation, &statement, sql)?);
             }
         }
         Ok(scans)
     }
 }
 
+impl Template {
+    /// The statements that run whenever their tables change, whatever is found.
+    fn every_commit(&self) -> impl Iterator<Item = (Part, &Statement)> {
+        let terms = self.terms().iter().map(|term| (Part::Term, &term.statement));
+        terms.chain(self.lookup_terms().map(|term| (Part::Lookup, &term.statement)))
+    }
+
+    fn scans_of(
+        &self,
+        part: Part,
+        statement: &Statement,
+        sql: &mut dyn Sql,
+    ) -> Result<Vec<Scan>, SqlError> {
+        let mut scans = Vec::new();
+        for name in read_whole(statement, sql)? {
+            let Some((table, source)) = self.scanned(&name) else { continue };
+            let mut columns = Vec::new();
+            for column in self.query.sought_columns(source) {
+                let column = table.columns[column].name;
+                if spares(table, column, &name, statement, sql)? {
+                    columns.push(column);
+                    break;
+                }
+            }
+            let statement = statement.sql.clone();
+            scans.push(Scan { table: table.name, columns, part, statement });
+        }
+        Ok(scans)
+    }
+}
+
+/// The tables that SQLite would read whole, by the names they go by in a statement.
+fn read_whole(statement: &Statement, sql: &mut dyn Sql) -> Result<Vec<String>, SqlError> {
+    let mut names = Vec::new();
+    let explain = format!("EXPLAIN QUERY PLAN {}", statement.sql);
+    sql.run(&explain, &vec![Value::Null; statement.args.len()], &mut |row| {
+        let Some(Value::Text(detail)) = row.last() else { return };
+        // An index that SQLite makes for the length of the statement is made by reading all.
+        let search =
+            detail.strip_prefix("SEARCH ").filter(|rest| rest.contains(" USING AUTOMATIC"));
+        let Some(rest) = detail.strip_prefix("SCAN ").or(search) else { return };
+        names.push(rest.split(" USING").next().unwrap_or(rest).to_owned());
+    })?;
+    Ok(names)
+}
+
+/// Whether a table would not be read whole if a column of it had an index.
+fn spares(
+    table: &TableSpec,
+    column: &str,
+    name: &str,
+    statement: &Statement,
+    sql: &mut dyn Sql,
+) -> Result<bool, SqlError> {
+    let mut run = |statement: &str| sql.run(statement, &[], &mut |_| {});
+    run("SAVEPOINT an_index")?;
+    run(&format!("CREATE INDEX main.an_index ON {} ({})", quoted(table.name), quoted(column)))?;
+    let left = read_whole(statement, sql);
+    let mut run = |statement: &str| sql.run(statement, &[], &mut |_| {});
+    run("ROLLBACK TO an_index")?;
+    run("RELEASE an_index")?;
+    Ok(!left?.iter().any(|left| left == name))
+}
+
+fn create(table: &str, columns: &[&str]) -> String {
+    format!("CREATE INDEX {table}_{} ON {table} ({})", columns.join("_"), columns.join(", "))
+}
+
 impl Query {
-    /// The columns of a source that some condition equals with another table's.
-    pub(crate) fn joined_columns(&self, source: usize) -> Vec<usize> {
-        let equal = self.blocks.iter().flat_map(|block| block.equal());
-        let columns = equal.flat_map(|(left, right)| [left, right]);
+    /// The columns of a source by which its rows may be looked for: those that some condition equals
+    /// with another table's, then those that one equals with a value.
+    fn sought_columns(&self, source: usize) -> Vec<usize> {
+        let joined = self.blocks.iter().flat_map(|block| block.equal());
+        let joined = joined.flat_map(|(left, right)| [left, right]);
         let mut columns: Vec<usize> =
-            columns.filter(|(known, _)| *known == source).map(|(_, column)| column).collect();
-        columns.sort_unstable();
-        columns.dedup();
+            joined.filter(|(known, _)| *known == source).map(|(_, column)| column).collect();
+        let alternatives = self.routes[source].of_source(source).into_iter().flatten();
+        let given = alternatives.flatten().filter(|equality| equality.test == Test::Among);
+        columns.extend(given.map(|equality| equality.column));
+        let mut seen = BTreeSet::new();
+        columns.retain(|column| seen.insert(*column));
         columns
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use abide_schema::value::write_row_json;
-use abide_schema::{Row, Value};
+use abide_schema::{Checksum, Row, Value};
 
 use crate::exact::{self, Exact};
 
@@ -19,6 +19,9 @@ pub struct Delta {
     pub updates: Vec<Row>,
     /// All that changed, of a query with LIMIT: positions instead of keys.
     pub window: Window,
+    /// The rows that the deletes and updates took out, whole: nobody is told them, but they are in the
+    /// checksum. Kept, not summed up, because most results have nobody who asks for it.
+    gone: Vec<Row>,
 }
 
 /// The change of a window of rows. Deletes come first, from the last position to the first, then
@@ -50,6 +53,33 @@ impl Delta {
             && self.inserts.is_empty()
             && self.updates.is_empty()
             && self.window == Window::default()
+    }
+
+    /// Adds a row that came.
+    pub(crate) fn insert(&mut self, row: Row) {
+        self.inserts.push(row);
+    }
+
+    /// Adds a row that left.
+    pub(crate) fn delete(&mut self, key: &[usize], old: Row) {
+        self.deletes.push(key_of(key, &old));
+        self.gone.push(old);
+    }
+
+    /// Adds a row that stayed in another form. There is a key, and it is the same.
+    pub(crate) fn update(&mut self, old: Row, new: Row) {
+        self.gone.push(old);
+        self.updates.push(new);
+    }
+
+    /// What is to be added to the checksum of the result before for that of the result after.
+    #[must_use]
+    pub fn checksum_change(&self) -> Checksum {
+        let placed = self.window.inserts.iter().chain(&self.window.updates);
+        let rows = self.inserts.iter().chain(&self.updates).chain(placed.map(|placed| &placed.row));
+        let mut change = Checksum::of(rows);
+        self.gone.iter().for_each(|row| change.remove(row));
+        change
     }
 
     /// Appends `"deletes":[…],"inserts":[…],"updates":[…]`, without braces: the caller adds the
@@ -85,7 +115,7 @@ impl Delta {
                 continue;
             }
             if key.is_empty() {
-                delta.deletes.extend((0..-weight).map(|_| row.clone()));
+                (0..-weight).for_each(|_| delta.delete(key, row.clone()));
             } else {
                 gone.insert(Exact(key_of(key, &row)), row);
             }
@@ -95,18 +125,18 @@ impl Delta {
                 continue;
             }
             if key.is_empty() {
-                delta.inserts.extend((0..weight).map(|_| row.clone()));
-            } else if gone.remove(&Exact(key_of(key, &row))).is_some() {
-                delta.updates.push(row);
+                (0..weight).for_each(|_| delta.insert(row.clone()));
+            } else if let Some(old) = gone.remove(&Exact(key_of(key, &row))) {
+                delta.update(old, row);
             } else {
-                delta.inserts.push(row);
+                delta.insert(row);
             }
         }
         if !key.is_empty() {
             let left = weights
                 .rows()
                 .filter(|(row, weight)| *weight < 0 && gone.contains_key(&Exact(key_of(key, row))));
-            delta.deletes = left.map(|(row, _)| key_of(key, &row)).collect();
+            left.for_each(|(row, _)| delta.delete(key, row));
         }
         delta
     }
@@ -132,16 +162,23 @@ impl Delta {
             old_stays[from] = true;
             new_stays[to] = Some(from);
         }
-        window.deletes = (0..old.len()).rev().filter(|at| !old_stays[*at]).collect();
+        let mut gone = Vec::new();
+        for at in (0..old.len()).rev().filter(|at| !old_stays[*at]) {
+            window.deletes.push(at);
+            gone.push(old[at].clone());
+        }
         for (at, row) in new.iter().enumerate() {
             let placed = Placed { at, row: row.clone() };
             match new_stays[at] {
                 None => window.inserts.push(placed),
-                Some(from) if !exact::same(&old[from], row) => window.updates.push(placed),
+                Some(from) if !exact::same(&old[from], row) => {
+                    window.updates.push(placed);
+                    gone.push(old[from].clone());
+                }
                 Some(_) => {}
             }
         }
-        Delta { window, ..Delta::default() }
+        Delta { window, gone, ..Delta::default() }
     }
 }
 

@@ -40,7 +40,7 @@ mod tally;
 mod template;
 mod window;
 
-pub use advice::Scan;
+pub use advice::{Part, Scan};
 pub use catalog::Catalog;
 pub use changes::{Changes, RowChange};
 pub use delta::{Delta, Placed, Window};

@@ -56,13 +56,32 @@ impl Planner {
     /// be live, `limit_exceeded` for what is too long or nests too deeply, `bad_arguments` for
     /// parameters that are missing, superfluous or no values.
     pub fn bind(&self, sql: &str, params: &Map<String, JsonValue>) -> Result<Binding, Refusal> {
-        let known = self.lock().texts.get(sql);
-        let parsed = match known {
-            Some(parsed) => parsed,
-            None => self.understand(sql)?,
-        };
+        let parsed = self.parsed(sql)?;
         let values = parsed.values(params)?;
         Ok(Binding::new(Arc::clone(&parsed.template), values))
+    }
+
+    /// The same for whoever only wants to know of it: parameters that are left out are NULL.
+    ///
+    /// # Errors
+    /// As [`Planner::bind`].
+    pub fn bind_some(
+        &self,
+        sql: &str,
+        params: &Map<String, JsonValue>,
+    ) -> Result<Binding, Refusal> {
+        let parsed = self.parsed(sql)?;
+        let mut all = params.clone();
+        for name in &parsed.names {
+            all.entry(name).or_insert(JsonValue::Null);
+        }
+        let values = parsed.values(&all)?;
+        Ok(Binding::new(Arc::clone(&parsed.template), values))
+    }
+
+    fn parsed(&self, sql: &str) -> Result<Arc<Parsed>, Refusal> {
+        let known = self.lock().texts.get(sql);
+        known.map_or_else(|| self.understand(sql), Ok)
     }
 
     fn understand(&self, sql: &str) -> Result<Arc<Parsed>, Refusal> {

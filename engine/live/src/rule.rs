@@ -59,7 +59,7 @@ pub(crate) struct Term {
     /// The tables (positions in the catalog) whose changes it takes.
     changed: Vec<usize>,
     sign: i64,
-    statement: Statement,
+    pub(crate) statement: Statement,
 }
 
 impl Term {
@@ -116,6 +116,31 @@ impl Rule {
             return Rule::Images(images(catalog, query, core, &shown));
         }
         Rule::Join(terms(catalog, query, &reach, None, &shown, Show::Weighted))
+    }
+
+    /// What it is called.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Rule::Images(_) => "images",
+            Rule::Join(_) => "join",
+            Rule::Tally(..) => "tally",
+            Rule::Groups(_) => "groups",
+            Rule::Touched(_) => "touched",
+            Rule::Window(_) => "window",
+            Rule::Whole => "whole",
+        }
+    }
+
+    /// What joins changed rows with other tables.
+    pub(crate) fn terms(&self) -> &[Term] {
+        match self {
+            Rule::Images(_) | Rule::Whole => &[],
+            Rule::Join(terms)
+            | Rule::Tally(_, terms)
+            | Rule::Groups(terms)
+            | Rule::Touched(terms) => terms,
+            Rule::Window(cut) => &cut.terms,
+        }
     }
 
     /// The statements it runs.
@@ -215,11 +240,11 @@ impl Run<'_> {
                 (Some(old), Some(new))
                     if !key.is_empty() && exact::same(&key_of(key, &old), &key_of(key, &new)) =>
                 {
-                    delta.updates.push(new);
+                    delta.update(old, new);
                 }
                 (old, new) => {
-                    delta.deletes.extend(old.map(|old| key_of(key, &old)));
-                    delta.inserts.extend(new);
+                    old.into_iter().for_each(|old| delta.delete(key, old));
+                    new.into_iter().for_each(|new| delta.insert(new));
                 }
             }
         }

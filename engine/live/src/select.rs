@@ -121,6 +121,7 @@ impl Query {
             columns: columns.collect(),
             key: self.key.iter().map(|at| self.outputs()[*at].name.clone()).collect(),
             order: order.collect(),
+            window: self.limit.is_some(),
         }
     }
 

@@ -4,17 +4,18 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use abide_schema::wire::Shape;
-use abide_schema::{Refusal, Row, Value};
+use abide_schema::{Refusal, Row, TableSpec, Value};
 
+use crate::advice::Advice;
 use crate::catalog::Catalog;
 use crate::changes::Changes;
 use crate::delta::Delta;
 use crate::exact;
-use crate::fragment::{Arg, Renderer, Statement};
+use crate::fragment::{Arg, Form, Renderer, Statement};
 use crate::lookup::Lookup;
 use crate::lower::Slot;
 use crate::meter::Spent;
-use crate::rule::{Evaluations, Rule, Run};
+use crate::rule::{Evaluations, Rule, Run, Term};
 use crate::select::Query;
 use crate::sql::{LiveError, Sql};
 use crate::tally::Filled;
@@ -30,11 +31,15 @@ pub(crate) struct Template {
     evaluations: Evaluations,
     /// For each source, how its changes find the bindings where no key of its own does.
     lookups: Vec<Option<Lookup>>,
+    /// What was found out about it.
+    pub(crate) advice: Advice,
 }
 
 /// What a live query costs and how it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
+    /// The rule by which its deltas are made.
+    pub rule: &'static str,
     /// What a commit that concerns the query costs.
     pub cost: &'static str,
     /// The statements that make its deltas.
@@ -72,6 +77,7 @@ impl Template {
                 .map(|source| Lookup::find(catalog, &query, source))
                 .collect(),
             query,
+            advice: Advice::default(),
         };
         Ok((template, slots))
     }
@@ -135,19 +141,25 @@ impl Template {
         self.rule.statements(&self.catalog, &self.query)
     }
 
-    /// The table that a query plan names, and the columns of it that an index would be for.
-    pub(crate) fn wanted_index(&self, name: &str) -> Option<(&'static str, Vec<&'static str>)> {
-        let mut sources = self.query.sources.iter();
-        let named = sources.position(|source| source.alias.eq_ignore_ascii_case(name));
-        let table = match named {
-            Some(source) => self.query.sources[source].table,
-            None => self.catalog.find(name)?,
-        };
-        let spec = self.catalog.table(table);
-        let source =
-            named.or_else(|| self.query.sources.iter().position(|source| source.table == table));
-        let columns = source.map(|source| self.query.joined_columns(source)).unwrap_or_default();
-        Some((spec.name, columns.into_iter().map(|column| spec.columns[column].name).collect()))
+    /// Those of them that join changed rows with other tables.
+    pub(crate) fn terms(&self) -> &[Term] {
+        self.rule.terms()
+    }
+
+    /// Those that find bindings by a parameter on another table.
+    pub(crate) fn lookup_terms(&self) -> impl Iterator<Item = &Term> {
+        self.lookups.iter().flatten().flat_map(|lookup| &lookup.terms)
+    }
+
+    /// The table that a query plan names, and the source that it stands for.
+    pub(crate) fn scanned(&self, name: &str) -> Option<(&'static TableSpec, usize)> {
+        let sources = &self.query.sources;
+        let named = sources.iter().position(|source| source.alias.eq_ignore_ascii_case(name));
+        let source = named.or_else(|| {
+            let table = self.catalog.find(name)?;
+            sources.iter().position(|source| source.table == table)
+        })?;
+        Some((self.catalog.table(sources[source].table), source))
     }
 
     /// The tables it reads.
@@ -192,6 +204,17 @@ impl Binding {
         &self.0.template.snapshot
     }
 
+    /// The same SELECT, of the same parameters, over the state before the changes that
+    /// [`Binding::delta`] was last asked about on the same connection.
+    #[must_use]
+    pub fn past_sql(&self) -> String {
+        let template = self.template();
+        let mut out = Renderer::new(&template.catalog, &template.query.sources);
+        out.forms.fill(Form::Before);
+        out.fragment(&template.query.text());
+        out.finish().sql
+    }
+
     /// The parameters of [`Binding::snapshot_sql`].
     #[must_use]
     pub fn params(&self) -> &[Value] {
@@ -233,6 +256,7 @@ impl Binding {
             format!("{}: {}", table.name, columns.unwrap_or_else(otherwise))
         });
         Explanation {
+            rule: template.rule.name(),
             cost: match &template.rule {
                 Rule::Images(_) => "the changed rows that match its keys",
                 Rule::Join(_) => "the joined rows of the changed rows",

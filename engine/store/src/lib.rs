@@ -24,7 +24,7 @@ mod writer;
 pub use backup::backup;
 pub use checkpoint::{Checkpointer, WalSync};
 pub use error::{OpenError, StoreError};
-pub use open::{APPLICATION_ID, FORMAT_VERSION, Layout, Store, Tuning};
+pub use open::{APPLICATION_ID, FORMAT_VERSION, Layout, Store, Tuning, blank};
 pub use reader::{Bind, QueryLimits, Reader, Rows, Snapshot};
 pub use system::{ChangeLogRow, EventRow, RequestIdRow, event_row};
 pub use verify::{LogFile, Verified, VerifyError, verify_file};

@@ -74,7 +74,11 @@ fn migrate_module(connection: &Connection, path: &Path, module: &Module) -> Resu
     set_meta(connection, &fact, &module.version.to_string()).map_err(store)
 }
 
-fn create_tables(connection: &Connection, tables: &[&'static TableSpec]) -> rusqlite::Result<()> {
+/// Makes tables with their indexes and triggers.
+pub(crate) fn create_tables(
+    connection: &Connection,
+    tables: &[&'static TableSpec],
+) -> rusqlite::Result<()> {
     tables
         .iter()
         .flat_map(|table| table.ddl())

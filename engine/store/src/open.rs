@@ -47,6 +47,22 @@ impl Layout {
     }
 }
 
+/// A database in memory with the tables and indexes of a layout and nothing in them: what is planned
+/// over it depends on what is declared, and not on what happens to be stored. It may be changed.
+///
+/// # Errors
+/// [`StoreError`].
+pub fn blank(layout: &Layout) -> Result<Reader, StoreError> {
+    let connection = Connection::open_in_memory()?;
+    forbid_quoted_texts(&connection)?;
+    migrate::create_tables(&connection, &system::tables())?;
+    let declared: Vec<&'static TableSpec> = layout.tables().collect();
+    migrate::create_tables(&connection, &declared)?;
+    // Else a plan would read a table whole to make an index of it, and call that a search.
+    connection.pragma_update(None, "automatic_index", false)?;
+    Reader::new(connection)
+}
+
 /// How SQLite is set up. The page size is measured; the caches are not yet, and are set by what they
 /// have to hold.
 #[derive(Clone, Debug)]
@@ -210,10 +226,15 @@ pub(crate) fn open_read_only(path: &Path) -> Result<Connection, OpenError> {
 fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, StoreError> {
     let connection = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     connection.set_prepared_statement_cache_capacity(512);
-    // "pending" in double quotes is a column that does not exist, not a text in disguise.
+    forbid_quoted_texts(&connection)?;
+    Ok(connection)
+}
+
+/// "pending" in double quotes is a column that does not exist, not a text in disguise.
+fn forbid_quoted_texts(connection: &Connection) -> Result<(), StoreError> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DDL, false)?;
-    Ok(connection)
+    Ok(())
 }
 
 fn broken(path: &Path, why: StoreError) -> OpenError {

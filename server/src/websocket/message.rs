@@ -8,12 +8,13 @@ use serde::de::Error as _;
 use serde_json::Value as JsonValue;
 
 /// Each op, and what its message looks like.
-const OPS: [(&str, &str); 7] = [
+const OPS: [(&str, &str); 8] = [
     ("subscribe", r#"{"op":"subscribe","id":"q1","sql":"SELECT …","params":{…},"from":40}"#),
     ("unsubscribe", r#"{"op":"unsubscribe","id":"q1"}"#),
     ("call", r#"{"op":"call","id":"c1","reducer":"…","args":{…},"request_id":"…"}"#),
     ("batch", r#"{"op":"batch","id":"b1","calls":[{"reducer":"…","args":{…}},…]}"#),
     ("sql", r#"{"op":"sql","id":"s1","sql":"SELECT …","params":{…},"as_of":40}"#),
+    ("explain", r#"{"op":"explain","id":"e1","sql":"SELECT …","params":{…}}"#),
     ("ack", r#"{"op":"ack","seq":42}"#),
     ("ping", r#"{"op":"ping"}"#),
 ];
@@ -60,7 +61,8 @@ fn id(message: &ClientMessage) -> Option<&str> {
         | ClientMessage::Unsubscribe { id }
         | ClientMessage::Call { id, .. }
         | ClientMessage::Batch { id, .. }
-        | ClientMessage::Sql { id, .. } => Some(id),
+        | ClientMessage::Sql { id, .. }
+        | ClientMessage::Explain { id, .. } => Some(id),
         ClientMessage::Ack { .. } | ClientMessage::Ping => None,
     }
 }

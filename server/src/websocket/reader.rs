@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
-use abide_engine::Engine;
+use abide_engine::{Engine, Start};
 use abide_schema::reducer::Caller;
 use abide_schema::wire::ClientMessage;
 use abide_schema::{Code, Refusal};
@@ -17,7 +17,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Error as SocketError;
 
-use super::writer::Command;
+use super::writer::{Command, Subscribe};
 use super::{Answer, End, message};
 use crate::life::{Life, Phase};
 use crate::{frames, limits};
@@ -105,10 +105,24 @@ impl Reader<'_> {
                 };
                 self.start(limits::QUERY_WEIGHT, query).await
             }
-            ClientMessage::Subscribe { id, sql, params, from } => {
-                self.command(Command::Subscribe { id, sql, params, from }).await
+            ClientMessage::Subscribe { id, sql, params, from, as_of, checksum, explain } => {
+                let start = match Start::of(from, as_of) {
+                    Ok(start) => start,
+                    Err(refusal) => return self.answer(frames::error(Some(&id), &refusal)).await,
+                };
+                let subscribe = Subscribe { id, sql, params, start, checksum, explain };
+                self.command(Command::Subscribe(subscribe)).await
             }
             ClientMessage::Unsubscribe { id } => self.command(Command::Unsubscribe { id }).await,
+            ClientMessage::Explain { id, sql, params } => {
+                let explain = async move {
+                    let explained = engine.explain(&sql, &params).await;
+                    let named = Some(id.clone());
+                    let frame = |explanation| frames::explanation(named, explanation);
+                    told(&id, explained.map(frame))
+                };
+                self.start(limits::QUERY_WEIGHT, explain).await
+            }
             ClientMessage::Ping => self.answer(frames::pong()).await,
             // What was taken in is known from what is asked again; nothing is kept for it here.
             ClientMessage::Ack { .. } => Ok(()),

@@ -3,7 +3,7 @@
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use abide_engine::{Connection, Update};
+use abide_engine::{Connection, Start, Update, Wanted};
 use abide_schema::{Refusal, Seq};
 use axum::extract::ws::{Message, WebSocket};
 use futures_util::stream::SplitSink;
@@ -17,8 +17,25 @@ use crate::{frames, limits};
 
 /// What the reader passes on, because the connection is the writer's.
 pub(super) enum Command {
-    Subscribe { id: String, sql: String, params: Map<String, JsonValue>, from: Option<Seq> },
+    Subscribe(Subscribe),
     Unsubscribe { id: String },
+}
+
+/// A subscription that is to begin.
+pub(super) struct Subscribe {
+    pub(super) id: String,
+    pub(super) sql: String,
+    pub(super) params: Map<String, JsonValue>,
+    pub(super) start: Start,
+    pub(super) checksum: bool,
+    pub(super) explain: bool,
+}
+
+impl Subscribe {
+    fn wanted(&self) -> Wanted<'_> {
+        let Subscribe { id, sql, params, start, checksum, explain } = self;
+        Wanted { id, sql, params, start: *start, checksum: *checksum, explain: *explain }
+    }
 }
 
 /// The writing half of a session.
@@ -90,9 +107,10 @@ impl<'a> Writer<'a> {
 
     async fn obey(&mut self, command: Command) -> Result<(), Stop> {
         match command {
-            Command::Subscribe { id, sql, params, from } => {
+            Command::Subscribe(subscribe) => {
+                let wanted = subscribe.wanted();
                 let subscribed = {
-                    let mut subscribed = pin!(self.connection.subscribe(&id, &sql, &params, from));
+                    let mut subscribed = pin!(self.connection.subscribe(&wanted));
                     // Reading a large result takes its time; answers do not wait for it.
                     loop {
                         tokio::select! {
@@ -102,8 +120,8 @@ impl<'a> Writer<'a> {
                     }
                 };
                 match subscribed {
-                    Ok(()) => Ok(()), // The snapshot is the next update.
-                    Err(refusal) => self.refuse(&id, &refusal).await,
+                    Ok(()) => Ok(()), // The answer is the next update.
+                    Err(refusal) => self.refuse(wanted.id, &refusal).await,
                 }
             }
             Command::Unsubscribe { id } => {

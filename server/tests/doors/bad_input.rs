@@ -175,7 +175,7 @@ async fn queries_that_cannot_be() {
             /v1/sql {"sql":"SELECT :a","params":[1]}
                 400 bad_request: the body has another form: invalid type: sequence, expected a map at line 1 column 28 (the body looks like {"sql": "SELECT …", "params": {…}, "as_of": 40}, the last two optional)
             /v1/sql {"sql":"SELECT 1","as_of":99}
-                400 bad_request: there is no state 99: the log ends at 0 (-)
+                400 bad_request: there is no state 99: the log ends at 0 (any seq from 0 to 0 names the state after that event)
             /v1/sql {"sql":"SELECT 1","as_of":"then"}
                 400 bad_request: the body has another form: invalid type: string "then", expected i64 at line 1 column 32 (the body looks like {"sql": "SELECT …", "params": {…}, "as_of": 40}, the last two optional)
         "#]],
@@ -218,13 +218,13 @@ async fn requests_that_cannot_be() {
         GET /v1/ws
             400 bad_request: this is for WebSockets only: connection header did not include 'upgrade' (open ws://…/v1/ws with the subprotocol abide.v1)
         GET /v1/subscribe
-            400 bad_request: the query string has another form: missing field `sql` (/v1/subscribe?sql=SELECT…&params={…}&from=40, the last two optional)
+            400 bad_request: the query string has another form: missing field `sql` (/v1/subscribe?sql=SELECT…&params={…}&from=40, only sql is required; there are also as_of, checksum and explain)
         GET /v1/subscribe?sql=SELECT+1&from=soon
-            400 bad_request: the query string has another form: from: invalid digit found in string (/v1/subscribe?sql=SELECT…&params={…}&from=40, the last two optional)
+            400 bad_request: the query string has another form: from: invalid digit found in string (/v1/subscribe?sql=SELECT…&params={…}&from=40, only sql is required; there are also as_of, checksum and explain)
         GET /v1/subscribe?sql=SELECT+1&params=%7B
             400 bad_request: params is not a JSON object: EOF while parsing an object at line 1 column 1 (params={"sid": "s_42"}, percent-encoded)
         GET /v1/subscribe?sql=SELECT+1&colour=red
-            400 bad_request: the query string has another form: colour: unknown field `colour`, expected one of `sql`, `params`, `from`, `token` (/v1/subscribe?sql=SELECT…&params={…}&from=40, the last two optional)
+            400 bad_request: the query string has another form: colour: unknown field `colour`, expected one of `sql`, `params`, `from`, `as_of`, `checksum`, `explain`, `token` (/v1/subscribe?sql=SELECT…&params={…}&from=40, only sql is required; there are also as_of, checksum and explain)
         GET /v1/subscribe?sql=SELECT+random()+FROM+notes
             422 unsupported_sql: random() gives another result each time, so this query cannot be live (run it once with  abide sql)
         GET /v1/subscribe?sql=SELECT+*+FROM+books
@@ -363,9 +363,9 @@ async fn messages_that_cannot_be() {
         ["ping"]
             - bad_request: the message is not a JSON object (abide.v1 is one JSON object a text message)
         {}
-            - bad_request: the message has no op ("op" is one of subscribe, unsubscribe, call, batch, sql, ack, ping)
+            - bad_request: the message has no op ("op" is one of subscribe, unsubscribe, call, batch, sql, explain, ack, ping)
         {"op":"sing","id":"x"}
-            x bad_request: there is no op "sing" ("op" is one of subscribe, unsubscribe, call, batch, sql, ack, ping)
+            x bad_request: there is no op "sing" ("op" is one of subscribe, unsubscribe, call, batch, sql, explain, ack, ping)
         {"op":"call","id":"c1"}
             c1 bad_request: call: missing field `reducer` (it looks like {"op":"call","id":"c1","reducer":"…","args":{…},"request_id":"…"})
         {"op":"call","id":7,"reducer":"nothing"}

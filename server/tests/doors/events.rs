@@ -54,8 +54,8 @@ async fn a_snapshot_and_then_every_change() {
     check(
         &stream.next().await.expect("a snapshot"),
         expect![[r#"
-        event: snapshot id: 1 data: {"op":"snapshot","id":"q","seq":1,"columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"rows":[[1,"one"]]}
-    "#]],
+            event: snapshot id: 1 data: {"op":"snapshot","id":"q","seq":1,"columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"rows":[[1,"one"]],"plan":{"rule":"images","cost":"the changed rows that match its keys","state":"none"}}
+        "#]],
     );
     house.post("/v1/call/write_note", r#"{"book":"b","text":"elsewhere"}"#).await;
     house.post("/v1/call/edit_note", r#"{"id":1,"text":"line\nbreak"}"#).await;
@@ -82,15 +82,15 @@ async fn a_reconnect_goes_on_where_it_left_off() {
     check(
         &stream.next().await.expect("what is new"),
         expect![[r#"
-        event: delta id: 3 data: {"op":"delta","from":2,"to":3,"changes":[{"id":"q","deletes":[],"inserts":[[3,"three"]],"updates":[]}]}
-    "#]],
+            event: delta id: 3 data: {"op":"delta","from":2,"to":3,"changes":[{"id":"q","deletes":[],"inserts":[[3,"three"]],"updates":[],"columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"plan":{"rule":"images","cost":"the changed rows that match its keys","state":"none"}}]}
+        "#]],
     );
     let mut stream = Stream::of(&house, &query, None).await;
     check(
         &stream.next().await.expect("what is new"),
         expect![[r#"
-        event: delta id: 3 data: {"op":"delta","from":1,"to":3,"changes":[{"id":"q","deletes":[],"inserts":[[2,"two"],[3,"three"]],"updates":[]}]}
-    "#]],
+            event: delta id: 3 data: {"op":"delta","from":1,"to":3,"changes":[{"id":"q","deletes":[],"inserts":[[2,"two"],[3,"three"]],"updates":[],"columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"plan":{"rule":"images","cost":"the changed rows that match its keys","state":"none"}}]}
+        "#]],
     );
 }
 
@@ -108,8 +108,8 @@ async fn history_that_is_not_kept_is_told_and_made_up_for() {
     check(
         &stream.next().await.expect("a snapshot"),
         expect![[r#"
-        event: snapshot id: 1 data: {"op":"snapshot","id":"q","seq":1,"columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"rows":[[1,"one"]],"reset":true}
-    "#]],
+            event: snapshot id: 1 data: {"op":"snapshot","id":"q","seq":1,"columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"rows":[[1,"one"]],"plan":{"rule":"images","cost":"the changed rows that match its keys","state":"none"},"reset":true}
+        "#]],
     );
 }
 
@@ -127,4 +127,49 @@ async fn only_the_last_part_of_a_snapshot_can_be_resumed_from() {
     let last = stream.next().await.expect("a part");
     assert!(last.starts_with("event: snapshot id: 700 data: "), "{last:.60}");
     assert!(!last.contains(r#""more":"#));
+}
+
+/// A reconnect repeats the address, which asks for the past: it goes on from where it left off.
+#[tokio::test]
+async fn the_past_and_what_changed_since() {
+    let house = House::open().await;
+    for text in ["one", "two"] {
+        let note = format!(r#"{{"book":"a","text":"{text}"}}"#);
+        house.post("/v1/call/write_note", &note).await;
+    }
+    let query = format!("{}&as_of=1&checksum=true", notes_of("a"));
+    let mut stream = Stream::of(&house, &query, None).await;
+    check(
+        &stream.next().await.expect("a snapshot"),
+        expect![[r#"
+        event: snapshot id: 1 data: {"op":"snapshot","id":"q","seq":1,"columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"rows":[[1,"one"]],"plan":{"rule":"images","cost":"the changed rows that match its keys","state":"none"},"checksum":"5f35e4fe2c7ea804"}
+    "#]],
+    );
+    check(
+        &stream.next().await.expect("what changed since"),
+        expect![[r#"
+        event: delta id: 2 data: {"op":"delta","from":1,"to":2,"changes":[{"id":"q","deletes":[],"inserts":[[2,"two"]],"updates":[],"checksum":"46244b99579b89bf"}]}
+    "#]],
+    );
+    let mut stream = Stream::of(&house, &query, Some("2")).await;
+    check(
+        &stream.next().await.expect("nothing new"),
+        expect![[r#"
+        event: delta id: 2 data: {"op":"delta","from":2,"to":2,"changes":[{"id":"q","deletes":[],"inserts":[],"updates":[],"checksum":"46244b99579b89bf","columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"plan":{"rule":"images","cost":"the changed rows that match its keys","state":"none"}}]}
+    "#]],
+    );
+    let both = house.get(&format!("/v1/subscribe?{query}&from=1")).await;
+    check(
+        &both.problem(),
+        expect![[r#"
+        400 bad_request: both from and as_of are given (from: what changed since; as_of: the result of then, too)
+    "#]],
+    );
+    let ahead = house.get(&format!("/v1/subscribe?{}&as_of=9", notes_of("a"))).await;
+    check(
+        &ahead.problem(),
+        expect![[r#"
+        400 bad_request: there is no state 9: the log ends at 2 (any seq from 0 to 2 names the state after that event)
+    "#]],
+    );
 }

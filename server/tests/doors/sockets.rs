@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use abide_schema::reducer::Caller;
 use abide_schema::wire::BatchCall;
+use abide_schema::{Checksum, Value};
 use serde_json::{Value as JsonValue, json};
 use tokio::io::AsyncReadExt as _;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
@@ -121,9 +122,83 @@ async fn a_resume_is_told_what_changed_in_between() {
     let sql = "SELECT id, text FROM notes WHERE book = 'a'";
     socket.say(&format!(r#"{{"op":"subscribe","id":"q","sql":"{sql}","from":2}}"#)).await;
     let delta = socket.hear().await;
-    let changes = json!([{"id": "q", "deletes": [[1]], "inserts": [[3, "three"]], "updates": []}]);
     assert_eq!((&delta["from"], &delta["to"]), (&json!(2), &json!(4)));
-    assert_eq!(delta["changes"], changes);
+    let change = &delta["changes"][0];
+    assert_eq!((&change["id"], delta["changes"].as_array().map(Vec::len)), (&json!("q"), Some(1)));
+    assert_eq!(change["deletes"], json!([[1]]));
+    assert_eq!(change["inserts"], json!([[3, "three"]]));
+    assert_eq!(change["updates"], json!([]));
+    // Who comes with nothing but a seq is told the columns.
+    let columns =
+        [json!({"name": "id", "type": "INTEGER"}), json!({"name": "text", "type": "TEXT"})];
+    assert_eq!(change["columns"], json!(columns));
+    assert_eq!(change["key"], json!(["id"]));
+
+    // Also where nothing changed.
+    socket.say(&format!(r#"{{"op":"subscribe","id":"r","sql":"{sql}","from":4}}"#)).await;
+    let change = socket.hear().await["changes"][0].clone();
+    assert_eq!((&change["inserts"], &change["columns"]), (&json!([]), &json!(columns)));
+}
+
+/// The checksum that comes with every change is that of the rows a client must hold by then.
+#[tokio::test]
+async fn a_checksum_goes_with_every_change() {
+    let house = House::open().await;
+    let mut socket = house.socket().await;
+    let query = r#""sql":"SELECT text FROM notes ORDER BY weight","checksum":true"#;
+    socket.say(&format!(r#"{{"op":"subscribe","id":"q",{query}}}"#)).await;
+    let snapshot = socket.hear().await;
+    assert_eq!(snapshot["checksum"], "0000000000000000", "{snapshot}");
+    let mut told = Vec::new();
+    for text in ["one", "two"] {
+        let note = format!(r#"{{"book":"a","text":"{text}"}}"#);
+        house.post("/v1/call/write_note", &note).await;
+        told.push(socket.hear_op("delta").await["changes"][0].clone());
+    }
+    let rows: Vec<Vec<Value>> = (told.iter())
+        .map(|change| {
+            let row = change["inserts"][0].as_array().expect("a row");
+            row.iter().map(|cell| Value::from_json(cell).expect("a cell")).collect()
+        })
+        .collect();
+    assert_eq!(rows[0].len(), 2, "hidden columns are in it");
+    assert_eq!(told[0]["checksum"], Checksum::of(&rows[..1]).to_string());
+    assert_eq!(told[1]["checksum"], Checksum::of(&rows).to_string());
+    // A resume knows it too, though nothing is known of what the client holds.
+    socket.say(&format!(r#"{{"op":"subscribe","id":"r",{query},"from":1}}"#)).await;
+    assert_eq!(socket.hear().await["changes"][0]["checksum"], told[1]["checksum"]);
+    // Nobody else is told.
+    subscribe(&mut socket, "s", "SELECT id FROM notes").await;
+    house.post("/v1/call/burn_note", r#"{"id":1}"#).await;
+    let changes = socket.hear_op("delta").await["changes"].clone();
+    let with: Vec<bool> =
+        changes.as_array().expect("three").iter().map(|c| c.get("checksum").is_some()).collect();
+    assert_eq!(with, [true, true, false], "{changes}");
+}
+
+/// The result as it was, then all that changed since, then every change.
+#[tokio::test]
+async fn a_subscription_begins_in_the_past() {
+    let house = House::open().await;
+    for text in ["one", "two", "three"] {
+        let note = format!(r#"{{"book":"a","text":"{text}"}}"#);
+        house.post("/v1/call/write_note", &note).await;
+    }
+    house.post("/v1/call/burn_note", r#"{"id":1}"#).await;
+    let mut socket = house.socket().await;
+    let sql = "SELECT id, text FROM notes ORDER BY id";
+    socket.say(&format!(r#"{{"op":"subscribe","id":"q","sql":"{sql}","as_of":2}}"#)).await;
+    let snapshot = socket.hear().await;
+    assert_eq!((&snapshot["op"], &snapshot["seq"]), (&json!("snapshot"), &json!(2)));
+    assert_eq!(snapshot["rows"], json!([[1, "one"], [2, "two"]]));
+    let delta = socket.hear().await;
+    assert_eq!((&delta["from"], &delta["to"]), (&json!(2), &json!(4)));
+    assert_eq!(delta["changes"][0]["deletes"], json!([[1]]));
+    assert_eq!(delta["changes"][0]["inserts"], json!([[3, "three"]]));
+    house.post("/v1/call/burn_note", r#"{"id":2}"#).await;
+    let delta = socket.hear().await;
+    assert_eq!((&delta["from"], &delta["to"]), (&json!(4), &json!(5)));
+    assert_eq!(delta["changes"][0]["deletes"], json!([[2]]));
 }
 
 /// A client that does not read for a while: its queue is dropped, memory stays constant, and when it

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use abide_live::{Binding, Delta, Window};
 use abide_schema::wire::Shape;
-use abide_schema::{Row, Value};
+use abide_schema::{Checksum, Row, Value};
 
 #[derive(Clone)]
 pub(crate) struct Client {
@@ -12,6 +12,8 @@ pub(crate) struct Client {
     key: Vec<usize>,
     window: bool,
     pub(crate) rows: Vec<Row>,
+    /// Of the rows, kept up by what each delta says of it.
+    checksum: Checksum,
 }
 
 impl Client {
@@ -21,14 +23,23 @@ impl Client {
             shape.columns.iter().position(|column| column.name == *name).expect("a key is a column")
         };
         let key = shape.key.iter().map(position).collect();
-        Client { shape: shape.clone(), key, window, rows }
+        let checksum = Checksum::of(&rows);
+        Client { shape: shape.clone(), key, window, rows, checksum }
     }
 
-    /// Works a delta in. A delete or update of what is not there, or an insert of what is, is an error.
+    /// Works a delta in. A delete or update of what is not there, or an insert of what is, is an error;
+    /// so is a change of the checksum that is not that of the rows.
     pub(crate) fn apply(&mut self, delta: &Delta) {
         if self.window {
-            return self.apply_window(delta);
+            self.apply_window(delta);
+        } else {
+            self.apply_rows(delta);
         }
+        self.checksum = self.checksum.plus(delta.checksum_change());
+        assert_eq!(self.checksum, Checksum::of(&self.rows), "the checksum is that of the rows");
+    }
+
+    fn apply_rows(&mut self, delta: &Delta) {
         assert_eq!(delta.window, Window::default(), "positions where there is no window");
         for gone in &delta.deletes {
             let at = self.find(gone).unwrap_or_else(|| panic!("deleted {gone:?} is not there"));

@@ -168,6 +168,7 @@ fn an_explanation_tells_keys_and_statements() {
     let binding = planner.bind(sql, &Map::new()).expect("it can be live");
     expect![[r#"
         Explanation {
+            rule: "images",
             cost: "the changed rows that match its keys",
             statements: [
                 "SELECT \"d_r\"._i, \"d_r\".\"id\" FROM temp.\"d_r\" AS \"d_r\" WHERE (\"d_r\".\"a\" = ?1) AND ((\"d_r\".\"b\" = ?2 OR \"d_r\".\"c\" = ?3)) AND (\"d_r\"._i BETWEEN ?4 AND ?5) ORDER BY \"d_r\"._i",
@@ -190,7 +191,10 @@ fn check_costs(queries: &[&str], expected: Expect) {
         let scans = binding.scans(&mut world.db).expect("SQLite explains its plans");
         let mut scans: Vec<String> = scans
             .iter()
-            .map(|scan| format!(", scans {}({})", scan.table, scan.columns.join(", ")))
+            .map(|scan| {
+                let (part, table) = (scan.part.name(), scan.table);
+                format!(", {part} scans {table}({})", scan.columns.join(", "))
+            })
             .collect();
         scans.dedup();
         let (cost, keys) = (explanation.cost, explanation.routed_by.join("; "));
@@ -228,7 +232,7 @@ fn each_query_has_the_cheapest_rule() {
                 r: a; s: a look-up for all
             SELECT r.c, s.n FROM r JOIN s ON s.n = r.id WHERE r.id = 1
                 the joined rows of the changed rows
-                r: id; s: n
+                r: id; s: n, term scans s(n)
             SELECT a, count(*) FROM r WHERE b = 1 GROUP BY a
                 the joined rows of the changed rows; a touched group at first
                 r: b
@@ -246,7 +250,7 @@ fn each_query_has_the_cheapest_rule() {
                 r: every change; s: n
             SELECT id FROM r WHERE b NOT IN (SELECT b FROM s)
                 the rows that the changed rows reach, twice
-                r: every change; s: every change, scans r()
+                r: every change; s: every change, term scans r()
             SELECT id, (SELECT count(*) FROM p WHERE p.r_id = r.id) FROM r WHERE a = 1
                 the rows that the changed rows reach, twice
                 r: a; p: a look-up for all
@@ -254,8 +258,8 @@ fn each_query_has_the_cheapest_rule() {
                 the window, where a changed row comes before its end
                 r: a
             SELECT r.id, s.k FROM r FULL JOIN s ON s.b = r.b
-                the whole query
-                r: every change; s: every change, scans r(b), scans s(b)
+                the whole query, twice
+                r: every change; s: every change, evaluation scans r(), evaluation scans s()
             SELECT a FROM r WHERE b = 1 UNION SELECT n FROM s WHERE b = 2
                 the whole query
                 r: b; s: b
@@ -266,5 +270,99 @@ fn each_query_has_the_cheapest_rule() {
                 the whole query
                 r: b
         "#]],
+    );
+}
+
+/// Which indexes the queries that may not be live without one are told to declare.
+fn check_gate(queries: &[&str], expected: Expect) {
+    let mut world = World::new(1);
+    let planner = Planner::new(Arc::clone(&world.catalog));
+    let mut told = String::new();
+    for sql in queries {
+        let binding = planner.bind(sql, &Map::new()).expect("it is a query");
+        assert_eq!(binding.verdict(), None, "{sql}");
+        let judged = binding.judge(&mut world.db).expect("SQLite explains its plans").clone();
+        assert_eq!(binding.verdict(), Some(&judged), "it is found out once");
+        told += &match judged {
+            Ok(()) => format!("{sql}\n    may be live\n"),
+            Err(no) => {
+                format!("{sql}\n    {}: {}\n    {}\n", no.code, no.detail, no.hint.expect("a hint"))
+            }
+        };
+    }
+    expected.assert_eq(&told);
+}
+
+#[test]
+fn what_would_read_a_table_at_every_commit_is_told_its_index() {
+    check_gate(
+        &[
+            "SELECT r.c, s.n FROM r JOIN s ON s.n = r.b",
+            "SELECT r.c FROM r LEFT JOIN s ON s.n = r.b",
+            "SELECT id FROM r WHERE x IN (SELECT v FROM p)",
+            "SELECT r.a, count(*) FROM r JOIN s ON s.n = r.b GROUP BY r.a",
+            "SELECT r.id FROM r JOIN s ON s.n = r.b ORDER BY r.id LIMIT 3",
+            "SELECT r.id FROM r JOIN s ON s.k = r.c JOIN p ON p.n = s.n",
+            "SELECT r.id FROM r, s WHERE s.n = 4",
+            "SELECT r.id FROM r JOIN s ON s.b = r.b JOIN p ON p.r_id = r.id",
+            // No index spares these: no equality, all rows wanted, another affinity.
+            "SELECT r.id FROM r JOIN s ON s.n < r.b",
+            "SELECT r.id FROM r, s",
+            "SELECT id FROM r WHERE b NOT IN (SELECT b FROM s)",
+            "SELECT r.id FROM r JOIN s ON s.c = r.id",
+            // Evaluations of a whole query read what they read.
+            "SELECT r.id FROM r FULL JOIN s ON s.n = r.b",
+            "SELECT DISTINCT x FROM r",
+        ],
+        expect![[r#"
+            SELECT r.c, s.n FROM r JOIN s ON s.n = r.b
+                unsupported_sql: every change would have to read all of s, which has no index on n
+                declare  #[table(name = "s", index(n))]  which is  CREATE INDEX s_n ON s (n);  or ask once with  abide sql
+            SELECT r.c FROM r LEFT JOIN s ON s.n = r.b
+                may be live
+            SELECT id FROM r WHERE x IN (SELECT v FROM p)
+                unsupported_sql: every change would have to read all of r, which has no index on x
+                declare  #[table(name = "r", index(x))]  which is  CREATE INDEX r_x ON r (x);  or ask once with  abide sql
+            SELECT r.a, count(*) FROM r JOIN s ON s.n = r.b GROUP BY r.a
+                unsupported_sql: every change would have to read all of s, which has no index on n
+                declare  #[table(name = "s", index(n))]  which is  CREATE INDEX s_n ON s (n);  or ask once with  abide sql
+            SELECT r.id FROM r JOIN s ON s.n = r.b ORDER BY r.id LIMIT 3
+                unsupported_sql: every change would have to read all of s, which has no index on n
+                declare  #[table(name = "s", index(n))]  which is  CREATE INDEX s_n ON s (n);  or ask once with  abide sql
+            SELECT r.id FROM r JOIN s ON s.k = r.c JOIN p ON p.n = s.n
+                unsupported_sql: every change would have to read all of p, which has no index on n
+                declare  #[table(name = "p", index(n))]  which is  CREATE INDEX p_n ON p (n);  or ask once with  abide sql
+            SELECT r.id FROM r, s WHERE s.n = 4
+                unsupported_sql: every change would have to read all of s, which has no index on n
+                declare  #[table(name = "s", index(n))]  which is  CREATE INDEX s_n ON s (n);  or ask once with  abide sql
+            SELECT r.id FROM r JOIN s ON s.b = r.b JOIN p ON p.r_id = r.id
+                may be live
+            SELECT r.id FROM r JOIN s ON s.n < r.b
+                may be live
+            SELECT r.id FROM r, s
+                may be live
+            SELECT id FROM r WHERE b NOT IN (SELECT b FROM s)
+                may be live
+            SELECT r.id FROM r JOIN s ON s.c = r.id
+                may be live
+            SELECT r.id FROM r FULL JOIN s ON s.n = r.b
+                may be live
+            SELECT DISTINCT x FROM r
+                may be live
+        "#]],
+    );
+}
+
+/// The bindings' parameter is on s, which changes of r reach by s.n: the term may take the index on
+/// s.b instead, the look-up for all bindings cannot.
+#[test]
+fn a_look_up_needs_its_index_too() {
+    check_gate(
+        &["SELECT r.id FROM r JOIN s ON s.n = r.b WHERE s.b = 1"],
+        expect![[r#"
+        SELECT r.id FROM r JOIN s ON s.n = r.b WHERE s.b = 1
+            unsupported_sql: every change would have to read all of s, which has no index on n
+            declare  #[table(name = "s", index(n))]  which is  CREATE INDEX s_n ON s (n);  or ask once with  abide sql
+    "#]],
     );
 }

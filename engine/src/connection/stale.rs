@@ -1,0 +1,187 @@
+//! Subscriptions of one connection whose deltas cost too much: what is heard of them meanwhile, and the
+//! reruns that are under way.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use abide_live::Delta;
+use abide_schema::{Code, Refusal, Seq};
+use tokio::task::JoinSet;
+
+use super::Connection;
+use super::subscription::Subscription;
+use super::update::{Ready, Update};
+use crate::engine::Engine;
+use crate::hub::{SharedDelta, SubscriptionKey};
+use crate::rerun::{Fresh, Rerun, Version};
+
+/// What a frame said of one subscription.
+pub(super) type News = (Seq, Arc<SharedDelta>);
+
+/// News that are kept of a subscription: with more, the rerun is as good.
+const KEPT: usize = 256;
+
+/// A subscription that waits for a rerun.
+#[derive(Debug)]
+pub(super) struct Stale {
+    rerun: Arc<Rerun>,
+    /// What frames said since, in order.
+    news: VecDeque<News>,
+}
+
+type Done = (SubscriptionKey, Result<Fresh, Refusal>);
+
+/// The reruns that a connection waits for. They end with it.
+#[derive(Debug, Default)]
+pub(super) struct Reruns {
+    tasks: JoinSet<Done>,
+    /// One that is done and was not yet taken.
+    next: Option<Done>,
+}
+
+impl Reruns {
+    /// Takes one that is done.
+    pub(super) fn done(&mut self) -> Option<Done> {
+        self.next.take().or_else(|| self.tasks.try_join_next()?.ok())
+    }
+
+    /// Waits until one is done. Nothing is lost when the wait is given up.
+    pub(super) async fn any_done(&mut self) {
+        while self.next.is_none() {
+            match self.tasks.join_next().await {
+                Some(done) => self.next = done.ok(),
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Hears what a frame says of a subscription that is stale, or is from now on.
+    pub(super) fn take_news(
+        &mut self,
+        engine: &Engine,
+        key: SubscriptionKey,
+        subscription: &mut Subscription,
+        news: News,
+    ) {
+        let at = news.0;
+        if let Some(stale) = &mut subscription.stale {
+            if stale.news.len() >= KEPT {
+                stale.news.clear();
+                stale.news.push_back((at, SharedDelta::unknown()));
+            } else {
+                stale.news.push_back(news);
+            }
+            return;
+        }
+        let rerun = engine.inner.reruns.of(&subscription.binding);
+        self.order(engine, key, &rerun, at, subscription.held.clone());
+        subscription.stale = Some(Stale { rerun, news: VecDeque::from([news]) });
+    }
+
+    /// A rerun is done. Returns what was heard after it, if that is all known; otherwise the next rerun
+    /// is under way.
+    pub(super) fn settle(
+        &mut self,
+        engine: &Engine,
+        key: SubscriptionKey,
+        subscription: &mut Subscription,
+        version: &Arc<Version>,
+    ) -> VecDeque<News> {
+        subscription.held = Some(Arc::clone(version));
+        let Some(mut stale) = subscription.stale.take() else { return VecDeque::new() };
+        stale.news.retain(|(at, _)| *at > version.seq);
+        let unknown = stale.news.iter().rev().find(|(_, delta)| delta.is_stale());
+        let Some((at, _)) = unknown else { return stale.news };
+        self.order(engine, key, &stale.rerun, *at, subscription.held.clone());
+        subscription.stale = Some(stale);
+        VecDeque::new()
+    }
+
+    fn order(
+        &mut self,
+        engine: &Engine,
+        key: SubscriptionKey,
+        rerun: &Arc<Rerun>,
+        at: Seq,
+        held: Option<Arc<Version>>,
+    ) {
+        // Nobody who only waits keeps an engine open.
+        let (engine, rerun) = (Arc::downgrade(&engine.inner), Arc::clone(rerun));
+        self.tasks.spawn(async move { (key, rerun.advance(&engine, at, held).await) });
+    }
+}
+
+impl Connection {
+    /// Tells the result of a rerun, and what is known to have happened after it.
+    pub(super) fn take_fresh(&mut self, key: SubscriptionKey, fresh: Result<Fresh, Refusal>) {
+        let Some(subscription) = self.subscriptions.get_mut(&key) else { return };
+        let Fresh { version, delta } = match fresh {
+            Ok(fresh) => fresh,
+            Err(refusal) => return self.end_stale(key, refusal),
+        };
+        match delta {
+            Some(delta) => {
+                let change = subscription.change(version.seq, delta);
+                let later = self.reruns.settle(&self.engine, key, subscription, &version);
+                let (seq, stale) = (version.seq, subscription.stale.is_some());
+                self.ready.push_back(rerun(Update::Rerun { seq, change, stale }));
+                self.tell_later(key, later);
+            }
+            None => {
+                let rows = version.rows.clone();
+                self.ready.extend(subscription.snapshot(version.seq, rows, Some(too_dear())));
+                let later = self.reruns.settle(&self.engine, key, subscription, &version);
+                if subscription.stale.is_some() {
+                    let nothing = SharedDelta::new(Ok(Delta::default()));
+                    let change = subscription.unknown(&nothing);
+                    let update = Update::Rerun { seq: version.seq, change, stale: true };
+                    self.ready.push_back(rerun(update));
+                }
+                self.tell_later(key, later);
+            }
+        }
+    }
+
+    /// What frames said of it since the rerun.
+    fn tell_later(&mut self, key: SubscriptionKey, later: VecDeque<News>) {
+        for (seq, delta) in later {
+            let Some(subscription) = self.subscriptions.get_mut(&key) else { return };
+            if let Err(refusal) = delta.rows() {
+                return self.end_stale(key, refusal.clone());
+            }
+            let change = subscription.change(seq, delta);
+            self.ready.push_back(rerun(Update::Rerun { seq, change, stale: false }));
+        }
+    }
+
+    /// Frames were dropped up to a seq: whoever waits for a rerun waits for one from there on.
+    pub(super) fn stay_stale(&mut self, seq: Seq) {
+        for (key, subscription) in &mut self.subscriptions {
+            if subscription.stale.is_some() {
+                let news = (seq, SharedDelta::unknown());
+                self.reruns.take_news(&self.engine, *key, subscription, news);
+            }
+        }
+    }
+
+    fn end_stale(&mut self, key: SubscriptionKey, refusal: Refusal) {
+        if let Some(id) = self.drop_subscription(key) {
+            self.tell_ended(id, refusal);
+        }
+    }
+}
+
+fn rerun(update: Update) -> Ready {
+    match &update {
+        Update::Rerun { change, .. } => Ready::only_for(&Arc::clone(&change.id), update),
+        _ => Ready::for_all(update),
+    }
+}
+
+fn too_dear() -> Refusal {
+    Refusal::new(
+        Code::Refetch,
+        "the deltas of this query cost too much: it is run again as a whole",
+    )
+    .hint("`abide explain` tells what it costs; an index or a narrower WHERE may help")
+}

@@ -1,0 +1,129 @@
+//! One subscription of a connection: what is known of its result, and how it is told.
+
+use std::sync::Arc;
+
+use abide_live::{Binding, Delta};
+use abide_schema::wire::Opening;
+use abide_schema::{Checksum, Refusal, Row, Seq, limits};
+
+use super::Wanted;
+use super::stale::Stale;
+use super::update::{Change, Ready, SnapshotPart, Update};
+use crate::hub::SharedDelta;
+use crate::rerun::Version;
+use crate::resume::Resumed;
+use crate::writer::Listening;
+
+#[derive(Debug)]
+pub(super) struct Subscription {
+    pub(super) id: Arc<str>,
+    pub(super) binding: Binding,
+    /// What its first answer tells beside rows.
+    opening: Arc<Opening>,
+    /// Its result was told up to here.
+    pub(super) seq: Seq,
+    /// Of its result as it was told, where somebody wants to know.
+    checksum: Option<Checksum>,
+    /// Set while its deltas cost too much to be made.
+    pub(super) stale: Option<Stale>,
+    /// Its result as it was told last, if it was told by a rerun.
+    pub(super) held: Option<Arc<Version>>,
+    _listening: Listening,
+}
+
+impl Subscription {
+    /// One of which nothing was told yet.
+    pub(super) fn new(wanted: &Wanted<'_>, binding: Binding, listening: Listening) -> Subscription {
+        let mut opening = binding.opening();
+        if wanted.explain {
+            opening = Arc::new(Opening { plan: binding.plan(true), ..Opening::clone(&opening) });
+        }
+        Subscription {
+            id: wanted.id.into(),
+            binding,
+            opening,
+            seq: Seq::ZERO,
+            checksum: wanted.checksum.then(Checksum::default),
+            stale: None,
+            held: None,
+            _listening: listening,
+        }
+    }
+
+    /// The answer to it. A change in it begins where every subscription of the connection is, this one
+    /// included: the connection was `told` everything up to there.
+    pub(super) fn answer(&mut self, resumed: Resumed, told: Seq) -> Vec<Ready> {
+        match resumed {
+            Resumed::Snapshot { seq, rows, refetch } => self.snapshot(seq, rows, refetch),
+            Resumed::Past { past, rows, seq, delta } => {
+                let mut answer = self.snapshot(past, rows, None);
+                let change = self.own_change(seq, delta);
+                answer.push(frame(past.min(told), seq, change));
+                answer
+            }
+            Resumed::Delta { from, seq, delta, checksum } => {
+                let opening = Some(Arc::clone(&self.opening));
+                let change = self.own_change(seq, delta);
+                self.checksum = checksum;
+                // Named also where nothing changed: that is the answer.
+                vec![frame(from.min(told).min(seq), seq, Change { checksum, opening, ..change })]
+            }
+        }
+    }
+
+    /// Its whole result, in parts; with a reason, where that takes the place of what was held.
+    pub(super) fn snapshot(
+        &mut self,
+        seq: Seq,
+        rows: Vec<Row>,
+        refetch: Option<Refusal>,
+    ) -> Vec<Ready> {
+        (self.seq, self.held) = (seq, None);
+        self.checksum = self.checksum.map(|_| Checksum::of(&rows));
+        let (mut parts, reset) = (Vec::new(), refetch.is_some());
+        if let Some(refusal) = refetch {
+            let update = Update::Error { id: Arc::clone(&self.id), refusal };
+            parts.push(Ready::only_for(&self.id, update));
+        }
+        let mut rows = rows.into_iter().peekable();
+        loop {
+            let part: Vec<Row> = rows.by_ref().take(limits::SNAPSHOT_PART_ROWS).collect();
+            let more = rows.peek().is_some();
+            let part = SnapshotPart {
+                id: Arc::clone(&self.id),
+                seq,
+                opening: Arc::clone(&self.opening),
+                rows: part,
+                more,
+                reset,
+                checksum: self.checksum.filter(|_| !more),
+            };
+            parts.push(Ready::only_for(&self.id, Update::Snapshot(part)));
+            if !more {
+                return parts;
+            }
+        }
+    }
+
+    /// That it may have changed, nobody knows yet how.
+    pub(super) fn unknown(&self, delta: &Arc<SharedDelta>) -> Change {
+        let delta = Arc::clone(delta);
+        Change { id: Arc::clone(&self.id), delta, checksum: None, opening: None }
+    }
+
+    /// A change of its result, which leads up to a seq.
+    pub(super) fn change(&mut self, to: Seq, delta: Arc<SharedDelta>) -> Change {
+        (self.seq, self.held) = (to, None);
+        self.checksum = self.checksum.map(|sum| sum.plus(delta.checksum_change()));
+        Change { id: Arc::clone(&self.id), delta, checksum: self.checksum, opening: None }
+    }
+
+    /// The same of a delta that it shares with nobody.
+    pub(super) fn own_change(&mut self, to: Seq, delta: Delta) -> Change {
+        self.change(to, SharedDelta::new(Ok(delta)))
+    }
+}
+
+fn frame(from: Seq, to: Seq, change: Change) -> Ready {
+    Ready::for_all(Update::Delta { from, to, changes: vec![change] })
+}

@@ -1,0 +1,83 @@
+//! What a live query would do and cost, and whether it may be live at all: asked of SQLite over the
+//! schema alone, so that the answer is the same on an empty file and on a full one.
+
+use std::sync::{Mutex, PoisonError};
+
+use abide_live::{Binding, Scan, SqlError};
+use abide_schema::wire::{Explanation, TableScan};
+use abide_schema::{Code, Refusal, Value};
+use abide_store::{Layout, Reader, StoreError, blank};
+
+use crate::resume::ReaderSql;
+
+/// An empty database with the tables and indexes of the file.
+#[derive(Debug)]
+pub(crate) struct Blueprint {
+    layout: Layout,
+    /// What makes a connection fit for live queries.
+    set_up: Vec<String>,
+    /// Made when it is first asked.
+    made: Mutex<Option<Reader>>,
+}
+
+impl Blueprint {
+    pub(crate) fn new(layout: Layout, set_up: Vec<String>) -> Blueprint {
+        Blueprint { layout, set_up, made: Mutex::new(None) }
+    }
+
+    /// Whether a query may be live; found out once a template.
+    pub(crate) fn judge(&self, binding: &Binding) -> Result<(), Refusal> {
+        if let Some(verdict) = binding.verdict() {
+            return verdict.clone();
+        }
+        self.ask(|sql| binding.judge(sql).cloned())?
+    }
+
+    /// Everything about a query.
+    pub(crate) fn explain(&self, binding: &Binding) -> Result<Explanation, Refusal> {
+        let found = self.ask(|sql| Ok((binding.scans(sql)?, binding.judge(sql)?.clone())));
+        let (scans, verdict) = found?;
+        Ok(Explanation {
+            plan: binding.plan(true),
+            routed_by: binding.explain().routed_by,
+            scans: scans.iter().map(table_scan).collect(),
+            snapshot: binding.snapshot_sql().to_owned(),
+            params: binding.params().iter().map(Value::to_json).collect(),
+            shape: binding.shape().clone(),
+            refused: verdict.err().map(|refusal| refusal.problem()),
+        })
+    }
+
+    fn ask<T>(
+        &self,
+        question: impl FnOnce(&mut ReaderSql<'_>) -> Result<T, SqlError>,
+    ) -> Result<T, Refusal> {
+        let broken = |error: StoreError| error.to_refusal();
+        // Whatever a panic left half done was in a transaction, which is rolled back.
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let reader = match &mut *made {
+            Some(reader) => reader,
+            empty => {
+                let reader = blank(&self.layout).map_err(broken)?;
+                reader.set_up(&self.set_up).map_err(broken)?;
+                empty.insert(reader)
+            }
+        };
+        let state = reader.snapshot().map_err(broken)?;
+        question(&mut ReaderSql(&state)).map_err(|error| {
+            tracing::error!(%error, "a live query could not be explained");
+            Refusal::new(Code::Internal, "the query could not be explained")
+        })
+    }
+}
+
+fn table_scan(scan: &Scan) -> TableScan {
+    TableScan {
+        table: scan.table.to_owned(),
+        columns: scan.columns.iter().map(|column| (*column).to_owned()).collect(),
+        part: scan.part.name().to_owned(),
+        statement: scan.statement.clone(),
+        declare: scan.declare(),
+        create: scan.create(),
+    }
+}

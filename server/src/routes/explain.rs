@@ -1,0 +1,27 @@
+//! `POST /v1/explain`.
+
+use axum::extract::State;
+use axum::response::Response;
+use serde::Deserialize;
+use serde_json::{Map, Value as JsonValue};
+
+use super::{App, json};
+use crate::content::Content;
+use crate::frames;
+use crate::problem::Problem;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Query {
+    sql: String,
+    #[serde(default)]
+    params: Map<String, JsonValue>,
+}
+
+/// How a query would be kept live, and at what cost.
+pub(super) async fn explain(State(app): State<App>, content: Content) -> Result<Response, Problem> {
+    let Query { sql, params } =
+        content.envelope(r#"{"sql": "SELECT …", "params": {…}}, the last optional"#)?;
+    let explanation = app.engine.explain(&sql, &params).await?;
+    Ok(json(frames::explanation(None, explanation)))
+}
