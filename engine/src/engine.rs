@@ -48,8 +48,11 @@ impl Config {
     /// These modules, the machine's clock, the measured tuning.
     #[must_use]
     pub fn new(modules: Vec<Module>) -> Config {
-        let live_budget =
-            Budget { average: limits::LIVE_DELTA_STEPS, most: limits::LIVE_DELTA_MOST_STEPS };
+        let live_budget = Budget {
+            average: limits::LIVE_DELTA_STEPS,
+            most: limits::LIVE_DELTA_MOST_STEPS,
+            commit: limits::LIVE_COMMIT_STEPS,
+        };
         let (clock, tuning) = (Arc::new(SystemClock), Tuning::default());
         Config { modules, clock, tuning, live_budget }
     }

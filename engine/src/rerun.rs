@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use abide_live::Binding;
-use abide_schema::{Refusal, Row, Seq, limits};
+use abide_schema::{Code, Refusal, Row, Seq, limits};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::{Instant, sleep_until};
 
@@ -22,6 +22,9 @@ use crate::resume;
 
 /// How much longer the pause after a run is than the run.
 const PAUSE_FACTOR: u32 = 4;
+
+/// The longest pause while no reader has time.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// A whole result.
 #[derive(Debug)]
@@ -83,7 +86,7 @@ impl Rerun {
         let mut last = self.last.lock().await;
         let version = match &last.version {
             Some(version) if version.seq >= at_least => Arc::clone(version),
-            _ => self.run(engine, &mut last).await?,
+            _ => self.run_in_time(engine, &mut last).await?,
         };
         let Some(held) = held else { return Ok(Fresh { version, delta: None }) };
         let delta = match &last.delta {
@@ -91,6 +94,25 @@ impl Rerun {
             _ => self.compare(engine, held, Arc::clone(&version)).await?,
         };
         Ok(Fresh { version, delta: Some(delta) })
+    }
+
+    /// Runs the query as soon as a reader has time for it.
+    async fn run_in_time(
+        &self,
+        engine: &Weak<Inner>,
+        last: &mut Last,
+    ) -> Result<Arc<Version>, Refusal> {
+        let mut pause = Duration::from_millis(limits::RERUN_MS);
+        loop {
+            match self.run(engine, last).await {
+                // Whoever waits for this is told when the engine closes, and then waits no more.
+                Err(refusal) if refusal.code == Code::Overloaded && engine.strong_count() > 0 => {
+                    last.not_before = Instant::now() + pause;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+                done => return done,
+            }
+        }
     }
 
     async fn run(&self, engine: &Weak<Inner>, last: &mut Last) -> Result<Arc<Version>, Refusal> {

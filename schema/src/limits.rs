@@ -76,6 +76,10 @@ pub const LIVE_DELTA_MOST_STEPS: u64 = 1_000_000;
 /// Milliseconds at least between two runs of a live query that is run again as a whole.
 pub const RERUN_MS: u64 = 50;
 
+/// Steps that the deltas of all live queries together may take of one commit: a tenth of a second at
+/// worst. Those beyond are run again by readers.
+pub const LIVE_COMMIT_STEPS: u64 = 5_000_000;
+
 /// Bytes of frames that wait for one connection. A client that is further behind has its queue
 /// dropped and is caught up from its seq when it reads again.
 pub const OUTBOX_BYTES: usize = 1 << 20;

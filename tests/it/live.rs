@@ -180,7 +180,7 @@ fn a_subscription_that_costs_too_much_is_the_query_too() {
     for_seeds("live::a_subscription_that_costs", 0..6, |seed| {
         run(async {
             let mut world = World::new();
-            world.live_budget = Some(Budget { average: 1, most: 100 });
+            world.live_budget = Some(Budget { average: 1, most: 100, commit: 1_000_000 });
             world.reopen();
             let mut play = Play::new(seed, world);
             for _ in 0..100 {
@@ -203,7 +203,7 @@ fn a_subscription_that_costs_too_much_is_the_query_too() {
 fn a_large_group_is_counted_once_and_then_kept() {
     run(async {
         let mut world = World::new();
-        world.live_budget = Some(Budget { average: 1_000, most: 2_000 });
+        world.live_budget = Some(Budget { average: 1_000, most: 2_000, commit: 1_000_000 });
         world.reopen();
         world.session("s").await;
         for _ in 0..5 {

@@ -32,13 +32,15 @@ impl std::ops::Sub for Spent {
     }
 }
 
-/// What the delta of one binding may cost a commit, in steps of SQLite's virtual machine.
+/// What live queries may cost a commit, in steps of SQLite's virtual machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// On average over the last deltas of a template.
+    /// The delta of one binding, on average over the last deltas of a template.
     pub average: u64,
     /// Any single one: it is interrupted there.
     pub most: u64,
+    /// All of one commit together: beyond it no further delta is made.
+    pub commit: u64,
 }
 
 /// What one template has cost so far.
@@ -186,7 +188,7 @@ impl Meters {
 mod tests {
     use super::*;
 
-    const BUDGET: Option<Budget> = Some(Budget { average: 100, most: 1_000 });
+    const BUDGET: Option<Budget> = Some(Budget { average: 100, most: 1_000, commit: u64::MAX });
 
     fn steps(steps: u64) -> Spent {
         Spent { statements: 1, steps }

@@ -235,9 +235,11 @@ impl Router {
         changes: &Changes,
         sql: &mut dyn Sql,
     ) -> Vec<(BindingId, Result<Delta, LiveError>)> {
+        let before = self.work.spent.steps;
         let mut hits = self.route(changes);
         let mut laid_out = BTreeSet::new();
-        self.look_up(changes, sql, &mut laid_out, &mut hits);
+        let mut unknown = BTreeSet::new();
+        self.look_up(changes, sql, &mut laid_out, &mut hits, &mut unknown);
         self.work.bindings_probed += hits.len() as u64;
         let read = hits.keys().flat_map(|id| self.bindings[id].binding.template().tables());
         let tables: BTreeSet<usize> = read.filter(|table| !laid_out.contains(table)).collect();
@@ -247,6 +249,12 @@ impl Router {
         }
         let mut deltas = Vec::new();
         for (id, numbers) in hits {
+            let spent = self.work.spent.steps - before;
+            if unknown.contains(&id) || self.budget.is_some_and(|budget| spent > budget.commit) {
+                deltas.push((id, Err(LiveError::OverBudget)));
+                self.forget_one(id);
+                continue;
+            }
             match self.delta(id, changes, &numbers, sql) {
                 Ok(delta) if delta.is_empty() => {}
                 other => deltas.push((id, other)),
@@ -257,6 +265,14 @@ impl Router {
             self.forget();
         }
         deltas
+    }
+
+    /// Forgets what is remembered of a result: a commit has passed it by.
+    fn forget_one(&mut self, id: BindingId) {
+        let attached = self.bindings.get_mut(&id).expect("only attached bindings are hit");
+        self.remembered -= attached.state.take().map_or(0, |state| state.bytes());
+        let work = &mut self.meters.of(attached.meter).work;
+        (work.deltas, work.over_budget) = (work.deltas + 1, work.over_budget + 1);
     }
 
     /// The delta of one binding, within its budget.
@@ -353,13 +369,14 @@ impl Router {
     }
 
     /// Adds the bindings that look-ups find. One that fails finds all of its bindings: each of them
-    /// then meets the error itself, or does not.
+    /// then meets the error itself, or does not. Where it costs too much, they are unknown.
     fn look_up(
         &mut self,
         changes: &Changes,
         sql: &mut dyn Sql,
         laid_out: &mut BTreeSet<usize>,
         hits: &mut BTreeMap<BindingId, Vec<usize>>,
+        unknown: &mut BTreeSet<BindingId>,
     ) {
         for (name, _) in changes.tables() {
             let Some(table) = self.catalog.find(name) else { continue };
@@ -391,7 +408,16 @@ impl Router {
                     Ok(()) => {
                         found.iter().filter_map(|key| known.listed.get(key)).for_each(&mut add);
                     }
-                    Err(_) => known.listed.values().for_each(&mut add),
+                    Err(error) => {
+                        known.listed.values().for_each(&mut add);
+                        if error == LiveError::OverBudget {
+                            known.listed.values().for_each(|listed| {
+                                listed.each(&mut |id| {
+                                    unknown.insert(id);
+                                });
+                            });
+                        }
+                    }
                 }
             }
         }

@@ -1,0 +1,153 @@
+//! What may not be made within a commit is unknown, and never wrong: whoever listens reads the result again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use abide_live::{
+    Binding, BindingId, Budget, Changes, Fault, Filled, LiveError, Planner, Router, Sql, SqlError,
+    Wanted,
+};
+use abide_schema::Value;
+use serde_json::Map;
+
+use crate::client::Client;
+use crate::world::{Database, State, World, net};
+
+const QUERIES: &[&str] = &[
+    "SELECT a, count(*), sum(b), min(c), max(a) FROM r GROUP BY a",
+    "SELECT count(*), total(b), avg(a), max(c) FROM r",
+    "SELECT count(b) FILTER (WHERE a > 0) AS n FROM r HAVING count(*) > 3",
+    "SELECT r.a, count(*), max(s.n) FROM r JOIN s ON s.b = r.b GROUP BY r.a",
+    "SELECT DISTINCT b FROM r",
+    "SELECT id, a FROM r ORDER BY a DESC, c COLLATE NOCASE LIMIT 3 OFFSET 1",
+    "SELECT id, c FROM r WHERE b = 2 ORDER BY c LIMIT 2",
+    "SELECT b FROM r EXCEPT SELECT b FROM s",
+    "SELECT r.id, s.k FROM r JOIN s ON s.b = r.b WHERE s.c = 'a'",
+    "SELECT * FROM r WHERE a = 2",
+];
+
+/// Counts down what is allowed, as the writer does.
+struct Metered<'a> {
+    db: &'a mut Database,
+    left: Option<u64>,
+}
+
+impl Sql for Metered<'_> {
+    fn run(
+        &mut self,
+        statement: &str,
+        params: &[Value],
+        each: &mut dyn FnMut(&[Value]),
+    ) -> Result<u64, SqlError> {
+        let steps = self.db.run(statement, params, each)?;
+        let over = self.left.is_some_and(|left| steps > left);
+        self.left = self.left.map(|left| left.saturating_sub(steps));
+        if over {
+            return Err(SqlError { message: "too long".to_owned(), fault: Fault::Budget });
+        }
+        Ok(steps)
+    }
+
+    fn allow(&mut self, steps: Option<u64>) {
+        self.left = steps;
+    }
+}
+
+struct Listener {
+    binding: Binding,
+    client: Client,
+}
+
+/// Somebody who fills what is wanted, and is done some commits later.
+#[derive(Default)]
+struct Filler {
+    under_way: Vec<(Wanted, Option<Filled>, State)>,
+}
+
+impl Filler {
+    fn begin(&mut self, world: &mut World, wanted: Vec<Wanted>) {
+        for wanted in wanted {
+            let filled = wanted.binding.fill(&wanted.group, &mut world.db);
+            let filled = filled.expect("the statements run");
+            self.under_way.push((wanted, filled, world.state.clone()));
+        }
+    }
+
+    fn end(&mut self, world: &mut World, router: &mut Router) {
+        for (wanted, filled, state) in self.under_way.drain(..) {
+            let changes = net(&state, &world.state);
+            router.adopt(&wanted, filled, &changes, &mut world.db).expect("the statements run");
+        }
+    }
+}
+
+fn run(seed: u64, budget: Budget) -> (usize, usize) {
+    let mut world = World::new(seed);
+    let planner = Planner::new(Arc::clone(&world.catalog));
+    let mut router = Router::new(Arc::clone(&world.catalog));
+    router.set_budget(budget);
+    (0..6).for_each(|_| drop(world.commit()));
+    let mut listeners: BTreeMap<BindingId, Listener> = BTreeMap::new();
+    for sql in QUERIES {
+        let binding = planner.bind(sql, &Map::new()).expect("it can be live");
+        let rows = world.query(binding.snapshot_sql(), binding.params()).expect("it runs");
+        let client = Client::new(&binding, rows);
+        listeners
+            .insert(router.attach(&binding).expect("there is room"), Listener { binding, client });
+    }
+    let (mut known, mut unknown, mut filler) = (0, 0, Filler::default());
+    for commit in 0..60 {
+        let changes: Changes = world.commit();
+        let mut metered = Metered { db: &mut world.db, left: None };
+        for (id, delta) in router.commit(&changes, &mut metered) {
+            let listener = listeners.get_mut(&id).expect("it is attached");
+            match delta {
+                Ok(delta) => {
+                    known += 1;
+                    listener.client.apply(&delta);
+                }
+                Err(LiveError::OverBudget) => {
+                    unknown += 1;
+                    let (sql, params) =
+                        (listener.binding.snapshot_sql(), listener.binding.params());
+                    let rows = world.query(sql, params).expect("it runs");
+                    listener.client = Client::new(&listener.binding, rows);
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        for listener in listeners.values() {
+            let (sql, params) = (listener.binding.snapshot_sql(), listener.binding.params());
+            let fresh = world.query(sql, params).expect("it runs");
+            assert!(listener.client.holds(&fresh), "seed {seed}, commit {commit}: {sql}");
+        }
+        if commit % 3 == 0 {
+            filler.end(&mut world, &mut router);
+        }
+        filler.begin(&mut world, router.take_wanted());
+        if commit % 17 == 0 {
+            router.forget();
+        }
+    }
+    listeners.into_keys().for_each(|id| router.detach(id));
+    assert_eq!(router.remembered_bytes(), 0, "what is remembered goes with its binding");
+    assert!(router.templates().is_empty(), "so do the meters");
+    (known, unknown)
+}
+
+#[test]
+fn what_costs_too_much_is_unknown_and_never_wrong() {
+    for steps in [30, 60, 120, 240] {
+        let budget = Budget { average: steps, most: 2 * steps, commit: 8 * steps };
+        let (known, unknown): (Vec<usize>, Vec<usize>) =
+            (0..20).map(|seed| run(seed, budget)).unzip();
+        let (known, unknown) = (known.iter().sum::<usize>(), unknown.iter().sum::<usize>());
+        assert!(known > 0 && unknown > 0, "{steps}: {known} known, {unknown} unknown");
+    }
+}
+
+#[test]
+fn without_a_bound_everything_is_known() {
+    let budget = Budget { average: u64::MAX, most: u64::MAX, commit: u64::MAX };
+    assert_eq!(run(1, budget).1, 0);
+}
