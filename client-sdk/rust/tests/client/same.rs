@@ -25,6 +25,7 @@ macro_rules! stories {
                 let world = World::new();
                 let abide = world.embedded();
                 super::$name(&abide).await;
+                assert_eq!(abide.mismatches(), 0, "rows that the server does not hold");
                 abide.close().await;
             }
 
@@ -34,6 +35,7 @@ macro_rules! stories {
                 let server = world.serve(None, Access::loopback()).await;
                 let abide = connect(&server).await;
                 super::$name(&abide).await;
+                assert_eq!(abide.mismatches(), 0, "rows that the server does not hold");
                 abide.close().await;
                 server.stop().await;
             }
@@ -192,6 +194,7 @@ async fn handoffs_go_to_one_supervisor(abide: &Abide) {
     let session = new_session(abide).await;
     let mut pending = abide
         .subscribe("SELECT * FROM handoff_requests WHERE status = 'pending'")
+        .checksum()
         .await
         .expect("it begins");
     let ask = abide.request_supervisor_handoff(&session.id, "angry", "refunds");
@@ -309,7 +312,7 @@ async fn a_subscription_holds_the_result(abide: &Abide) {
         keep(name).await.expect("it is kept");
     }
     let sql = "SELECT id, name FROM samples WHERE id < :most ORDER BY name COLLATE NOCASE DESC";
-    let mut sub = abide.subscribe(sql).param("most", 100).await.expect("it begins");
+    let mut sub = abide.subscribe(sql).checksum().param("most", 100).await.expect("it begins");
     let names = |sub: &abide_client::Subscription| -> String {
         let rows: Vec<(i64, String)> = sub.typed_rows().expect("rows");
         rows.into_iter().map(|(_, name)| name).collect()
@@ -334,7 +337,7 @@ async fn a_subscription_holds_the_result(abide: &Abide) {
 }
 
 async fn a_stream_of_updates_has_no_gap(abide: &Abide) {
-    let sub = abide.subscribe("SELECT id FROM samples").await.expect("it begins");
+    let sub = abide.subscribe("SELECT id FROM samples").checksum().await.expect("it begins");
     let writer = async {
         for n in 0..200 {
             abide.call("keep", json!({"name": n.to_string()})).await.expect("it is kept");
@@ -362,7 +365,7 @@ async fn a_subscription_from_a_seq_tells_what_changed_since(abide: &Abide) {
     keep("b").await.expect("it is kept");
     keep("c").await.expect("it is kept");
     let sql = "SELECT id, name FROM samples; ";
-    let mut sub = abide.subscribe(sql).from(known).await.expect("it begins");
+    let mut sub = abide.subscribe(sql).checksum().from(known).await.expect("it begins");
     let update = sub.next().await.expect("an update");
     let rows: Vec<(i64, String)> = update.inserts().expect("rows");
     assert_eq!(rows, [(2, "b".to_owned()), (3, "c".to_owned())]);
@@ -372,7 +375,7 @@ async fn a_subscription_from_a_seq_tells_what_changed_since(abide: &Abide) {
     assert_eq!(update.deletes::<i64>().expect("keys"), [1]);
 
     // A seq that is not there yet: the whole result, marked as such.
-    let mut sub = abide.subscribe(sql).from(1_000_000).await.expect("it begins");
+    let mut sub = abide.subscribe(sql).checksum().from(1_000_000).await.expect("it begins");
     let update = sub.next().await.expect("an update");
     assert!(update.reset);
     assert_eq!(update.inserts::<(i64, String)>().expect("rows").len(), 2);
@@ -388,9 +391,9 @@ async fn refusals_keep_their_code_and_hint(abide: &Abide) {
     assert_eq!(writes.code(), Some(Code::BadSql));
     let missing = abide.sql("SELECT :x").rows().await.expect_err("no x");
     assert_eq!(missing.code(), Some(Code::BadArguments));
-    let live = abide.subscribe("SELECT * FROM samples ORDER BY random()").await;
+    let live = abide.subscribe("SELECT * FROM samples ORDER BY random()").checksum().await;
     assert_eq!(live.expect_err("not live").code(), Some(Code::UnsupportedSql));
-    let syntax = abide.subscribe("SELEC").from(1).await.expect_err("no SQL");
+    let syntax = abide.subscribe("SELEC").checksum().from(1).await.expect_err("no SQL");
     assert_eq!(syntax.code(), Some(Code::BadSql));
     let not_an_object = abide.call("keep", json!([1])).await.expect_err("a list");
     assert!(matches!(not_an_object, Error::Refused(_)), "{not_an_object}");
@@ -400,7 +403,8 @@ async fn a_query_without_a_key_is_kept_too(abide: &Abide) {
     for name in ["a", "a", "b"] {
         abide.call("keep", json!({"name": name})).await.expect("it is kept");
     }
-    let Ok(mut sub) = abide.subscribe("SELECT name FROM samples ORDER BY name").await else {
+    let Ok(mut sub) = abide.subscribe("SELECT name FROM samples ORDER BY name").checksum().await
+    else {
         return; // Not live in this version.
     };
     sub.next().await.expect("an update");
@@ -414,8 +418,8 @@ async fn joins_and_groups_are_kept_too(abide: &Abide) {
     let joined = "SELECT a.id, s.id, a.content FROM agent_state AS a JOIN sessions AS s \
                   ON s.id = a.session_id ORDER BY a.id DESC";
     let grouped = "SELECT role, count(*) AS n FROM agent_state GROUP BY role";
-    let mut joined = abide.subscribe(joined).await.expect("it begins");
-    let mut grouped = abide.subscribe(grouped).await.expect("it begins");
+    let mut joined = abide.subscribe(joined).checksum().await.expect("it begins");
+    let mut grouped = abide.subscribe(grouped).checksum().await.expect("it begins");
     let mut last = Seq::ZERO;
     for message in [Message::user("a"), Message::assistant("b"), Message::user("c")] {
         last = abide.append_message(&session.id, message).await.expect("it is appended").seq;
@@ -438,7 +442,7 @@ async fn what_only_sorts_is_not_shown(abide: &Abide) {
         abide.call("keep", args).await.expect("it is kept");
     }
     let sql = "SELECT id, name FROM samples ORDER BY weight";
-    let mut sub = abide.subscribe(sql).await.expect("it begins");
+    let mut sub = abide.subscribe(sql).checksum().await.expect("it begins");
     let first = sub.next().await.expect("an update");
     assert!(first.insert_rows().all(|row| row.len() == 2));
     let names: Vec<&str> = sub.columns().iter().map(|column| column.name.as_str()).collect();
@@ -456,7 +460,7 @@ async fn a_window_holds_what_is_shown(abide: &Abide) {
         abide.call("keep", json!({"name": name})).await.expect("it is kept");
     }
     let sql = "SELECT id, name FROM samples ORDER BY name LIMIT 2";
-    let mut sub = abide.subscribe(sql).await.expect("it begins");
+    let mut sub = abide.subscribe(sql).checksum().await.expect("it begins");
     sub.next().await.expect("an update");
     abide.call("keep", json!({"name": "a"})).await.expect("it is kept");
     let update = sub.next().await.expect("an update");
@@ -471,7 +475,7 @@ async fn a_window_holds_what_is_shown(abide: &Abide) {
 async fn large_results_come_whole(abide: &Abide) {
     let calls = (0..1_000).map(|n| Call::new("keep", json!({"name": format!("{n:04}")})));
     abide.batch(calls).await.expect("they are kept");
-    let sub = abide.subscribe("SELECT id, name FROM samples ORDER BY name DESC").await;
+    let sub = abide.subscribe("SELECT id, name FROM samples ORDER BY name DESC").checksum().await;
     let sub = sub.expect("it begins");
     assert_eq!(sub.rows().len(), 1_000, "it came in parts");
     assert_eq!(sub.rows().next().expect("a row")[1], Value::from("0999"));
@@ -486,7 +490,8 @@ async fn many_at_once_share_one_client(abide: &Abide) {
         tokio::spawn(async move {
             let name = format!("n{n}");
             let sql = "SELECT name FROM samples WHERE name = :name";
-            let mut sub = abide.subscribe(sql).param("name", &name).await.expect("it begins");
+            let mut sub =
+                abide.subscribe(sql).checksum().param("name", &name).await.expect("it begins");
             for _ in 0..4 {
                 abide.call("keep", json!({"name": name})).await.expect("it is kept");
             }
@@ -509,7 +514,7 @@ async fn a_subscription_is_a_stream() {
     }
     let world = World::new();
     let abide = movable(world.embedded());
-    let sub = abide.subscribe("SELECT id FROM samples").await.expect("it begins");
+    let sub = abide.subscribe("SELECT id FROM samples").checksum().await.expect("it begins");
     let mut inserts = movable(sub).map(|update| update.insert_rows().len());
     assert_eq!(StreamExt::next(&mut inserts).await, Some(0));
     abide.call("keep", json!({"name": "a"})).await.expect("it is kept");
