@@ -89,28 +89,24 @@ impl Subscribe {
         let holds_rows = start.seq().is_none();
         let checksum = checksum && holds_rows;
         let query = Query { sql, params: params.ready()?, checksum, explain };
+        let mismatches = abide.mismatch_counter();
         let begin = async {
-            let mut source = abide.open_source(query, start).await?;
-            let first = poll_fn(|context| source.poll_event(context)).await;
-            Ok::<_, Error>((source, first))
+            let source = abide.open_source(query, start).await?;
+            let mut subscription = Subscription {
+                source,
+                shape: Arc::default(),
+                plan: Plan::default(),
+                rows: None,
+                holds_rows,
+                seq: start.seq().unwrap_or(Seq::ZERO),
+                first: None,
+                repair: Repair { of_all: mismatches, ..Repair::default() },
+                ended: None,
+            };
+            subscription.begin().await?;
+            Ok(subscription)
         };
-        let (source, first) = abide.in_time(begin).await??;
-        let mut subscription = Subscription {
-            source,
-            shape: Arc::default(),
-            plan: Plan::default(),
-            rows: None,
-            holds_rows,
-            seq: start.seq().unwrap_or(Seq::ZERO),
-            first: None,
-            repair: Repair { of_all: abide.mismatch_counter(), ..Repair::default() },
-            ended: None,
-        };
-        subscription.first = subscription.take(first);
-        match subscription.ended {
-            Some(error) => Err(error),
-            None => Ok(subscription),
-        }
+        abide.in_time(begin).await?
     }
 }
 
@@ -233,6 +229,20 @@ impl Subscription {
     #[must_use]
     pub fn error(&self) -> Option<&Error> {
         self.ended.as_ref()
+    }
+
+    /// Waits until it is told where it starts.
+    async fn begin(&mut self) -> Result<(), Error> {
+        loop {
+            let event = poll_fn(|context| self.source.poll_event(context)).await;
+            self.first = self.take(event);
+            if let Some(error) = &self.ended {
+                return Err(error.clone());
+            }
+            if !self.repair.waits {
+                return Ok(());
+            }
+        }
     }
 
     fn poll_update(&mut self, context: &mut Context<'_>) -> Poll<Option<Update>> {

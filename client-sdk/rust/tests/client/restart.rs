@@ -170,3 +170,28 @@ async fn a_deadline_can_be_short() {
         abide.subscribe("SELECT * FROM samples").checksum().await.expect_err("nobody answers");
     assert!(matches!(late, Error::TimedOut { .. }), "{late}");
 }
+
+#[tokio::test]
+async fn whether_the_server_is_there() {
+    let world = World::new();
+    let server = world.serve(None, Access::loopback()).await;
+    let address = server.address;
+    let abide = connect(&server).await;
+    let mut link = abide.link();
+    assert!(abide.connected() && link.connected());
+    server.stop().await;
+    link.changed().await;
+    assert!(!link.connected() && !abide.connected());
+    let server = world.serve(Some(address), Access::loopback()).await;
+    link.changed().await;
+    assert!(abide.connected());
+    abide.close().await;
+    link.changed().await;
+    assert!(!abide.connected());
+    server.stop().await;
+
+    let embedded = world.embedded();
+    assert!(embedded.connected());
+    embedded.close().await;
+    assert!(!embedded.connected());
+}

@@ -61,6 +61,9 @@ stories! {
     a_window_holds_what_is_shown
     large_results_come_whole
     many_at_once_share_one_client
+    a_subscription_begins_in_the_past
+    whoever_comes_back_with_a_seq_is_told_the_columns
+    a_query_is_explained
 }
 
 async fn new_session(abide: &Abide) -> Session {
@@ -504,6 +507,89 @@ async fn many_at_once_share_one_client(abide: &Abide) {
     for task in tasks.collect::<Vec<_>>() {
         task.await.expect("it ends well");
     }
+}
+
+async fn a_subscription_begins_in_the_past(abide: &Abide) {
+    let keep = |name: &str| abide.call("keep", json!({"name": name}));
+    keep("a").await.expect("it is kept");
+    let then = keep("b").await.expect("it is kept").seq;
+    abide.call("forget", json!({"id": 1})).await.expect("it is forgotten");
+    let now = keep("c").await.expect("it is kept").seq;
+    for sql in [
+        "SELECT id, name FROM samples ORDER BY name",
+        "SELECT id, name FROM samples ORDER BY name LIMIT 5",
+        "SELECT id, name FROM samples UNION ALL SELECT id, name FROM samples ORDER BY name",
+    ] {
+        let mut sub = abide.subscribe(sql).as_of(then).checksum().await.expect("it begins");
+        let names = |sub: &abide_client::Subscription| -> String {
+            let rows: Vec<(i64, String)> = sub.typed_rows().expect("rows");
+            rows.into_iter().map(|(_, name)| name).collect()
+        };
+        let twice = sql.contains("UNION");
+        assert_eq!(names(&sub), if twice { "aabb" } else { "ab" }, "{sql}");
+        assert_eq!(sub.is_window(), sql.contains("LIMIT"));
+        let first = sub.next().await.expect("the result of then");
+        assert_eq!((first.seq, first.reset), (then, true));
+        let since = sub.next().await.expect("all that changed since");
+        assert_eq!((since.from, since.seq, since.reset), (then, now, false));
+        assert_eq!(names(&sub), if twice { "bbcc" } else { "bc" }, "{sql}");
+    }
+    let mut sub = abide.subscribe("SELECT id FROM samples").as_of(now).await.expect("it begins");
+    sub.next().await.expect("the result");
+    keep("d").await.expect("it is kept");
+    let update = sub.next().await.expect("an update");
+    assert_eq!((update.from, update.inserts::<i64>().expect("ids")), (now, vec![4]));
+
+    let ahead =
+        abide.subscribe("SELECT id FROM samples").as_of(99).await.expect_err("no such state");
+    assert_eq!(ahead.code(), Some(Code::BadRequest), "{ahead}");
+    assert!(ahead.hint().is_some());
+}
+
+async fn whoever_comes_back_with_a_seq_is_told_the_columns(abide: &Abide) {
+    let kept = abide.call("keep", json!({"name": "a"})).await.expect("it is kept").seq;
+    let sql = "SELECT * FROM samples ORDER BY weight, name DESC";
+    let mut sub = abide.subscribe(sql).from(kept).await.expect("it begins, though nothing changed");
+    let columns: Vec<&str> = sub.columns().iter().map(|column| column.name.as_str()).collect();
+    assert_eq!(columns, ["id", "name", "weight", "bytes", "seq"]);
+    assert_eq!((sub.key(), sub.seq()), (&["id".to_owned()][..], kept));
+    let order: Vec<(&str, bool)> =
+        sub.order().iter().map(|term| (term.column.as_str(), term.desc)).collect();
+    assert_eq!(order, [("weight", false), ("name", true)]);
+    abide.call("keep", json!({"name": "b"})).await.expect("it is kept");
+    let update = sub.next().await.expect("an update");
+    assert_eq!(update.inserts::<Sample>().expect("by the names of the columns")[0].name, "b");
+    abide.call("forget", json!({"id": 1})).await.expect("it is forgotten");
+    let update = sub.next().await.expect("an update");
+    assert_eq!(update.deletes::<i64>().expect("by the name of the key"), [1]);
+}
+
+async fn a_query_is_explained(abide: &Abide) {
+    let plain = "SELECT id, name FROM samples WHERE name = :name";
+    let explanation = abide.explain(plain).await.expect("it is explained");
+    assert_eq!(explanation.routed_by, ["samples: name"]);
+    assert_eq!((&explanation.scans, &explanation.refused), (&vec![], &None));
+    assert_eq!(explanation.params, [json!(null)], "what is left out is NULL");
+    assert_eq!(explanation.shape.key, ["id"]);
+    let sub = abide.subscribe(plain).param("name", "a").explain().await.expect("it begins");
+    assert_eq!(*sub.plan(), explanation.plan, "the same is told to who subscribes");
+    assert!(!sub.plan().statements.is_empty());
+    let sub = abide.subscribe(plain).param("name", "b").await.expect("it begins");
+    assert_eq!(sub.plan().rule, explanation.plan.rule);
+    assert_eq!(sub.plan().statements, [""; 0], "only where they are asked for");
+
+    let joined = "SELECT a.id, b.id FROM samples a JOIN samples b ON b.name = a.name";
+    let explanation = abide.explain(joined).await.expect("it is explained all the same");
+    let scan = explanation.scans.first().expect("a scan");
+    assert_eq!((&*scan.table, &*scan.columns), ("samples", &["name".to_owned()][..]));
+    assert_eq!(scan.declare.as_deref(), Some("index(name)"));
+    assert_eq!(scan.create.as_deref(), Some("CREATE INDEX samples_name ON samples (name)"));
+    let refused = abide.subscribe(joined).await.expect_err("it lacks an index");
+    assert_eq!(refused.code(), Some(Code::UnsupportedSql));
+    assert_eq!(explanation.refused.expect("the same")["detail"], refused.to_string());
+
+    let never = abide.explain("SELECT random() FROM samples").await.expect_err("it cannot be live");
+    assert_eq!(never.code(), Some(Code::UnsupportedSql));
 }
 
 /// `Subscription` is a stream, and everything can be moved between tasks.
