@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use abide_engine::{Budget, Engine, Update};
+use abide_engine::{Budget, Engine, Start, Update, Wanted};
 use abide_schema::reducer::Caller;
 use abide_schema::wire::BatchCall;
 use abide_schema::{Code, Seq};
@@ -111,8 +111,13 @@ impl Play {
         let sql = self.random.pick(QUERIES);
         let session_id = format!("s{}", self.random.below(12));
         self.next_id += 1;
-        let id = format!("q{}", self.next_id);
-        self.clients[nth].subscribe(&id, sql, &params(sql, &session_id)).await.unwrap();
+        let (id, params) = (format!("q{}", self.next_id), params(sql, &session_id));
+        let head = self.world.engine().durable_seq().0;
+        let start = match self.random.one_in(3) {
+            true => Start::AsOf(Seq(self.random.below(head as usize + 1) as i64)),
+            false => Start::Now,
+        };
+        self.clients[nth].subscribe_from(&id, sql, &params, start).await.unwrap();
     }
 
     fn unsubscribe(&mut self, nth: usize) {
@@ -317,9 +322,9 @@ fn one_frame_a_commit_over_all_queries() {
         world.engine().batch(&Caller::new("local"), &calls, None).await.unwrap();
         match client.connection.next().await {
             Update::Delta { from: Seq(2), to: Seq(5), changes } => {
-                let told = changes.iter().map(|(id, delta)| {
-                    let delta = delta.rows().as_ref().unwrap();
-                    (&**id, delta.deletes.len(), delta.inserts.len(), delta.updates.len())
+                let told = changes.iter().map(|change| {
+                    let delta = change.delta.rows().as_ref().unwrap();
+                    (&*change.id, delta.deletes.len(), delta.inserts.len(), delta.updates.len())
                 });
                 let expected = [("messages", 0, 2, 0), ("sessions", 0, 0, 1), ("log", 0, 3, 0)];
                 assert_eq!(told.collect::<Vec<_>>(), expected);
@@ -426,7 +431,8 @@ fn what_is_ended_says_nothing_more() {
         let mut connection = world.engine().connect();
         for nth in 0..50 {
             let sql = "SELECT * FROM tools";
-            connection.subscribe(&nth.to_string(), sql, &Map::new(), None).await.unwrap();
+            let (id, nothing) = (nth.to_string(), Map::new());
+            connection.subscribe(&Wanted::new(&id, sql, &nothing)).await.unwrap();
         }
         for nth in 0..50 {
             connection.unsubscribe(&nth.to_string());
@@ -447,13 +453,19 @@ fn what_is_ended_is_not_heard_of() {
         let world = World::new();
         world.session("s1").await;
         let mut connection = world.engine().connect();
-        let messages = "SELECT * FROM agent_state";
-        connection.subscribe("q", messages, &Map::new(), Some(Seq(1))).await.unwrap();
-        connection.unsubscribe("q");
-        connection.subscribe("q", "SELECT id FROM sessions", &Map::new(), None).await.unwrap();
+        let nothing = Map::new();
+        let messages = Wanted::new("q", "SELECT * FROM agent_state", &nothing);
+        for start in [Start::After(Seq(1)), Start::AsOf(Seq(1))] {
+            connection.subscribe(&Wanted { start, ..messages }).await.unwrap();
+            connection.unsubscribe("q");
+        }
+        let sessions = Wanted::new("q", "SELECT id FROM sessions", &nothing);
+        connection.subscribe(&sessions).await.unwrap();
         loop {
             match connection.next().await {
-                Update::Snapshot(part) => break assert_eq!(part.shape.columns[0].name, "id"),
+                Update::Snapshot(part) => {
+                    break assert_eq!(part.opening.shape.columns[0].name, "id");
+                }
                 Update::Delta { changes, .. } if changes.is_empty() => {}
                 other => panic!("of the query that was ended: {other:?}"),
             }

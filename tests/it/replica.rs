@@ -4,9 +4,9 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use abide_engine::{Connection, Delta, SnapshotPart, Update};
+use abide_engine::{Change, Connection, Delta, SnapshotPart, Start, Update, Wanted};
 use abide_schema::wire::Shape;
-use abide_schema::{Code, Refusal, Row, Seq, Value};
+use abide_schema::{Checksum, Code, Refusal, Row, Seq, Value};
 use serde_json::{Map, Value as JsonValue};
 
 /// One subscription's result.
@@ -18,8 +18,8 @@ pub(crate) struct Replica {
     pub(crate) rows: Vec<Row>,
     /// The state it shows.
     pub(crate) seq: Seq,
-    /// Set while the first answer, or the rest of a snapshot, is to come.
-    begun: Option<Option<Seq>>,
+    /// Set while the first answer, or the rest of it, is to come.
+    begun: Option<Start>,
     parts: Vec<Row>,
     refetch: bool,
     /// It shows the state of before, until a rerun or a snapshot.
@@ -54,24 +54,33 @@ impl Client {
         sql: &str,
         params: &Map<String, JsonValue>,
     ) -> Result<(), Refusal> {
+        self.subscribe_from(id, sql, params, Start::Now).await
+    }
+
+    /// The same, from anywhere.
+    pub(crate) async fn subscribe_from(
+        &mut self,
+        id: &str,
+        sql: &str,
+        params: &Map<String, JsonValue>,
+        start: Start,
+    ) -> Result<(), Refusal> {
         let replica = Replica { sql: sql.to_owned(), params: params.clone(), ..Replica::default() };
-        self.begin(id, replica, None).await
+        self.begin(id, replica, start).await
     }
 
     /// Goes on with a replica that was kept from an earlier connection.
     pub(crate) async fn resume(&mut self, id: &str, kept: Replica) -> Result<(), Refusal> {
-        let from = Some(kept.seq);
-        self.begin(id, kept, from).await
+        let start = Start::After(kept.seq);
+        self.begin(id, kept, start).await
     }
 
-    async fn begin(
-        &mut self,
-        id: &str,
-        mut replica: Replica,
-        from: Option<Seq>,
-    ) -> Result<(), Refusal> {
-        self.connection.subscribe(id, &replica.sql, &replica.params, from).await?;
-        replica.begun = Some(from);
+    async fn begin(&mut self, id: &str, mut replica: Replica, start: Start) -> Result<(), Refusal> {
+        // Checked with every row that is ever told.
+        let checksum = true;
+        let wanted = Wanted { start, checksum, ..Wanted::new(id, &replica.sql, &replica.params) };
+        self.connection.subscribe(&wanted).await?;
+        replica.begun = Some(start);
         self.replicas.insert(id.to_owned(), replica);
         while self.replicas.get(id).is_some_and(|replica| replica.begun.is_some()) {
             self.take_next().await;
@@ -96,23 +105,21 @@ impl Client {
         match self.connection.next().await {
             Update::Snapshot(part) => self.snapshot(part),
             Update::Delta { from, to, changes } => {
-                for (id, _) in changes.iter().filter(|(_, delta)| delta.is_stale()) {
-                    let replica = self.replicas.get_mut(&**id).expect("it is subscribed");
-                    assert!(!replica.stale, "{id}: told twice that it is stale");
+                let (stale, changes): (Vec<Change>, Vec<Change>) =
+                    changes.into_iter().partition(|change| change.delta.is_stale());
+                for change in stale {
+                    let replica = self.replicas.get_mut(&*change.id).expect("it is subscribed");
+                    assert!(!replica.stale, "{}: told twice that it is stale", change.id);
                     (replica.seq, replica.stale) = (replica.seq.max(self.told), true);
                 }
-                let changes: Vec<(String, &Delta)> = changes
-                    .iter()
-                    .filter(|(_, delta)| !delta.is_stale())
-                    .map(|(id, delta)| (id.to_string(), delta.rows().as_ref().unwrap()))
-                    .collect();
                 self.delta(from, to, &changes);
             }
-            Update::Rerun { id, seq, delta, stale } => {
+            Update::Rerun { seq, change, stale } => {
                 self.reruns += 1;
-                let replica = self.replicas.get_mut(&*id).expect("it is subscribed");
-                assert!(seq >= replica.seq, "{id}: a result does not go back");
-                replica.apply(Some(delta.rows().as_ref().unwrap()));
+                let replica = self.replicas.get_mut(&*change.id).expect("it is subscribed");
+                assert!(seq >= replica.seq, "{}: a result does not go back", change.id);
+                replica.apply(Some(change.delta.rows().as_ref().unwrap()));
+                assert_eq!(change.checksum, Some(Checksum::of(&replica.rows)), "of the rerun");
                 (replica.seq, replica.stale) = (seq, stale);
             }
             Update::Progress { seq } => {
@@ -138,24 +145,34 @@ impl Client {
             return;
         }
         assert!(part.reset || part.seq >= replica.seq, "a result does not go back");
-        replica.shape = (*part.shape).clone();
+        replica.shape = part.opening.shape.clone();
         replica.rows = std::mem::take(&mut replica.parts);
-        (replica.seq, replica.begun, replica.refetch) = (part.seq, None, false);
-        replica.stale = false;
+        assert_eq!(part.checksum, Some(Checksum::of(&replica.rows)), "of the snapshot");
+        (replica.seq, replica.refetch, replica.stale) = (part.seq, false, false);
+        replica.begun = match replica.begun {
+            Some(Start::AsOf(past)) => {
+                assert!(part.seq <= past, "a state {} for {past}", part.seq);
+                Some(Start::After(part.seq))
+            }
+            _ => None,
+        };
     }
 
-    fn delta(&mut self, from: Seq, to: Seq, changes: &[(String, &Delta)]) {
+    fn delta(&mut self, from: Seq, to: Seq, changes: &[Change]) {
         self.frames += 1;
         let waits = |replica: &Replica| replica.begun.is_some();
-        let answers = changes.iter().any(|(id, _)| self.replicas.get(id).is_some_and(waits));
+        let answers =
+            changes.iter().any(|change| self.replicas.get(&*change.id).is_some_and(waits));
         // The answer to a resume goes back to where that begins; all else goes on where the last
         // frame ended.
         assert!(from == self.told || (answers && from < self.told), "a gap before {from}");
         assert!(from < to || answers, "a frame {from}..{to} that goes nowhere");
-        for (id, delta) in changes {
-            let replica = self.replicas.get_mut(id).expect("it is subscribed");
+        for change in changes {
+            let (id, delta) = (&change.id, change.delta.rows().as_ref().unwrap());
+            let replica = self.replicas.get_mut(&**id).expect("it is subscribed");
             let at = match replica.begun.take() {
-                Some(asked) => asked.expect("a first answer is a snapshot"),
+                Some(Start::After(asked)) => asked,
+                Some(other) => panic!("{id}: a first answer to {other:?} is a snapshot"),
                 None => {
                     assert!(!delta.is_empty(), "{id}: a delta that says nothing");
                     assert!(replica.seq.max(self.told) < to, "{id}: told twice");
@@ -165,6 +182,11 @@ impl Client {
             assert!(from <= at && at <= to, "{id}: a frame {from}..{to} for a result at {at}");
             replica.apply(Some(delta));
             replica.seq = to;
+            let (sum, sql) = (Checksum::of(&replica.rows), &replica.sql);
+            assert_eq!(change.checksum, Some(sum), "{id} at {to}: {sql}");
+            if let Some(opening) = &change.opening {
+                assert_eq!(opening.shape, replica.shape, "{id}: the same as when it was kept");
+            }
         }
         self.told_up_to(to.max(self.told));
     }

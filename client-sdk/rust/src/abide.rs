@@ -3,15 +3,17 @@
 #[cfg(feature = "embedded")]
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use abide_schema::Seq;
 use serde::Serialize;
 
 use crate::Error;
-use crate::backend::{Ask, Attempt, Query, Reply, Source, persist};
+use crate::backend::{Ask, Attempt, Query, Reply, Source, Start, persist};
 #[cfg(feature = "embedded")]
 use crate::embedded::Embedded;
+use crate::explain::Explain;
+use crate::link::Link;
 use crate::remote::Remote;
 use crate::request::{Batch, Call, Request};
 use crate::sql::Sql;
@@ -30,6 +32,8 @@ pub struct Abide {
 struct Inner {
     backend: Backend,
     deadline: Duration,
+    /// Shared with the subscriptions.
+    mismatches: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
@@ -103,7 +107,7 @@ impl Abide {
     }
 
     fn over(backend: Backend, deadline: Duration) -> Abide {
-        Abide { inner: Arc::new(Inner { backend, deadline }) }
+        Abide { inner: Arc::new(Inner { backend, deadline, mismatches: Arc::default() }) }
     }
 
     /// Calls a reducer. The arguments serialise to an object; the result is JSON unless
@@ -127,6 +131,28 @@ impl Abide {
         Subscribe::new(self, sql.into())
     }
 
+    /// Asks how a query would be kept live, and at what cost.
+    pub fn explain(&self, sql: impl Into<String>) -> Explain {
+        Explain::new(self, sql.into())
+    }
+
+    /// Whether there is a connection to the server; where the engine runs in this process, whether it
+    /// is open. A server that vanishes without a word is missed after half a minute.
+    #[must_use]
+    pub fn connected(&self) -> bool {
+        self.link().connected()
+    }
+
+    /// The same, to be waited on.
+    #[must_use]
+    pub fn link(&self) -> Link {
+        Link(match &self.inner.backend {
+            #[cfg(feature = "embedded")]
+            Backend::Embedded(embedded) => embedded.there(),
+            Backend::Remote(remote) => remote.connected(),
+        })
+    }
+
     /// How often a lost connection was made again; 0 where the engine runs in this process.
     #[must_use]
     pub fn reconnects(&self) -> u64 {
@@ -135,6 +161,17 @@ impl Abide {
             Backend::Embedded(_) => 0,
             Backend::Remote(remote) => remote.reconnects(),
         }
+    }
+
+    /// How often the rows of any subscription were not what the server said they are, and were asked
+    /// for afresh; see [`Subscribe::checksum`].
+    #[must_use]
+    pub fn mismatches(&self) -> u64 {
+        self.inner.mismatches.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn mismatch_counter(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.inner.mismatches)
     }
 
     /// Closes it, for all clones: what was not answered is [`Error::Closed`], and subscriptions end.
@@ -150,11 +187,11 @@ impl Abide {
     pub(crate) async fn ask(&self, ask: Ask, deadline: Option<Duration>) -> Result<Reply, Error> {
         let patience = deadline.unwrap_or(self.inner.deadline);
         let outcome = persist(&ask, patience, || self.attempt(&ask)).await;
-        outcome.map_err(|error| self.explain(error))
+        outcome.map_err(|error| self.with_trouble(error))
     }
 
     /// Adds why there is no connection to the error of a deadline that passed.
-    fn explain(&self, error: Error) -> Error {
+    fn with_trouble(&self, error: Error) -> Error {
         match (error, &self.inner.backend) {
             (Error::TimedOut { what, waited, request_id, why: None }, Backend::Remote(remote)) => {
                 Error::TimedOut { what, waited, request_id, why: remote.trouble() }
@@ -168,7 +205,10 @@ impl Abide {
         let waited = self.inner.deadline;
         let what = "the subscription".to_owned();
         let timed_out = |_| Error::TimedOut { what, waited, request_id: None, why: None };
-        tokio::time::timeout(waited, begun).await.map_err(timed_out).map_err(|e| self.explain(e))
+        tokio::time::timeout(waited, begun)
+            .await
+            .map_err(timed_out)
+            .map_err(|e| self.with_trouble(e))
     }
 
     async fn attempt(&self, ask: &Ask) -> Attempt {
@@ -182,12 +222,12 @@ impl Abide {
     pub(crate) async fn open_source(
         &self,
         query: Query,
-        from: Option<Seq>,
+        start: Start,
     ) -> Result<Box<dyn Source>, Error> {
         match &self.inner.backend {
             #[cfg(feature = "embedded")]
-            Backend::Embedded(embedded) => embedded.subscribe(query, from).await,
-            Backend::Remote(remote) => remote.subscribe(query, from),
+            Backend::Embedded(embedded) => embedded.subscribe(query, start).await,
+            Backend::Remote(remote) => remote.subscribe(query, start),
         }
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use abide_schema::wire::{BatchCall, CallResult, Shape};
-use abide_schema::{Code, Row, Seq};
+use abide_schema::wire::{BatchCall, CallResult, Explanation, Opening};
+use abide_schema::{Checksum, Code, Row, Seq};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as JsonValue};
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -22,13 +22,14 @@ pub(crate) enum Ask {
     Call { reducer: String, args: JsonValue, request_id: String },
     Batch { calls: Vec<BatchCall>, request_id: String },
     Sql { sql: String, params: Map<String, JsonValue>, as_of: Option<Seq> },
+    Explain { sql: String, params: Map<String, JsonValue> },
 }
 
 impl Ask {
     fn request_id(&self) -> Option<&str> {
         match self {
             Ask::Call { request_id, .. } | Ask::Batch { request_id, .. } => Some(request_id),
-            Ask::Sql { .. } => None,
+            Ask::Sql { .. } | Ask::Explain { .. } => None,
         }
     }
 
@@ -38,6 +39,7 @@ impl Ask {
             Ask::Call { reducer, .. } => format!("the call of {reducer}"),
             Ask::Batch { calls, .. } => format!("the batch of {} calls", calls.len()),
             Ask::Sql { .. } => "the query".to_owned(),
+            Ask::Explain { .. } => "the explanation".to_owned(),
         }
     }
 }
@@ -48,6 +50,7 @@ pub(crate) enum Reply {
     Called { seq: Seq, duplicate: bool, result: Outcome },
     Batch { seq: Seq, duplicate: bool, results: Vec<CallResult> },
     Rows { seq: Seq, columns: Vec<String>, rows: Vec<Row> },
+    Explained(Box<Explanation>),
 }
 
 /// A reducer's result as JSON text.
@@ -73,16 +76,41 @@ pub(crate) struct Attempt {
 pub(crate) struct Query {
     pub(crate) sql: String,
     pub(crate) params: Map<String, JsonValue>,
+    /// Tell the checksum of the result with it and with each change.
+    pub(crate) checksum: bool,
+    /// Tell the statements that make its deltas.
+    pub(crate) explain: bool,
+}
+
+/// Where it begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// With the result.
+    Now,
+    /// With what changed after a seq.
+    After(Seq),
+    /// With the result as it was after a seq, and then what changed since.
+    AsOf(Seq),
+}
+
+impl Start {
+    /// The seq up to which everything is known.
+    pub(crate) fn seq(self) -> Option<Seq> {
+        match self {
+            Start::After(seq) => Some(seq),
+            Start::Now | Start::AsOf(_) => None,
+        }
+    }
 }
 
 /// What a backend tells of a query.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// The whole result. The first event of a subscription without `from`; later, what was told
-    /// before is void.
-    Snapshot { seq: Seq, shape: Arc<Shape>, rows: Vec<Row> },
-    /// What changed up to a seq.
-    Delta { to: Seq, changes: Changes },
+    /// The whole result. The first event of a subscription that does not begin after a seq; later,
+    /// what was told before is void.
+    Snapshot { seq: Seq, opening: Arc<Opening>, rows: Vec<Row>, checksum: Option<Checksum> },
+    /// What changed up to a seq; with what the result looks like where it is the answer to a resume.
+    Delta { to: Seq, changes: Changes, checksum: Option<Checksum>, opening: Option<Arc<Opening>> },
     /// Nothing changed up to a seq.
     Seen(Seq),
     /// There will be no more.
@@ -93,6 +121,9 @@ pub(crate) enum Event {
 pub(crate) trait Source: Send + Sync {
     /// The next event. Events follow on another without a gap.
     fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Event>;
+
+    /// Begins it again with a snapshot. Events from before may still come until then.
+    fn begin_again(&mut self);
 }
 
 /// Asks until there is an answer or the deadline has passed; `overloaded` is asked again.

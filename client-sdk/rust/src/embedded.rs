@@ -8,7 +8,7 @@ use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use abide_engine::{Config, Connection, Delta, Engine, Update};
+use abide_engine::{Change, Config, Connection, Delta, Engine, Update, Wanted};
 use abide_schema::reducer::Caller;
 use abide_schema::wire::CallResult;
 use abide_schema::{Code, Module, Refusal, Row, Seq};
@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::Error;
-use crate::backend::{Ask, Attempt, Backoff, Event, Outcome, Query, Reply, Source};
+use crate::backend::{Ask, Attempt, Backoff, Event, Outcome, Query, Reply, Source, Start};
 use crate::rows::{Changes, Placed, Window};
 
 /// The subscription's name on its own connection.
@@ -27,6 +27,8 @@ pub(crate) struct Embedded {
     engine: Engine,
     caller: Caller,
     life: watch::Sender<Life>,
+    /// Whether it takes calls, for those who watch.
+    there: watch::Sender<bool>,
 }
 
 /// Where the engine is in its life, as far as it is ended from here.
@@ -46,7 +48,12 @@ impl Embedded {
     }
 
     pub(crate) fn over(engine: Engine) -> Embedded {
-        Embedded { engine, caller: Caller::new("embedded"), life: watch::Sender::new(Life::Open) }
+        let (life, there) = (watch::Sender::new(Life::Open), watch::Sender::new(true));
+        Embedded { engine, caller: Caller::new("embedded"), life, there }
+    }
+
+    pub(crate) fn there(&self) -> watch::Receiver<bool> {
+        self.there.subscribe()
     }
 
     pub(crate) fn engine(&self) -> &Engine {
@@ -79,16 +86,19 @@ impl Embedded {
                 let answer = engine.query(sql, params, *as_of).await?;
                 Reply::Rows { seq: answer.seq, columns: answer.columns, rows: answer.rows }
             }
+            Ask::Explain { sql, params } => {
+                Reply::Explained(Box::new(engine.explain(sql, params).await?))
+            }
         })
     }
 
     pub(crate) async fn subscribe(
         &self,
         query: Query,
-        from: Option<Seq>,
+        start: Start,
     ) -> Result<Box<dyn Source>, Error> {
         let begin = Begin { engine: self.engine.clone(), query, life: self.life.subscribe() };
-        let connection = begin.now(from).await.map_err(|refusal| self.error(refusal))?;
+        let connection = begin.now(start).await.map_err(|refusal| self.error(refusal))?;
         let mut life = self.life.subscribe();
         let closed = async move {
             // An error means that the handle is gone; the engine lives on in this subscription.
@@ -100,7 +110,7 @@ impl Embedded {
             next: next(connection),
             closed: Box::pin(closed),
             parts: Vec::new(),
-            seq: from,
+            start,
             stale: false,
             begin,
         }))
@@ -113,6 +123,7 @@ impl Embedded {
             first
         });
         if first {
+            self.there.send_replace(false);
             let engine = self.engine.clone();
             if tokio::task::spawn_blocking(move || engine.close()).await.is_err() {
                 tracing::error!("the engine did not close in order");
@@ -151,12 +162,19 @@ struct Begin {
 
 impl Begin {
     /// Begins it, as soon as there is room for it.
-    async fn now(&self, from: Option<Seq>) -> Result<Connection, Refusal> {
+    async fn now(&self, start: Start) -> Result<Connection, Refusal> {
         let mut backoff = Backoff::new();
         loop {
             let mut connection = self.engine.connect();
-            let Query { sql, params } = &self.query;
-            match connection.subscribe(ID, sql, params, from).await {
+            let Query { sql, params, checksum, explain } = &self.query;
+            let start = match start {
+                Start::Now => abide_engine::Start::Now,
+                Start::After(seq) => abide_engine::Start::After(seq),
+                Start::AsOf(seq) => abide_engine::Start::AsOf(seq),
+            };
+            let (id, checksum, explain) = (ID, *checksum, *explain);
+            let wanted = Wanted { id, sql, params, start, checksum, explain };
+            match connection.subscribe(&wanted).await {
                 Ok(()) => return Ok(connection),
                 Err(refusal) if self.is_passing(&refusal) => sleep(backoff.next()).await,
                 Err(refusal) => return Err(refusal),
@@ -164,10 +182,10 @@ impl Begin {
         }
     }
 
-    /// Begins it again from a seq, after it was ended because there was no room for it.
-    async fn again(self, from: Option<Seq>) -> (Option<Connection>, Update) {
+    /// Begins it again, after it was ended because there was no room for it, or went wrong.
+    async fn again(self, start: Start) -> (Option<Connection>, Update) {
         sleep(Backoff::new().next()).await;
-        match self.now(from).await {
+        match self.now(start).await {
             Ok(mut connection) => {
                 let update = connection.next().await;
                 (Some(connection), update)
@@ -196,8 +214,8 @@ struct Pumped {
     closed: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
     /// The parts of a snapshot that have come.
     parts: Vec<Row>,
-    /// Everything up to here was told.
-    seq: Option<Seq>,
+    /// Where it would begin again.
+    start: Start,
     /// The rows are those of before, until a rerun or a snapshot.
     stale: bool,
     begin: Begin,
@@ -211,7 +229,7 @@ impl Source for Pumped {
             };
             self.next = match (&update, connection) {
                 (Update::Error { refusal, .. }, _) if self.begin.is_passing(refusal) => {
-                    Box::pin(self.begin.clone().again(self.seq))
+                    Box::pin(self.begin.clone().again(self.start))
                 }
                 (_, Some(connection)) => next(connection),
                 (_, None) => Box::pin(std::future::pending()),
@@ -219,12 +237,18 @@ impl Source for Pumped {
             let Some(event) = self.event(update) else { continue };
             match &event {
                 Event::Snapshot { seq: to, .. } | Event::Delta { to, .. } | Event::Seen(to) => {
-                    self.seq = Some(*to);
+                    self.start = Start::After(*to);
                 }
                 Event::Ended(_) => {}
             }
             return Poll::Ready(event);
         }
+    }
+
+    fn begin_again(&mut self) {
+        self.parts.clear();
+        self.start = Start::Now;
+        self.next = Box::pin(self.begin.clone().again(Start::Now));
     }
 }
 
@@ -238,28 +262,23 @@ impl Pumped {
                 }
                 self.stale = false;
                 let rows = std::mem::take(&mut self.parts);
-                Some(Event::Snapshot { seq: part.seq, shape: part.shape, rows })
+                let (seq, opening, checksum) = (part.seq, part.opening, part.checksum);
+                Some(Event::Snapshot { seq, opening, rows, checksum })
             }
-            Update::Delta { changes, .. } if changes.iter().any(|(_, delta)| delta.is_stale()) => {
+            Update::Delta { changes, .. }
+                if changes.iter().any(|change| change.delta.is_stale()) =>
+            {
                 self.stale = true;
                 None
             }
-            Update::Rerun { seq: to, delta, stale, .. } => {
+            Update::Rerun { seq, change, stale } => {
                 self.stale = stale;
-                Some(match delta.rows() {
-                    Ok(delta) => Event::Delta { to, changes: changes_of(delta) },
-                    Err(refusal) => Event::Ended(self.error(refusal.clone())),
-                })
+                Some(self.changed(seq, change))
             }
-            Update::Delta { to, changes, .. } => {
-                let Some((_, delta)) = changes.into_iter().next() else {
-                    return Some(Event::Delta { to, changes: Changes::default() });
-                };
-                Some(match delta.rows() {
-                    Ok(delta) => Event::Delta { to, changes: changes_of(delta) },
-                    Err(refusal) => Event::Ended(self.error(refusal.clone())),
-                })
-            }
+            Update::Delta { to, changes, .. } => Some(match changes.into_iter().next() {
+                Some(change) => self.changed(to, change),
+                None => Event::Seen(to),
+            }),
             Update::Progress { .. } if self.stale => None,
             Update::Progress { seq } => Some(Event::Seen(seq)),
             // A snapshot follows.
@@ -272,6 +291,14 @@ impl Pumped {
         }
     }
 
+    fn changed(&self, to: Seq, change: Change) -> Event {
+        let (checksum, opening) = (change.checksum, change.opening);
+        match change.delta.rows() {
+            Ok(delta) => Event::Delta { to, changes: changes_of(delta), checksum, opening },
+            Err(refusal) => Event::Ended(self.error(refusal.clone())),
+        }
+    }
+
     fn error(&self, refusal: Refusal) -> Error {
         closed_or(*self.begin.life.borrow(), refusal)
     }
@@ -279,7 +306,7 @@ impl Pumped {
 
 /// The rows of a delta are shared by all who are told of it.
 fn changes_of(delta: &Delta) -> Changes {
-    let Delta { deletes, inserts, updates, window } = delta;
+    let Delta { deletes, inserts, updates, window, .. } = delta;
     let come = window.inserts.iter().map(|come| Placed { at: come.at, row: come.row.clone() });
     let new = window.updates.iter().map(|new| Placed { at: new.at, row: new.row.clone() });
     Changes {

@@ -50,8 +50,8 @@
 //! from its seq when it reads again; it holds up nobody else.
 //!
 //! In reading order: [`Abide`] · `request` calls and batches · `builtin` the built-in reducers ·
-//! `sql` · `subscription` · `rows` the result that is kept, in the `order` of SQLite · `decode` rows as
-//! Rust types · `backend` what both can do, `embedded` and `remote` how.
+//! `sql` · `explain` · `subscription` · `rows` the result that is kept, in the `order` of SQLite · `decode` rows as
+//! Rust types · `link` whether the server is there · `backend` what both can do, `embedded` and `remote` how.
 
 mod abide;
 mod backend;
@@ -60,6 +60,8 @@ mod decode;
 #[cfg(feature = "embedded")]
 mod embedded;
 mod error;
+mod explain;
+mod link;
 mod order;
 mod remote;
 mod request;
@@ -73,10 +75,12 @@ pub use abide_reducers::{
     AgentState, Approval, Effect, HandoffRequest, HandoffStatus, Session, SessionStatus, Tool,
     ToolCall, ToolCallStatus,
 };
-pub use abide_schema::wire::{CallResult, Column};
-pub use abide_schema::{Code, Json, Micros, Refusal, Row, Seq, Value};
+pub use abide_schema::wire::{CallResult, Column, Explanation, OrderTerm, Plan, Shape, TableScan};
+pub use abide_schema::{Checksum, Code, Json, Micros, Refusal, Row, Seq, Value};
 pub use builtin::{Appended, ApprovalOf, Message, NewSession, NewTool, NewToolCall, options};
 pub use error::Error;
+pub use explain::Explain;
+pub use link::Link;
 pub use request::{Batch, Call, Called, Request, Sending};
 pub use sql::{Answer, Position, Sql};
 pub use subscription::{Subscribe, Subscription, Update};

@@ -20,10 +20,10 @@ use abide_schema::{Code, Refusal, Seq};
 use serde::Serialize;
 use serde_json::{Map, Value as JsonValue};
 use tokio::sync::mpsc::{self, UnboundedSender};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::Error;
-use crate::backend::{Ask, Attempt, Query, Source};
+use crate::backend::{Ask, Attempt, Query, Source, Start};
 use actor::{Actor, Command};
 use dial::{Address, Dial};
 use mailbox::{Inbox, Mailbox};
@@ -40,6 +40,7 @@ pub(crate) struct Remote {
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     reconnects: AtomicU64,
+    connected: watch::Sender<bool>,
     /// Why there is no connection at the moment.
     trouble: Mutex<Option<String>>,
     /// Why there will be none any more.
@@ -56,6 +57,7 @@ impl Remote {
         let socket = dial().await?;
         let (commands, to_do) = mpsc::unbounded_channel();
         let shared = Arc::<Shared>::default();
+        shared.connected.send_replace(true);
         let actor = Actor::new(dial, to_do, Arc::clone(&shared));
         tokio::spawn(actor.run(socket));
         Ok(Remote { commands, shared, next: AtomicU64::new(1) })
@@ -63,6 +65,11 @@ impl Remote {
 
     pub(crate) fn reconnects(&self) -> u64 {
         self.shared.reconnects.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is a connection.
+    pub(crate) fn connected(&self) -> watch::Receiver<bool> {
+        self.shared.connected.subscribe()
     }
 
     /// Why there is no connection at the moment.
@@ -93,17 +100,13 @@ impl Remote {
         attempt.unwrap_or_else(|_| Attempt { outcome: Err(self.fate()), uncertain: false })
     }
 
-    pub(crate) fn subscribe(
-        &self,
-        query: Query,
-        from: Option<Seq>,
-    ) -> Result<Box<dyn Source>, Error> {
+    pub(crate) fn subscribe(&self, query: Query, start: Start) -> Result<Box<dyn Source>, Error> {
         let key = self.next.fetch_add(1, Ordering::Relaxed);
         let mailbox = Arc::<Mailbox>::default();
         let commands = self.commands.clone();
-        let subscribe = Command::Subscribe { key, query, from, mailbox: Arc::clone(&mailbox) };
+        let subscribe = Command::Subscribe { key, query, start, mailbox: Arc::clone(&mailbox) };
         commands.send(subscribe).map_err(|_| self.fate())?;
-        Ok(Box::new(Inbox { key, mailbox, commands, taken: from }))
+        Ok(Box::new(Inbox { key, mailbox, commands, goes_on: start }))
     }
 
     fn fate(&self) -> Error {
@@ -134,6 +137,7 @@ enum Message<'a> {
     Call { id: &'a str, reducer: &'a str, args: &'a JsonValue, request_id: &'a str },
     Batch { id: &'a str, calls: &'a [BatchCall], request_id: &'a str },
     Sql { id: &'a str, sql: &'a str, params: &'a Map<String, JsonValue>, as_of: Option<Seq> },
+    Explain { id: &'a str, sql: &'a str, params: &'a Map<String, JsonValue> },
 }
 
 fn message(id: u64, ask: &Ask) -> Result<String, Error> {
@@ -142,6 +146,7 @@ fn message(id: u64, ask: &Ask) -> Result<String, Error> {
         Ask::Call { reducer, args, request_id } => Message::Call { id, reducer, args, request_id },
         Ask::Batch { calls, request_id } => Message::Batch { id, calls, request_id },
         Ask::Sql { sql, params, as_of } => Message::Sql { id, sql, params, as_of: *as_of },
+        Ask::Explain { sql, params } => Message::Explain { id, sql, params },
     };
     let text = serde_json::to_string(&message).map_err(|why| Error::decode("a message", &why))?;
     if text.len() > MESSAGE_BYTES {

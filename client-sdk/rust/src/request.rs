@@ -250,6 +250,7 @@ pub(crate) fn unexpected(reply: &Reply) -> Error {
         Reply::Called { .. } => "a call's",
         Reply::Batch { .. } => "a batch's",
         Reply::Rows { .. } => "a query's",
+        Reply::Explained(_) => "an explanation's",
     };
     Error::Protocol { why: format!("{what} answer to something else") }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use abide_schema::wire::Shape;
-use abide_schema::{Row, Value};
+use abide_schema::{Checksum, Row, Value};
 
 use crate::order::{Collation, compare, compare_exactly};
 
@@ -58,6 +58,12 @@ impl Changes {
 #[error("{0}")]
 pub(crate) struct Mismatch(String);
 
+impl Mismatch {
+    pub(crate) fn new(why: &str) -> Mismatch {
+        Mismatch(why.to_owned())
+    }
+}
+
 /// One term of the order.
 #[derive(Debug)]
 struct Term {
@@ -86,21 +92,44 @@ pub(crate) struct Rows {
     as_it_came: Option<Vec<Row>>,
     /// It is a window: the server says what stands where.
     placed: bool,
+    /// Of the rows, where the server tells what it is to be.
+    checksum: Option<Checksum>,
+}
+
+/// What a change does to the rows, before it is done.
+#[derive(Debug, Default)]
+struct Difference {
+    gone: Vec<Row>,
+    come: Vec<Row>,
+    /// Keys with the rows they are to have.
+    keys: BTreeMap<Key, Option<Row>>,
+    /// All rows of a window as they are to stand.
+    placed: Option<Vec<Row>>,
 }
 
 impl Rows {
-    /// The rows of a snapshot.
-    pub(crate) fn new(shape: &Shape, rows: Vec<Row>) -> Result<Rows, Mismatch> {
+    /// The rows of a snapshot, which are to have a checksum, where one is told.
+    pub(crate) fn new(
+        shape: &Shape,
+        rows: Vec<Row>,
+        told: Option<Checksum>,
+    ) -> Result<Rows, Mismatch> {
         let layout = Layout::of(shape)?;
         for row in &rows {
             layout.check_width(row)?;
         }
         let by_key = layout.index(&rows)?;
+        let checksum = told.map(|_| Checksum::of(&rows));
+        agree(checksum, told)?;
         let mut sorted = rows;
-        let in_order = sorted.is_sorted_by(|left, right| layout.compare(left, right).is_le());
+        let placed = shape.window;
+        let in_order =
+            placed || sorted.is_sorted_by(|left, right| layout.compare(left, right).is_le());
         let as_it_came = (!in_order).then(|| sorted.clone());
-        sorted.sort_by(|left, right| layout.compare(left, right));
-        Ok(Rows { layout, sorted, by_key, as_it_came, placed: false })
+        if !in_order {
+            sorted.sort_by(|left, right| layout.compare(left, right));
+        }
+        Ok(Rows { layout, sorted, by_key, as_it_came, placed, checksum })
     }
 
     /// The rows, in order.
@@ -111,31 +140,61 @@ impl Rows {
         }
     }
 
-    /// Works a change in: deletes, then inserts, then updates. Gives it back without positions: in a
-    /// window too, what left is told by its key.
-    pub(crate) fn apply(&mut self, changes: Changes) -> Result<Changes, Mismatch> {
-        let as_it_came = self.as_it_came.take();
-        if self.placed || changes.window != Window::default() {
-            if let Some(rows) = as_it_came {
-                self.sorted = rows;
+    /// Works a change in: deletes, then inserts, then updates; all of it, or nothing where it does not
+    /// fit or does not lead to the checksum that is told. Gives it back without positions: in a window
+    /// too, what left is told by its key.
+    pub(crate) fn apply(
+        &mut self,
+        mut changes: Changes,
+        told: Option<Checksum>,
+    ) -> Result<Changes, Mismatch> {
+        let is_window = self.placed || changes.window != Window::default();
+        let difference = match is_window {
+            true => self.difference_of_window(&mut changes)?,
+            false => self.difference_of_rows(&changes)?,
+        };
+        let checksum = self.checksum.map(|mut sum| {
+            difference.gone.iter().for_each(|row| sum.remove(row));
+            difference.come.iter().for_each(|row| sum.add(row));
+            sum
+        });
+        agree(checksum, told)?;
+        self.checksum = checksum;
+        self.as_it_came = None;
+        match difference.placed {
+            Some(rows) => (self.sorted, self.placed) = (rows, true),
+            None => {
+                for (key, row) in difference.keys {
+                    match row {
+                        Some(row) => self.by_key.insert(key, row),
+                        None => self.by_key.remove(&key),
+                    };
+                }
+                self.replace(difference.gone, difference.come);
             }
-            self.placed = true;
-            return self.apply_window(changes);
         }
-        self.apply_rows(&changes)?;
-        Ok(changes)
+        debug_assert!(
+            self.checksum.is_none_or(|sum| sum == Checksum::of(&self.sorted)),
+            "the sum that is kept is that of the rows"
+        );
+        Ok(changes.without_positions())
     }
 
-    fn apply_window(&mut self, mut changes: Changes) -> Result<Changes, Mismatch> {
+    fn difference_of_window(&self, changes: &mut Changes) -> Result<Difference, Mismatch> {
         let beyond = |at: usize| Mismatch(format!("position {at} is beyond the window"));
-        let rows = &mut self.sorted;
+        let mut rows = self.as_it_came.as_ref().unwrap_or(&self.sorted).clone();
+        let mut difference = Difference::default();
         for at in &changes.window.deletes {
             if *at >= rows.len() {
                 return Err(beyond(*at));
             }
             let gone = rows.remove(*at);
-            let key = if self.layout.key.is_empty() { gone } else { self.layout.key_of(&gone).0 };
+            let key = match self.layout.key.is_empty() {
+                true => gone.clone(),
+                false => self.layout.key_of(&gone).0,
+            };
             changes.deletes.push(key);
+            difference.gone.push(gone);
         }
         for Placed { at, row } in &changes.window.inserts {
             self.layout.check_width(row)?;
@@ -143,40 +202,67 @@ impl Rows {
                 return Err(beyond(*at));
             }
             rows.insert(*at, row.clone());
+            difference.come.push(row.clone());
         }
         for Placed { at, row } in &changes.window.updates {
             self.layout.check_width(row)?;
-            *rows.get_mut(*at).ok_or_else(|| beyond(*at))? = row.clone();
+            let place = rows.get_mut(*at).ok_or_else(|| beyond(*at))?;
+            difference.gone.push(std::mem::replace(place, row.clone()));
+            difference.come.push(row.clone());
         }
-        Ok(changes.without_positions())
+        difference.placed = Some(rows);
+        Ok(difference)
     }
 
-    fn apply_rows(&mut self, changes: &Changes) -> Result<(), Mismatch> {
-        let (mut gone, mut come) = (Vec::new(), Vec::with_capacity(changes.len()));
+    fn difference_of_rows(&self, changes: &Changes) -> Result<Difference, Mismatch> {
+        let rows = changes.inserts.iter().chain(&changes.updates);
+        rows.into_iter().try_for_each(|row| self.layout.check_width(row))?;
+        if self.layout.key.is_empty() {
+            return self.difference_of_rows_without_key(changes);
+        }
+        let mut keys: BTreeMap<Key, Option<Row>> = BTreeMap::new();
+        let mut put = |key: Key, row: Option<Row>, is_there: bool, otherwise: &str| {
+            let now =
+                keys.get(&key).map_or_else(|| self.by_key.contains_key(&key), Option::is_some);
+            if now != is_there {
+                return Err(Mismatch(otherwise.to_owned()));
+            }
+            keys.insert(key, row);
+            Ok(())
+        };
         for key in &changes.deletes {
-            gone.push(self.forget(key)?);
+            put(Key(key.clone()), None, true, "a row that leaves is not there")?;
         }
         for row in &changes.inserts {
-            self.layout.check_width(row)?;
-            if !self.layout.key.is_empty()
-                && self.by_key.insert(self.layout.key_of(row), row.clone()).is_some()
-            {
-                return Err(Mismatch("a row that comes is there already".to_owned()));
-            }
-            come.push(row.clone());
+            let key = self.layout.key_of(row);
+            put(key, Some(row.clone()), false, "a row that comes is there already")?;
         }
         for row in &changes.updates {
-            self.layout.check_width(row)?;
-            if self.layout.key.is_empty() {
-                return Err(Mismatch("an update in a result without a key".to_owned()));
-            }
-            match self.by_key.insert(self.layout.key_of(row), row.clone()) {
-                Some(old) => gone.push(old),
-                None => return Err(Mismatch("a row that changes is not there".to_owned())),
-            }
-            come.push(row.clone());
+            let key = self.layout.key_of(row);
+            put(key, Some(row.clone()), true, "a row that changes is not there")?;
         }
-        self.replace(gone, come)
+        let gone = keys.keys().filter_map(|key| self.by_key.get(key).cloned()).collect();
+        let come = keys.values().flatten().cloned().collect();
+        Ok(Difference { gone, come, keys, placed: None })
+    }
+
+    fn difference_of_rows_without_key(&self, changes: &Changes) -> Result<Difference, Mismatch> {
+        if !changes.updates.is_empty() {
+            return Err(Mismatch("an update in a result without a key".to_owned()));
+        }
+        changes.deletes.iter().try_for_each(|row| self.layout.check_width(row))?;
+        let mut gone = changes.deletes.clone();
+        gone.sort_by(|left, right| self.layout.compare(left, right));
+        for equal in gone.chunk_by(|left, right| self.layout.compare(left, right).is_eq()) {
+            let order = |row: &Row| self.layout.compare(row, &equal[0]);
+            let first = self.sorted.partition_point(|row| order(row).is_lt());
+            let there = self.sorted[first..].partition_point(|row| order(row).is_eq());
+            if there < equal.len() {
+                return Err(Mismatch("a row that leaves is not there".to_owned()));
+            }
+        }
+        let come = changes.inserts.clone();
+        Ok(Difference { gone, come, ..Difference::default() })
     }
 
     /// What leads from this result to that of a newer snapshot, and takes that one's place.
@@ -210,7 +296,9 @@ impl Rows {
         // A window stands in the order of its positions.
         let mut held = self.sorted.clone();
         held.sort_by(|left, right| new.layout.compare(left, right));
-        let (mut old, mut new_rows) = (held.iter().peekable(), new.sorted.iter().peekable());
+        let mut wanted = new.sorted.clone();
+        wanted.sort_by(|left, right| new.layout.compare(left, right));
+        let (mut old, mut new_rows) = (held.iter().peekable(), wanted.iter().peekable());
         loop {
             let order = match (old.peek(), new_rows.peek()) {
                 (None, None) => return changes,
@@ -229,17 +317,8 @@ impl Rows {
         }
     }
 
-    /// Takes a row out of the index, if there is one; the row itself is still in its place.
-    fn forget(&mut self, key: &Row) -> Result<Row, Mismatch> {
-        if self.layout.key.is_empty() {
-            self.layout.check_width(key)?;
-            return Ok(key.clone());
-        }
-        let gone = self.by_key.remove(&Key(key.clone()));
-        gone.ok_or_else(|| Mismatch("a row that leaves is not there".to_owned()))
-    }
-
-    fn replace(&mut self, mut gone: Vec<Row>, come: Vec<Row>) -> Result<(), Mismatch> {
+    /// Puts rows in the place of others, which are there.
+    fn replace(&mut self, mut gone: Vec<Row>, come: Vec<Row>) {
         // Moving the tail of the list for each row is cheapest while they are few; for many, one
         // pass over all is. Where the lines cross matters little.
         let few = gone.len() + come.len() <= 8 + self.sorted.len() / 64;
@@ -247,14 +326,13 @@ impl Rows {
         if few {
             for row in &gone {
                 let at = self.sorted.binary_search_by(|other| layout.compare(other, row));
-                let at = at.map_err(|_| Mismatch("a row that leaves is not there".to_owned()))?;
-                self.sorted.remove(at);
+                self.sorted.remove(at.expect("it was looked for"));
             }
             for row in come {
                 let at = self.sorted.partition_point(|other| layout.compare(other, &row).is_le());
                 self.sorted.insert(at, row);
             }
-            return Ok(());
+            return;
         }
         gone.sort_by(|left, right| layout.compare(left, right));
         let mut leaving = gone.iter().peekable();
@@ -265,13 +343,20 @@ impl Rows {
             }
             !leaves
         });
-        if leaving.next().is_some() {
-            return Err(Mismatch("a row that leaves is not there".to_owned()));
-        }
+        assert!(leaving.next().is_none(), "they were looked for");
         self.sorted.extend(come);
         // The sort finds the run that is sorted already, and merges.
         self.sorted.sort_by(|left, right| layout.compare(left, right));
-        Ok(())
+    }
+}
+
+/// Whether the checksum that is kept is the one that is told.
+fn agree(kept: Option<Checksum>, told: Option<Checksum>) -> Result<(), Mismatch> {
+    match (kept, told) {
+        (Some(kept), Some(told)) if kept != told => {
+            Err(Mismatch(format!("the rows have the checksum {kept}, the server's {told}")))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -4,17 +4,18 @@ use std::fmt;
 use std::future::{IntoFuture, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
-use abide_schema::wire::{Column, Shape};
-use abide_schema::{Row, Seq, Value};
+use abide_schema::wire::{Column, Opening, OrderTerm, Plan, Shape};
+use abide_schema::{Checksum, Row, Seq, Value};
 use futures_util::Stream;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::backend::{Event, Query, Source};
+use crate::backend::{Event, Query, Source, Start};
 use crate::request::Sending;
-use crate::rows::{Changes, Rows};
+use crate::rows::{Changes, Mismatch, Rows};
 use crate::sql::{Params, Position};
 use crate::{Abide, Error, decode};
 
@@ -25,12 +26,18 @@ pub struct Subscribe {
     abide: Abide,
     sql: String,
     params: Params,
-    from: Option<Seq>,
+    start: Start,
+    checksum: bool,
+    explain: bool,
 }
+
+/// How often in a row the rows may be wrong before it is given up: more often than by chance.
+const REPAIRS: u32 = 3;
 
 impl Subscribe {
     pub(crate) fn new(abide: &Abide, sql: String) -> Subscribe {
-        Subscribe { abide: abide.clone(), sql, params: Params::default(), from: None }
+        let (abide, params) = (abide.clone(), Params::default());
+        Subscribe { abide, sql, params, start: Start::Now, checksum: false, explain: false }
     }
 
     /// With the value of `:name` in the statement; see [`Sql::param`](crate::Sql::param).
@@ -46,7 +53,30 @@ impl Subscribe {
     /// Such a subscription holds no result: [`Subscription::rows`] is empty. Of a query with LIMIT it
     /// cannot tell what left.
     pub fn from(mut self, seq: impl Into<Position>) -> Self {
-        self.from = Some(seq.into().0);
+        self.start = Start::After(seq.into().0);
+        self
+    }
+
+    /// Beginning with the result as it was after this seq; the second update is all that has changed
+    /// since, in one, and then it goes on live. Takes the place of [`Subscribe::from`].
+    pub fn as_of(mut self, seq: impl Into<Position>) -> Self {
+        self.start = Start::AsOf(seq.into().0);
+        self
+    }
+
+    /// With the server's checksum of the result, which the rows held here are compared with after each
+    /// change. Rows that differ are never shown: it is logged as an error and counted
+    /// ([`Subscription::mismatches`]), the result is asked for afresh, and the next update leads from
+    /// what was shown to what is right. It takes some work on both sides, and does nothing for a
+    /// subscription [`from`](Subscribe::from) a seq, which holds no rows.
+    pub fn checksum(mut self) -> Self {
+        self.checksum = true;
+        self
+    }
+
+    /// With the statements that make its deltas, in [`Subscription::plan`].
+    pub fn explain(mut self) -> Self {
+        self.explain = true;
         self
     }
 
@@ -55,32 +85,28 @@ impl Subscribe {
     /// # Errors
     /// [`Error::Refused`] where the query cannot be live.
     pub async fn start(self) -> Result<Subscription, Error> {
-        let Subscribe { abide, sql, params, from } = self;
-        let query = Query { sql, params: params.ready()? };
-        let shape = match from {
-            None => None,
-            Some(_) => Some(columns_of(&abide, &query).await?),
-        };
+        let Subscribe { abide, sql, params, start, checksum, explain } = self;
+        let holds_rows = start.seq().is_none();
+        let checksum = checksum && holds_rows;
+        let query = Query { sql, params: params.ready()?, checksum, explain };
+        let mismatches = abide.mismatch_counter();
         let begin = async {
-            let mut source = abide.open_source(query, from).await?;
-            let first = poll_fn(|context| source.poll_event(context)).await;
-            Ok::<_, Error>((source, first))
+            let source = abide.open_source(query, start).await?;
+            let mut subscription = Subscription {
+                source,
+                shape: Arc::default(),
+                plan: Plan::default(),
+                rows: None,
+                holds_rows,
+                seq: start.seq().unwrap_or(Seq::ZERO),
+                first: None,
+                repair: Repair { of_all: mismatches, ..Repair::default() },
+                ended: None,
+            };
+            subscription.begin().await?;
+            Ok(subscription)
         };
-        let (source, first) = abide.in_time(begin).await??;
-        let mut subscription = Subscription {
-            source,
-            shape: Arc::new(shape.unwrap_or_default()),
-            rows: None,
-            only_changes: from.is_some(),
-            seq: from.unwrap_or(Seq::ZERO),
-            first: None,
-            ended: None,
-        };
-        subscription.first = subscription.take(first);
-        match subscription.ended {
-            Some(error) => Err(error),
-            None => Ok(subscription),
-        }
+        abide.in_time(begin).await?
     }
 }
 
@@ -91,19 +117,6 @@ impl IntoFuture for Subscribe {
     fn into_future(self) -> Sending<Subscription> {
         Box::pin(self.start())
     }
-}
-
-/// The names of a query's columns, which a subscription that starts with a delta is not told.
-async fn columns_of(abide: &Abide, query: &Query) -> Result<Shape, Error> {
-    let sql = query.sql.trim_end().trim_end_matches(';');
-    // On a line of its own, the parenthesis is not part of a comment.
-    let mut asked = abide.sql(format!("SELECT * FROM ({sql}\n) LIMIT 0"));
-    for (name, value) in &query.params {
-        asked = asked.param(name, value);
-    }
-    let columns = asked.rows().await?.columns.into_iter();
-    let columns = columns.map(|name| Column { name, kind: String::new(), hidden: false });
-    Ok(Shape { columns: columns.collect(), ..Shape::default() })
 }
 
 /// A query's result, and what changes in it.
@@ -118,12 +131,26 @@ async fn columns_of(abide: &Abide, query: &Query) -> Result<Shape, Error> {
 pub struct Subscription {
     source: Box<dyn Source>,
     shape: Arc<Shape>,
+    plan: Plan,
     /// None in a subscription to changes only, and before the first snapshot.
     rows: Option<Rows>,
-    only_changes: bool,
+    /// It is not to changes only.
+    holds_rows: bool,
     seq: Seq,
     first: Option<Update>,
+    repair: Repair,
     ended: Option<Error>,
+}
+
+/// What was wrong with the rows, and what is done about it.
+#[derive(Debug, Default)]
+struct Repair {
+    /// A snapshot is asked for; until it comes, whatever comes is void.
+    waits: bool,
+    in_a_row: u32,
+    ever: u64,
+    /// The same of all subscriptions of the client.
+    of_all: Arc<AtomicU64>,
 }
 
 impl Subscription {
@@ -169,10 +196,53 @@ impl Subscription {
         &self.shape.key
     }
 
+    /// The terms of its order, the first the weightiest; empty where the query states none. Their
+    /// positions ([`OrderTerm::index`]) beyond [`Subscription::columns`] are those of columns that the
+    /// query sorts by and does not show. [`Subscription::rows`] stands in this order; the key breaks
+    /// ties.
+    #[must_use]
+    pub fn order(&self) -> &[OrderTerm] {
+        &self.shape.order
+    }
+
+    /// Whether the query has a LIMIT, so that its rows stand where the server says.
+    #[must_use]
+    pub fn is_window(&self) -> bool {
+        self.shape.window
+    }
+
+    /// How it is kept on the server, and at what cost. The statements are there where
+    /// [`Subscribe::explain`] asked for them.
+    #[must_use]
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// How often the rows were not what the server said they are, and were asked for afresh; see
+    /// [`Subscribe::checksum`].
+    #[must_use]
+    pub fn mismatches(&self) -> u64 {
+        self.repair.ever
+    }
+
     /// Why it ended, after [`Subscription::next`] has returned `None`.
     #[must_use]
     pub fn error(&self) -> Option<&Error> {
         self.ended.as_ref()
+    }
+
+    /// Waits until it is told where it starts.
+    async fn begin(&mut self) -> Result<(), Error> {
+        loop {
+            let event = poll_fn(|context| self.source.poll_event(context)).await;
+            self.first = self.take(event);
+            if let Some(error) = &self.ended {
+                return Err(error.clone());
+            }
+            if !self.repair.waits {
+                return Ok(());
+            }
+        }
     }
 
     fn poll_update(&mut self, context: &mut Context<'_>) -> Poll<Option<Update>> {
@@ -190,32 +260,30 @@ impl Subscription {
 
     /// Works an event in; the update, if the consumer is to hear of it.
     fn take(&mut self, event: Event) -> Option<Update> {
-        let from = self.seq;
-        let (to, reset, changes) = match event {
-            Event::Seen(seq) => {
-                self.seq = self.seq.max(seq);
-                return None;
-            }
+        let told = match event {
             Event::Ended(error) => {
                 self.ended = Some(error);
                 return None;
             }
-            Event::Snapshot { seq, shape, rows } => match self.take_snapshot(shape, rows) {
-                Ok((reset, changes)) => (seq, reset, changes),
-                Err(why) => return self.end(&why),
-            },
-            Event::Delta { to, changes } => {
-                let told = match &mut self.rows {
-                    Some(rows) => rows.apply(changes),
-                    None => Ok(changes.without_positions()),
-                };
-                match told {
-                    Ok(changes) => (to, false, changes),
-                    Err(why) => return self.end(&why),
-                }
+            Event::Snapshot { seq, opening, rows, checksum } => {
+                self.repair.waits = false;
+                self.take_snapshot(&opening, rows, checksum).map(|told| (seq, told))
+            }
+            _ if self.repair.waits => return None,
+            Event::Seen(seq) => {
+                self.seq = self.seq.max(seq);
+                return None;
+            }
+            Event::Delta { to, changes, checksum, opening } => {
+                self.take_delta(changes, checksum, opening.as_deref()).map(|told| (to, told))
             }
         };
-        self.seq = to;
+        let (to, (reset, changes)) = match told {
+            Ok(told) => told,
+            Err(why) => return self.repair(&why),
+        };
+        self.repair.in_a_row = 0;
+        let from = std::mem::replace(&mut self.seq, to);
         if changes.is_empty() && !reset {
             return None;
         }
@@ -224,15 +292,17 @@ impl Subscription {
 
     fn take_snapshot(
         &mut self,
-        shape: Arc<Shape>,
+        opening: &Opening,
         rows: Vec<Row>,
-    ) -> Result<(bool, Changes), crate::rows::Mismatch> {
-        let same_shape = self.shape == shape;
-        self.shape = shape;
-        if self.only_changes {
+        checksum: Option<Checksum>,
+    ) -> Result<(bool, Changes), Mismatch> {
+        if !self.holds_rows {
+            self.open(opening);
             return Ok((true, Changes { inserts: rows, ..Changes::default() }));
         }
-        let rows = Rows::new(&self.shape, rows)?;
+        let rows = Rows::new(&opening.shape, rows, checksum)?;
+        let same_shape = *self.shape == opening.shape;
+        self.open(opening);
         match &mut self.rows {
             Some(old) if same_shape => Ok((false, old.become_snapshot(rows))),
             held => {
@@ -243,9 +313,44 @@ impl Subscription {
         }
     }
 
-    fn end(&mut self, why: &crate::rows::Mismatch) -> Option<Update> {
-        tracing::error!(%why, "a subscription was told what does not fit");
-        self.ended = Some(Error::Protocol { why: why.to_string() });
+    fn take_delta(
+        &mut self,
+        changes: Changes,
+        checksum: Option<Checksum>,
+        opening: Option<&Opening>,
+    ) -> Result<(bool, Changes), Mismatch> {
+        match (opening, &mut self.rows) {
+            (Some(opening), Some(_)) if opening.shape != *self.shape => {
+                Err(Mismatch::new("the query has other columns than before"))
+            }
+            (_, Some(rows)) => Ok((false, rows.apply(changes, checksum)?)),
+            (opening, None) => {
+                opening.into_iter().for_each(|opening| self.open(opening));
+                Ok((false, changes.without_positions()))
+            }
+        }
+    }
+
+    fn open(&mut self, opening: &Opening) {
+        if *self.shape != opening.shape {
+            self.shape = Arc::new(opening.shape.clone());
+        }
+        self.plan.clone_from(&opening.plan);
+    }
+
+    /// The rows would be wrong: what is held stays as it is, and the result is asked for afresh.
+    fn repair(&mut self, why: &Mismatch) -> Option<Update> {
+        self.repair.ever += 1;
+        self.repair.of_all.fetch_add(1, Ordering::Relaxed);
+        self.repair.in_a_row += 1;
+        if self.repair.in_a_row > REPAIRS {
+            tracing::error!(%why, "a subscription is told what does not fit, again and again");
+            self.ended = Some(Error::Protocol { why: why.to_string() });
+        } else {
+            tracing::error!(%why, "a subscription was told what does not fit: it begins again");
+            self.repair.waits = true;
+            self.source.begin_again();
+        }
         None
     }
 }

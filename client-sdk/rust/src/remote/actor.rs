@@ -25,7 +25,7 @@ use super::frame::{Frame, Op};
 use super::mailbox::Mailbox;
 use super::subscriptions::Subscriptions;
 use crate::Error;
-use crate::backend::{Attempt, Backoff, Outcome, Query, Reply};
+use crate::backend::{Attempt, Backoff, Outcome, Query, Reply, Start};
 
 /// How long the server may say nothing before it is asked whether it is there.
 const PING: Duration = Duration::from_secs(10);
@@ -42,8 +42,8 @@ const CLOSING: Duration = Duration::from_secs(1);
 pub(crate) enum Command {
     Ask { id: u64, text: String, reply: oneshot::Sender<Attempt> },
     Forget { id: u64 },
-    Subscribe { key: u64, query: Query, from: Option<Seq>, mailbox: Arc<Mailbox> },
-    Resume { key: u64, from: Option<Seq> },
+    Subscribe { key: u64, query: Query, start: Start, mailbox: Arc<Mailbox> },
+    Resume { key: u64, start: Start },
     Unsubscribe { key: u64 },
     Close { done: oneshot::Sender<()> },
 }
@@ -214,10 +214,10 @@ impl Actor {
             Some(Command::Forget { id }) => {
                 self.questions.remove(&id);
             }
-            Some(Command::Subscribe { key, query, from, mailbox }) => {
-                self.subscriptions.add(key, query, from, mailbox, line);
+            Some(Command::Subscribe { key, query, start, mailbox }) => {
+                self.subscriptions.add(key, query, start, mailbox, line);
             }
-            Some(Command::Resume { key, from }) => self.subscriptions.resume(key, from, line),
+            Some(Command::Resume { key, start }) => self.subscriptions.resume(key, start, line),
             Some(Command::Unsubscribe { key }) => self.subscriptions.remove(key, line),
         }
         Ok(())
@@ -236,6 +236,7 @@ impl Actor {
             Op::Rerun => self.subscriptions.rerun(frame, line),
             Op::Progress => self.subscriptions.progress(&frame),
             Op::Result | Op::Rows => self.answer(frame),
+            Op::Explanation => self.explained(&frame, text),
             Op::Error => self.refused(&frame),
             Op::Hello | Op::Pong | Op::Unknown => {}
         }
@@ -261,6 +262,12 @@ impl Actor {
         question.tell(Ok(reply));
     }
 
+    fn explained(&mut self, frame: &Frame, text: &str) {
+        let Some(question) = self.take_question(frame) else { return };
+        let explanation = serde_json::from_str(text).map(|read| Reply::Explained(Box::new(read)));
+        question.tell(explanation.map_err(|why| Error::decode("the explanation", &why)));
+    }
+
     fn refused(&mut self, frame: &Frame) {
         let refusal = frame.refusal();
         if let Some(question) = self.take_question(frame) {
@@ -277,10 +284,12 @@ impl Actor {
     }
 
     fn set_trouble(&self, why: Option<String>) {
+        self.shared.connected.send_replace(why.is_none());
         *self.shared.trouble.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
     fn end(&mut self, fate: &Error) {
+        self.shared.connected.send_replace(false);
         // Set once: the actor ends once.
         let _ = self.shared.fate.set(fate.clone());
         for (_, question) in std::mem::take(&mut self.questions) {

@@ -4,13 +4,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use abide_schema::wire::{Column, OrderTerm};
-use abide_schema::{Code, Refusal, Row, Seq, Value};
+use abide_schema::wire::{Column, Opening, OrderTerm, Plan, Shape};
+use abide_schema::{Checksum, Code, Refusal, Row, Seq, Value};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value as JsonValue};
 
+use crate::backend::Event;
 use crate::rows::{Changes, Placed};
 
 /// A message of any kind: read in one pass, whichever field comes first.
@@ -28,9 +29,13 @@ pub(crate) struct Frame {
     #[serde(default)]
     pub(crate) order: Vec<OrderTerm>,
     #[serde(default)]
+    pub(crate) window: bool,
+    #[serde(default)]
     pub(crate) rows: Vec<CellRow>,
     #[serde(default)]
     pub(crate) more: bool,
+    pub(crate) plan: Option<Plan>,
+    pub(crate) checksum: Option<Checksum>,
     #[serde(default)]
     pub(crate) changes: Vec<Change>,
     pub(crate) result: Option<Box<RawValue>>,
@@ -53,6 +58,7 @@ pub(crate) enum Op {
     Progress,
     Result,
     Rows,
+    Explanation,
     Pong,
     Error,
     /// Of a newer server; nothing that was asked for.
@@ -69,9 +75,28 @@ impl Frame {
         }
     }
 
+    /// What a snapshot tells beside its rows.
+    pub(crate) fn take_opening(&mut self) -> Opening {
+        let columns = std::mem::take(&mut self.columns);
+        let (key, order) = (std::mem::take(&mut self.key), std::mem::take(&mut self.order));
+        opening(columns, key, order, self.window, self.plan.take())
+    }
+
     pub(crate) fn take_rows(&mut self) -> impl Iterator<Item = Row> {
         std::mem::take(&mut self.rows).into_iter().map(|row| row.0)
     }
+}
+
+fn opening(
+    columns: Vec<AnyColumn>,
+    key: Vec<String>,
+    order: Vec<OrderTerm>,
+    window: bool,
+    plan: Option<Plan>,
+) -> Opening {
+    let columns = columns.into_iter().map(AnyColumn::whole).collect();
+    // An older server tells no plan.
+    Opening { shape: Shape { columns, key, order, window }, plan: plan.unwrap_or_default() }
 }
 
 /// A column of a snapshot, or only its name.
@@ -111,6 +136,15 @@ pub(crate) struct Change {
     updates: Vec<Item>,
     #[serde(default)]
     pub(crate) stale: bool,
+    pub(crate) checksum: Option<Checksum>,
+    columns: Option<Vec<AnyColumn>>,
+    #[serde(default)]
+    key: Vec<String>,
+    #[serde(default)]
+    order: Vec<OrderTerm>,
+    #[serde(default)]
+    window: bool,
+    plan: Option<Plan>,
 }
 
 /// A row or key; in a window, a position, and the row there.
@@ -126,6 +160,19 @@ enum Item {
 }
 
 impl Change {
+    /// The same as an event that leads up to a seq.
+    pub(crate) fn event(mut self, to: Seq) -> Event {
+        let (checksum, opening) = (self.checksum, self.take_opening());
+        Event::Delta { to, changes: self.into_changes(), checksum, opening }
+    }
+
+    /// What the answer to a resume tells beside rows.
+    fn take_opening(&mut self) -> Option<Arc<Opening>> {
+        let columns = self.columns.take()?;
+        let (key, order) = (std::mem::take(&mut self.key), std::mem::take(&mut self.order));
+        Some(Arc::new(opening(columns, key, order, self.window, self.plan.take())))
+    }
+
     pub(crate) fn into_changes(self) -> Changes {
         let mut changes = Changes::default();
         for item in self.deletes {
@@ -255,9 +302,7 @@ mod tests {
         let change = wire::Change {
             id: "q1".to_owned(),
             deletes: vec![serde_json::json!(["a"])],
-            inserts: vec![],
-            updates: vec![],
-            stale: false,
+            ..wire::Change::default()
         };
         let delta = wire::ServerMessage::Delta { from: Seq(1), to: Seq(2), changes: vec![change] };
         let mut frame = read(&delta);

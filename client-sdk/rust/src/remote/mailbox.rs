@@ -10,7 +10,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::actor::Command;
 use crate::Error;
-use crate::backend::{Event, Source};
+use crate::backend::{Event, Source, Start};
 
 /// Bytes of events that wait for one consumer. One event is always taken in, however large.
 const BYTES: usize = 1 << 20;
@@ -110,8 +110,8 @@ pub(crate) struct Inbox {
     pub(crate) key: u64,
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) commands: UnboundedSender<Command>,
-    /// What the consumer has taken.
-    pub(crate) taken: Option<Seq>,
+    /// Where it goes on from what the consumer has taken.
+    pub(crate) goes_on: Start,
 }
 
 impl Source for Inbox {
@@ -120,13 +120,18 @@ impl Source for Inbox {
         if let Some((event, weight)) = state.events.pop_front() {
             state.bytes -= weight;
             match &event {
-                Event::Snapshot { seq: to, .. } | Event::Delta { to, .. } => self.taken = Some(*to),
+                Event::Snapshot { seq: to, .. } | Event::Delta { to, .. } => {
+                    self.goes_on = Start::After(*to);
+                }
                 Event::Seen(_) | Event::Ended(_) => {}
             }
             return Poll::Ready(event);
         }
         if let Some(seq) = state.seen.take() {
-            self.taken = self.taken.max(Some(seq));
+            self.goes_on = match self.goes_on {
+                Start::After(taken) => Start::After(taken.max(seq)),
+                start => start,
+            };
             return Poll::Ready(Event::Seen(seq));
         }
         if let Some(error) = state.ended.clone() {
@@ -135,12 +140,22 @@ impl Source for Inbox {
         state.waker = Some(context.waker().clone());
         if std::mem::take(&mut state.dropped) {
             drop(state);
-            let resume = Command::Resume { key: self.key, from: self.taken };
+            let resume = Command::Resume { key: self.key, start: self.goes_on };
             if self.commands.send(resume).is_err() {
                 return Poll::Ready(Event::Ended(Error::Closed));
             }
         }
         Poll::Pending
+    }
+
+    fn begin_again(&mut self) {
+        let mut state = self.mailbox.lock();
+        state.events.clear();
+        (state.bytes, state.seen, state.dropped) = (0, None, false);
+        drop(state);
+        self.goes_on = Start::Now;
+        // Where nobody listens any more, the mailbox is ended, which comes next.
+        let _ = self.commands.send(Command::Resume { key: self.key, start: Start::Now });
     }
 }
 

@@ -7,20 +7,20 @@
 //! One kind of frame is an exception. The answer to `subscribe` with a `from` is a delta too, but it
 //! speaks of that subscription alone: the others may still have changes to come from the same span,
 //! so it must not move them. It is known by the subscription that waits for it; where nothing changed
-//! it names none, and then it is that of the first that waits, since answers come in order.
+//! it names none, and then it is that of the first that waits, since answers come in order. So is the
+//! delta that follows on the snapshot of a past state.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-use abide_schema::wire::{ClientMessage, Shape};
+use abide_schema::wire::ClientMessage;
 use abide_schema::{Code, Refusal, Row, Seq};
 use tokio::time::Instant;
 
 use super::actor::Line;
 use super::frame::{Change, Frame};
 use super::mailbox::Mailbox;
-use crate::backend::{Backoff, Event, Query};
-use crate::rows::Changes;
+use crate::backend::{Backoff, Event, Query, Start};
 
 /// The name of one beginning of a subscription: each has its own, so that nothing of an earlier one
 /// can be taken for it.
@@ -31,9 +31,9 @@ pub(crate) struct Subscriptions {
     all: BTreeMap<u64, Subscription>,
     names: HashMap<Name, u64>,
     next_name: Name,
-    /// Those that were begun and not answered yet, in order, with their `from`. Those that nobody
+    /// Those that were begun and not answered yet, in order, with where they begin. Those that nobody
     /// wants any more are among them: their answers come all the same.
-    unanswered: VecDeque<(Name, Option<Seq>)>,
+    unanswered: VecDeque<(Name, Start)>,
     /// The connection was told everything up to here; nothing before its first frame.
     told: Option<Seq>,
     /// When the first of those that wait is to be begun again.
@@ -45,6 +45,8 @@ struct Subscription {
     query: Query,
     mailbox: Arc<Mailbox>,
     state: State,
+    /// Where it begins as long as nothing is in the mailbox.
+    start: Start,
     /// Everything up to here is in the mailbox.
     seq: Option<Seq>,
     /// What came after is not known yet: a rerun tells.
@@ -80,7 +82,7 @@ impl Subscriptions {
         &mut self,
         key: u64,
         query: Query,
-        from: Option<Seq>,
+        start: Start,
         mailbox: Arc<Mailbox>,
         line: Option<&mut Line<'_>>,
     ) {
@@ -88,7 +90,8 @@ impl Subscriptions {
             query,
             mailbox,
             state: State::Off,
-            seq: from,
+            start,
+            seq: start.seq(),
             stale: false,
             parts: Vec::new(),
             backoff: Backoff::new(),
@@ -99,11 +102,11 @@ impl Subscriptions {
         }
     }
 
-    /// Somebody reads again, and has everything up to a seq.
-    pub(crate) fn resume(&mut self, key: u64, from: Option<Seq>, line: Option<&mut Line<'_>>) {
+    /// Somebody reads again, and has everything up to a seq; or has nothing to go on from.
+    pub(crate) fn resume(&mut self, key: u64, start: Start, mut line: Option<&mut Line<'_>>) {
+        self.leave(key, line.as_deref_mut());
         let Some(subscription) = self.all.get_mut(&key) else { return };
-        subscription.seq = from;
-        subscription.state = State::Off;
+        (subscription.start, subscription.seq) = (start, start.seq());
         if let Some(line) = line {
             self.begin(key, line);
         }
@@ -168,25 +171,39 @@ impl Subscriptions {
         if frame.more {
             return;
         }
-        let seq = frame.seq.unwrap_or(Seq::ZERO);
-        let columns = frame.columns.into_iter().map(|column| column.whole()).collect();
-        let shape = Arc::new(Shape { columns, key: frame.key, order: frame.order });
+        let (seq, checksum) = (frame.seq.unwrap_or(Seq::ZERO), frame.checksum);
+        let opening = Arc::new(frame.take_opening());
         let rows = std::mem::take(&mut subscription.parts);
         (subscription.seq, subscription.stale) = (Some(seq), false);
-        self.answered(name);
-        self.deliver(key, Event::Snapshot { seq, shape, rows }, line);
-        if self.told.is_some_and(|told| told > seq) {
+        let more_to_come = self.past_was_told(name, seq);
+        if !more_to_come {
+            self.answered(name);
+        }
+        self.deliver(key, Event::Snapshot { seq, opening, rows, checksum }, line);
+        if !more_to_come && self.told.is_some_and(|told| told > seq) {
             self.begin(key, line);
+        }
+    }
+
+    /// Whether a snapshot is that of a past state, which what changed since is still to follow.
+    fn past_was_told(&mut self, name: Name, seq: Seq) -> bool {
+        let waiting = self.unanswered.iter_mut().find(|(other, _)| *other == name);
+        match waiting {
+            Some((_, start @ Start::AsOf(_))) => {
+                *start = Start::After(seq);
+                true
+            }
+            _ => false,
         }
     }
 
     pub(crate) fn delta(&mut self, frame: Frame, line: &mut Line<'_>) {
         let (Some(from), Some(to)) = (frame.from, frame.to) else { return };
         if let Some(name) = self.answer_of(from, &frame.changes) {
-            let change = frame.changes.into_iter().next().map(Change::into_changes);
+            let change = frame.changes.into_iter().next().unwrap_or_default();
             self.answered(name);
             if let Some(key) = self.names.get(&name) {
-                self.resumed(*key, from, to, change.unwrap_or_default(), line);
+                self.resumed(*key, from, to, change, line);
             }
             // What the others were to hear of the time before came in front of the answer.
             self.told = self.told.max(Some(to));
@@ -206,8 +223,8 @@ impl Subscriptions {
                     continue;
                 }
                 subscription.seq = Some(to);
-                let changes = change.into_changes();
-                self.deliver(key, Event::Delta { to, changes }, line);
+                let event = change.event(to);
+                self.deliver(key, event, line);
             }
         }
         self.told = self.told.max(Some(to));
@@ -222,12 +239,8 @@ impl Subscriptions {
                 continue;
             }
             (subscription.seq, subscription.stale) = (Some(to), change.stale);
-            let changes = change.into_changes();
-            if changes.is_empty() {
-                subscription.mailbox.seen(to);
-            } else {
-                self.deliver(key, Event::Delta { to, changes }, line);
-            }
+            let event = change.event(to);
+            self.deliver(key, event, line);
         }
     }
 
@@ -248,7 +261,9 @@ impl Subscriptions {
     /// The server refuses a subscription or ends it; `false` where it is none of ours.
     pub(crate) fn refused(&mut self, id: Option<&str>, refusal: Refusal) -> bool {
         let Some(name) = id.and_then(name_of) else { return false };
-        if refusal.code != Code::Refetch {
+        let waiting = self.unanswered.iter().find(|(other, _)| *other == name);
+        let as_of = waiting.is_some_and(|(_, start)| matches!(start, Start::AsOf(_)));
+        if refusal.code != Code::Refetch || as_of {
             // Refusals do not wait for the answers before them.
             self.unanswered.retain(|(other, _)| *other != name);
         }
@@ -257,8 +272,8 @@ impl Subscriptions {
         };
         let key = self.names[&name];
         match refusal.code {
-            // A snapshot follows.
-            Code::Refetch => subscription.parts.clear(),
+            // A snapshot follows; but not that of a past which is not kept.
+            Code::Refetch if !as_of => subscription.parts.clear(),
             Code::Overloaded => {
                 if subscription.state == State::Live(name) {
                     subscription.seq = subscription.at(self.told);
@@ -292,28 +307,25 @@ impl Subscriptions {
             _ => return None,
         };
         let mut waiting = self.unanswered.iter();
-        let found = waiting.find(|(name, since)| match named {
+        let found = waiting.find(|(name, start)| match named {
             Some(named) => *name == named,
-            None => *since == Some(from),
+            None => *start == Start::After(from),
         });
         found.map(|(name, _)| *name)
     }
 
-    fn resumed(&mut self, key: u64, from: Seq, to: Seq, changes: Changes, line: &mut Line<'_>) {
+    fn resumed(&mut self, key: u64, from: Seq, to: Seq, change: Change, line: &mut Line<'_>) {
         let Some(subscription) = self.all.get_mut(&key) else { return };
         if Some(from) > subscription.seq || self.told.is_some_and(|told| told > to) {
             self.begin(key, line);
             return;
         }
-        if Some(to) <= subscription.seq {
+        if Some(to) < subscription.seq {
             return;
         }
         subscription.seq = Some(to);
-        if changes.is_empty() {
-            subscription.mailbox.seen(to);
-        } else {
-            self.deliver(key, Event::Delta { to, changes }, line);
-        }
+        // Also where nothing changed: it tells what the result looks like.
+        self.deliver(key, change.event(to), line);
     }
 
     /// A frame begins after what the connection was told: those that are not as far begin again.
@@ -343,19 +355,21 @@ impl Subscriptions {
         let Some(subscription) = self.all.get_mut(&key) else { return };
         self.next_name += 1;
         let name = self.next_name;
-        let Query { sql, params } = subscription.query.clone();
-        let message = ClientMessage::Subscribe {
-            id: format!("q{name}"),
-            sql,
-            params,
-            from: subscription.seq,
+        let start = subscription.seq.map_or(subscription.start, Start::After);
+        let (from, as_of) = match start {
+            Start::Now => (None, None),
+            Start::After(seq) => (Some(seq), None),
+            Start::AsOf(seq) => (None, Some(seq)),
         };
+        let Query { sql, params, checksum, explain } = subscription.query.clone();
+        let id = format!("q{name}");
+        let message = ClientMessage::Subscribe { id, sql, params, from, as_of, checksum, explain };
         line.send(text(&message));
         subscription.state = State::Begun(name);
         subscription.stale = false;
         subscription.parts.clear();
         self.names.insert(name, key);
-        self.unanswered.push_back((name, subscription.seq));
+        self.unanswered.push_back((name, start));
     }
 
     fn answered(&mut self, name: Name) {

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use abide_schema::wire;
+use abide_schema::{Checksum, Value, wire};
 use futures_util::{FutureExt as _, SinkExt as _, StreamExt as _};
 use serde_json::{Value as Json, json};
 use tokio::io::DuplexStream;
@@ -190,7 +190,8 @@ fn questions_travel_in_the_forms_of_the_wire() {
     for ask in [
         Ask::Call { reducer: "note".to_owned(), args, request_id: request_id.clone() },
         Ask::Batch { calls: vec![call], request_id },
-        Ask::Sql { sql: "SELECT :x".to_owned(), params, as_of: Some(Seq(3)) },
+        Ask::Sql { sql: "SELECT :x".to_owned(), params: params.clone(), as_of: Some(Seq(3)) },
+        Ask::Explain { sql: "SELECT :x".to_owned(), params },
     ] {
         let text = message(7, &ask).expect("it is short");
         let read: wire::ClientMessage = serde_json::from_str(&text).expect("it is of the wire");
@@ -433,4 +434,156 @@ async fn dropping_everything_closes_the_connection() {
     assert_eq!(peer.hear().await, json!({"op": "unsubscribe", "id": id}));
     let end = peer.0.next().await.expect("a close frame").expect("it is sound");
     assert!(end.is_close(), "{end:?}");
+}
+
+/// A row as it travels and as it counts.
+fn checksum(rows: &[(i64, &str)]) -> Json {
+    let rows = rows.iter().map(|(id, v)| [Value::Integer(*id), Value::from(*v)]);
+    json!(Checksum::of(rows))
+}
+
+impl Peer {
+    /// A snapshot with what it is to add up to.
+    async fn say_summed(&mut self, id: &str, seq: i64, rows: Json, sum: Json) {
+        self.say(json!({
+            "op": "snapshot", "id": id, "seq": seq,
+            "columns": [{"name": "id", "type": "INTEGER"}, {"name": "v", "type": "TEXT"}],
+            "key": ["id"], "order": [], "rows": rows, "checksum": sum,
+        }))
+        .await;
+    }
+}
+
+/// A delta was tampered with on the way: it fits, and only the checksum tells. Nothing of it is shown,
+/// and the result is asked for afresh.
+#[tokio::test(start_paused = true)]
+async fn rows_that_differ_from_the_servers_are_never_shown() {
+    let (port, mut listener) = Port::new();
+    let (abide, mut peer) = connect(&port, &mut listener).await;
+    let server = async {
+        let subscribe = peer.hear().await;
+        assert_eq!(subscribe["checksum"], true, "{subscribe}");
+        let id = subscribe["id"].as_str().expect("an id").to_owned();
+        peer.say_summed(&id, 42, json!([[1, "one"]]), checksum(&[(1, "one")])).await;
+        id
+    };
+    let begin = abide.subscribe("SELECT * FROM t").checksum().start();
+    let (subscription, id) = tokio::join!(begin, server);
+    let mut subscription = subscription.expect("it begins");
+    subscription.next().await.expect("the first update");
+
+    let tampered = json!([{"id": id, "inserts": [[2, "tvo"]],
+        "checksum": checksum(&[(1, "one"), (2, "two")])}]);
+    peer.say(json!({"op": "delta", "from": 42, "to": 43, "changes": tampered})).await;
+    // What the server still says of the old beginning is void.
+    peer.say_insert(&[&id], 43, 44, json!([3, "three"])).await;
+    let server = async {
+        assert_eq!(peer.hear().await, json!({"op": "unsubscribe", "id": id}));
+        let (id, from) = peer.hear_subscribe().await;
+        assert_eq!(
+            from,
+            Json::Null,
+            "from nothing: what is held cannot be trusted to be any state"
+        );
+        let rows = [(1, "one"), (2, "two"), (3, "three")];
+        peer.say_summed(&id, 44, json!(rows), checksum(&rows)).await;
+        id
+    };
+    let (update, id) = tokio::join!(subscription.next(), server);
+    let update = update.expect("what leads from what was shown to what is right");
+    assert_eq!((update.from, update.seq, update.reset), (Seq(42), Seq(44), false));
+    let came: Vec<(i64, String)> = update.inserts().expect("rows");
+    assert_eq!(came, [(2, "two".to_owned()), (3, "three".to_owned())]);
+    assert_eq!((subscription.mismatches(), abide.mismatches()), (1, 1));
+
+    let all = checksum(&[(1, "one"), (2, "two"), (3, "three"), (4, "four")]);
+    let sound = json!([{"id": id, "inserts": [[4, "four"]], "checksum": all}]);
+    peer.say(json!({"op": "delta", "from": 44, "to": 45, "changes": sound})).await;
+    subscription.next().await.expect("an update");
+    assert_eq!((held(&subscription), subscription.mismatches()), (vec![1, 2, 3, 4], 1));
+}
+
+/// A server whose own sums are wrong is not asked for ever.
+#[tokio::test(start_paused = true)]
+async fn what_never_fits_is_given_up() {
+    let (port, mut listener) = Port::new();
+    let (abide, mut peer) = connect(&port, &mut listener).await;
+    let server = async {
+        for asked in 1.. {
+            let message = peer.hear().await;
+            if message["op"] == "subscribe" {
+                let id = message["id"].as_str().expect("an id");
+                peer.say_summed(id, 42, json!([[1, "one"]]), checksum(&[])).await;
+            }
+            assert!(asked < 10, "{message}");
+        }
+    };
+    let begin = abide.subscribe("SELECT * FROM t").checksum().start();
+    let error = tokio::select! {
+        begun = begin => begun.expect_err("it never fits"),
+        () = server => unreachable!(),
+    };
+    assert!(matches!(error, Error::Protocol { .. }), "{error}");
+    assert_eq!(abide.mismatches(), 4);
+}
+
+/// The snapshot is older than what the connection was told, and what changed since follows: neither is
+/// a gap. A connection that is lost in between goes on from the past.
+#[tokio::test(start_paused = true)]
+async fn a_subscription_from_the_past_is_told_two_things_first() {
+    let (port, mut listener) = Port::new();
+    let (abide, mut peer) = connect(&port, &mut listener).await;
+    let (mut other, _) = subscribe(&abide, &mut peer, 45).await;
+    peer.say(json!({"op": "progress", "seq": 45})).await;
+    let server = async {
+        let message = peer.hear().await;
+        assert_eq!((&message["as_of"], &message["from"]), (&json!(40), &Json::Null));
+        let id = message["id"].as_str().expect("an id").to_owned();
+        peer.say_snapshot(&id, 39, json!([[1, "one"]])).await;
+        peer.say_insert(&[&id], 39, 46, json!([2, "two"])).await;
+        peer.say_insert(&[&id], 46, 47, json!([3, "three"])).await;
+    };
+    let (subscription, ()) =
+        tokio::join!(abide.subscribe("SELECT * FROM t").as_of(40).start(), server);
+    let mut past = subscription.expect("it begins");
+    assert_eq!((held(&past), past.seq()), (vec![1], Seq(39)));
+    past.next().await.expect("the result of then");
+    past.next().await.expect("what changed since");
+    assert_eq!((held(&past), past.seq()), (vec![1, 2], Seq(46)));
+    past.next().await.expect("and on");
+    assert_eq!(held(&past), [1, 2, 3]);
+    is_quiet(&mut other);
+
+    let server = async {
+        let message = peer.hear().await;
+        let id = message["id"].as_str().expect("an id").to_owned();
+        peer.say_snapshot(&id, 39, json!([[1, "one"]])).await;
+        drop(peer);
+        let mut peer = Peer::accept(&mut listener).await;
+        let mut asked = Vec::new();
+        for _ in 0..3 {
+            let message = peer.hear().await;
+            asked.push((message["from"].clone(), message["as_of"].clone()));
+        }
+        asked
+    };
+    let (begun, asked) = tokio::join!(abide.subscribe("SELECT * FROM t").as_of(40).start(), server);
+    begun.expect("it begins");
+    let (from, none) = (|seq: i64| json!(seq), Json::Null);
+    // The connection was told everything up to 47.
+    assert_eq!(asked, [(from(47), none.clone()), (from(47), none.clone()), (from(39), none)]);
+}
+
+/// Of a past that is not kept there is no result: unlike a resume, it is refused and that is all.
+#[tokio::test(start_paused = true)]
+async fn a_past_that_is_gone_is_refused() {
+    let (port, mut listener) = Port::new();
+    let (abide, mut peer) = connect(&port, &mut listener).await;
+    let server = async {
+        let message = peer.hear().await;
+        let (id, detail) = (&message["id"], "changes are kept from seq 50 on, not from 40");
+        peer.say(json!({"op": "error", "id": id, "code": "refetch", "detail": detail})).await;
+    };
+    let (refused, ()) = tokio::join!(abide.subscribe("SELECT * FROM t").as_of(40).start(), server);
+    assert_eq!(refused.expect_err("it is gone").code(), Some(Code::Refetch));
 }

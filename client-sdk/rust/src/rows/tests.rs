@@ -25,7 +25,13 @@ fn shape(keyed: bool, term: Option<(bool, bool, &str)>) -> Shape {
         columns: ["id", "a", "b"].map(column).to_vec(),
         key: if keyed { vec!["id".to_owned()] } else { vec![] },
         order: order.into_iter().collect(),
+        window: false,
     }
+}
+
+/// What the server would say of these rows.
+fn told<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Option<Checksum> {
+    Some(Checksum::of(rows))
 }
 
 fn any_value() -> impl Strategy<Value = Value> {
@@ -143,13 +149,15 @@ proptest! {
         states in vec(any_rows(), 1..8),
     ) {
         let shape = shape(keyed, term);
-        let first = states[0].values().rev().cloned().collect();
-        let mut rows = Rows::new(&shape, first).expect("it is a snapshot");
+        let first: Vec<Row> = states[0].values().rev().cloned().collect();
+        let sum = told(&first);
+        let mut rows = Rows::new(&shape, first, sum).expect("it is a snapshot");
         // Before anything changes, what came first stands as it came; here it is sorted at once.
-        rows.apply(Changes::default()).expect("nothing fits everywhere");
+        rows.apply(Changes::default(), sum).expect("nothing fits everywhere");
         holds(&rows, &states[0], term);
         for pair in states.windows(2) {
-            rows.apply(between(&pair[0], &pair[1], keyed)).expect("the changes fit");
+            let changes = between(&pair[0], &pair[1], keyed);
+            rows.apply(changes, told(pair[1].values())).expect("the changes fit");
             holds(&rows, &pair[1], term);
         }
     }
@@ -163,17 +171,18 @@ proptest! {
     ) {
         let shape = shape(keyed, term);
         let snapshot = |rows: &BTreeMap<i64, Row>| {
-            Rows::new(&shape, rows.values().cloned().collect()).expect("it is a snapshot")
+            let sum = told(rows.values());
+            Rows::new(&shape, rows.values().cloned().collect(), sum).expect("it is a snapshot")
         };
-        let mut told = snapshot(&old);
+        let mut again = snapshot(&old);
         let mut rows = snapshot(&old);
         let changes = rows.become_snapshot(snapshot(&new));
         let expected = between(&old, &new, keyed);
         prop_assert_eq!(exact(&changes.inserts), exact(&expected.inserts));
         prop_assert_eq!(exact(&changes.updates), exact(&expected.updates));
         prop_assert_eq!(exact(&changes.deletes), exact(&expected.deletes));
-        told.apply(changes).expect("the difference fits");
-        holds(&told, &new, term);
+        again.apply(changes, told(new.values())).expect("the difference fits");
+        holds(&again, &new, term);
     }
 }
 
@@ -181,18 +190,19 @@ proptest! {
 fn one_commit_of_many_rows_and_many_of_one_give_the_same() {
     let row = |id: i64| Row::from([Value::Integer(id), Value::Null, Value::Integer(id % 7)]);
     let shape = shape(true, Some((true, false, "BINARY")));
-    let mut one = Rows::new(&shape, (0..2_000).map(row).collect()).expect("it is a snapshot");
-    let mut many = Rows::new(&shape, (0..2_000).map(row).collect()).expect("it is a snapshot");
+    let mut one = Rows::new(&shape, (0..2_000).map(row).collect(), None).expect("it is a snapshot");
+    let mut many =
+        Rows::new(&shape, (0..2_000).map(row).collect(), None).expect("it is a snapshot");
     let key = |id: i64| Row::from([Value::Integer(id)]);
     let deletes: Vec<Row> = (500..1_500).map(key).collect();
     let inserts: Vec<Row> = (3_000..4_000).map(row).collect();
-    one.apply(Changes { deletes: deletes.clone(), inserts: inserts.clone(), ..Changes::default() })
-        .expect("it fits");
+    let all = Changes { deletes: deletes.clone(), inserts: inserts.clone(), ..Changes::default() };
+    one.apply(all, None).expect("it fits");
     for key in deletes {
-        many.apply(Changes { deletes: vec![key], ..Changes::default() }).expect("it fits");
+        many.apply(Changes { deletes: vec![key], ..Changes::default() }, None).expect("it fits");
     }
     for row in inserts {
-        many.apply(Changes { inserts: vec![row], ..Changes::default() }).expect("it fits");
+        many.apply(Changes { inserts: vec![row], ..Changes::default() }, None).expect("it fits");
     }
     assert_eq!(one.as_slice(), many.as_slice());
 }
@@ -201,13 +211,13 @@ fn one_commit_of_many_rows_and_many_of_one_give_the_same() {
 fn a_window_stands_as_the_server_says() {
     let row = |id: i64| Row::from([Value::Integer(id), Value::Null, Value::Null]);
     let mut rows =
-        Rows::new(&shape(true, None), [3, 1, 2].map(row).to_vec()).expect("it is a snapshot");
+        Rows::new(&shape(true, None), [3, 1, 2].map(row).to_vec(), None).expect("it is a snapshot");
     let window = Window {
         deletes: vec![2, 0],
         inserts: vec![Placed { at: 0, row: row(9) }, Placed { at: 2, row: row(8) }],
         updates: vec![Placed { at: 1, row: row(7) }],
     };
-    let told = rows.apply(Changes { window, ..Changes::default() }).expect("it fits");
+    let told = rows.apply(Changes { window, ..Changes::default() }, None).expect("it fits");
     assert_eq!(ids(&rows), [9, 7, 8], "3, 1, 2 without its ends, with 9 before and 8 behind");
     assert_eq!(told.deletes, [2, 3].map(|id| Row::from([Value::Integer(id)])));
     assert_eq!((told.inserts.len(), told.updates.len()), (2, 1));
@@ -230,8 +240,83 @@ fn what_does_not_fit_is_an_error() {
         changes(vec![], vec![Row::from([Value::Integer(2)])], vec![]),
         Changes { window: placed, ..Changes::default() },
     ] {
-        let mut rows = Rows::new(&shape(true, None), vec![row(1)]).expect("it is a snapshot");
-        assert!(rows.apply(wrong.clone()).is_err(), "{wrong:?}");
+        let held = vec![row(1)];
+        let mut rows = Rows::new(&shape(true, None), held.clone(), None).expect("a snapshot");
+        assert!(rows.apply(wrong.clone(), None).is_err(), "{wrong:?}");
+        assert_eq!(rows.as_slice(), held, "nothing of it is done");
+        rows.apply(changes(vec![], vec![row(2)], vec![]), None).expect("what fits still fits");
     }
-    assert!(Rows::new(&shape(true, None), vec![row(1), row(1)]).is_err(), "a key twice");
+    assert!(Rows::new(&shape(true, None), vec![row(1), row(1)], None).is_err(), "a key twice");
+}
+
+/// Changes that fit, each with one cell, row or position tampered with on the way.
+#[test]
+fn a_checksum_finds_what_fits_and_is_wrong() {
+    let row = |id: i64, a: &str| Row::from([Value::Integer(id), Value::from(a), Value::Null]);
+    let key = |id: i64| Row::from([Value::Integer(id)]);
+    let placed = |at: usize, row: Row| Placed { at, row };
+    let held = vec![row(1, "one"), row(2, "two"), row(3, "three")];
+    let window = |deletes: Vec<usize>, inserts: Vec<Placed>, updates: Vec<Placed>| Changes {
+        window: Window { deletes, inserts, updates },
+        ..Changes::default()
+    };
+    let rows = |deletes: Vec<Row>, inserts: Vec<Row>, updates: Vec<Row>| Changes {
+        deletes,
+        inserts,
+        updates,
+        ..Changes::default()
+    };
+    // Keyed or not; what the server meant; what came.
+    let cases = [
+        (true, rows(vec![key(1)], vec![], vec![]), rows(vec![key(2)], vec![], vec![])),
+        (true, rows(vec![key(1)], vec![], vec![]), rows(vec![], vec![], vec![])),
+        (
+            true,
+            rows(vec![], vec![row(4, "four")], vec![]),
+            rows(vec![], vec![row(4, "Four")], vec![]),
+        ),
+        (true, rows(vec![], vec![row(4, "")], vec![]), rows(vec![], vec![row(5, "")], vec![])),
+        (
+            true,
+            rows(vec![], vec![], vec![row(2, "zwei"), row(3, "drei")]),
+            rows(vec![], vec![], vec![row(2, "zwei")]),
+        ),
+        (
+            false,
+            rows(vec![row(1, "one")], vec![], vec![]),
+            rows(vec![row(3, "three")], vec![], vec![]),
+        ),
+        (
+            false,
+            rows(vec![], vec![row(4, "four")], vec![]),
+            rows(vec![], vec![row(4, "four"), row(4, "four")], vec![]),
+        ),
+        (true, window(vec![2], vec![], vec![]), window(vec![1], vec![], vec![])),
+        (
+            true,
+            window(vec![0], vec![placed(2, row(4, "four"))], vec![]),
+            window(vec![], vec![placed(2, row(4, "four"))], vec![]),
+        ),
+        (
+            true,
+            window(vec![], vec![], vec![placed(1, row(2, "zwei"))]),
+            window(vec![], vec![], vec![placed(1, row(2, "zwo"))]),
+        ),
+    ];
+    for (keyed, meant, came) in cases {
+        let shape = shape(keyed, None);
+        let fresh = || Rows::new(&shape, held.clone(), told(&held)).expect("a snapshot");
+        let mut right = fresh();
+        right.apply(meant.clone(), None).expect("it fits");
+        let sum = told(right.as_slice());
+        fresh().apply(meant, sum).expect("it fits, and is what was meant");
+
+        fresh().apply(came.clone(), None).expect("without the checksum nothing is noticed");
+        let mut rows = fresh();
+        let wrong = rows.apply(came.clone(), sum).expect_err("it is found");
+        assert!(wrong.to_string().contains("checksum"), "{wrong}: {came:?}");
+        assert_eq!(rows.as_slice(), held, "nothing of it is shown");
+    }
+    let snapshot = Rows::new(&shape(true, None), held[..2].to_vec(), told(&held));
+    assert!(snapshot.is_err(), "a snapshot that lacks a row");
 }

@@ -25,8 +25,13 @@ async fn everything_goes_on_when_the_server_comes_back() {
     let mut server = Some(world.serve(None, Access::loopback()).await);
     let address = server.as_ref().expect("it runs").address;
     let abide = connect(server.as_ref().expect("it runs")).await;
-    let mut all = abide.subscribe("SELECT id, name FROM samples ORDER BY id").await.expect("begun");
-    let mut even = abide.subscribe("SELECT id FROM samples WHERE id % 2 = 0").await.expect("begun");
+    let mut all = abide
+        .subscribe("SELECT id, name FROM samples ORDER BY id")
+        .checksum()
+        .await
+        .expect("begun");
+    let mut even =
+        abide.subscribe("SELECT id FROM samples WHERE id % 2 = 0").checksum().await.expect("begun");
     let stop = std::sync::atomic::AtomicBool::new(false);
 
     let restarts = async {
@@ -58,6 +63,7 @@ async fn everything_goes_on_when_the_server_comes_back() {
     let truth: Vec<(i64, String)> =
         abide.sql("SELECT id, name FROM samples ORDER BY id").fetch().await.expect("read");
     assert_eq!(truth, expected, "and in the file too");
+    assert_eq!(abide.mismatches(), 0, "all that was resumed fits");
     server.take().map(Server::stop).expect("it runs").await;
 }
 
@@ -72,7 +78,7 @@ async fn resumes_beside_each_other_lose_nothing() {
     let mut subs = Vec::new();
     for n in 0..30 {
         let sql = "SELECT id FROM samples WHERE id % :n = 0";
-        let mut sub = abide.subscribe(sql).param("n", n + 1).await.expect("it begins");
+        let mut sub = abide.subscribe(sql).checksum().param("n", n + 1).await.expect("it begins");
         sub.next().await.expect("an update");
         subs.push(sub);
     }
@@ -87,6 +93,7 @@ async fn resumes_beside_each_other_lose_nothing() {
             sub.next().await.expect("an update");
         }
     }
+    assert_eq!(abide.mismatches(), 0, "all that was resumed fits");
     server.stop().await;
 }
 
@@ -123,7 +130,8 @@ async fn whoever_does_not_read_is_caught_up_in_one() {
     let world = World::new();
     let server = world.serve(None, Access::loopback()).await;
     for abide in [connect(&server).await, Abide::embed(server.engine.clone())] {
-        let mut slow = abide.subscribe("SELECT id, name FROM samples").await.expect("it begins");
+        let mut slow =
+            abide.subscribe("SELECT id, name FROM samples").checksum().await.expect("it begins");
         slow.next().await.expect("an update");
         let before = slow.rows().len();
         let mut last = Seq::ZERO;
@@ -141,6 +149,7 @@ async fn whoever_does_not_read_is_caught_up_in_one() {
         abide.call("keep", json!({"name": "and on"})).await.expect("it is kept");
         slow.next().await.expect("an update");
         assert_eq!(slow.rows().len(), before + 41);
+        assert_eq!(abide.mismatches(), 0, "what was put together fits");
     }
     server.stop().await;
 }
@@ -157,6 +166,32 @@ async fn a_deadline_can_be_short() {
     server.stop().await;
     let late = abide.call("keep", json!({"name": "a"})).await.expect_err("nobody answers");
     assert!(matches!(late, Error::TimedOut { request_id: Some(_), .. }), "{late}");
-    let late = abide.subscribe("SELECT * FROM samples").await.expect_err("nobody answers");
+    let late =
+        abide.subscribe("SELECT * FROM samples").checksum().await.expect_err("nobody answers");
     assert!(matches!(late, Error::TimedOut { .. }), "{late}");
+}
+
+#[tokio::test]
+async fn whether_the_server_is_there() {
+    let world = World::new();
+    let server = world.serve(None, Access::loopback()).await;
+    let address = server.address;
+    let abide = connect(&server).await;
+    let mut link = abide.link();
+    assert!(abide.connected() && link.connected());
+    server.stop().await;
+    link.changed().await;
+    assert!(!link.connected() && !abide.connected());
+    let server = world.serve(Some(address), Access::loopback()).await;
+    link.changed().await;
+    assert!(abide.connected());
+    abide.close().await;
+    link.changed().await;
+    assert!(!abide.connected());
+    server.stop().await;
+
+    let embedded = world.embedded();
+    assert!(embedded.connected());
+    embedded.close().await;
+    assert!(!embedded.connected());
 }

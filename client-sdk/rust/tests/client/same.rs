@@ -25,6 +25,7 @@ macro_rules! stories {
                 let world = World::new();
                 let abide = world.embedded();
                 super::$name(&abide).await;
+                assert_eq!(abide.mismatches(), 0, "rows that the server does not hold");
                 abide.close().await;
             }
 
@@ -34,6 +35,7 @@ macro_rules! stories {
                 let server = world.serve(None, Access::loopback()).await;
                 let abide = connect(&server).await;
                 super::$name(&abide).await;
+                assert_eq!(abide.mismatches(), 0, "rows that the server does not hold");
                 abide.close().await;
                 server.stop().await;
             }
@@ -59,6 +61,9 @@ stories! {
     a_window_holds_what_is_shown
     large_results_come_whole
     many_at_once_share_one_client
+    a_subscription_begins_in_the_past
+    whoever_comes_back_with_a_seq_is_told_the_columns
+    a_query_is_explained
 }
 
 async fn new_session(abide: &Abide) -> Session {
@@ -192,6 +197,7 @@ async fn handoffs_go_to_one_supervisor(abide: &Abide) {
     let session = new_session(abide).await;
     let mut pending = abide
         .subscribe("SELECT * FROM handoff_requests WHERE status = 'pending'")
+        .checksum()
         .await
         .expect("it begins");
     let ask = abide.request_supervisor_handoff(&session.id, "angry", "refunds");
@@ -309,7 +315,7 @@ async fn a_subscription_holds_the_result(abide: &Abide) {
         keep(name).await.expect("it is kept");
     }
     let sql = "SELECT id, name FROM samples WHERE id < :most ORDER BY name COLLATE NOCASE DESC";
-    let mut sub = abide.subscribe(sql).param("most", 100).await.expect("it begins");
+    let mut sub = abide.subscribe(sql).checksum().param("most", 100).await.expect("it begins");
     let names = |sub: &abide_client::Subscription| -> String {
         let rows: Vec<(i64, String)> = sub.typed_rows().expect("rows");
         rows.into_iter().map(|(_, name)| name).collect()
@@ -334,7 +340,7 @@ async fn a_subscription_holds_the_result(abide: &Abide) {
 }
 
 async fn a_stream_of_updates_has_no_gap(abide: &Abide) {
-    let sub = abide.subscribe("SELECT id FROM samples").await.expect("it begins");
+    let sub = abide.subscribe("SELECT id FROM samples").checksum().await.expect("it begins");
     let writer = async {
         for n in 0..200 {
             abide.call("keep", json!({"name": n.to_string()})).await.expect("it is kept");
@@ -362,7 +368,7 @@ async fn a_subscription_from_a_seq_tells_what_changed_since(abide: &Abide) {
     keep("b").await.expect("it is kept");
     keep("c").await.expect("it is kept");
     let sql = "SELECT id, name FROM samples; ";
-    let mut sub = abide.subscribe(sql).from(known).await.expect("it begins");
+    let mut sub = abide.subscribe(sql).checksum().from(known).await.expect("it begins");
     let update = sub.next().await.expect("an update");
     let rows: Vec<(i64, String)> = update.inserts().expect("rows");
     assert_eq!(rows, [(2, "b".to_owned()), (3, "c".to_owned())]);
@@ -372,7 +378,7 @@ async fn a_subscription_from_a_seq_tells_what_changed_since(abide: &Abide) {
     assert_eq!(update.deletes::<i64>().expect("keys"), [1]);
 
     // A seq that is not there yet: the whole result, marked as such.
-    let mut sub = abide.subscribe(sql).from(1_000_000).await.expect("it begins");
+    let mut sub = abide.subscribe(sql).checksum().from(1_000_000).await.expect("it begins");
     let update = sub.next().await.expect("an update");
     assert!(update.reset);
     assert_eq!(update.inserts::<(i64, String)>().expect("rows").len(), 2);
@@ -388,9 +394,9 @@ async fn refusals_keep_their_code_and_hint(abide: &Abide) {
     assert_eq!(writes.code(), Some(Code::BadSql));
     let missing = abide.sql("SELECT :x").rows().await.expect_err("no x");
     assert_eq!(missing.code(), Some(Code::BadArguments));
-    let live = abide.subscribe("SELECT * FROM samples ORDER BY random()").await;
+    let live = abide.subscribe("SELECT * FROM samples ORDER BY random()").checksum().await;
     assert_eq!(live.expect_err("not live").code(), Some(Code::UnsupportedSql));
-    let syntax = abide.subscribe("SELEC").from(1).await.expect_err("no SQL");
+    let syntax = abide.subscribe("SELEC").checksum().from(1).await.expect_err("no SQL");
     assert_eq!(syntax.code(), Some(Code::BadSql));
     let not_an_object = abide.call("keep", json!([1])).await.expect_err("a list");
     assert!(matches!(not_an_object, Error::Refused(_)), "{not_an_object}");
@@ -400,7 +406,8 @@ async fn a_query_without_a_key_is_kept_too(abide: &Abide) {
     for name in ["a", "a", "b"] {
         abide.call("keep", json!({"name": name})).await.expect("it is kept");
     }
-    let Ok(mut sub) = abide.subscribe("SELECT name FROM samples ORDER BY name").await else {
+    let Ok(mut sub) = abide.subscribe("SELECT name FROM samples ORDER BY name").checksum().await
+    else {
         return; // Not live in this version.
     };
     sub.next().await.expect("an update");
@@ -414,8 +421,8 @@ async fn joins_and_groups_are_kept_too(abide: &Abide) {
     let joined = "SELECT a.id, s.id, a.content FROM agent_state AS a JOIN sessions AS s \
                   ON s.id = a.session_id ORDER BY a.id DESC";
     let grouped = "SELECT role, count(*) AS n FROM agent_state GROUP BY role";
-    let mut joined = abide.subscribe(joined).await.expect("it begins");
-    let mut grouped = abide.subscribe(grouped).await.expect("it begins");
+    let mut joined = abide.subscribe(joined).checksum().await.expect("it begins");
+    let mut grouped = abide.subscribe(grouped).checksum().await.expect("it begins");
     let mut last = Seq::ZERO;
     for message in [Message::user("a"), Message::assistant("b"), Message::user("c")] {
         last = abide.append_message(&session.id, message).await.expect("it is appended").seq;
@@ -438,7 +445,7 @@ async fn what_only_sorts_is_not_shown(abide: &Abide) {
         abide.call("keep", args).await.expect("it is kept");
     }
     let sql = "SELECT id, name FROM samples ORDER BY weight";
-    let mut sub = abide.subscribe(sql).await.expect("it begins");
+    let mut sub = abide.subscribe(sql).checksum().await.expect("it begins");
     let first = sub.next().await.expect("an update");
     assert!(first.insert_rows().all(|row| row.len() == 2));
     let names: Vec<&str> = sub.columns().iter().map(|column| column.name.as_str()).collect();
@@ -456,7 +463,7 @@ async fn a_window_holds_what_is_shown(abide: &Abide) {
         abide.call("keep", json!({"name": name})).await.expect("it is kept");
     }
     let sql = "SELECT id, name FROM samples ORDER BY name LIMIT 2";
-    let mut sub = abide.subscribe(sql).await.expect("it begins");
+    let mut sub = abide.subscribe(sql).checksum().await.expect("it begins");
     sub.next().await.expect("an update");
     abide.call("keep", json!({"name": "a"})).await.expect("it is kept");
     let update = sub.next().await.expect("an update");
@@ -471,7 +478,7 @@ async fn a_window_holds_what_is_shown(abide: &Abide) {
 async fn large_results_come_whole(abide: &Abide) {
     let calls = (0..1_000).map(|n| Call::new("keep", json!({"name": format!("{n:04}")})));
     abide.batch(calls).await.expect("they are kept");
-    let sub = abide.subscribe("SELECT id, name FROM samples ORDER BY name DESC").await;
+    let sub = abide.subscribe("SELECT id, name FROM samples ORDER BY name DESC").checksum().await;
     let sub = sub.expect("it begins");
     assert_eq!(sub.rows().len(), 1_000, "it came in parts");
     assert_eq!(sub.rows().next().expect("a row")[1], Value::from("0999"));
@@ -486,7 +493,8 @@ async fn many_at_once_share_one_client(abide: &Abide) {
         tokio::spawn(async move {
             let name = format!("n{n}");
             let sql = "SELECT name FROM samples WHERE name = :name";
-            let mut sub = abide.subscribe(sql).param("name", &name).await.expect("it begins");
+            let mut sub =
+                abide.subscribe(sql).checksum().param("name", &name).await.expect("it begins");
             for _ in 0..4 {
                 abide.call("keep", json!({"name": name})).await.expect("it is kept");
             }
@@ -501,6 +509,89 @@ async fn many_at_once_share_one_client(abide: &Abide) {
     }
 }
 
+async fn a_subscription_begins_in_the_past(abide: &Abide) {
+    let keep = |name: &str| abide.call("keep", json!({"name": name}));
+    keep("a").await.expect("it is kept");
+    let then = keep("b").await.expect("it is kept").seq;
+    abide.call("forget", json!({"id": 1})).await.expect("it is forgotten");
+    let now = keep("c").await.expect("it is kept").seq;
+    for sql in [
+        "SELECT id, name FROM samples ORDER BY name",
+        "SELECT id, name FROM samples ORDER BY name LIMIT 5",
+        "SELECT id, name FROM samples UNION ALL SELECT id, name FROM samples ORDER BY name",
+    ] {
+        let mut sub = abide.subscribe(sql).as_of(then).checksum().await.expect("it begins");
+        let names = |sub: &abide_client::Subscription| -> String {
+            let rows: Vec<(i64, String)> = sub.typed_rows().expect("rows");
+            rows.into_iter().map(|(_, name)| name).collect()
+        };
+        let twice = sql.contains("UNION");
+        assert_eq!(names(&sub), if twice { "aabb" } else { "ab" }, "{sql}");
+        assert_eq!(sub.is_window(), sql.contains("LIMIT"));
+        let first = sub.next().await.expect("the result of then");
+        assert_eq!((first.seq, first.reset), (then, true));
+        let since = sub.next().await.expect("all that changed since");
+        assert_eq!((since.from, since.seq, since.reset), (then, now, false));
+        assert_eq!(names(&sub), if twice { "bbcc" } else { "bc" }, "{sql}");
+    }
+    let mut sub = abide.subscribe("SELECT id FROM samples").as_of(now).await.expect("it begins");
+    sub.next().await.expect("the result");
+    keep("d").await.expect("it is kept");
+    let update = sub.next().await.expect("an update");
+    assert_eq!((update.from, update.inserts::<i64>().expect("ids")), (now, vec![4]));
+
+    let ahead =
+        abide.subscribe("SELECT id FROM samples").as_of(99).await.expect_err("no such state");
+    assert_eq!(ahead.code(), Some(Code::BadRequest), "{ahead}");
+    assert!(ahead.hint().is_some());
+}
+
+async fn whoever_comes_back_with_a_seq_is_told_the_columns(abide: &Abide) {
+    let kept = abide.call("keep", json!({"name": "a"})).await.expect("it is kept").seq;
+    let sql = "SELECT * FROM samples ORDER BY weight, name DESC";
+    let mut sub = abide.subscribe(sql).from(kept).await.expect("it begins, though nothing changed");
+    let columns: Vec<&str> = sub.columns().iter().map(|column| column.name.as_str()).collect();
+    assert_eq!(columns, ["id", "name", "weight", "bytes", "seq"]);
+    assert_eq!((sub.key(), sub.seq()), (&["id".to_owned()][..], kept));
+    let order: Vec<(&str, bool)> =
+        sub.order().iter().map(|term| (term.column.as_str(), term.desc)).collect();
+    assert_eq!(order, [("weight", false), ("name", true)]);
+    abide.call("keep", json!({"name": "b"})).await.expect("it is kept");
+    let update = sub.next().await.expect("an update");
+    assert_eq!(update.inserts::<Sample>().expect("by the names of the columns")[0].name, "b");
+    abide.call("forget", json!({"id": 1})).await.expect("it is forgotten");
+    let update = sub.next().await.expect("an update");
+    assert_eq!(update.deletes::<i64>().expect("by the name of the key"), [1]);
+}
+
+async fn a_query_is_explained(abide: &Abide) {
+    let plain = "SELECT id, name FROM samples WHERE name = :name";
+    let explanation = abide.explain(plain).await.expect("it is explained");
+    assert_eq!(explanation.routed_by, ["samples: name"]);
+    assert_eq!((&explanation.scans, &explanation.refused), (&vec![], &None));
+    assert_eq!(explanation.params, [json!(null)], "what is left out is NULL");
+    assert_eq!(explanation.shape.key, ["id"]);
+    let sub = abide.subscribe(plain).param("name", "a").explain().await.expect("it begins");
+    assert_eq!(*sub.plan(), explanation.plan, "the same is told to who subscribes");
+    assert!(!sub.plan().statements.is_empty());
+    let sub = abide.subscribe(plain).param("name", "b").await.expect("it begins");
+    assert_eq!(sub.plan().rule, explanation.plan.rule);
+    assert_eq!(sub.plan().statements, [""; 0], "only where they are asked for");
+
+    let joined = "SELECT a.id, b.id FROM samples a JOIN samples b ON b.name = a.name";
+    let explanation = abide.explain(joined).await.expect("it is explained all the same");
+    let scan = explanation.scans.first().expect("a scan");
+    assert_eq!((&*scan.table, &*scan.columns), ("samples", &["name".to_owned()][..]));
+    assert_eq!(scan.declare.as_deref(), Some("index(name)"));
+    assert_eq!(scan.create.as_deref(), Some("CREATE INDEX samples_name ON samples (name)"));
+    let refused = abide.subscribe(joined).await.expect_err("it lacks an index");
+    assert_eq!(refused.code(), Some(Code::UnsupportedSql));
+    assert_eq!(explanation.refused.expect("the same")["detail"], refused.to_string());
+
+    let never = abide.explain("SELECT random() FROM samples").await.expect_err("it cannot be live");
+    assert_eq!(never.code(), Some(Code::UnsupportedSql));
+}
+
 /// `Subscription` is a stream, and everything can be moved between tasks.
 #[tokio::test]
 async fn a_subscription_is_a_stream() {
@@ -509,7 +600,7 @@ async fn a_subscription_is_a_stream() {
     }
     let world = World::new();
     let abide = movable(world.embedded());
-    let sub = abide.subscribe("SELECT id FROM samples").await.expect("it begins");
+    let sub = abide.subscribe("SELECT id FROM samples").checksum().await.expect("it begins");
     let mut inserts = movable(sub).map(|update| update.insert_rows().len());
     assert_eq!(StreamExt::next(&mut inserts).await, Some(0));
     abide.call("keep", json!({"name": "a"})).await.expect("it is kept");

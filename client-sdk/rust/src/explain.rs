@@ -1,0 +1,55 @@
+//! What a live query would do and cost.
+
+use std::future::IntoFuture;
+
+use abide_schema::wire::Explanation;
+use serde::Serialize;
+
+use crate::backend::{Ask, Reply};
+use crate::request::{Sending, unexpected};
+use crate::sql::Params;
+use crate::{Abide, Error};
+
+/// A query to be explained: await it.
+#[must_use = "a query is explained when it is awaited"]
+#[derive(Clone, Debug)]
+pub struct Explain {
+    abide: Abide,
+    sql: String,
+    params: Params,
+}
+
+impl Explain {
+    pub(crate) fn new(abide: &Abide, sql: String) -> Explain {
+        Explain { abide: abide.clone(), sql, params: Params::default() }
+    }
+
+    /// With the value of `:name` in the statement; see [`Sql::param`](crate::Sql::param). What is left
+    /// out is NULL: it matters little to an explanation.
+    pub fn param(mut self, name: &str, value: impl Serialize) -> Self {
+        self.params.set(name, value);
+        self
+    }
+
+    /// Asks. Awaiting does the same.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] where the query can never be live. One that only lacks an index is explained,
+    /// with [`Explanation::refused`].
+    pub async fn send(self) -> Result<Explanation, Error> {
+        let ask = Ask::Explain { sql: self.sql, params: self.params.ready()? };
+        match self.abide.ask(ask, None).await? {
+            Reply::Explained(explanation) => Ok(*explanation),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+impl IntoFuture for Explain {
+    type Output = Result<Explanation, Error>;
+    type IntoFuture = Sending<Explanation>;
+
+    fn into_future(self) -> Sending<Explanation> {
+        Box::pin(self.send())
+    }
+}
