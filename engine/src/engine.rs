@@ -342,11 +342,9 @@ fn start(store: Store, clock: Arc<dyn Clock>, budget: Budget) -> Result<Engine, 
 
     let (readers, mut threads) = Readers::start(&store, &set_up)?;
     let live_tables: Arc<[&'static TableSpec]> = store.layout().live_tables().into();
-    let mut router = Router::new(Arc::clone(&catalog));
-    router.set_budget(budget);
     let writer = WriterThread {
         executor: Executor::new(writer, chain, head.at, clock),
-        router,
+        router: Router::with_budget(Arc::clone(&catalog), budget),
         jobs: Arc::clone(&jobs),
         commits: Arc::clone(&commits),
         hub: Arc::clone(&hub),

@@ -53,8 +53,10 @@ pub(crate) async fn subscribe(
 ) -> Result<Response, Problem> {
     let Query(wanted) = wanted.map_err(|why| {
         let why = why.source().map_or_else(|| why.to_string(), ToString::to_string);
-        Refusal::new(Code::BadRequest, format!("the query string has another form: {why}"))
-            .hint("/v1/subscribe?sql=SELECT…&params={…}&from=40, only sql is required; there are also as_of, checksum and explain")
+        Refusal::new(Code::BadRequest, format!("the query string has another form: {why}")).hint(
+            "/v1/subscribe?sql=SELECT…&params={…}&from=40; \
+                 only sql is required; there are also as_of, checksum and explain",
+        )
     })?;
     let params = wanted.params.as_deref().map_or_else(|| Ok(Map::new()), params)?;
     let QueryString { sql, from, as_of, checksum, explain, .. } = wanted;

@@ -143,9 +143,10 @@ impl Router {
         }
     }
 
-    /// Bounds what the delta of one binding may cost a commit. Without it there is no bound.
-    pub fn set_budget(&mut self, budget: Budget) {
-        self.budget = Some(budget);
+    /// With nothing attached, and a bound on what deltas may cost a commit.
+    #[must_use]
+    pub fn with_budget(catalog: Arc<Catalog>, budget: Budget) -> Router {
+        Router { budget: Some(budget), ..Router::new(catalog) }
     }
 
     /// What each attached template has cost, the dearest first.

@@ -84,8 +84,7 @@ impl Filler {
 fn run(seed: u64, budget: Budget) -> (usize, usize) {
     let mut world = World::new(seed);
     let planner = Planner::new(Arc::clone(&world.catalog));
-    let mut router = Router::new(Arc::clone(&world.catalog));
-    router.set_budget(budget);
+    let mut router = Router::with_budget(Arc::clone(&world.catalog), budget);
     (0..6).for_each(|_| drop(world.commit()));
     let mut listeners: BTreeMap<BindingId, Listener> = BTreeMap::new();
     for sql in QUERIES {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use abide_live::{Binding, BindingId, Delta, LiveError, Planner, Router};
-use abide_schema::Row;
+use abide_live::{Binding, BindingId, Delta, LiveError, Planner, Router, Window};
+use abide_schema::{Checksum, Row};
 use serde_json::{Map, Value as JsonValue, json};
 
 use crate::client::Client;
@@ -345,11 +345,15 @@ pub(crate) fn run(seed: u64, commits: usize, queries: &[&str]) {
 }
 
 /// A delta is a set: what is remembered of a result may show its rows in another order.
-fn sorted(mut delta: Delta) -> Delta {
-    for rows in [&mut delta.deletes, &mut delta.inserts, &mut delta.updates] {
-        rows.sort_by_key(|row| format!("{row:?}"));
-    }
-    delta
+fn sorted(delta: Delta) -> (Vec<String>, Window, Checksum) {
+    let rows = delta.deletes.iter().chain(&delta.inserts).chain(&delta.updates);
+    let mut rows: Vec<String> = rows.map(|row| format!("{row:?}")).collect();
+    let (deletes, inserts) = (delta.deletes.len(), delta.deletes.len() + delta.inserts.len());
+    rows[..deletes].sort_unstable();
+    rows[deletes..inserts].sort_unstable();
+    rows[inserts..].sort_unstable();
+    let checksum = delta.checksum_change();
+    (rows, delta.window, checksum)
 }
 
 /// A client that was away gets one delta over all that happened meanwhile.

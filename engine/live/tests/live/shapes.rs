@@ -258,7 +258,7 @@ fn each_query_has_the_cheapest_rule() {
                 the window, where a changed row comes before its end
                 r: a
             SELECT r.id, s.k FROM r FULL JOIN s ON s.b = r.b
-                the whole query, twice
+                the whole query
                 r: every change; s: every change, evaluation scans r(), evaluation scans s()
             SELECT a FROM r WHERE b = 1 UNION SELECT n FROM s WHERE b = 2
                 the whole query
