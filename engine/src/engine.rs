@@ -27,6 +27,7 @@ use crate::query;
 use crate::queue::{Queue, Rejected};
 use crate::readers::{Readers, closing};
 use crate::registry::{ReadyCall, Registry};
+use crate::retention::{ChangeLog, Retention};
 use crate::writer::{Job, Request, Unit, WriterThread};
 
 /// What an engine is opened with.
@@ -38,13 +39,16 @@ pub struct Config {
     pub clock: Arc<dyn Clock>,
     /// How SQLite is set up.
     pub tuning: Tuning,
+    /// How far back a client can resume, and the past be asked.
+    pub retention: Retention,
 }
 
 impl Config {
     /// These modules, the machine's clock, the measured tuning.
     #[must_use]
     pub fn new(modules: Vec<Module>) -> Config {
-        Config { modules, clock: Arc::new(SystemClock), tuning: Tuning::default() }
+        let (tuning, retention) = (Tuning::default(), Retention::default());
+        Config { modules, clock: Arc::new(SystemClock), tuning, retention }
     }
 }
 
@@ -114,7 +118,7 @@ impl Engine {
         let layout = Layout { modules: config.modules };
         let store = Store::open(path.as_ref(), layout, config.tuning)?;
         let path = store.path().to_owned();
-        start(store, config.clock).map_err(|why| OpenError::Store { path, why })
+        start(store, config.clock, config.retention).map_err(|why| OpenError::Store { path, why })
     }
 
     /// Runs a reducer. When this returns, what it did is on the disk.
@@ -299,13 +303,14 @@ fn recover(store: &Store, set_up: &[String]) -> Result<Recovered, StoreError> {
     Ok(Recovered { writer, wal, head, chain, change_log_floor })
 }
 
-fn start(store: Store, clock: Arc<dyn Clock>) -> Result<Engine, StoreError> {
+fn start(store: Store, clock: Arc<dyn Clock>, retention: Retention) -> Result<Engine, StoreError> {
     let catalog = Arc::new(Catalog::new(store.layout().live_tables(), store.layout().views()));
     let set_up = catalog.setup_sql();
     let Recovered { writer, wal, head, chain, change_log_floor } = recover(&store, &set_up)?;
 
     let (durable, durable_seen) = watch::channel(head.seq);
     let (health, metrics) = (Arc::new(Health::default()), Arc::new(Metrics::default()));
+    metrics.change_log_floor.set(change_log_floor.0.unsigned_abs());
     let hub = Arc::new(Hub::default());
     hub.start_at(head.seq);
     let jobs = Arc::new(Queue::new(limits::WRITER_QUEUE_BYTES));
@@ -329,7 +334,7 @@ fn start(store: Store, clock: Arc<dyn Clock>) -> Result<Engine, StoreError> {
         metrics: Arc::clone(&metrics),
         gate,
         tables: store.layout().tables().collect(),
-        change_log_floor,
+        change_log: ChangeLog::new(retention, change_log_floor),
         attached: 0,
     };
     let syncer = Syncer {

@@ -11,7 +11,8 @@
 //! In reading order: [`Engine`] the handle · `registry` calls made ready · `queue` · `writer` the
 //! commit pipeline · `execute` a call in the transaction · `overlay` its rows · `durable` the sync
 //! thread · `hub` who listens · [`Connection`] a client's subscriptions · `resume` where they start ·
-//! `explain` what they would cost.
+//! `explain` what they would cost ·
+//! `retention` how far back they reach.
 //!
 //! *Invariant:* no answer and no delta leaves before its commit is on the disk.
 //! *Invariant:* after a failed sync nothing is accepted until the file is opened again.
@@ -36,6 +37,7 @@ mod readers;
 mod registry;
 mod replay;
 mod resume;
+mod retention;
 mod writer;
 
 pub use abide_live::{Delta, Placed, Window};
@@ -49,3 +51,4 @@ pub use hub::SharedDelta;
 pub use metrics::{Counter, Metrics};
 pub use ports::{Clock, SystemClock};
 pub use replay::{ReplayError, replay};
+pub use retention::Retention;

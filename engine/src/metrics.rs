@@ -54,6 +54,8 @@ counters! {
     live_bindings_probed;
     /// SQL statements run for live queries.
     live_statements_run;
+    /// The seq from which on a client can resume and the past be asked.
+    change_log_floor;
 }
 
 /// One counter.

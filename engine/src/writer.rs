@@ -22,6 +22,7 @@ use crate::outcome::expand;
 use crate::overlay::NetChange;
 use crate::queue::Queue;
 use crate::registry::ReadyCall;
+use crate::retention::ChangeLog;
 
 /// Everything that can wake the writer.
 #[derive(Debug)]
@@ -93,8 +94,7 @@ pub(crate) struct WriterThread {
     pub(crate) gate: Arc<Mutex<()>>,
     /// The tables that keep undo images.
     pub(crate) tables: Vec<&'static TableSpec>,
-    /// From where on the change log is whole.
-    pub(crate) change_log_floor: Seq,
+    pub(crate) change_log: ChangeLog,
     /// How many subscriptions are attached.
     pub(crate) attached: usize,
 }
@@ -391,28 +391,15 @@ impl WriterThread {
             .collect()
     }
 
-    /// Forgets undo images that nobody can resume from any more, of a thousand events at a time: a
-    /// few milliseconds.
+    /// Forgets undo images that nobody can resume from any more.
     fn prune_change_log(&mut self, head: Seq) {
-        const STEP: i64 = 1_000;
-        let floor = Seq(head.0 - limits::CHANGE_LOG_EVENTS);
-        if floor.0 < self.change_log_floor.0 + STEP {
-            return;
-        }
         let store = &self.executor.store;
-        let pruned = (|| {
-            store.begin()?;
-            store.set_change_log_floor(floor)?;
-            store.prune_change_log(floor)?;
-            store.commit()
-        })();
-        match pruned {
-            Ok(()) => self.change_log_floor = floor,
-            Err(error) => {
-                tracing::warn!(%error, "the change log was not pruned");
-                if let Err(why) = store.rollback() {
-                    self.health.poison(&why);
-                }
+        let pruned = self.change_log.prune(store, head, self.executor.clock.now());
+        self.metrics.change_log_floor.set(self.change_log.floor().0.unsigned_abs());
+        if let Err(error) = pruned {
+            tracing::warn!(%error, "the change log was not pruned");
+            if let Err(why) = store.rollback() {
+                self.health.poison(&why);
             }
         }
     }

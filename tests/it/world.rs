@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use abide_engine::{Clock, Config, Done, Engine};
+use abide_engine::{Clock, Config, Done, Engine, Retention};
 use abide_schema::reducer::Caller;
 use abide_schema::{Micros, Module, Refusal, Row, Seq};
 use rusqlite::Connection;
@@ -46,6 +46,8 @@ impl Clock for VirtualClock {
 pub(crate) struct World {
     pub(crate) clock: Arc<VirtualClock>,
     pub(crate) folder: TempDir,
+    /// With which it is opened the next time.
+    pub(crate) retention: Retention,
     engine: Option<Engine>,
 }
 
@@ -57,7 +59,8 @@ impl World {
     /// A folder, so far empty.
     pub(crate) fn new_without_engine(clock: &Arc<VirtualClock>) -> World {
         let folder = folder();
-        World { clock: Arc::clone(clock), folder, engine: None }
+        let retention = Retention::default();
+        World { clock: Arc::clone(clock), folder, retention, engine: None }
     }
 
     pub(crate) fn opened(mut self) -> World {
@@ -74,7 +77,8 @@ impl World {
     }
 
     pub(crate) fn config(&self, modules: Vec<Module>) -> Config {
-        Config { clock: Arc::clone(&self.clock) as Arc<dyn Clock>, ..Config::new(modules) }
+        let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
+        Config { clock, retention: self.retention, ..Config::new(modules) }
     }
 
     pub(crate) fn open(&mut self) {
