@@ -48,7 +48,7 @@ pub use abide_store::{
 pub use connection::{Change, Connection, SnapshotPart, Start, Update, Wanted};
 pub use engine::{Answer, BatchDone, Config, Done, Engine};
 pub use hub::SharedDelta;
-pub use metrics::{Counter, Metrics};
+pub use metrics::{Counter, Labelled, Metrics, Series};
 pub use ports::{Clock, SystemClock};
 pub use replay::{ReplayError, replay};
 pub use retention::Retention;

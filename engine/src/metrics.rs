@@ -1,12 +1,20 @@
 //! What the engine counts while it runs. Read by `/metrics`.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-macro_rules! counters {
-    ($($(#[doc = $doc:literal])+ $name:ident;)+) => {
+macro_rules! metrics {
+    (
+        $($(#[doc = $doc:literal])+ $name:ident;)+
+        $($(#[doc = $labelled_doc:literal])+ $labelled:ident { $label:ident };)+
+    ) => {
         /// Counters since the engine was opened, and a few gauges.
         #[derive(Debug, Default)]
-        pub struct Metrics { $($(#[doc = $doc])+ pub $name: Counter,)+ }
+        pub struct Metrics {
+            $($(#[doc = $doc])+ pub $name: Counter,)+
+            $($(#[doc = $labelled_doc])+ pub $labelled: Labelled,)+
+        }
 
         impl Metrics {
             /// Each counter: name, meaning, value.
@@ -17,11 +25,35 @@ macro_rules! counters {
                     (stringify!($name), meaning, self.$name.get())
                 }),+]
             }
+
+            /// Each that has a label: name, meaning, label, and the values by what the label is.
+            #[must_use]
+            pub fn read_labelled(&self) -> Vec<Series> {
+                vec![$(Series {
+                    name: stringify!($labelled),
+                    meaning: concat!($($labelled_doc),+).trim_ascii_start(),
+                    label: stringify!($label),
+                    values: self.$labelled.read(),
+                }),+]
+            }
         }
     };
 }
 
-counters! {
+/// One counter for each value of a label.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Series {
+    /// Its name.
+    pub name: &'static str,
+    /// What it counts.
+    pub meaning: &'static str,
+    /// The label's name.
+    pub label: &'static str,
+    /// The label's values, each with its count.
+    pub values: Vec<(String, u64)>,
+}
+
+metrics! {
     /// Calls that were run to a result.
     calls_total;
     /// Calls that were refused.
@@ -56,6 +88,9 @@ counters! {
     live_statements_run;
     /// The seq from which on a client can resume and the past be asked.
     change_log_floor;
+
+    /// Calls that were refused, by the code of the refusal.
+    refusals_by_code_total { code };
 }
 
 /// One counter.
@@ -77,5 +112,37 @@ impl Counter {
     #[must_use]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Counters that come one for each value of a label. The values must be few.
+#[derive(Debug, Default)]
+pub struct Labelled(Mutex<BTreeMap<String, u64>>);
+
+impl Labelled {
+    /// Counts.
+    pub fn add(&self, value: &str, n: u64) {
+        let mut counts = self.lock();
+        match counts.get_mut(value) {
+            Some(count) => *count += n,
+            None => {
+                counts.insert(value.to_owned(), n);
+            }
+        }
+    }
+
+    /// Sets all, for what is counted elsewhere.
+    pub fn set_all(&self, counts: impl IntoIterator<Item = (String, u64)>) {
+        *self.lock() = counts.into_iter().collect();
+    }
+
+    /// Reads all, in the order of the values.
+    #[must_use]
+    pub fn read(&self) -> Vec<(String, u64)> {
+        self.lock().iter().map(|(value, count)| (value.clone(), *count)).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -432,7 +432,10 @@ impl WriterThread {
             match outcome {
                 Ok(done) if done.duplicate => self.metrics.duplicates_total.add(1),
                 Ok(done) => self.metrics.calls_total.add(done.calls.len() as u64),
-                Err(_) => self.metrics.refusals_total.add(1),
+                Err(refusal) => {
+                    self.metrics.refusals_total.add(1);
+                    self.metrics.refusals_by_code_total.add(refusal.code.as_str(), 1);
+                }
             }
         }
         self.metrics.deltas_total.add(deltas as u64);
