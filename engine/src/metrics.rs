@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 macro_rules! metrics {
     (
-        $($(#[doc = $doc:literal])+ $name:ident;)+
-        $($(#[doc = $labelled_doc:literal])+ $labelled:ident { $label:ident };)+
+        $($(#[doc = $doc:literal])+ $name:ident;)+ ;
+        $($(#[doc = $labelled_doc:literal])+ $labelled:ident by $label:ident;)+
     ) => {
         /// Counters since the engine was opened, and a few gauges.
         #[derive(Debug, Default)]
@@ -88,9 +88,9 @@ metrics! {
     live_statements_run;
     /// The seq from which on a client can resume and the past be asked.
     change_log_floor;
-
+    ;
     /// Calls that were refused, by the code of the refusal.
-    refusals_by_code_total { code };
+    refusals_by_code_total by code;
 }
 
 /// One counter.

@@ -81,6 +81,14 @@ mod tests {
         for template in [r#"SELECT "id" FROM t"#, "two\nlines", r"back\slash", "é{}=,"] {
             text.sample("live_template_steps_total", Some(("template", template)), 7);
         }
-        expect![[r#""#]].assert_eq(&text.0);
+        expect![[r##"
+            # HELP abide_live_template_steps_total Steps of live queries, by template.
+            # TYPE abide_live_template_steps_total counter
+            abide_live_template_steps_total{template="SELECT \"id\" FROM t"} 7
+            abide_live_template_steps_total{template="two\nlines"} 7
+            abide_live_template_steps_total{template="back\\slash"} 7
+            abide_live_template_steps_total{template="é{}=,"} 7
+        "##]]
+        .assert_eq(&text.0);
     }
 }
