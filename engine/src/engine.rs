@@ -16,7 +16,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::checkpointer::Checkpoints;
 use crate::connection::Connection;
-use crate::durable::{Syncer, UnitDone, publish};
+use crate::durable::{Published, Syncer, UnitDone, publish};
 use crate::execute::Executor;
 use crate::explain::Blueprint;
 use crate::health::Health;
@@ -28,6 +28,7 @@ use crate::queue::{Queue, Rejected};
 use crate::readers::{Readers, closing, open_reader};
 use crate::registry::{ReadyCall, Registry};
 use crate::rerun::Reruns;
+use crate::retention::{ChangeLog, Retention};
 use crate::writer::{Job, Request, Unit, WriterThread};
 
 /// What an engine is opened with.
@@ -42,6 +43,8 @@ pub struct Config {
     /// What the delta of one live query may cost a commit. One that costs more is run again by a
     /// reader instead.
     pub live_budget: Budget,
+    /// How far back a client can resume, and the past be asked.
+    pub retention: Retention,
 }
 
 impl Config {
@@ -54,7 +57,8 @@ impl Config {
             commit: limits::LIVE_COMMIT_STEPS,
         };
         let (clock, tuning) = (Arc::new(SystemClock), Tuning::default());
-        Config { modules, clock, tuning, live_budget }
+        let retention = Retention::default();
+        Config { modules, clock, tuning, live_budget, retention }
     }
 }
 
@@ -125,7 +129,8 @@ impl Engine {
         let layout = Layout { modules: config.modules };
         let store = Store::open(path.as_ref(), layout, config.tuning)?;
         let path = store.path().to_owned();
-        start(store, config.clock, config.live_budget).map_err(|why| OpenError::Store { path, why })
+        let Config { clock, live_budget, retention, .. } = config;
+        start(store, clock, live_budget, retention).map_err(|why| OpenError::Store { path, why })
     }
 
     /// Runs a reducer. When this returns, what it did is on the disk.
@@ -320,25 +325,27 @@ fn recover(store: &Store, set_up: &[String]) -> Result<Recovered, StoreError> {
     Ok(Recovered { writer, wal, head, chain, change_log_floor })
 }
 
-fn start(store: Store, clock: Arc<dyn Clock>, budget: Budget) -> Result<Engine, StoreError> {
+fn start(
+    store: Store,
+    clock: Arc<dyn Clock>,
+    budget: Budget,
+    retention: Retention,
+) -> Result<Engine, StoreError> {
     let catalog = Arc::new(Catalog::new(store.layout().live_tables(), store.layout().views()));
     let set_up = catalog.setup_sql();
     let Recovered { writer, wal, head, chain, change_log_floor } = recover(&store, &set_up)?;
 
     let (durable, durable_seen) = watch::channel(head.seq);
     let (health, metrics) = (Arc::new(Health::default()), Arc::new(Metrics::default()));
+    metrics.change_log_floor.set(change_log_floor.0.unsigned_abs());
     let hub = Arc::new(Hub::default());
     hub.start_at(head.seq);
     let jobs = Arc::new(Queue::new(limits::WRITER_QUEUE_BYTES));
     let commits = Arc::new(Queue::new(limits::UNSYNCED_COMMITS));
     let to_publish = Arc::new(Queue::new(limits::UNSYNCED_COMMITS));
     let gate = Arc::new(Mutex::new(()));
-    let checkpoints = Checkpoints::start(
-        store.checkpointer()?,
-        durable_seen.clone(),
-        &metrics,
-        Arc::clone(&gate),
-    );
+    let (checkpointer, seen) = (store.checkpointer()?, durable_seen.clone());
+    let checkpoints = Checkpoints::start(checkpointer, seen, &metrics, Arc::clone(&gate));
 
     let (readers, mut threads) = Readers::start(&store, &set_up)?;
     let live_tables: Arc<[&'static TableSpec]> = store.layout().live_tables().into();
@@ -352,7 +359,7 @@ fn start(store: Store, clock: Arc<dyn Clock>, budget: Budget) -> Result<Engine, 
         metrics: Arc::clone(&metrics),
         gate,
         tables: store.layout().tables().collect(),
-        change_log_floor,
+        change_log: ChangeLog::new(retention, change_log_floor),
         attached: 0,
         reader: open_reader(&store, &set_up)?,
         fillers: Arc::clone(readers.queue()),
@@ -367,10 +374,7 @@ fn start(store: Store, clock: Arc<dyn Clock>, budget: Budget) -> Result<Engine, 
         health: Arc::clone(&health),
         metrics: Arc::clone(&metrics),
     };
-    threads.push(spawn("abide-writer", move || writer.run()));
-    threads.push(spawn("abide-sync", move || syncer.run()));
-    let (listeners, counted) = (Arc::clone(&hub), Arc::clone(&metrics));
-    threads.push(spawn("abide-publish", move || publish(&to_publish, &listeners, &counted)));
+    threads.extend(spawn_all(writer, syncer, to_publish));
     let inner = Inner {
         jobs,
         readers,
@@ -388,6 +392,20 @@ fn start(store: Store, clock: Arc<dyn Clock>, budget: Budget) -> Result<Engine, 
         store,
     };
     Ok(Engine { inner: Arc::new(inner) })
+}
+
+/// Starts the threads that a commit passes through.
+fn spawn_all(
+    writer: WriterThread,
+    syncer: Syncer,
+    to_publish: Arc<Queue<Published>>,
+) -> [JoinHandle<()>; 3] {
+    let (listeners, counted) = (Arc::clone(&syncer.hub), Arc::clone(&syncer.metrics));
+    [
+        spawn("abide-writer", move || writer.run()),
+        spawn("abide-sync", move || syncer.run()),
+        spawn("abide-publish", move || publish(&to_publish, &listeners, &counted)),
+    ]
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> JoinHandle<()> {

@@ -11,7 +11,8 @@
 //! In reading order: [`Engine`] the handle · `registry` calls made ready · `queue` · `writer` the
 //! commit pipeline · `execute` a call in the transaction · `overlay` its rows · `durable` the sync
 //! thread · `hub` who listens · [`Connection`] a client's subscriptions · `resume` where they start ·
-//! `explain` what they would cost.
+//! `explain` what they would cost ·
+//! `retention` how far back they reach.
 //!
 //! *Invariant:* no answer and no delta leaves before its commit is on the disk.
 //! *Invariant:* after a failed sync nothing is accepted until the file is opened again.
@@ -37,6 +38,7 @@ mod registry;
 mod replay;
 mod rerun;
 mod resume;
+mod retention;
 mod writer;
 
 pub use abide_live::{Budget, Delta, Placed, Spent, TemplateWork, Window};
@@ -47,6 +49,7 @@ pub use abide_store::{
 pub use connection::{Change, Connection, SnapshotPart, Start, Update, Wanted};
 pub use engine::{Answer, BatchDone, Config, Done, Engine};
 pub use hub::SharedDelta;
-pub use metrics::{Counter, Metrics};
+pub use metrics::{Counter, Labelled, Metrics, Series, template_series};
 pub use ports::{Clock, SystemClock};
 pub use replay::{ReplayError, replay};
+pub use retention::Retention;

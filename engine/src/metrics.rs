@@ -1,12 +1,23 @@
 //! What the engine counts while it runs. Read by `/metrics`.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-macro_rules! counters {
-    ($($(#[doc = $doc:literal])+ $name:ident;)+) => {
+use abide_live::TemplateWork;
+use abide_schema::{Checksum, Value};
+
+macro_rules! metrics {
+    (
+        $($(#[doc = $doc:literal])+ $name:ident;)+ ;
+        $($(#[doc = $labelled_doc:literal])+ $labelled:ident by $label:ident;)+
+    ) => {
         /// Counters since the engine was opened, and a few gauges.
         #[derive(Debug, Default)]
-        pub struct Metrics { $($(#[doc = $doc])+ pub $name: Counter,)+ }
+        pub struct Metrics {
+            $($(#[doc = $doc])+ pub $name: Counter,)+
+            $($(#[doc = $labelled_doc])+ pub $labelled: Labelled,)+
+        }
 
         impl Metrics {
             /// Each counter: name, meaning, value.
@@ -17,11 +28,88 @@ macro_rules! counters {
                     (stringify!($name), meaning, self.$name.get())
                 }),+]
             }
+
+            /// Each that has a label: name, meaning, label, and the values by what the label is.
+            #[must_use]
+            pub fn read_labelled(&self) -> Vec<Series> {
+                vec![$(Series {
+                    name: stringify!($labelled),
+                    meaning: concat!($($labelled_doc),+).trim_ascii_start(),
+                    label: stringify!($label),
+                    values: self.$labelled.read(),
+                }),+]
+            }
         }
     };
 }
 
-counters! {
+/// One counter for each value of a label.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Series {
+    /// Its name.
+    pub name: &'static str,
+    /// What it counts.
+    pub meaning: &'static str,
+    /// The label's name.
+    pub label: &'static str,
+    /// The label's values, each with its count.
+    pub values: Vec<(String, u64)>,
+}
+
+/// Templates that are told apart: a label's values must stay few.
+const TEMPLATES: usize = 50;
+/// Letters of a template's SQL in a label.
+const TEMPLATE_LETTERS: usize = 300;
+
+/// What the dearest templates of live queries have cost, as series.
+#[must_use]
+pub fn template_series(templates: &[TemplateWork]) -> Vec<Series> {
+    type Read = fn(&TemplateWork) -> u64;
+    let series: [(&'static str, &'static str, Read); 5] = [
+        (
+            "live_template_bindings",
+            "Distinct bindings (template and parameters) that are subscribed.",
+            |work| work.bindings as u64,
+        ),
+        (
+            "live_template_deltas_total",
+            "Deltas asked of a template's bindings by commits.",
+            |work| work.deltas,
+        ),
+        (
+            "live_template_over_budget_total",
+            "Deltas that were not made because they cost too much.",
+            |work| work.over_budget,
+        ),
+        (
+            "live_template_statements_total",
+            "SQL statements run for a template within commits.",
+            |work| work.spent.statements,
+        ),
+        (
+            "live_template_steps_total",
+            "Steps of SQLite's virtual machine that these took.",
+            |work| work.spent.steps,
+        ),
+    ];
+    let templates = &templates[..templates.len().min(TEMPLATES)];
+    let of = |value: Read| templates.iter().map(|work| (label(&work.sql), value(work))).collect();
+    let series = series.into_iter();
+    let series = series.map(|(name, meaning, value)| {
+        let label = "template";
+        Series { name, meaning, label, values: of(value) }
+    });
+    series.collect()
+}
+
+/// A template's SQL; a long one is cut, and a number tells it from others that begin the same.
+fn label(sql: &str) -> String {
+    let Some((end, _)) = sql.char_indices().nth(TEMPLATE_LETTERS) else { return sql.to_owned() };
+    let text = [Value::Text(sql.to_owned())];
+    format!("{}… {}", &sql[..end], Checksum::of([&text[..]]))
+}
+
+metrics! {
     /// Calls that were run to a result.
     calls_total;
     /// Calls that were refused.
@@ -62,6 +150,11 @@ counters! {
     live_residual_bindings;
     /// Live queries run again as a whole, by a reader, because their deltas cost too much.
     live_reruns_total;
+    /// The seq from which on a client can resume and the past be asked.
+    change_log_floor;
+    ;
+    /// Calls that were refused, by the code of the refusal.
+    refusals_by_code_total by code;
 }
 
 /// One counter.
@@ -83,5 +176,37 @@ impl Counter {
     #[must_use]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Counters that come one for each value of a label. The values must be few.
+#[derive(Debug, Default)]
+pub struct Labelled(Mutex<BTreeMap<String, u64>>);
+
+impl Labelled {
+    /// Counts.
+    pub fn add(&self, value: &str, n: u64) {
+        let mut counts = self.lock();
+        match counts.get_mut(value) {
+            Some(count) => *count += n,
+            None => {
+                counts.insert(value.to_owned(), n);
+            }
+        }
+    }
+
+    /// Sets all, for what is counted elsewhere.
+    pub fn set_all(&self, counts: impl IntoIterator<Item = (String, u64)>) {
+        *self.lock() = counts.into_iter().collect();
+    }
+
+    /// Reads all, in the order of the values.
+    #[must_use]
+    pub fn read(&self) -> Vec<(String, u64)> {
+        self.lock().iter().map(|(value, count)| (value.clone(), *count)).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -27,6 +27,7 @@ use crate::queue::Queue;
 use crate::readers::ReaderJob;
 use crate::registry::ReadyCall;
 use crate::resume::{self, ReaderSql};
+use crate::retention::ChangeLog;
 
 /// Everything that can wake the writer.
 #[derive(Debug)]
@@ -108,8 +109,7 @@ pub(crate) struct WriterThread {
     pub(crate) gate: Arc<Mutex<()>>,
     /// The tables that keep undo images.
     pub(crate) tables: Vec<&'static TableSpec>,
-    /// From where on the change log is whole.
-    pub(crate) change_log_floor: Seq,
+    pub(crate) change_log: ChangeLog,
     /// How many subscriptions are attached.
     pub(crate) attached: usize,
     /// Reads the state between two transactions.
@@ -421,28 +421,15 @@ impl WriterThread {
             .collect()
     }
 
-    /// Forgets undo images that nobody can resume from any more, of a thousand events at a time: a
-    /// few milliseconds.
+    /// Forgets undo images that nobody can resume from any more.
     fn prune_change_log(&mut self, head: Seq) {
-        const STEP: i64 = 1_000;
-        let floor = Seq(head.0 - limits::CHANGE_LOG_EVENTS);
-        if floor.0 < self.change_log_floor.0 + STEP {
-            return;
-        }
         let store = &self.executor.store;
-        let pruned = (|| {
-            store.begin()?;
-            store.set_change_log_floor(floor)?;
-            store.prune_change_log(floor)?;
-            store.commit()
-        })();
-        match pruned {
-            Ok(()) => self.change_log_floor = floor,
-            Err(error) => {
-                tracing::warn!(%error, "the change log was not pruned");
-                if let Err(why) = store.rollback() {
-                    self.health.poison(&why);
-                }
+        let pruned = self.change_log.prune(store, head, self.executor.clock.now());
+        self.metrics.change_log_floor.set(self.change_log.floor().0.unsigned_abs());
+        if let Err(error) = pruned {
+            tracing::warn!(%error, "the change log was not pruned");
+            if let Err(why) = store.rollback() {
+                self.health.poison(&why);
             }
         }
     }
@@ -516,7 +503,10 @@ impl WriterThread {
             match outcome {
                 Ok(done) if done.duplicate => self.metrics.duplicates_total.add(1),
                 Ok(done) => self.metrics.calls_total.add(done.calls.len() as u64),
-                Err(_) => self.metrics.refusals_total.add(1),
+                Err(refusal) => {
+                    self.metrics.refusals_total.add(1);
+                    self.metrics.refusals_by_code_total.add(refusal.code.as_str(), 1);
+                }
             }
         }
         self.metrics.deltas_total.add(deltas as u64);

@@ -62,6 +62,7 @@ BEGIN SELECT RAISE(FAIL, 'lease_lost: the tool call was claimed by another'); EN
     name = "tool_calls",
     index(session_id),
     index(status),
+    index(tool_name),
     constraint = "CHECK (status <> 'claimed' OR (fencing_token IS NOT NULL
     AND lease_expires_at IS NOT NULL AND attempt > 0))",
     trigger = ENDED,

@@ -87,8 +87,9 @@ pub const OUTBOX_BYTES: usize = 1 << 20;
 /// Changed rows that a resume reads from the change log before a fresh snapshot is the cheaper answer.
 pub const RESUME_CHANGES: usize = 100_000;
 
-/// Events for which the change log is kept, that is how far behind a client may resume.
-pub const CHANGE_LOG_EVENTS: i64 = 1_000_000;
+/// Events for which the change log is kept where nothing else is said, that is how far behind a client
+/// may resume.
+pub const CHANGE_LOG_EVENTS: u64 = 1_000_000;
 
 /// Bytes in the WAL from which a checkpoint is due: small enough that a restart recovers it at once,
 /// large enough that a page which many commits touch is moved once. Not measured against others yet.

@@ -6,13 +6,22 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
 
+use abide_engine::template_series;
+
 use crate::routes::App;
 
 /// What is counted and measured, now.
 pub(crate) async fn metrics(State(app): State<App>) -> Response {
     let (engine, life) = (&app.engine, &app.life);
+    let seq = engine.durable_seq().0.unsigned_abs();
+    let floor = engine.metrics().change_log_floor.get();
     let gauges = [
-        ("seq", "The last event that is on the disk.", engine.durable_seq().0.unsigned_abs()),
+        ("seq", "The last event that is on the disk.", seq),
+        (
+            "change_log_events",
+            "Events whose changes are kept, to be resumed from.",
+            seq.saturating_sub(floor),
+        ),
         (
             "writer_queue_bytes",
             "Bytes of the calls that wait for the writer.",
@@ -22,21 +31,69 @@ pub(crate) async fn metrics(State(app): State<App>) -> Response {
         ("websockets", "WebSockets that are open.", life.websockets() as u64),
         ("ready", "1 while calls are taken.", u64::from(engine.ready().is_ok())),
     ];
-    let mut text = String::new();
+    let mut text = Text::default();
     for (name, meaning, value) in gauges.into_iter().chain(engine.metrics().read()) {
-        one(&mut text, name, meaning, value);
+        text.head(name, meaning).sample(name, None, value);
     }
-    let version = env!("CARGO_PKG_VERSION");
-    text.push_str("# HELP abide_build_info What is running.\n# TYPE abide_build_info gauge\n");
-    // Writing into a String cannot fail.
-    let _ = writeln!(text, "abide_build_info{{version=\"{version}\"}} 1");
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+    // While the engine closes or is poisoned, nobody can say.
+    let templates = engine.live_templates().await.unwrap_or_default();
+    let templates = template_series(&templates);
+    for series in engine.metrics().read_labelled().into_iter().chain(templates) {
+        text.head(series.name, series.meaning);
+        for (label, value) in &series.values {
+            text.sample(series.name, Some((series.label, label)), *value);
+        }
+    }
+    let version = Some(("version", env!("CARGO_PKG_VERSION")));
+    text.head("build_info", "What is running.").sample("build_info", version, 1);
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text.0).into_response()
 }
 
-fn one(text: &mut String, name: &str, meaning: &str, value: u64) {
-    let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
-    let _ = write!(
-        text,
-        "# HELP abide_{name} {meaning}\n# TYPE abide_{name} {kind}\nabide_{name} {value}\n"
-    );
+/// The text that is being built.
+#[derive(Default)]
+struct Text(String);
+
+impl Text {
+    fn head(&mut self, name: &str, meaning: &str) -> &mut Text {
+        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+        // Writing into a String cannot fail.
+        let _ = write!(self.0, "# HELP abide_{name} {meaning}\n# TYPE abide_{name} {kind}\n");
+        self
+    }
+
+    /// One value, with a label's name and value where it has one.
+    fn sample(&mut self, name: &str, label: Option<(&str, &str)>, value: u64) -> &mut Text {
+        let label = label.map(|(name, value)| format!("{{{name}=\"{}\"}}", escaped(value)));
+        let _ = writeln!(self.0, "abide_{name}{} {value}", label.unwrap_or_default());
+        self
+    }
+}
+
+/// A label's value as the format wants it: on one line, quotes and backslashes marked.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    #[test]
+    fn a_label_may_hold_anything() {
+        let mut text = Text::default();
+        text.head("live_template_steps_total", "Steps of live queries, by template.");
+        for template in [r#"SELECT "id" FROM t"#, "two\nlines", r"back\slash", "é{}=,"] {
+            text.sample("live_template_steps_total", Some(("template", template)), 7);
+        }
+        expect![[r##"
+            # HELP abide_live_template_steps_total Steps of live queries, by template.
+            # TYPE abide_live_template_steps_total counter
+            abide_live_template_steps_total{template="SELECT \"id\" FROM t"} 7
+            abide_live_template_steps_total{template="two\nlines"} 7
+            abide_live_template_steps_total{template="back\\slash"} 7
+            abide_live_template_steps_total{template="é{}=,"} 7
+        "##]]
+        .assert_eq(&text.0);
+    }
 }

@@ -186,6 +186,8 @@ CREATE INDEX tool_calls_session_id ON tool_calls (session_id);
 
 CREATE INDEX tool_calls_status ON tool_calls (status);
 
+CREATE INDEX tool_calls_tool_name ON tool_calls (tool_name);
+
 CREATE TABLE tools (
   name TEXT PRIMARY KEY NOT NULL,
   version INTEGER NOT NULL,

@@ -18,6 +18,7 @@ mod recordings;
 mod reducers;
 mod references;
 mod replica;
+mod retention;
 mod script;
 mod traffic;
 mod world;

@@ -370,8 +370,8 @@ fn the_past_in_words() {
             at 4: (1)
             at 3: (0)
             at 2: (1)
-            refused bad_request: there is no state 5: the log ends at 4
-            refused bad_request: there is no state -1: the log ends at 4
+            refused bad_request: there is no state 5: the log ends at 4 (hint: any seq from 0 to 4 names the state after that event)
+            refused bad_request: there is no state -1: the log ends at 4 (hint: any seq from 0 to 4 names the state after that event)
             refused bad_sql: only tables of that time can be asked (hint: name tables without  main.  and leave out the engine's own)
             refused bad_sql: no such table: nowhere
             refused bad_sql: cannot modify sessions because it is a view

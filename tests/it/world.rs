@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use abide_engine::{Budget, Clock, Config, Done, Engine};
+use abide_engine::{Budget, Clock, Config, Done, Engine, Retention};
 use abide_schema::reducer::Caller;
 use abide_schema::{Micros, Module, Refusal, Row, Seq};
 use rusqlite::Connection;
@@ -46,6 +46,8 @@ impl Clock for VirtualClock {
 pub(crate) struct World {
     pub(crate) clock: Arc<VirtualClock>,
     pub(crate) folder: TempDir,
+    /// With which it is opened the next time.
+    pub(crate) retention: Retention,
     engine: Option<Engine>,
     /// What a live query may cost a commit, where it is not what it is by default.
     pub(crate) live_budget: Option<Budget>,
@@ -59,7 +61,8 @@ impl World {
     /// A folder, so far empty.
     pub(crate) fn new_without_engine(clock: &Arc<VirtualClock>) -> World {
         let folder = folder();
-        World { clock: Arc::clone(clock), folder, engine: None, live_budget: None }
+        let retention = Retention::default();
+        World { clock: Arc::clone(clock), folder, retention, engine: None, live_budget: None }
     }
 
     pub(crate) fn opened(mut self) -> World {
@@ -79,6 +82,7 @@ impl World {
         let mut config = Config::new(modules);
         config.clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
         config.live_budget = self.live_budget.unwrap_or(config.live_budget);
+        config.retention = self.retention;
         config
     }
 

@@ -42,6 +42,7 @@ async fn a_closed_engine_says_when_to_come_again() {
 async fn metrics_are_text_that_prometheus_reads() {
     let house = House::open().await;
     house.post("/v1/call/nothing", "").await;
+    house.post("/v1/call/edit_note", r#"{"id":7,"text":"x"}"#).await;
     let _socket = house.socket().await;
     let metrics = house.get("/metrics").await;
     let kind = metrics.header("content-type");
@@ -54,6 +55,10 @@ async fn metrics_are_text_that_prometheus_reads() {
         "abide_websockets 1",
         "abide_connections 2",
         "abide_ready 1",
+        "# TYPE abide_refusals_by_code_total counter",
+        "abide_refusals_by_code_total{code=\"not_found\"} 1",
+        "abide_change_log_floor 0",
+        "abide_change_log_events 1",
         "abide_build_info{version=\"0.1.0\"} 1",
     ] {
         assert!(metrics.body.lines().any(|given| given == line), "{line}\n{}", metrics.body);

@@ -1,0 +1,259 @@
+//! How long changes are kept: what is kept can be resumed from and asked, what is not is made up for,
+//! and forgetting never holds up a commit for long.
+
+use std::time::Duration;
+
+use abide_engine::{Retention, Start};
+use abide_schema::{Code, Seq};
+use serde_json::Map;
+
+use crate::replica::{Client, Replica};
+use crate::traffic::{Random, Traffic, for_seeds};
+use crate::world::{World, run};
+
+const MESSAGES: &str = "SELECT id, content FROM agent_state ORDER BY id";
+
+/// What one commit forgets at most.
+const SLICE: i64 = 2_000;
+
+fn keeping(events: u64) -> World {
+    let mut world = World::new();
+    world.retention = Retention { events: Some(events), age: None };
+    world.reopen();
+    world
+}
+
+fn floor(world: &World) -> i64 {
+    world.engine().metrics().change_log_floor.get().cast_signed()
+}
+
+/// The result as a client holds it at the head.
+async fn now(world: &World) -> Replica {
+    let mut client = Client::new(world.engine().connect());
+    client.subscribe("q", MESSAGES, &Map::new()).await.unwrap();
+    client.unsubscribe("q").unwrap()
+}
+
+/// Resumes; the refusal where it could not be had, and how many messages are held.
+async fn resumed(world: &World, kept: &Replica) -> (Option<String>, usize) {
+    let mut client = Client::new(world.engine().connect());
+    client.resume("q", kept.clone()).await.unwrap();
+    let fresh = world.rows(MESSAGES).await;
+    assert_eq!(client.replicas["q"].shown(), client.replicas["q"].shown_of(&fresh));
+    let refusal = client.refusals.pop().map(|(_, refusal)| {
+        assert_eq!(refusal.code, Code::Refetch);
+        refusal.detail
+    });
+    (refusal, client.replicas["q"].rows.len())
+}
+
+/// What is told of a past state: how many messages there were, or why it cannot be told.
+async fn past(world: &World, seq: i64) -> Result<usize, String> {
+    let once = world.engine().query(MESSAGES, &Map::new(), Some(Seq(seq))).await;
+    let mut client = Client::new(world.engine().connect());
+    let start = Start::AsOf(Seq(seq));
+    let live = client.subscribe_from("q", MESSAGES, &Map::new(), start).await;
+    match (once, live) {
+        (Ok(once), Ok(())) => {
+            // By now the replica has worked in what changed since.
+            let fresh = world.rows(MESSAGES).await;
+            assert_eq!(client.replicas["q"].shown(), client.replicas["q"].shown_of(&fresh));
+            Ok(once.rows.len())
+        }
+        (Err(once), Err(live)) => {
+            assert_eq!(once, live, "refused in the same words");
+            assert_eq!(once.code, Code::Refetch);
+            Err(once.detail)
+        }
+        (once, live) => panic!("once: {once:?}, live: {live:?}"),
+    }
+}
+
+#[test]
+fn below_at_and_above_the_floor() {
+    run(async {
+        let mut world = keeping(8);
+        world.session("s1").await;
+        let mut held = vec![now(&world).await];
+        for nth in 3..=20 {
+            world.say("s1", &nth.to_string()).await.unwrap();
+            held.push(now(&world).await);
+        }
+        for again in ["at once", "after a restart", "after a kill"] {
+            assert_eq!(floor(&world), 12, "{again}");
+            for kept in &held {
+                let from = kept.seq;
+                let (refusal, rows) = resumed(&world, kept).await;
+                let gone = format!("changes are kept from seq 12 on, not from {from}");
+                assert_eq!(refusal, (from < Seq(12)).then_some(gone), "{again}");
+                assert_eq!(rows, 19);
+            }
+            assert_eq!(
+                past(&world, 11).await,
+                Err("changes are kept from seq 12 on, not from 11".into())
+            );
+            assert_eq!(past(&world, 12).await, Ok(11));
+            assert_eq!(past(&world, 13).await, Ok(12));
+            assert_eq!(past(&world, 20).await, Ok(19));
+            match again {
+                "at once" => world.reopen(),
+                _ => {
+                    world.drop_engine();
+                    world.open();
+                }
+            }
+        }
+        // Kept for longer from here on; what was forgotten does not come back.
+        world.retention = Retention { events: Some(100), age: None };
+        world.reopen();
+        world.say("s1", "and on").await.unwrap();
+        assert_eq!(floor(&world), 12);
+        assert!(past(&world, 11).await.is_err());
+    });
+}
+
+#[test]
+fn nothing_is_kept_and_everything() {
+    run(async {
+        let mut world = keeping(0);
+        world.session("s1").await;
+        let kept = now(&world).await;
+        assert_eq!(resumed(&world, &kept).await, (None, 1), "at the head nothing is missed");
+        world.say("s1", "more").await.unwrap();
+        assert_eq!(floor(&world), 3);
+        assert!(resumed(&world, &kept).await.0.is_some());
+        assert_eq!(past(&world, 3).await, Ok(2));
+        world.close();
+        let left: i64 = (world.raw())
+            .query_row("SELECT count(*) FROM change_log", [], |row| row.get(0))
+            .unwrap();
+        assert_eq!(left, 0);
+
+        let mut world = World::new();
+        world.retention = Retention { events: None, age: None };
+        world.reopen();
+        world.session("s1").await;
+        world.clock.advance_ms(1_000 * 86_400_000);
+        world.say("s1", "much later").await.unwrap();
+        assert_eq!((floor(&world), past(&world, 0).await), (0, Ok(0)));
+    });
+}
+
+/// Much was kept, and little is to be from now on: every commit forgets a part of it.
+#[test]
+fn a_long_past_is_forgotten_in_slices() {
+    run(async {
+        let mut world = World::new();
+        world.session("s1").await;
+        for _ in 0..5 {
+            let call = abide_schema::wire::BatchCall {
+                reducer: "append_message".to_owned(),
+                args: serde_json::json!({"session_id": "s1", "role": "user", "content": "x"}),
+            };
+            let caller = abide_schema::reducer::Caller::new("local");
+            world.engine().batch(&caller, &vec![call; 1_000], None).await.unwrap();
+        }
+        assert_eq!(floor(&world), 0);
+        world.retention = Retention { events: Some(10), age: None };
+        world.reopen();
+        let mut floors = vec![floor(&world)];
+        while floors.last() != Some(&(world.engine().durable_seq().0 - 10)) {
+            world.say("s1", "and on").await.unwrap();
+            floors.push(floor(&world));
+        }
+        assert_eq!(floors, [0, 2_000, 4_000, 4_995]);
+        assert!(floors.windows(2).all(|pair| pair[1] - pair[0] <= SLICE));
+        assert_eq!(past(&world, 5_003).await, Ok(5_002));
+        // The floor is in the middle of a batch: what stood before the batch can still be told.
+        assert_eq!(past(&world, 4_995).await, Ok(4_001));
+    });
+}
+
+#[test]
+fn what_is_too_old_is_forgotten() {
+    run(async {
+        let mut world = World::new();
+        let day = 86_400_000;
+        world.retention = Retention { events: None, age: Some(Duration::from_millis(7 * day)) };
+        world.reopen();
+        let advance = |days: u64| world.clock.advance_ms((days * day).cast_signed());
+        world.session("s1").await;
+        advance(3);
+        world.say("s1", "on the third day").await.unwrap();
+        advance(3);
+        world.say("s1", "on the sixth").await.unwrap();
+        assert_eq!((floor(&world), past(&world, 0).await), (0, Ok(0)), "all of it is young");
+        advance(2);
+        assert_eq!(floor(&world), 0, "nothing is forgotten where nothing happens");
+        world.say("s1", "on the eighth").await.unwrap();
+        assert_eq!(floor(&world), 2, "what happened on the first day");
+        assert!(past(&world, 1).await.is_err());
+        assert_eq!(past(&world, 2).await, Ok(1));
+        advance(30);
+        world.say("s1", "a month later").await.unwrap();
+        assert_eq!(floor(&world), 5, "all but the last");
+    });
+}
+
+/// Both bounds hold: the first that is passed counts.
+#[test]
+fn the_nearer_of_two_bounds() {
+    run(async {
+        let mut world = World::new();
+        let age = Some(Duration::from_secs(60));
+        world.retention = Retention { events: Some(4), age };
+        world.reopen();
+        world.session("s1").await;
+        for _ in 0..4 {
+            world.say("s1", "at once").await.unwrap();
+        }
+        assert_eq!(floor(&world), 2, "six events at once: too many");
+        world.clock.advance_ms(120_000);
+        world.say("s1", "late").await.unwrap();
+        assert_eq!(floor(&world), 6, "too old");
+    });
+}
+
+/// Clients that come back after any time, of whom some have been away for too long.
+#[test]
+fn whoever_comes_back_holds_the_query() {
+    for_seeds("retention::whoever_comes_back", 0..6, |seed| {
+        run(async {
+            let (world, mut traffic) = (keeping(5), Traffic::new(seed));
+            let mut random = Random::new(!seed);
+            let (mut away, mut refetched, mut deltas): (Vec<Replica>, _, _) = (Vec::new(), 0, 0);
+            let queries = [
+                "SELECT * FROM agent_state",
+                "SELECT status, count(*) FROM sessions GROUP BY status",
+                "SELECT id, title FROM sessions ORDER BY updated_at DESC, id LIMIT 4",
+                "SELECT s.id, m.id AS message FROM sessions s JOIN agent_state m
+                    ON m.session_id = s.id",
+            ];
+            for _ in 0..400 {
+                let _ = traffic.step(&world).await;
+                let mut client = Client::new(world.engine().connect());
+                match random.below(8) {
+                    0 => {
+                        let sql = random.pick(&queries);
+                        client.subscribe("q", sql, &Map::new()).await.unwrap();
+                        away.push(client.unsubscribe("q").unwrap());
+                    }
+                    1 if !away.is_empty() => {
+                        let back = away.swap_remove(random.below(away.len()));
+                        client.resume("q", back).await.unwrap();
+                        let replica = &client.replicas["q"];
+                        let fresh = world.rows(&replica.sql).await;
+                        let fresh = replica.shown_of(&fresh);
+                        assert_eq!(replica.shown(), fresh, "{}", replica.sql);
+                        match client.refusals.len() {
+                            0 => deltas += 1,
+                            _ => refetched += 1,
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            assert!(deltas > 5 && refetched > 5, "{deltas} deltas, {refetched} refetches");
+        });
+    });
+}
