@@ -4,10 +4,9 @@ use std::collections::HashMap;
 use std::io::{self, Write as _};
 use std::time::Duration;
 
-use abide_client::{Abide, Seq, Subscription, Update, Value};
+use abide_client::{Abide, Link, Seq, Subscription, Update, Value};
 use tokio::time::{Instant, sleep_until};
 
-use super::pulse::Pulse;
 use crate::cells;
 use crate::failure::Failure;
 use crate::table::{self, Mark, MarkedRow, Shown};
@@ -33,7 +32,7 @@ pub(super) struct Screen {
     /// What is on the screen, without control sequences: it is left behind at the end.
     shown: String,
     next_look: Instant,
-    pulse: Pulse,
+    link: Link,
 }
 
 impl Screen {
@@ -51,7 +50,7 @@ impl Screen {
             last_change: Seq::ZERO,
             shown: String::new(),
             next_look: Instant::now() + LOOK,
-            pulse: Pulse::of(abide),
+            link: abide.link(),
         })
     }
 
@@ -74,7 +73,7 @@ impl Screen {
         let next = marks.chain([self.next_look]).min().unwrap_or(self.next_look);
         tokio::select! {
             () = sleep_until(next) => {}
-            () = self.pulse.turned() => {}
+            () = self.link.changed() => {}
         }
     }
 
@@ -115,7 +114,7 @@ impl Screen {
         }
         parts.push(format!("last change at {}", self.last_change));
         match abide.reconnects() {
-            _ if !self.pulse.is_there() => parts.push("waiting for the server".to_owned()),
+            _ if !self.link.connected() => parts.push("waiting for the server".to_owned()),
             0 => parts.push("live".to_owned()),
             1 => parts.push("live, resumed once".to_owned()),
             times => parts.push(format!("live, resumed {times} times")),
