@@ -157,7 +157,7 @@ mod tests {
                 cost       the joined rows of the changed rows
                 state      none
                 key        none
-                order      order1 DESC NULLS FIRST, order2 COLLATE NOCASE
+                order      order1 (not shown) DESC NULLS FIRST, order2 (not shown) COLLATE NOCASE
                 routed by  sessions: agent
                            agent_state: a look-up for all
 
@@ -183,7 +183,7 @@ mod tests {
                 cost       the window, twice, where a changed row matches
                 state      none
                 key        none
-                order      order1 DESC
+                order      order1 (not shown) DESC
                 window     its deltas tell positions
                 routed by  agent_state: role
                 reads all  agent_state, to evaluate the query; spared by index(role), that is CREATE INDEX agent_state_role ON agent_state (role)

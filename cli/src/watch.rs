@@ -41,7 +41,8 @@ pub(crate) struct Watch {
 
 const EXAMPLES: &str = "\
 On a terminal the rows are a table that stays up to date: what comes is green, what changes yellow.
-On a pipe every change is a line: `+` a row that came, `~` one that changed, `-` one that left.
+On a pipe every change is a line: `+` a row that came, `~` one that changed, `-` one that left; of a
+query with LIMIT with its place, `#1` the first.
 With --json every update is one object: a snapshot, then deltas.
 
 A server that goes away and comes back is waited for; nothing is missed. Ctrl-C ends it.

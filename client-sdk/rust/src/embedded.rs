@@ -301,5 +301,6 @@ fn changes_of(delta: &Delta) -> Changes {
             inserts: come.collect(),
             updates: new.collect(),
         },
+        positions: None,
     }
 }
