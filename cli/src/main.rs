@@ -6,6 +6,7 @@ mod cells;
 mod connect;
 mod demo;
 mod events;
+mod explain;
 mod failure;
 mod log_pages;
 mod options;
@@ -51,6 +52,8 @@ enum Command {
     Sql(sql::Sql),
     /// Watch a query: its rows, and every change of them
     Watch(watch::Watch),
+    /// Tell how a query would be kept live, and at what cost
+    Explain(explain::Explain),
     /// Show the log of everything that happened
     Events(events::Events),
     /// Check that a file is what Abide wrote, event by event
@@ -68,6 +71,7 @@ async fn run(options: &Options, command: Command) -> Result<(), Failure> {
         Command::Call(args) => call::run(options, args).await,
         Command::Sql(args) => sql::run(options, args).await,
         Command::Watch(args) => watch::run(options, args).await,
+        Command::Explain(args) => explain::run(options, args).await,
         Command::Events(args) => events::run(options, args).await,
         Command::Verify(args) => verify::run(options, args),
         Command::Replay(args) => replay::run(options, args),

@@ -3,8 +3,9 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
-use abide_engine::{Config, Engine};
+use abide_engine::{Config, Engine, Retention};
 use abide_schema::{Code, Refusal};
 use abide_server::Access;
 use clap::Args;
@@ -25,6 +26,41 @@ pub(crate) struct Serve {
     /// Where to listen; port 0 takes any that is free and tells which
     #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_LISTEN)]
     listen: String,
+
+    /// Keep what is needed to resume and to ask the past for so many events  [default: 1000000, unless
+    /// --keep-changes-for is given]
+    #[arg(long, value_name = "EVENTS")]
+    keep_changes: Option<u64>,
+
+    /// Keep it for so long: 90s, 30m, 12h, 7d, 4w; with both, what is past either is forgotten
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    keep_changes_for: Option<Duration>,
+}
+
+/// A length of time as people write it.
+fn time(text: &str) -> Result<Duration, String> {
+    let (count, unit) =
+        text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let seconds: u64 = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        "w" => 7 * 86_400,
+        _ => return Err("a number and a unit: 90s, 30m, 12h, 7d or 4w".to_owned()),
+    };
+    let count: u64 = count.parse().map_err(|_| format!("{count:?} is no number of {unit}"))?;
+    let time = count.checked_mul(seconds).map(Duration::from_secs);
+    time.ok_or_else(|| "that is longer than anything lasts".to_owned())
+}
+
+impl Serve {
+    fn retention(&self) -> Retention {
+        match (self.keep_changes, self.keep_changes_for) {
+            (None, None) => Retention::default(),
+            (events, age) => Retention { events, age },
+        }
+    }
 }
 
 const EXAMPLES: &str = "\
@@ -32,6 +68,7 @@ Examples:
   abide serve                                      # abide.db, made if need be
   abide serve --db agents.db --listen 127.0.0.1:0  # any free port
   ABIDE_TOKEN=… abide serve --listen 0.0.0.0:7341  # for other machines
+  abide serve --keep-changes-for 7d                # clients may be away for a week
 
 SIGTERM or Ctrl-C stops it in order: what was taken in is answered and on disk.
 ABIDE_LOG=info tells more on stderr.";
@@ -53,7 +90,8 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     access.check(address)?;
     check_folder(&db)?;
     let stop = signals::asked_to_stop()?;
-    let engine = Engine::open(&db, Config::new(abide_reducers::modules()));
+    let retention = args.retention();
+    let engine = Engine::open(&db, Config { retention, ..Config::new(abide_reducers::modules()) });
     let engine = engine.map_err(|error| error.to_refusal())?;
 
     greet(options, &engine, address, &db)?;
@@ -117,5 +155,22 @@ fn taken(listen: &str, why: &io::Error) -> Refusal {
             Refusal::new(Code::BadArguments, detail)
                 .hint("an address of this machine and a port, such as 127.0.0.1:7341")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_has_a_unit() {
+        let seconds = [("0s", 0), ("90s", 90), ("30m", 1_800), ("12h", 43_200), ("7d", 604_800)];
+        for (text, seconds) in seconds {
+            assert_eq!(time(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for wrong in ["", "7", "d", "-7d", "7 d", "1.5h", "7days", "99999999999999999999s", "é"] {
+            assert!(time(wrong).is_err(), "{wrong}");
+        }
+        assert!(time(&format!("{}w", u64::MAX)).is_err());
     }
 }

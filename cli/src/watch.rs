@@ -13,7 +13,6 @@ use crate::terminal::Terminal;
 
 mod frames;
 mod lines;
-mod pulse;
 mod screen;
 
 use frames::Frames;
@@ -34,11 +33,16 @@ pub(crate) struct Watch {
     /// Stop after so many updates, the first being the rows as they are
     #[arg(long, value_name = "N")]
     count: Option<u64>,
+
+    /// Begin with the rows as they were after this event; then what changed since, and go on
+    #[arg(long, value_name = "SEQ")]
+    as_of: Option<i64>,
 }
 
 const EXAMPLES: &str = "\
 On a terminal the rows are a table that stays up to date: what comes is green, what changes yellow.
-On a pipe every change is a line: `+` a row that came, `~` one that changed, `-` one that left.
+On a pipe every change is a line: `+` a row that came, `~` one that changed, `-` one that left; of a
+query with LIMIT with its place, `#1` the first.
 With --json every update is one object: a snapshot, then deltas.
 
 A server that goes away and comes back is waited for; nothing is missed. Ctrl-C ends it.
@@ -46,6 +50,7 @@ A server that goes away and comes back is waited for; nothing is missed. Ctrl-C 
 Examples:
   abide watch \"SELECT id, reason FROM handoff_requests WHERE status = 'pending'\"
   abide watch 'SELECT role, content FROM agent_state WHERE session_id = :sid ORDER BY id' sid=s_01J…
+  abide watch 'SELECT id, status FROM sessions' --as-of 1204
   abide watch 'SELECT * FROM tool_calls' --json | jq .changes[0].inserts";
 
 /// How updates are shown.
@@ -69,6 +74,9 @@ pub(crate) async fn run(options: &Options, args: Watch) -> Result<(), Failure> {
     let mut subscribe = abide.subscribe(&args.sql);
     for (name, value) in params.values {
         subscribe = subscribe.param(&name, value);
+    }
+    if let Some(seq) = args.as_of {
+        subscribe = subscribe.as_of(seq);
     }
     let subscription = subscribe.await.map_err(|error| pairs::explain_parameter(error.into()))?;
     let show = match Terminal::of_stdout().size {

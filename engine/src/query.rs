@@ -26,7 +26,8 @@ pub(crate) fn prepare(
     }
     if sql.contains('\0') {
         // SQLite would take it for the end and leave out the rest.
-        return Err(Refusal::new(Code::BadSql, "the statement holds a NUL character"));
+        return Err(Refusal::new(Code::BadSql, "the statement holds a NUL character")
+            .hint("give a text that holds one as a parameter"));
     }
     let params = params
         .iter()

@@ -116,6 +116,10 @@ fn a_session_at_the_terminal() {
     shell.type_in(&["events"]);
     shell.type_in(&["events", "--session", "s1", "--last", "1"]);
     shell.type_in(&["watch", "SELECT id, status FROM sessions WHERE id = 's1'", "--count", "1"]);
+    let sql = "SELECT id, status FROM sessions";
+    shell.type_in(&["watch", sql, "--as-of", "1", "--count", "2"]);
+    shell.type_in(&["watch", "SELECT seq FROM events ORDER BY seq LIMIT 2", "--count", "1"]);
+    shell.type_in(&["explain", "SELECT id FROM sessions WHERE agent = :agent ORDER BY title"]);
     shell.check(expect_file!["golden/terminal.txt"]);
 }
 
@@ -126,6 +130,9 @@ fn the_same_for_programs() {
     shell.type_in(&["sql", "SELECT id, seq, 1.0, NULL, x'00ff' FROM sessions", "--json"]);
     shell.type_in(&["events", "--json"]);
     shell.type_in(&["watch", "SELECT id FROM sessions", "--count", "1", "--json"]);
+    let window = "SELECT id FROM sessions ORDER BY id LIMIT 1";
+    shell.type_in(&["watch", window, "--as-of", "0", "--count", "2", "--json"]);
+    shell.type_in(&["explain", "SELECT id FROM sessions WHERE agent = 'a'", "--json"]);
     shell.type_in(&["call", "create_session", "agent=support", "id=s1", "--json"]);
     shell.type_in(&["sql", "SELECT FROM", "--json"]);
     shell.check(expect_file!["golden/json.txt"]);
@@ -147,11 +154,18 @@ fn what_a_server_refuses() {
     shell.type_in(&["sql", "SELEC 1"]);
     shell.type_in(&["sql", "SELECT idd FROM sessions"]);
     shell.type_in(&["sql", "DELETE FROM sessions"]);
+    shell.type_in(&["sql", "SELECT * FROM nowhere"]);
     shell.type_in(&["sql", "SELECT 1; SELECT 2"]);
+    shell.type_in(&["sql", "SELECT 1", "--as-of", "99"]);
     shell.type_in(&["sql", "SELECT :a"]);
     shell.type_in(&["sql", "SELECT :a", "a=1", "b=2"]);
     shell.type_in(&["watch", "SELECT random() FROM sessions"]);
     shell.type_in(&["watch", "SELECT * FROM nowhere"]);
+    shell.type_in(&["watch", "SELECT id FROM sessions", "--as-of", "99"]);
+    let unindexed = "SELECT a.id FROM agent_state a JOIN agent_state b ON b.content = a.role";
+    shell.type_in(&["watch", unindexed]);
+    shell.type_in(&["explain", unindexed]);
+    shell.type_in(&["explain", "SELECT random() FROM sessions"]);
     shell.check(expect_file!["golden/refused.txt"]);
 }
 
@@ -166,6 +180,7 @@ fn a_command_line_that_makes_no_sense() {
     }
     shell.type_in(&["watch", "SELECT 1", "--db", "abide.db"]);
     shell.type_in(&["events", "--follow", "--db", "abide.db"]);
+    shell.show(&["serve", "--keep-changes-for", "7"], &run(["serve", "--keep-changes-for", "7"]));
     shell.type_in(&["demo", "--conversations", "0"]);
     shell.check(expect_file!["golden/usage.txt"]);
 }

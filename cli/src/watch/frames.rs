@@ -1,8 +1,8 @@
 //! Updates for programs: the frames of the protocol, one JSON object a line.
 
-use abide_client::{Column, Seq, Subscription, Update, Value};
+use abide_client::{Column, Positions, Seq, Subscription, Update, Value};
 use serde::Serialize;
-use serde_json::Value as JsonValue;
+use serde_json::{Value as JsonValue, json};
 
 /// The subscription's name in the frames.
 const ID: &str = "watch";
@@ -12,20 +12,32 @@ const ID: &str = "watch";
 #[derive(Debug, Serialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub(super) enum Frame<'a> {
-    Snapshot { id: &'static str, seq: Seq, columns: &'a [Column], key: &'a [String], rows: Rows },
-    Delta { from: Seq, to: Seq, changes: [Change; 1] },
+    Snapshot {
+        id: &'static str,
+        seq: Seq,
+        columns: &'a [Column],
+        key: &'a [String],
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        window: bool,
+        rows: Rows,
+    },
+    Delta {
+        from: Seq,
+        to: Seq,
+        changes: [Change; 1],
+    },
 }
 
-/// What changed.
+/// What changed: keys and rows; in a window, positions.
 #[derive(Debug, Serialize)]
 pub(super) struct Change {
     id: &'static str,
-    deletes: Rows,
-    inserts: Rows,
-    updates: Rows,
+    deletes: Vec<JsonValue>,
+    inserts: Vec<JsonValue>,
+    updates: Vec<JsonValue>,
 }
 
-type Rows = Vec<Vec<JsonValue>>;
+type Rows = Vec<JsonValue>;
 
 /// Makes frames of updates.
 #[derive(Debug, Default)]
@@ -36,19 +48,40 @@ pub(super) struct Frames {
 impl Frames {
     /// The frame of an update: a snapshot at first, deltas from then on.
     pub(super) fn take<'a>(&mut self, live: &'a Subscription, update: &Update) -> Frame<'a> {
-        let inserts = update.insert_rows().map(row).collect();
+        let inserts: Rows = update.insert_rows().map(row).collect();
         if !self.begun || update.reset {
             self.begun = true;
-            let (columns, key) = (live.columns(), live.key());
-            return Frame::Snapshot { id: ID, seq: update.seq, columns, key, rows: inserts };
+            let (columns, key, window) = (live.columns(), live.key(), live.is_window());
+            return Frame::Snapshot {
+                id: ID,
+                seq: update.seq,
+                columns,
+                key,
+                window,
+                rows: inserts,
+            };
         }
-        let deletes = update.delete_keys().map(row).collect();
-        let updates = update.update_rows().map(row).collect();
-        let change = Change { id: ID, deletes, inserts, updates };
+        let updates: Rows = update.update_rows().map(row).collect();
+        let change = match update.positions() {
+            Some(Positions { deletes, inserts: came, updates: changed }) => Change {
+                id: ID,
+                deletes: deletes.iter().map(|at| json!({"at": at})).collect(),
+                inserts: placed(came, inserts),
+                updates: placed(changed, updates),
+            },
+            None => {
+                let deletes = update.delete_keys().map(row).collect();
+                Change { id: ID, deletes, inserts, updates }
+            }
+        };
         Frame::Delta { from: update.from, to: update.seq, changes: [change] }
     }
 }
 
-fn row(row: &[Value]) -> Vec<JsonValue> {
+fn row(row: &[Value]) -> JsonValue {
     row.iter().map(Value::to_json).collect()
+}
+
+fn placed(positions: &[usize], rows: Rows) -> Rows {
+    positions.iter().zip(rows).map(|(at, row)| json!({"at": at, "row": row})).collect()
 }

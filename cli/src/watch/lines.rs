@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use abide_client::{Column, Subscription, Update, Value};
+use abide_client::{Column, Positions, Subscription, Update, Value};
 
 use crate::cells;
 
@@ -11,15 +11,21 @@ use crate::cells;
 pub(super) struct Lines {
     /// The line of each row by its key, to be told once more when the row leaves.
     by_key: HashMap<String, String>,
+    /// The lines of a window, as they stand.
+    window: Vec<String>,
 }
 
 impl Lines {
     /// The lines of an update: first what left, then what came, then what changed.
     pub(super) fn take(&mut self, subscription: &Subscription, update: &Update) -> Vec<String> {
-        self.lines(subscription.columns(), subscription.key(), update)
+        let columns = subscription.columns();
+        match update.positions() {
+            Some(positions) => self.of_window(columns, positions, update),
+            None => self.of_rows(columns, subscription.key(), update),
+        }
     }
 
-    fn lines(&mut self, columns: &[Column], key: &[String], update: &Update) -> Vec<String> {
+    fn of_rows(&mut self, columns: &[Column], key: &[String], update: &Update) -> Vec<String> {
         let key: Option<Vec<usize>> =
             key.iter().map(|name| columns.iter().position(|c| c.name == *name)).collect();
         // Where the query does not select its key, a row that leaves is only known by that.
@@ -33,14 +39,57 @@ impl Lines {
         let changed = update.update_rows().map(|row| ('~', row));
         for (sign, row) in came.chain(changed) {
             let text = line(columns, row);
-            lines.push(format!("{sign} {text}"));
+            let mut known = None;
             if !key.is_empty() {
                 let key = key.iter().filter_map(|at| row.get(*at));
-                self.by_key.insert(identity(key), text);
+                known = self.by_key.insert(identity(key), text.clone());
+            }
+            // What changed may only be what the rows are sorted by.
+            if sign == '+' || known.as_deref() != Some(&text) {
+                lines.push(format!("{sign} {text}"));
             }
         }
         lines
     }
+
+    /// A row of a window is told with its place in it, the first being #1.
+    fn of_window(
+        &mut self,
+        columns: &[Column],
+        positions: &Positions,
+        update: &Update,
+    ) -> Vec<String> {
+        let mut lines = Vec::new();
+        if update.reset {
+            self.window.clear();
+        }
+        for at in &positions.deletes {
+            if *at < self.window.len() {
+                lines.push(placed('-', *at, &self.window.remove(*at)));
+            }
+        }
+        for (at, row) in positions.inserts.iter().zip(update.insert_rows()) {
+            let text = line(columns, row);
+            lines.push(placed('+', *at, &text));
+            self.window.insert((*at).min(self.window.len()), text);
+        }
+        for (at, row) in positions.updates.iter().zip(update.update_rows()) {
+            let text = line(columns, row);
+            match self.window.get_mut(*at) {
+                Some(known) if *known == text => {}
+                Some(known) => {
+                    lines.push(placed('~', *at, &text));
+                    *known = text;
+                }
+                None => {}
+            }
+        }
+        lines
+    }
+}
+
+fn placed(sign: char, at: usize, text: &str) -> String {
+    format!("{sign} #{}\t{text}", at + 1)
 }
 
 /// The cells, a tab between them: for `cut` and `awk`.

@@ -4,10 +4,9 @@ use std::collections::HashMap;
 use std::io::{self, Write as _};
 use std::time::Duration;
 
-use abide_client::{Abide, Seq, Subscription, Update, Value};
+use abide_client::{Abide, Link, Seq, Subscription, Update, Value};
 use tokio::time::{Instant, sleep_until};
 
-use super::pulse::Pulse;
 use crate::cells;
 use crate::failure::Failure;
 use crate::table::{self, Mark, MarkedRow, Shown};
@@ -27,13 +26,22 @@ const FRAME_LINES: usize = 5;
 pub(super) struct Screen {
     sql: String,
     begun: bool,
-    /// Rows that stand out, as their JSON text, and until when.
-    marks: HashMap<String, (Mark, Instant)>,
+    /// Rows that stand out, by their JSON text.
+    marks: HashMap<String, Marked>,
     last_change: Seq,
     /// What is on the screen, without control sequences: it is left behind at the end.
     shown: String,
     next_look: Instant,
-    pulse: Pulse,
+    link: Link,
+}
+
+/// How a row stands out.
+#[derive(Debug)]
+struct Marked {
+    mark: Mark,
+    until: Instant,
+    /// Of so many rows that are the same in all they show.
+    times: usize,
 }
 
 impl Screen {
@@ -51,7 +59,7 @@ impl Screen {
             last_change: Seq::ZERO,
             shown: String::new(),
             next_look: Instant::now() + LOOK,
-            pulse: Pulse::of(abide),
+            link: abide.link(),
         })
     }
 
@@ -65,16 +73,20 @@ impl Screen {
         let until = Instant::now() + MARKED;
         let came = update.insert_rows().map(|row| (row, Mark::Came));
         let changed = update.update_rows().map(|row| (row, Mark::Changed));
-        self.marks.extend(came.chain(changed).map(|(row, mark)| (identity(row), (mark, until))));
+        for (row, mark) in came.chain(changed) {
+            let fresh = Marked { mark, until, times: 0 };
+            let marked = self.marks.entry(identity(row)).or_insert(fresh);
+            *marked = Marked { mark, until, times: marked.times + 1 };
+        }
     }
 
     /// Returns when it has to be drawn although nothing changed.
     pub(super) async fn due(&mut self) {
-        let marks = self.marks.values().map(|(_, until)| *until);
+        let marks = self.marks.values().map(|marked| marked.until);
         let next = marks.chain([self.next_look]).min().unwrap_or(self.next_look);
         tokio::select! {
             () = sleep_until(next) => {}
-            () = self.pulse.turned() => {}
+            () = self.link.changed() => {}
         }
     }
 
@@ -84,16 +96,19 @@ impl Screen {
     /// The terminal cannot be written to.
     pub(super) fn draw(&mut self, abide: &Abide, live: &Subscription) -> Result<(), Failure> {
         let now = Instant::now();
-        self.marks.retain(|_, (_, until)| *until > now);
+        self.marks.retain(|_, marked| marked.until > now);
         self.next_look = now + LOOK;
         let terminal = Terminal::of_stdout();
         let (columns, lines) = terminal.size.unwrap_or((80, 24));
         let room = usize::from(lines).saturating_sub(FRAME_LINES).max(1);
         let count = live.rows().len();
+        let mut alike: HashMap<String, usize> = HashMap::new();
         let rows: Vec<MarkedRow> = (live.rows().take(room))
             .map(|row| {
-                let mark = self.marks.get(&identity(row)).map(|(mark, _)| *mark);
-                (row.iter().map(Value::to_json).collect(), mark)
+                let seen = alike.entry(identity(row)).or_default();
+                *seen += 1;
+                let marked = self.marks.get(&identity(row)).filter(|marked| *seen <= marked.times);
+                (row.iter().map(Value::to_json).collect(), marked.map(|marked| marked.mark))
             })
             .collect();
         let Shown { text: table, left_out } = table::table(terminal, live.columns(), &rows);
@@ -115,7 +130,7 @@ impl Screen {
         }
         parts.push(format!("last change at {}", self.last_change));
         match abide.reconnects() {
-            _ if !self.pulse.is_there() => parts.push("waiting for the server".to_owned()),
+            _ if !self.link.connected() => parts.push("waiting for the server".to_owned()),
             0 => parts.push("live".to_owned()),
             1 => parts.push("live, resumed once".to_owned()),
             times => parts.push(format!("live, resumed {times} times")),

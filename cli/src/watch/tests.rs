@@ -80,3 +80,66 @@ async fn a_query_without_its_key() {
     )
     .await;
 }
+
+#[tokio::test]
+async fn a_window_with_its_places() {
+    let (_folder, abide) = opened();
+    for id in ["s_1", "s_2", "s_3"] {
+        let args = json!({"agent": "a", "id": id, "title": id.to_uppercase()});
+        abide.call("create_session", args).await.expect("it is taken");
+    }
+    let sql = "SELECT title, status FROM sessions ORDER BY status DESC, id LIMIT 2";
+    let mut live = abide.subscribe(sql).await.expect("it can be live");
+    let (mut lines, mut frames) = (Lines::default(), Frames::default());
+    let mut told = String::new();
+    let mut tell = |live: &Subscription, update: &abide_client::Update| {
+        told.extend(lines.take(live, update).into_iter().map(|line| line + "\n"));
+        let frame = frames.take(live, update);
+        told.push_str(&(serde_json::to_string(&frame).expect("it is JSON") + "\n\n"));
+    };
+    let first = live.next().await.expect("it goes on");
+    tell(&live, &first);
+    for id in ["s_3", "s_2"] {
+        let args = json!({"session_id": id, "reason": "waits"});
+        abide.call("suspend_session", args).await.expect("it is taken");
+        let update = live.next().await.expect("it goes on");
+        tell(&live, &update);
+    }
+    abide.close().await;
+    expect![[r#"
+        + #1	S_1	created
+        + #2	S_2	created
+        {"op":"snapshot","id":"watch","seq":3,"columns":[{"name":"title","type":"TEXT"},{"name":"status","type":"TEXT"}],"key":[],"window":true,"rows":[["S_1","created"],["S_2","created"]]}
+
+        - #2	S_2	created
+        + #1	S_3	suspended
+        {"op":"delta","from":3,"to":4,"changes":[{"id":"watch","deletes":[{"at":1}],"inserts":[{"at":0,"row":["S_3","suspended"]}],"updates":[]}]}
+
+        - #2	S_1	created
+        + #1	S_2	suspended
+        {"op":"delta","from":4,"to":5,"changes":[{"id":"watch","deletes":[{"at":1}],"inserts":[{"at":0,"row":["S_2","suspended"]}],"updates":[]}]}
+
+    "#]].assert_eq(&told);
+}
+
+/// A row that only moves, by a column that is not shown, is nothing new on a pipe.
+#[tokio::test]
+async fn what_is_only_sorted_by_is_not_told() {
+    let (_folder, abide) = opened();
+    for id in ["s_1", "s_2"] {
+        abide.call("create_session", json!({"agent": "a", "id": id})).await.expect("it is taken");
+    }
+    let sql = "SELECT id, agent FROM sessions ORDER BY updated_at DESC";
+    let mut live = abide.subscribe(sql).await.expect("it can be live");
+    let mut lines = Lines::default();
+    let first = live.next().await.expect("it goes on");
+    assert_eq!(lines.take(&live, &first), ["+ s_2\ta", "+ s_1\ta"]);
+    let message = json!({"session_id": "s_1", "role": "user", "content": "hi"});
+    abide.call("append_message", message).await.expect("it is taken");
+    let update = live.next().await.expect("the row moves");
+    assert_eq!(update.update_rows().len(), 1);
+    assert_eq!(lines.take(&live, &update), [""; 0]);
+    let ids: Vec<String> = live.rows().map(|row| row[0].to_json().to_string()).collect();
+    assert_eq!(ids, ["\"s_1\"", "\"s_2\""]);
+    abide.close().await;
+}

@@ -318,5 +318,6 @@ fn changes_of(delta: &Delta) -> Changes {
             inserts: come.collect(),
             updates: new.collect(),
         },
+        positions: None,
     }
 }

@@ -82,5 +82,6 @@ pub use error::Error;
 pub use explain::Explain;
 pub use link::Link;
 pub use request::{Batch, Call, Called, Request, Sending};
+pub use rows::Positions;
 pub use sql::{Answer, Position, Sql};
 pub use subscription::{Subscribe, Subscription, Update};

@@ -17,6 +17,20 @@ pub(crate) struct Changes {
     pub(crate) updates: Vec<Row>,
     /// All that changed, in the result of a query with LIMIT.
     pub(crate) window: Window,
+    /// Where the rows of the three lists stand, once those of a window are among them.
+    pub(crate) positions: Option<Positions>,
+}
+
+/// Where what changed stands in a window of rows (ORDER BY with LIMIT), counted from 0. The n-th of each
+/// list is that of the n-th row that is told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Positions {
+    /// Where what left stood before, from the last to the first.
+    pub deletes: Vec<usize>,
+    /// Where what came stands now, from the first to the last.
+    pub inserts: Vec<usize>,
+    /// Where what changed stands now.
+    pub updates: Vec<usize>,
 }
 
 /// What changed in a window of rows: deletes from the last position to the first, then inserts from
@@ -40,12 +54,25 @@ impl Changes {
         self.len() == 0 && self.window == Window::default()
     }
 
-    /// The rows of a window among the others, for those who do not keep its positions.
-    pub(crate) fn without_positions(mut self) -> Changes {
-        let Window { inserts, updates, .. } = std::mem::take(&mut self.window);
+    /// The rows of a window among the others, and their positions apart.
+    pub(crate) fn told(mut self) -> Changes {
+        if self.window == Window::default() {
+            return self;
+        }
+        let Window { deletes, inserts, updates } = std::mem::take(&mut self.window);
+        let at = |placed: &[Placed]| placed.iter().map(|placed| placed.at).collect();
+        let (came, changed) = (at(&inserts), at(&updates));
+        self.positions = Some(Positions { deletes, inserts: came, updates: changed });
         self.inserts.extend(inserts.into_iter().map(|placed| placed.row));
         self.updates.extend(updates.into_iter().map(|placed| placed.row));
         self
+    }
+
+    /// The whole result, told for the first time.
+    pub(crate) fn whole(rows: Vec<Row>, is_window: bool) -> Changes {
+        let inserts = (0..rows.len()).collect();
+        let positions = is_window.then(|| Positions { inserts, ..Positions::default() });
+        Changes { inserts: rows, positions, ..Changes::default() }
     }
 
     fn len(&self) -> usize {
@@ -177,7 +204,7 @@ impl Rows {
             self.checksum.is_none_or(|sum| sum == Checksum::of(&self.sorted)),
             "the sum that is kept is that of the rows"
         );
-        Ok(changes.without_positions())
+        Ok(changes.told())
     }
 
     fn difference_of_window(&self, changes: &mut Changes) -> Result<Difference, Mismatch> {
@@ -189,11 +216,7 @@ impl Rows {
                 return Err(beyond(*at));
             }
             let gone = rows.remove(*at);
-            let key = match self.layout.key.is_empty() {
-                true => gone.clone(),
-                false => self.layout.key_of(&gone).0,
-            };
-            changes.deletes.push(key);
+            changes.deletes.push(self.layout.key_of_row(&gone));
             difference.gone.push(gone);
         }
         for Placed { at, row } in &changes.window.inserts {
@@ -267,13 +290,44 @@ impl Rows {
 
     /// What leads from this result to that of a newer snapshot, and takes that one's place.
     pub(crate) fn become_snapshot(&mut self, new: Rows) -> Changes {
-        let changes = if new.layout.key.is_empty() {
+        let changes = if new.placed {
+            self.difference_of_windows(&new)
+        } else if new.layout.key.is_empty() {
             self.difference_of_multisets(&new)
         } else {
             self.difference_by_key(&new)
         };
         *self = new;
         changes
+    }
+
+    /// What is between the rows that both begin with and those that both end with.
+    fn difference_of_windows(&self, new: &Rows) -> Changes {
+        let (old, new) = (&self.sorted[..], &new.sorted[..]);
+        let alike = |(old, new): &(&Row, &Row)| same(old, new);
+        let head = old.iter().zip(new).take_while(alike).count();
+        let (old_rest, new_rest) = (&old[head..], &new[head..]);
+        let tail = old_rest.iter().rev().zip(new_rest.iter().rev()).take_while(alike).count();
+        let (gone, come) = (&old_rest[..old_rest.len() - tail], &new_rest[..new_rest.len() - tail]);
+        let key = |row: &Row| self.layout.key_of_row(row);
+        let placed = come.iter().enumerate();
+        let placed = placed.map(|(at, row)| Placed { at: head + at, row: row.clone() });
+        let in_place = !self.layout.key.is_empty()
+            && gone.len() == come.len()
+            && gone.iter().zip(come).all(|(old, new)| same(&key(old), &key(new)));
+        if in_place {
+            let changed = placed.zip(gone).filter(|(new, old)| !same(&new.row, old));
+            let updates = changed.map(|(new, _)| new).collect();
+            return Changes {
+                window: Window { updates, ..Window::default() },
+                ..Changes::default()
+            }
+            .told();
+        }
+        let deletes: Vec<usize> = (head..head + gone.len()).rev().collect();
+        let keys = gone.iter().rev().map(key).collect();
+        let window = Window { deletes, inserts: placed.collect(), updates: Vec::new() };
+        Changes { deletes: keys, window, ..Changes::default() }.told()
     }
 
     fn difference_by_key(&self, new: &Rows) -> Changes {
@@ -403,6 +457,11 @@ impl Layout {
             return Ok(());
         }
         Err(Mismatch(format!("a row of {cells} cells in a result of {columns} columns")))
+    }
+
+    /// How a row that leaves is told: by its key, or whole where there is none.
+    fn key_of_row(&self, row: &Row) -> Row {
+        if self.key.is_empty() { row.clone() } else { self.key_of(row).0 }
     }
 
     fn key_of(&self, row: &Row) -> Key {

@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 
 use crate::backend::{Event, Query, Source, Start};
 use crate::request::Sending;
-use crate::rows::{Changes, Mismatch, Rows};
+use crate::rows::{Changes, Mismatch, Positions, Rows};
 use crate::sql::{Params, Position};
 use crate::{Abide, Error, decode};
 
@@ -298,7 +298,7 @@ impl Subscription {
     ) -> Result<(bool, Changes), Mismatch> {
         if !self.holds_rows {
             self.open(opening);
-            return Ok((true, Changes { inserts: rows, ..Changes::default() }));
+            return Ok((true, Changes::whole(rows, opening.shape.window)));
         }
         let rows = Rows::new(&opening.shape, rows, checksum)?;
         let same_shape = *self.shape == opening.shape;
@@ -306,9 +306,9 @@ impl Subscription {
         match &mut self.rows {
             Some(old) if same_shape => Ok((false, old.become_snapshot(rows))),
             held => {
-                let inserts = rows.as_slice().to_vec();
+                let all = rows.as_slice().to_vec();
                 *held = Some(rows);
-                Ok((true, Changes { inserts, ..Changes::default() }))
+                Ok((true, Changes::whole(all, opening.shape.window)))
             }
         }
     }
@@ -326,7 +326,7 @@ impl Subscription {
             (_, Some(rows)) => Ok((false, rows.apply(changes, checksum)?)),
             (opening, None) => {
                 opening.into_iter().for_each(|opening| self.open(opening));
-                Ok((false, changes.without_positions()))
+                Ok((false, changes.told()))
             }
         }
     }
@@ -436,6 +436,13 @@ impl Update {
     /// Keys of the rows that left, cell by cell; where the result has no key, whole rows.
     pub fn delete_keys(&self) -> impl ExactSizeIterator<Item = &[Value]> {
         self.changes.deletes.iter().map(|key| &**key)
+    }
+
+    /// In a query with LIMIT, where the rows of the three lists stand: whoever takes out the deletes in
+    /// their order, then puts in the inserts, then replaces the updates, has the result after.
+    #[must_use]
+    pub fn positions(&self) -> Option<&Positions> {
+        self.changes.positions.as_ref()
     }
 
     fn deletes_are_rows(&self) -> bool {

@@ -101,8 +101,8 @@ impl StoreError {
                 .hint("nothing was written; free some space and try again"),
             StoreError::Sql { message, offset } => {
                 let refusal = Refusal::new(Code::BadSql, lowercase_first(message));
-                match offset {
-                    Some(offset) => refusal.hint(format!("at byte {offset} of the statement")),
+                match hint(message, *offset) {
+                    Some(hint) => refusal.hint(hint),
                     None => refusal,
                 }
             }
@@ -111,6 +111,24 @@ impl StoreError {
             StoreError::Broken(_) => Refusal::new(Code::Internal, self.to_string())
                 .hint("the cause is in the server's log"),
         }
+    }
+}
+
+/// What helps with a statement that SQLite does not take.
+fn hint(message: &str, offset: Option<usize>) -> Option<String> {
+    let known = [
+        ("no such table", "GET /v1/schema lists the tables"),
+        ("no such column", "GET /v1/schema lists the columns; a text stands in single quotes"),
+        ("more than one statement", "send one statement at a time"),
+        ("incomplete input", "the statement ends too early"),
+        ("the statement holds a NUL", "give a text that holds one as a parameter"),
+    ];
+    let known = known.iter().find(|(begins, _)| message.starts_with(begins));
+    let place = offset.map(|offset| format!("at byte {offset} of the statement"));
+    match (place, known) {
+        (Some(place), Some((_, hint))) => Some(format!("{place}; {hint}")),
+        (None, Some((_, hint))) => Some((*hint).to_owned()),
+        (place, None) => place,
     }
 }
 

@@ -186,6 +186,48 @@ proptest! {
     }
 }
 
+/// What a consumer makes of a list of rows and what it is told of a window.
+fn by_positions(mut rows: Vec<Row>, told: &Changes) -> Vec<Row> {
+    let positions = told.positions.clone().unwrap_or_default();
+    let key = |row: &Row| Row::from([row[0].clone()]);
+    for (at, gone) in positions.deletes.iter().zip(&told.deletes) {
+        assert!(same(&key(&rows.remove(*at)), gone), "the key of the row that leaves");
+    }
+    for (at, row) in positions.inserts.iter().zip(&told.inserts) {
+        rows.insert(*at, row.clone());
+    }
+    for (at, row) in positions.updates.iter().zip(&told.updates) {
+        rows[*at] = row.clone();
+    }
+    let counts = [positions.deletes.len(), positions.inserts.len(), positions.updates.len()];
+    assert_eq!(counts, [told.deletes.len(), told.inserts.len(), told.updates.len()]);
+    rows
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_newer_window_is_told_by_positions(
+        old in vec((0..6_i64, 0..3_i64), 0..6),
+        new in vec((0..6_i64, 0..3_i64), 0..6),
+    ) {
+        let shape = Shape { window: true, ..shape(true, None) };
+        let window = |rows: &[(i64, i64)]| -> Vec<Row> {
+            let mut seen = std::collections::BTreeSet::new();
+            let rows = rows.iter().filter(|(id, _)| seen.insert(*id));
+            let row = |(id, v): &(i64, i64)| [Value::Integer(*id), Value::Integer(*v), Value::Null];
+            rows.map(|known| Row::from(row(known))).collect()
+        };
+        let (old, new) = (window(&old), window(&new));
+        let mut rows = Rows::new(&shape, old.clone(), told(&old)).expect("a snapshot");
+        let fresh = Rows::new(&shape, new.clone(), told(&new)).expect("a snapshot");
+        let changes = rows.become_snapshot(fresh);
+        prop_assert_eq!(rows.as_slice(), &*new, "a window stands as it came");
+        prop_assert_eq!(by_positions(old, &changes), new);
+    }
+}
+
 #[test]
 fn one_commit_of_many_rows_and_many_of_one_give_the_same() {
     let row = |id: i64| Row::from([Value::Integer(id), Value::Null, Value::Integer(id % 7)]);
@@ -221,6 +263,8 @@ fn a_window_stands_as_the_server_says() {
     assert_eq!(ids(&rows), [9, 7, 8], "3, 1, 2 without its ends, with 9 before and 8 behind");
     assert_eq!(told.deletes, [2, 3].map(|id| Row::from([Value::Integer(id)])));
     assert_eq!((told.inserts.len(), told.updates.len()), (2, 1));
+    let came = |ids: [i64; 3]| ids.map(row).to_vec();
+    assert_eq!(by_positions(came([3, 1, 2]), &told), came([9, 7, 8]));
 }
 
 #[test]

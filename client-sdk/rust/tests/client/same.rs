@@ -469,6 +469,8 @@ async fn a_window_holds_what_is_shown(abide: &Abide) {
     let update = sub.next().await.expect("an update");
     assert_eq!(update.inserts::<(i64, String)>().expect("rows"), [(4, "a".to_owned())]);
     assert_eq!(update.deletes::<i64>().expect("keys"), [3]);
+    let positions = update.positions().expect("a window");
+    assert_eq!((&*positions.deletes, &*positions.inserts), (&[1][..], &[0][..]));
     abide.call("rename", json!({"id": 4, "name": "bb"})).await.expect("it is renamed");
     sub.next().await.expect("an update");
     let rows: Vec<(i64, String)> = sub.typed_rows().expect("rows");

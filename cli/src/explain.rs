@@ -1,0 +1,233 @@
+//! `abide explain`: what a live query would do, and what it would cost.
+
+use abide_client::{Explanation, OrderTerm, Plan, Shape, TableScan};
+use clap::Args;
+use serde_json::Value as JsonValue;
+
+use crate::cells;
+use crate::connect::{Absent, connect};
+use crate::failure::Failure;
+use crate::options::Options;
+use crate::output::{say, say_json};
+use crate::pairs;
+use crate::terminal::Terminal;
+
+/// What `abide explain` is given.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Explain {
+    /// One SELECT, as it would be watched
+    sql: String,
+
+    /// Values for `:name` in the statement: name=value each; they may be left out
+    #[arg(value_name = "NAME=VALUE")]
+    params: Vec<String>,
+}
+
+const EXAMPLES: &str = "\
+Tells by which rule the query is kept live, what a commit that concerns it costs, what is kept in
+memory meanwhile, which changes are looked at, and the SQL that makes its deltas. A table that would
+be read from end to end is told with the index that spares it.
+
+Examples:
+  abide explain 'SELECT * FROM sessions WHERE status = :status'
+  abide explain 'SELECT agent, count(*) FROM sessions GROUP BY agent' --json | jq .plan.cost";
+
+/// Asks, and shows the explanation.
+///
+/// # Errors
+/// The query can never be live.
+pub(crate) async fn run(options: &Options, args: Explain) -> Result<(), Failure> {
+    let params = pairs::parse(&args.params)?;
+    let abide = connect(options, Absent::Refuse).await?;
+    let mut explain = abide.explain(args.sql);
+    for (name, value) in params.values {
+        explain = explain.param(&name, value);
+    }
+    let explanation = explain.await;
+    abide.close().await;
+    let explanation = explanation?;
+    if options.json {
+        return say_json(&explanation);
+    }
+    say(text(Terminal::of_stdout(), &explanation))
+}
+
+fn text(terminal: Terminal, explanation: &Explanation) -> String {
+    let Explanation { plan, routed_by, scans, snapshot, params, shape, refused } = explanation;
+    let Plan { rule, cost, state, statements } = plan;
+    let mut lines = Vec::new();
+    if let Some(refused) = refused {
+        let told = |name: &str| refused[name].as_str().unwrap_or_default();
+        lines.push(terminal.with("31", &format!("cannot be live: {}", told("detail"))));
+        lines.push(format!("  hint: {}\n", told("hint")));
+    }
+    let mut field = |name: &str, value: &str| {
+        lines.push(format!("{}  {value}", terminal.bold(&format!("{name:9}"))));
+    };
+    field("rule", rule);
+    field("cost", cost);
+    field("state", state);
+    field("key", &or_none(&shape.key));
+    let order = shape.order.iter().map(|term| ordered_by(shape, term));
+    field("order", &or_none(&order.collect::<Vec<_>>()));
+    if shape.window {
+        field("window", "its deltas tell positions");
+    }
+    for (at, routed_by) in routed_by.iter().enumerate() {
+        field(if at == 0 { "routed by" } else { "" }, routed_by);
+    }
+    for (at, scan) in scans.iter().enumerate() {
+        field(if at == 0 { "reads all" } else { "" }, &scanned(scan));
+    }
+    lines.push(format!("\n{}\n  {snapshot}", terminal.bold("snapshot")));
+    let is_used = |at: usize| snapshot.contains(&format!("?{}", at + 1));
+    for (at, value) in params.iter().enumerate().filter(|(at, _)| is_used(*at)) {
+        lines.push(terminal.dim(&format!("  ?{} = {}", at + 1, literal(value))));
+    }
+    lines.push(format!("\n{}", terminal.bold("deltas")));
+    lines.extend(statements.iter().map(|statement| format!("  {statement}")));
+    lines.join("\n")
+}
+
+fn or_none(names: &[String]) -> String {
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+fn ordered_by(shape: &Shape, term: &OrderTerm) -> String {
+    let mut text = term.column.clone();
+    if shape.columns.get(term.index).is_some_and(|column| column.hidden) {
+        text.push_str(" (not shown)");
+    }
+    if term.collation != "BINARY" {
+        text.push_str(&format!(" COLLATE {}", term.collation));
+    }
+    let nulls = if term.desc { "last" } else { "first" };
+    if term.desc {
+        text.push_str(" DESC");
+    }
+    if term.nulls != nulls {
+        text.push_str(&format!(" NULLS {}", term.nulls.to_uppercase()));
+    }
+    text
+}
+
+fn scanned(scan: &TableScan) -> String {
+    let part = match scan.part.as_str() {
+        "term" => "in a join from the changed rows",
+        "lookup" => "to find the subscriptions that a change concerns",
+        _ => "to evaluate the query",
+    };
+    let spared = match (&scan.declare, &scan.create) {
+        (Some(declare), Some(create)) => format!("; spared by {declare}, that is {create}"),
+        _ => String::new(),
+    };
+    format!("{}, {part}{spared}", scan.table)
+}
+
+fn literal(value: &JsonValue) -> String {
+    match value {
+        JsonValue::String(text) => format!("'{}'", cells::one_line(&text.replace('\'', "''"))),
+        value => cells::show("", value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use abide_client::Abide;
+    use expect_test::{Expect, expect};
+
+    async fn check(sql: &str, expected: Expect) {
+        let folder = tempfile::tempdir().expect("there is room");
+        let abide = Abide::open(folder.path().join("explain.db")).expect("it opens");
+        let explanation = abide.explain(sql).await.expect("it is explained");
+        abide.close().await;
+        let terminal = Terminal { size: None, styled: false };
+        expected.assert_eq(&(text(terminal, &explanation) + "\n"));
+    }
+
+    #[tokio::test]
+    async fn what_a_join_does() {
+        check(
+            "SELECT s.id, m.content FROM sessions s JOIN agent_state m ON m.session_id = s.id
+             WHERE s.agent = 'it''s' ORDER BY m.created_at DESC NULLS FIRST, m.role COLLATE NOCASE",
+            expect![[r#"
+                rule       join
+                cost       the joined rows of the changed rows
+                state      none
+                key        none
+                order      order1 (not shown) DESC NULLS FIRST, order2 (not shown) COLLATE NOCASE
+                routed by  sessions: agent
+                           agent_state: a look-up for all
+
+                snapshot
+                  SELECT "s"."id" AS "id", "m"."content" AS "content", "m"."created_at" AS "order1", "m"."role" AS "order2" FROM main."sessions" AS "s" JOIN main."agent_state" AS "m" WHERE ("m"."session_id" = "s"."id") AND ("s"."agent" = ?1) ORDER BY 3 COLLATE BINARY DESC NULLS FIRST, 4 COLLATE NOCASE ASC NULLS FIRST
+                  ?1 = 'it''s'
+
+                deltas
+                  SELECT "d_s"._w, "d_s"."id", "m"."content", "m"."created_at", "m"."role" FROM temp."d_sessions" AS "d_s" CROSS JOIN main."agent_state" AS "m" WHERE ("m"."session_id" = "d_s"."id") AND ("d_s"."agent" = ?1)
+                  SELECT "d_m"._w, "s"."id", "d_m"."content", "d_m"."created_at", "d_m"."role" FROM temp."d_agent_state" AS "d_m" CROSS JOIN main."sessions" AS "s" WHERE ("d_m"."session_id" = "s"."id") AND ("s"."agent" = ?1)
+                  SELECT "d_s"._w * "d_m"._w, "d_s"."id", "d_m"."content", "d_m"."created_at", "d_m"."role" FROM temp."d_sessions" AS "d_s" CROSS JOIN temp."d_agent_state" AS "d_m" WHERE ("d_m"."session_id" = "d_s"."id") AND ("d_s"."agent" = ?1)
+            "#]],
+        )
+        .await;
+    }
+
+    #[tokio::test]
+    async fn what_a_window_reads() {
+        check(
+            "SELECT role, content FROM agent_state WHERE role = :role ORDER BY id DESC LIMIT 3",
+            expect![[r#"
+                rule       window
+                cost       the window, twice, where a changed row matches
+                state      none
+                key        none
+                order      order1 (not shown) DESC
+                window     its deltas tell positions
+                routed by  agent_state: role
+                reads all  agent_state, to evaluate the query; spared by index(role), that is CREATE INDEX agent_state_role ON agent_state (role)
+
+                snapshot
+                  SELECT "agent_state"."role" AS "role", "agent_state"."content" AS "content", "agent_state"."id" AS "order1" FROM main."agent_state" AS "agent_state" WHERE ("agent_state"."role" = ?1) ORDER BY 3 COLLATE BINARY DESC NULLS LAST, 1 COLLATE BINARY, 2 COLLATE BINARY, 3 COLLATE BINARY LIMIT 3
+                  ?1 = null
+
+                deltas
+                  SELECT DISTINCT 1 FROM temp."d_agent_state" AS "d_agent_state" WHERE ("d_agent_state"."role" = ?1)
+                  SELECT "agent_state"."role" AS "role", "agent_state"."content" AS "content", "agent_state"."id" AS "order1" FROM main."agent_state" AS "agent_state" WHERE ("agent_state"."role" = ?1) ORDER BY 3 COLLATE BINARY DESC NULLS LAST, 1 COLLATE BINARY, 2 COLLATE BINARY, 3 COLLATE BINARY LIMIT 3
+                  SELECT "was_agent_state"."role" AS "role", "was_agent_state"."content" AS "content", "was_agent_state"."id" AS "order1" FROM (SELECT "id", "session_id", "role", "kind", "content", "data", "created_at", "seq" FROM main."agent_state" WHERE ("id") NOT IN (SELECT "id" FROM temp."d_agent_state") UNION ALL SELECT "id", "session_id", "role", "kind", "content", "data", "created_at", "seq" FROM temp."d_agent_state" WHERE _w < 0) AS "was_agent_state" WHERE ("was_agent_state"."role" = ?1) ORDER BY 3 COLLATE BINARY DESC NULLS LAST, 1 COLLATE BINARY, 2 COLLATE BINARY, 3 COLLATE BINARY LIMIT 3
+            "#]],
+        )
+        .await;
+    }
+
+    #[tokio::test]
+    async fn which_index_is_lacking() {
+        check(
+            "SELECT a.id FROM agent_state a JOIN agent_state b ON b.content = a.role",
+            expect![[r#"
+                cannot be live: every change would have to read all of agent_state, which has no index on content
+                  hint: declare  #[table(name = "agent_state", index(content))]  which is  CREATE INDEX agent_state_content ON agent_state (content);  or ask once with  abide sql
+
+                rule       join
+                cost       the joined rows of the changed rows
+                state      none
+                key        none
+                order      none
+                routed by  agent_state: every change
+                           agent_state: every change
+                reads all  agent_state, in a join from the changed rows; spared by index(content), that is CREATE INDEX agent_state_content ON agent_state (content)
+                           agent_state, in a join from the changed rows; spared by index(role), that is CREATE INDEX agent_state_role ON agent_state (role)
+
+                snapshot
+                  SELECT "a"."id" AS "id" FROM main."agent_state" AS "a" JOIN main."agent_state" AS "b" WHERE ("b"."content" = "a"."role")
+
+                deltas
+                  SELECT "d_a"._w, "d_a"."id" FROM temp."d_agent_state" AS "d_a" CROSS JOIN main."agent_state" AS "b" WHERE ("b"."content" = "d_a"."role")
+                  SELECT "d_b"._w, "a"."id" FROM temp."d_agent_state" AS "d_b" CROSS JOIN main."agent_state" AS "a" WHERE ("d_b"."content" = "a"."role")
+                  SELECT "d_a"._w * "d_b"._w, "d_a"."id" FROM temp."d_agent_state" AS "d_a" CROSS JOIN temp."d_agent_state" AS "d_b" WHERE ("d_b"."content" = "d_a"."role")
+            "#]],
+        )
+        .await;
+    }
+}
