@@ -9,6 +9,7 @@
 mod broken;
 mod database;
 mod durability;
+mod explain;
 mod live;
 mod log;
 mod migrations;

@@ -11,6 +11,7 @@ mod handoff;
 mod kill;
 mod load;
 mod program;
+mod retention;
 mod server;
 mod sharing;
 mod term;

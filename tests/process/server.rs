@@ -16,6 +16,8 @@ pub(crate) struct Server {
     /// Its own; none where the file stands in another's.
     _folder: Option<TempDir>,
     address: String,
+    /// What it is started with, beside its file and its port.
+    options: Vec<String>,
     process: Option<Process>,
 }
 
@@ -29,8 +31,16 @@ impl Server {
 
     /// One on a file in a folder of somebody else.
     pub(crate) fn start_on(db: &Path) -> Server {
-        let (process, address) = serve(db, "127.0.0.1:0");
-        Server { db: db.to_owned(), _folder: None, address, process: Some(process) }
+        let (process, address) = serve(db, "127.0.0.1:0", &[]);
+        let (db, options) = (db.to_owned(), Vec::new());
+        Server { db, _folder: None, address, options, process: Some(process) }
+    }
+
+    /// The same from now on with these options.
+    pub(crate) fn restart_with(&mut self, options: &[&str]) {
+        self.stop();
+        self.options = options.iter().map(|option| (*option).to_owned()).collect();
+        self.start_again();
     }
 
     pub(crate) fn folder(&self) -> &Path {
@@ -90,7 +100,7 @@ impl Server {
     /// On the same file and port as before.
     pub(crate) fn start_again(&mut self) {
         assert!(self.process.is_none(), "it is running");
-        self.process = Some(serve(&self.db(), &self.address).0);
+        self.process = Some(serve(&self.db(), &self.address, &self.options).0);
     }
 
     /// The file as any SQLite tool may open it.
@@ -108,9 +118,10 @@ impl Server {
     }
 }
 
-fn serve(db: &Path, listen: &str) -> (Process, String) {
-    let process =
-        Process::spawn(abide().args(["serve", "--json", "--listen", listen, "--db"]).arg(db));
+fn serve(db: &Path, listen: &str, options: &[String]) -> (Process, String) {
+    let mut command = abide();
+    command.args(["serve", "--json", "--listen", listen, "--db"]).arg(db).args(options);
+    let process = Process::spawn(&mut command);
     let greeting: JsonValue = serde_json::from_str(&process.line()).unwrap();
     (process, greeting["listening"].as_str().unwrap().to_owned())
 }

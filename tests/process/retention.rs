@@ -1,0 +1,46 @@
+//! How far back a server reaches, as it is told on its command line.
+
+use abide_client::{Code, Message, NewSession, Seq};
+
+use crate::server::Server;
+
+/// A client that was away for too long is given the whole result instead of what changed, also when the
+/// server was started again meanwhile.
+#[tokio::test]
+async fn a_server_that_keeps_little() {
+    let mut server = Server::start();
+    server.restart_with(&["--keep-changes", "5"]);
+    let abide = server.client().await;
+    let session = abide.create_session(NewSession::of("support")).await.unwrap();
+    for nth in 0..20 {
+        abide.append_message(&session.id, Message::user(nth.to_string())).await.unwrap();
+    }
+    let messages = "SELECT id, content FROM agent_state";
+    let mut live = abide.subscribe(messages).checksum().await.unwrap();
+    for again in [false, true] {
+        if again {
+            server.kill();
+            server.start_again();
+        }
+        let mut long_away = abide.subscribe(messages).from(15).await.unwrap();
+        let all = long_away.next().await.unwrap();
+        assert_eq!((all.reset, all.insert_rows().len(), all.seq), (true, 20, Seq(21)));
+        let mut away = abide.subscribe(messages).from(16).await.unwrap();
+        let missed = away.next().await.unwrap();
+        assert_eq!((missed.reset, missed.insert_rows().len()), (false, 5));
+
+        let then = abide.subscribe(messages).as_of(16).checksum().await.unwrap();
+        assert_eq!(then.rows().len(), 15);
+        let gone = abide.subscribe(messages).as_of(15).await.unwrap_err();
+        assert_eq!(gone.code(), Some(Code::Refetch));
+        assert_eq!(gone.to_string(), "changes are kept from seq 16 on, not from 15");
+        let once = abide.sql(messages).as_of(15).rows().await.unwrap_err();
+        assert_eq!((once.code(), once.to_string()), (gone.code(), gone.to_string()));
+    }
+    live.next().await.unwrap();
+    abide.append_message(&session.id, Message::user("the last")).await.unwrap();
+    live.next().await.unwrap();
+    assert_eq!((live.rows().len(), abide.mismatches()), (21, 0));
+    server.stop();
+    assert_eq!(server.verify(), 22, "the log itself forgets nothing");
+}
