@@ -333,11 +333,17 @@ impl Lower<'_> {
     fn unique_alias(&mut self, name: &str) -> String {
         let mut alias = name.to_owned();
         let mut number = 1;
-        while !self.aliases_taken.insert(alias.to_ascii_lowercase()) {
+        loop {
+            // A source goes by one of these, depending on what it stands for: none may be another's.
+            let names = ["", "d_", "was_", "given_"].map(|form| format!("{form}{alias}"));
+            let names = names.map(|name| name.to_ascii_lowercase());
+            if names.iter().all(|name| !self.aliases_taken.contains(name)) {
+                self.aliases_taken.extend(names);
+                return alias;
+            }
             number += 1;
             alias = format!("{name}_{number}");
         }
-        alias
     }
 }
 

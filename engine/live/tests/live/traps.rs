@@ -309,3 +309,26 @@ fn the_padded_row_of_a_left_join_comes_and_goes() {
     "#]],
     );
 }
+
+/// A table may be called what another's changes, or its past, would be called: the query was accepted,
+/// and failed at the first commit that concerned it, with a column that was ambiguous.
+#[test]
+fn names_that_look_like_those_of_images() {
+    let mut stage = Stage::new(&[
+        "SELECT r.id, d_r.k FROM r JOIN s AS d_r ON d_r.b = r.b",
+        "SELECT a.id, was_a.k FROM r AS a LEFT JOIN s AS was_a ON was_a.b = a.b",
+        "SELECT x.id, given_x.k, D_X.g FROM r AS x JOIN s AS given_x ON given_x.b = x.b
+            LEFT JOIN p AS D_X ON D_X.r_id = x.id",
+    ]);
+    let row = r#"r: - -> [1, null, 7, null, null, null]"#;
+    stage.commit(&[r#"s: - -> ["k", 7, null, 1]"#, row], expect![[r#"
+        0: {"deletes":[],"inserts":[[1,"k"]],"updates":[]}
+        1: {"deletes":[],"inserts":[[1,"k"]],"updates":[]}
+        2: {"deletes":[],"inserts":[[1,"k",null]],"updates":[]}
+    "#]]);
+    stage.commit(&[r#"s: ["k", 7, null, 1] -> ["k", 8, null, 1]"#], expect![[r#"
+        0: {"deletes":[[1,"k"]],"inserts":[],"updates":[]}
+        1: {"deletes":[[1,"k"]],"inserts":[[1,null]],"updates":[]}
+        2: {"deletes":[[1,"k",null]],"inserts":[],"updates":[]}
+    "#]]);
+}
