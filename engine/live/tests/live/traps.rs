@@ -321,14 +321,20 @@ fn names_that_look_like_those_of_images() {
             LEFT JOIN p AS D_X ON D_X.r_id = x.id",
     ]);
     let row = r#"r: - -> [1, null, 7, null, null, null]"#;
-    stage.commit(&[r#"s: - -> ["k", 7, null, 1]"#, row], expect![[r#"
+    stage.commit(
+        &[r#"s: - -> ["k", 7, null, 1]"#, row],
+        expect![[r#"
         0: {"deletes":[],"inserts":[[1,"k"]],"updates":[]}
         1: {"deletes":[],"inserts":[[1,"k"]],"updates":[]}
         2: {"deletes":[],"inserts":[[1,"k",null]],"updates":[]}
-    "#]]);
-    stage.commit(&[r#"s: ["k", 7, null, 1] -> ["k", 8, null, 1]"#], expect![[r#"
+    "#]],
+    );
+    stage.commit(
+        &[r#"s: ["k", 7, null, 1] -> ["k", 8, null, 1]"#],
+        expect![[r#"
         0: {"deletes":[[1,"k"]],"inserts":[],"updates":[]}
         1: {"deletes":[[1,"k"]],"inserts":[[1,null]],"updates":[]}
         2: {"deletes":[[1,"k",null]],"inserts":[],"updates":[]}
-    "#]]);
+    "#]],
+    );
 }
