@@ -22,7 +22,7 @@ const QUERIES: [(&str, Option<(&str, &str)>); 8] = [
         Some(("tool_calls", "claimed_by")),
     ),
     (
-        "SELECT m.role, count(*) FROM agent_state m JOIN tools t ON t.name = m.role GROUP BY m.role",
+        "SELECT m.kind, count(*) FROM agent_state m JOIN tools t ON t.name = m.role GROUP BY 1",
         Some(("agent_state", "role")),
     ),
     ("SELECT s.id FROM sessions s FULL JOIN tools t ON t.effect = s.agent", None),
