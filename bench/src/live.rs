@@ -10,6 +10,7 @@ mod operators;
 mod report;
 pub(crate) mod routing;
 mod socket;
+pub(crate) mod whole;
 
 use std::path::PathBuf;
 

@@ -32,6 +32,9 @@ enum Bench {
     LiveRouting(live::routing::Options),
     /// A process of `live`.
     #[command(hide = true)]
+    LiveWhole(live::whole::Options),
+    /// A process of `live`.
+    #[command(hide = true)]
     LiveListen(live::listener::Options),
 }
 
@@ -41,6 +44,7 @@ fn main() {
         Bench::Pages(options) => pages::run(&options),
         Bench::Live(options) => live::run(&options),
         Bench::LiveRouting(options) => live::routing::measure(&options),
+        Bench::LiveWhole(options) => live::whole::measure(&options),
         Bench::LiveListen(options) => live::listener::run(&options),
     }
 }

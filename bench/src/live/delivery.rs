@@ -23,6 +23,18 @@ const GOAL: f64 = 150_000.0;
 /// Open files beside the sockets.
 const OTHER_FILES: usize = 100;
 
+/// How calls are made as fast as it goes.
+#[derive(Clone, Copy)]
+enum Pace {
+    /// So many a second, evenly.
+    Evenly(usize),
+    /// When one is answered the next is made; so many are in flight.
+    Answered(usize),
+}
+
+/// What one WebSocket may have in flight.
+const IN_FLIGHT: usize = 256;
+
 /// How much is measured.
 struct Plan {
     rounds: usize,
@@ -30,7 +42,7 @@ struct Plan {
     crowds: &'static [(usize, usize)],
     /// Listeners of the row that is updated as fast as it goes.
     listeners: usize,
-    in_flight: &'static [usize],
+    paces: &'static [Pace],
     seconds: f64,
 }
 
@@ -38,15 +50,27 @@ const QUICK: Plan = Plan {
     rounds: 1,
     crowds: &[(1, 20), (20, 10)],
     listeners: 10,
-    in_flight: &[1, 8],
+    paces: &[Pace::Evenly(500), Pace::Answered(8)],
     seconds: 0.2,
 };
 const FULL: Plan = Plan {
     rounds: 2,
     crowds: &[(1, 1_000), (100, 500), (1_000, 100), (10_000, 30)],
     listeners: 100,
-    in_flight: &[1, 4, 16, 64, 256],
-    seconds: 5.0,
+    paces: &[
+        Pace::Evenly(250),
+        Pace::Evenly(500),
+        Pace::Evenly(1_000),
+        Pace::Evenly(1_500),
+        Pace::Evenly(2_000),
+        Pace::Evenly(3_000),
+        Pace::Evenly(4_000),
+        Pace::Evenly(6_000),
+        Pace::Answered(1),
+        Pace::Answered(16),
+        Pace::Answered(IN_FLIGHT),
+    ],
+    seconds: 4.0,
 };
 
 /// From a call to the delta at the last.
@@ -56,14 +80,15 @@ struct Reach {
     last_ms: Vec<f64>,
 }
 
-/// Deltas a second with so many calls in flight; one figure for each round.
+/// Deltas a second at a pace; one figure for each round.
 struct Flood {
-    in_flight: usize,
+    pace: Pace,
     calls: Vec<f64>,
     commits: Vec<f64>,
     deltas: Vec<f64>,
     merged: Vec<f64>,
     lags: f64,
+    sync_ms: Vec<f64>,
     cpu_us: Vec<f64>,
 }
 
@@ -88,15 +113,14 @@ pub(crate) fn section(scope: &Scope) -> Section {
         .iter()
         .map(|(listeners, _)| Reach { listeners: *listeners, answer_ms: vec![], last_ms: vec![] })
         .collect();
-    let mut floods: Vec<Flood> =
-        plan.in_flight.iter().map(|in_flight| Flood::new(*in_flight)).collect();
+    let mut floods: Vec<Flood> = plan.paces.iter().map(|pace| Flood::new(*pace)).collect();
     for round in 1..=plan.rounds {
         for (reach, (listeners, calls)) in reaches.iter_mut().zip(&crowds) {
             eprintln!("part 3, round {round}: {listeners} listeners");
             reach.measure(&server, *calls);
         }
         for flood in &mut floods {
-            eprintln!("part 3, round {round}: {} calls in flight", flood.in_flight);
+            eprintln!("part 3, round {round}: calls {}", flood.pace.name());
             flood.measure(&server, &plan);
         }
     }
@@ -164,36 +188,68 @@ impl Reach {
     }
 }
 
+impl Pace {
+    fn name(self) -> String {
+        match self {
+            Pace::Evenly(rate) => format!("{}/s, evenly", count(rate)),
+            Pace::Answered(1) => "when answered".to_owned(),
+            Pace::Answered(in_flight) => format!("when answered, {in_flight} in flight"),
+        }
+    }
+}
+
 impl Flood {
-    fn new(in_flight: usize) -> Flood {
+    fn new(pace: Pace) -> Flood {
         let (calls, commits, deltas) = (Vec::new(), Vec::new(), Vec::new());
-        let (merged, cpu_us) = (Vec::new(), Vec::new());
-        Flood { in_flight, calls, commits, deltas, merged, lags: 0.0, cpu_us }
+        let (merged, sync_ms, cpu_us) = (Vec::new(), Vec::new(), Vec::new());
+        Flood { pace, calls, commits, deltas, merged, lags: 0.0, sync_ms, cpu_us }
     }
 
     fn measure(&mut self, server: &Server, plan: &Plan) {
-        let counters = || {
-            let metrics = server.engine.metrics();
-            (metrics.commits_total.get() as f64, metrics.lags_total.get() as f64, cpu::of_process())
+        let before = Counted::read(&server.engine);
+        let (rate, in_flight) = match self.pace {
+            Pace::Evenly(rate) => (rate, IN_FLIGHT),
+            Pace::Answered(in_flight) => (0, in_flight),
         };
-        let (commits, lags, cpu) = counters();
         let found = server.listen(&[
             format!("--listeners={}", plan.listeners),
             format!("--seconds={}", plan.seconds),
-            format!("--in-flight={}", self.in_flight),
+            format!("--rate={rate}"),
+            format!("--in-flight={in_flight}"),
         ]);
-        let (commits, lags, cpu) = {
-            let (commits_after, lags_after, cpu_after) = counters();
-            (commits_after - commits, lags_after - lags, cpu_after - cpu)
-        };
+        let after = Counted::read(&server.engine);
         let number = |name: &str| found[name].as_f64().unwrap_or(f64::NAN);
         let (deltas, seconds) = (number("deltas"), number("seconds"));
+        let commits = after.commits - before.commits;
         self.calls.push(number("calls") / number("called_s"));
         self.commits.push(commits / number("called_s"));
         self.deltas.push(deltas / seconds);
         self.merged.push(commits * plan.listeners as f64 - deltas);
-        self.lags += lags;
-        self.cpu_us.push(cpu * 1e6 / deltas);
+        self.lags += after.lags - before.lags;
+        self.sync_ms.push((after.sync_us - before.sync_us) / (after.syncs - before.syncs) / 1e3);
+        self.cpu_us.push((after.cpu_s - before.cpu_s) * 1e6 / deltas);
+    }
+}
+
+/// What the server has done so far.
+struct Counted {
+    commits: f64,
+    lags: f64,
+    syncs: f64,
+    sync_us: f64,
+    cpu_s: f64,
+}
+
+impl Counted {
+    fn read(engine: &Engine) -> Counted {
+        let metrics = engine.metrics();
+        Counted {
+            commits: metrics.commits_total.get() as f64,
+            lags: metrics.lags_total.get() as f64,
+            syncs: metrics.syncs_total.get() as f64,
+            sync_us: metrics.sync_us_total.get() as f64,
+            cpu_s: cpu::of_process(),
+        }
     }
 }
 
@@ -214,24 +270,26 @@ fn text(plan: &Plan, reaches: &[Reach], floods: &[Flood]) -> String {
     let rows = floods.iter().map(|flood| {
         let of = |figures: &[f64]| median(figures.iter().copied());
         vec![
-            count(flood.in_flight),
+            flood.pace.name(),
             count(of(&flood.calls) as usize),
             count(of(&flood.commits) as usize),
             count(of(&flood.deltas) as usize),
             figure(of(&flood.calls) / of(&flood.commits), 1),
             count(of(&flood.merged) as usize),
             count(flood.lags as usize),
+            figure(of(&flood.sync_ms), 2),
             figure(of(&flood.cpu_us), 1),
         ]
     });
     let header = [
-        "calls in flight",
+        "calls made",
         "calls/s",
         "commits/s",
         "deltas/s",
         "calls/commit",
         "deltas merged",
         "lags",
+        "sync ms",
         "server CPU µs/delta",
     ];
     let floods_table = table(&header, rows);
@@ -240,8 +298,8 @@ fn text(plan: &Plan, reaches: &[Reach], floods: &[Flood]) -> String {
         "Every listener is a WebSocket of its own on loopback and watches one row; a call on the \
          first of them updates it. A call is made when the one before has reached everybody.\n\n\
          {reaches}\n\n\
-         Then calls are made as fast as they are answered, so many in flight, for {seconds} s, and \
-         {listeners} listeners watch the row. Counted is what arrives: one delta for each commit and \
+         Then {listeners} listeners watch the row, and calls are made for {seconds} s: evenly at a \
+         rate, or the next when one is answered, with so many in flight. Counted is what arrives: one delta for each commit and \
          listener. Calls that wait for the same sync share a commit and with it a delta, so calls/s \
          times listeners would be more, and is not what is quoted. The time runs until the last \
          delta is there. *Merged* are deltas of commits that a listener was told of together with a \
@@ -280,17 +338,22 @@ fn reach_plot(reaches: &[Reach]) -> Plot {
 }
 
 fn flood_plot(plan: &Plan, floods: &[Flood]) -> Plot {
-    let points = |y: &dyn Fn(&Flood) -> f64| {
-        floods.iter().map(|flood| (flood.in_flight as f64, y(flood))).collect()
+    let evenly = floods.iter().filter_map(|flood| match flood.pace {
+        Pace::Evenly(rate) => Some((rate as f64, flood)),
+        Pace::Answered(_) => None,
+    });
+    let line = |name: &str, color, y: &dyn Fn(f64, &Flood) -> f64| {
+        let points = evenly.clone().map(|(rate, flood)| (rate, y(rate, flood)));
+        Line { name: name.to_owned(), color, dashed: color == 5, points: points.collect() }
     };
-    let deltas = points(&|flood| median(flood.deltas.iter().copied()));
     let lines = vec![
-        Line { name: "delivered".to_owned(), color: 0, dashed: false, points: deltas },
-        Line { name: "goal".to_owned(), color: 5, dashed: true, points: points(&|_| GOAL) },
+        line("one for each call and listener", 5, &|rate, _| rate * plan.listeners as f64),
+        line("delivered", 0, &|_, flood| median(flood.deltas.iter().copied())),
+        line("goal", 4, &|_, _| GOAL),
     ];
     Plot {
         title: format!("Deltas a second, {} listeners of one row", plan.listeners),
-        x: Axis { label: "calls in flight".to_owned(), log: true },
+        x: Axis { label: "calls/s, made evenly".to_owned(), log: false },
         y: Axis { label: "deltas/s".to_owned(), log: false },
         panels: vec![Panel { title: String::new(), lines }],
     }

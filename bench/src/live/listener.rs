@@ -4,6 +4,8 @@
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -29,9 +31,12 @@ pub(crate) struct Options {
     /// Or calls for so many seconds.
     #[arg(long, default_value_t = 0.0)]
     seconds: f64,
-    /// Of which so many are in flight.
+    /// Of which so many are in flight at most.
     #[arg(long, default_value_t = 1)]
     in_flight: usize,
+    /// So many a second, evenly; 0: as fast as they are answered.
+    #[arg(long, default_value_t = 0.0)]
+    rate: f64,
 }
 
 /// Sockets that are opened at a time.
@@ -46,8 +51,8 @@ struct Heard {
     /// The moment at which there were so many.
     at: Cell<(usize, Instant)>,
     /// Answers to calls, and the seq of the last.
-    answers: Cell<usize>,
-    answered: Cell<(i64, Instant)>,
+    answers: Arc<AtomicUsize>,
+    last_answer: Cell<(i64, Instant)>,
     /// The seq that each socket was told everything up to.
     told: RefCell<Vec<i64>>,
     changed: Notify,
@@ -61,8 +66,8 @@ pub(crate) fn run(options: &Options) {
         let heard = Rc::new(Heard {
             deltas: Cell::new(0),
             at: Cell::new((usize::MAX, Instant::now())),
-            answers: Cell::new(0),
-            answered: Cell::new((0, Instant::now())),
+            answers: Arc::default(),
+            last_answer: Cell::new((0, Instant::now())),
             told: RefCell::new(vec![0; options.listeners]),
             changed: Notify::new(),
         });
@@ -123,13 +128,17 @@ impl Heard {
                 self.at.set((deltas, Instant::now()));
             }
         } else if let Some(rest) = message.strip_prefix(br#"{"op":"result","id":"c","seq":"#) {
-            self.answers.set(self.answers.get() + 1);
-            self.answered.set((leading_number(rest).0, Instant::now()));
+            self.answers.fetch_add(1, Ordering::Relaxed);
+            self.last_answer.set((leading_number(rest).0, Instant::now()));
         } else if let Some(rest) = message.strip_prefix(br#"{"op":"progress","seq":"#) {
             self.told.borrow_mut()[number] = leading_number(rest).0;
         } else {
             panic!("not to be expected: {}", String::from_utf8_lossy(message));
         }
+    }
+
+    fn answered(&self) -> usize {
+        self.answers.load(Ordering::Relaxed)
     }
 
     async fn until(&self, reached: impl Fn(&Heard) -> bool) {
@@ -154,14 +163,14 @@ async fn one_by_one(options: &Options, caller: &mut Writer, heard: &Heard) {
     let (mut answer_ms, mut last_ms) = (Vec::new(), Vec::new());
     let warm_up = options.calls / 10 + 1;
     for call in 0..warm_up + options.calls {
-        let (answers, deltas) = (heard.answers.get() + 1, heard.deltas.get() + options.listeners);
+        let (answers, deltas) = (heard.answered() + 1, heard.deltas.get() + options.listeners);
         heard.at.set((deltas, Instant::now()));
         let started = Instant::now();
         caller.send(CALL, 1).await;
-        heard.until(|heard| heard.answers.get() == answers && heard.deltas.get() == deltas).await;
+        heard.until(|heard| heard.answered() == answers && heard.deltas.get() == deltas).await;
         if call >= warm_up {
             let ms = |at: Instant| at.duration_since(started).as_secs_f64() * 1e3;
-            answer_ms.push(ms(heard.answered.get().1));
+            answer_ms.push(ms(heard.last_answer.get().1));
             last_ms.push(ms(heard.at.get().1));
         }
     }
@@ -169,23 +178,63 @@ async fn one_by_one(options: &Options, caller: &mut Writer, heard: &Heard) {
 }
 
 async fn in_flight(options: &Options, caller: &mut Writer, heard: &Heard) {
-    let (started, lasts) = (Instant::now(), Duration::from_secs_f64(options.seconds));
-    let mut called = 0;
-    while started.elapsed() < lasts {
-        let room = options.in_flight - (called - heard.answers.get());
-        if room > 0 {
-            caller.send(CALL, room).await;
-            called += room;
-        }
-        heard.changed.notified().await;
-    }
-    heard.until(|heard| heard.answers.get() == called).await;
+    let started = Instant::now();
+    let ends = started + Duration::from_secs_f64(options.seconds);
+    let called = if options.rate > 0.0 {
+        call_evenly(options, caller, heard, ends).await
+    } else {
+        call_when_answered(options, caller, heard, ends).await
+    };
+    heard.until(|heard| heard.answered() == called).await;
     let called_s = started.elapsed().as_secs_f64();
-    let last = heard.answered.get().0;
+    let last = heard.last_answer.get().0;
     heard.until(|heard| heard.everybody_was_told(last)).await;
     let seconds = started.elapsed().as_secs_f64();
     let deltas = heard.deltas.get();
     let found =
         json!({"calls": called, "called_s": called_s, "deltas": deltas, "seconds": seconds});
     println!("{found}");
+}
+
+/// Calls as soon as there is room. Returns how many.
+async fn call_when_answered(
+    options: &Options,
+    caller: &mut Writer,
+    heard: &Heard,
+    ends: Instant,
+) -> usize {
+    let mut called = 0;
+    while Instant::now() < ends {
+        let room = options.in_flight - (called - heard.answered());
+        if room > 0 {
+            caller.send(CALL, room).await;
+            called += room;
+        }
+        heard.changed.notified().await;
+    }
+    called
+}
+
+/// Calls at a rate, as long as there is room. Returns how many.
+async fn call_evenly(
+    options: &Options,
+    caller: &mut Writer,
+    heard: &Heard,
+    ends: Instant,
+) -> usize {
+    let (mut writer, answers) = (caller.for_thread(), Arc::clone(&heard.answers));
+    let (in_flight, period) = (options.in_flight, Duration::from_secs_f64(1.0 / options.rate));
+    let call = move || {
+        let (mut called, mut due) = (0, Instant::now());
+        while due < ends {
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            if called - answers.load(Ordering::Relaxed) < in_flight {
+                writer.send(CALL);
+                called += 1;
+            }
+            due += period;
+        }
+        called
+    };
+    tokio::task::spawn_blocking(call).await.expect("the caller's thread")
 }

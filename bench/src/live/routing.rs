@@ -12,7 +12,7 @@ use serde_json::{Value as JsonValue, json};
 
 use super::desk::Desk;
 use super::report::{Section, count, figure, table};
-use super::{Scope, child, memory};
+use super::{Scope, child, memory, whole};
 use crate::plot::{Axis, Line, Panel, Plot};
 use crate::statistics::{median, percentile};
 
@@ -192,7 +192,7 @@ pub(crate) fn section(scope: &Scope) -> Section {
     Section {
         number: 1,
         title: "What a commit costs beside subscriptions that it does not concern",
-        text: text(&found, commits),
+        text: format!("{}\n\n{}", text(&found, commits), whole::text(scope)),
         plots: vec![("live-routing.svg", plot(&found))],
     }
 }
@@ -260,7 +260,7 @@ fn text(found: &[Found], commits: usize) -> String {
          routers of all sizes take each of {commits} commits in turn. Counted beside the time, for \
          each commit: changed rows looked at, probes, SQL statements run.\n\n{queries}\n\n{costs}\n\n\
          Of {most} subscriptions (resident memory of the process, all that a subscription holds in \
-         planner and router; sockets and their buffers come on top):\n\n{takes}\n\n\
+         planner and router):\n\n{takes}\n\n\
          - From the first subscription to {most} the p50 differs by {spread} µs at most (goal: 2).\n\
          - The heaviest subscription takes {bytes:.0} bytes (goal: 1,024).\n\
          - Subscribing {most} takes {register_s:.1} s at most (goal, of a million: 5).\n\n\

@@ -1,8 +1,10 @@
 //! A WebSocket of the least that a client can be: it finds the messages and looks at no more of them
 //! than it must, so that the machine's time goes to the server and not to those who listen.
 
+use std::io::{ErrorKind, Write as _};
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::os::fd::AsFd as _;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -119,6 +121,12 @@ impl Reader {
 }
 
 impl Writer {
+    /// The same socket for a thread that blocks.
+    pub(crate) fn for_thread(&self) -> ThreadWriter {
+        let socket = self.0.as_ref().as_fd().try_clone_to_owned().expect("a file more");
+        ThreadWriter(socket.into())
+    }
+
     /// Sends a text message so many times, all in one write.
     pub(crate) async fn send(&mut self, text: &str, times: usize) {
         let mut frames = Vec::new();
@@ -126,6 +134,26 @@ impl Writer {
             write_frame(0x81, text.as_bytes(), &mut frames);
         }
         self.0.write_all(&frames).await.expect("the server reads");
+    }
+}
+
+/// A writing half that needs no runtime, whose timers are too coarse for thousands of calls a second.
+pub(crate) struct ThreadWriter(std::net::TcpStream);
+
+impl ThreadWriter {
+    /// Sends a text message.
+    pub(crate) fn send(&mut self, text: &str) {
+        let mut frame = Vec::new();
+        write_frame(0x81, text.as_bytes(), &mut frame);
+        let mut left = frame.as_slice();
+        while !left.is_empty() {
+            match self.0.write(left) {
+                Ok(written) => left = &left[written..],
+                // The socket does not block, for it is the runtime's too.
+                Err(why) if why.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
+                Err(why) => panic!("the server does not read: {why}"),
+            }
+        }
     }
 }
 
