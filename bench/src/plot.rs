@@ -34,7 +34,7 @@ pub(crate) struct Line {
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// On light pages, and on dark ones. The last is for what is no measurement.
+/// On light pages, and on dark ones.
 const COLORS: [(&str, &str); 6] = [
     ("#0b62d6", "#6cb0ff"),
     ("#bf5b04", "#f2a35e"),
@@ -43,6 +43,8 @@ const COLORS: [(&str, &str); 6] = [
     ("#c2334d", "#ff8fa3"),
     ("#6b7280", "#9aa4b2"),
 ];
+/// The color of what is no measurement: it is drawn without points.
+pub(crate) const QUIET: usize = 5;
 /// Panels beside each other.
 const ACROSS: usize = 3;
 const LEFT: f64 = 76.0;
@@ -142,7 +144,7 @@ impl Area {
             let _ =
                 writeln!(svg, "<path class=\"grid\" d=\"M{at:.1} {:.1}V{bottom:.1}\"/>", self.top);
             if self.labels.0 {
-                text(svg, (at, bottom + 18.0), "middle", QUIET, label);
+                text(svg, (at, bottom + 18.0), "middle", TICK, label);
             }
         }
         for (value, label) in &y.ticks {
@@ -150,7 +152,7 @@ impl Area {
             let _ =
                 writeln!(svg, "<path class=\"grid\" d=\"M{:.1} {at:.1}H{right:.1}\"/>", self.left);
             if self.labels.1 {
-                text(svg, (self.left - 8.0, at + 4.0), "end", QUIET, label);
+                text(svg, (self.left - 8.0, at + 4.0), "end", TICK, label);
             }
         }
         text(svg, (self.left, self.top - 8.0), "start", "class=\"panel\"", &panel.title);
@@ -160,7 +162,7 @@ impl Area {
             let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1} {y:.1}")).collect();
             let (color, dash) = (line.color, dash(line.dashed));
             let _ = writeln!(svg, "<path class=\"c{color}{dash}\" d=\"M{}\"/>", path.join("L"));
-            for (x, y) in points {
+            for (x, y) in points.into_iter().filter(|_| color != QUIET) {
                 let _ = writeln!(
                     svg,
                     "<circle class=\"c{color}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\"/>"
@@ -231,7 +233,7 @@ fn short(value: f64) -> String {
     format!("{}{unit}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-const QUIET: &str = "class=\"quiet\"";
+const TICK: &str = "class=\"quiet\"";
 
 fn dash(dashed: bool) -> &'static str {
     if dashed { " dashed" } else { "" }

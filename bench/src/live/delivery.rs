@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use super::report::{Section, count, figure, table};
 use super::{Scope, child, desk, open_files};
 use crate::cpu;
-use crate::plot::{Axis, Line, Panel, Plot};
+use crate::plot::{Axis, Line, Panel, Plot, QUIET};
 use crate::statistics::{median, percentile};
 
 /// Deltas a second that are to be had.
@@ -342,14 +342,16 @@ fn flood_plot(plan: &Plan, floods: &[Flood]) -> Plot {
         Pace::Evenly(rate) => Some((rate as f64, flood)),
         Pace::Answered(_) => None,
     });
-    let line = |name: &str, color, y: &dyn Fn(f64, &Flood) -> f64| {
+    let line = |name: &str, color, dashed, y: &dyn Fn(f64, &Flood) -> f64| {
         let points = evenly.clone().map(|(rate, flood)| (rate, y(rate, flood)));
-        Line { name: name.to_owned(), color, dashed: color == 5, points: points.collect() }
+        Line { name: name.to_owned(), color, dashed, points: points.collect() }
     };
     let lines = vec![
-        line("one for each call and listener", 5, &|rate, _| rate * plan.listeners as f64),
-        line("delivered", 0, &|_, flood| median(flood.deltas.iter().copied())),
-        line("goal", 4, &|_, _| GOAL),
+        line("one for each call and listener", QUIET, false, &|rate, _| {
+            rate * plan.listeners as f64
+        }),
+        line("delivered", 0, false, &|_, flood| median(flood.deltas.iter().copied())),
+        line("goal", QUIET, true, &|_, _| GOAL),
     ];
     Plot {
         title: format!("Deltas a second, {} listeners of one row", plan.listeners),

@@ -13,6 +13,7 @@ use serde_json::{Value as JsonValue, json};
 use super::desk::Desk;
 use super::report::{Section, count, figure, table};
 use super::{Scope, child, memory, whole};
+use crate::cpu;
 use crate::plot::{Axis, Line, Panel, Plot};
 use crate::statistics::{median, percentile};
 
@@ -78,6 +79,7 @@ struct Crowd {
     router: Router,
     ids: Vec<BindingId>,
     register_s: f64,
+    register_cpu_s: f64,
     bytes: f64,
     commit_us: Vec<f64>,
     before: Work,
@@ -113,7 +115,7 @@ pub(crate) fn measure(options: &Options) {
 fn crowd(desk: &Desk, planner: &Planner, kind: usize, size: usize) -> Crowd {
     let before = memory::resident_bytes();
     let mut router = Router::new(desk.catalog.clone());
-    let started = Instant::now();
+    let (started, cpu_before) = (Instant::now(), cpu::of_process());
     let ids: Vec<BindingId> = (0..size)
         .map(|n| {
             let kind = KINDS.get(kind).unwrap_or(&KINDS[n % KINDS.len()]);
@@ -124,10 +126,11 @@ fn crowd(desk: &Desk, planner: &Planner, kind: usize, size: usize) -> Crowd {
         .collect::<Option<_>>()
         .expect("the queries can be live");
     let register_s = started.elapsed().as_secs_f64();
+    let register_cpu_s = cpu::of_process() - cpu_before;
     assert_eq!(router.len(), size, "every subscription has parameters of its own");
     let bytes = memory::resident_bytes() - before - (size_of::<BindingId>() * size) as f64;
     let before = router.counters();
-    Crowd { size, router, ids, register_s, bytes, commit_us: Vec::new(), before }
+    Crowd { size, router, ids, register_s, register_cpu_s, bytes, commit_us: Vec::new(), before }
 }
 
 fn tell(mut crowd: Crowd, options: &Options) -> JsonValue {
@@ -150,6 +153,7 @@ fn tell(mut crowd: Crowd, options: &Options) -> JsonValue {
         "work": work,
         "bytes": crowd.bytes / crowd.size.max(1) as f64,
         "register_s": crowd.register_s,
+        "register_cpu_s": crowd.register_cpu_s,
         "unregister_s": unregister_s,
     })
 }
@@ -163,6 +167,7 @@ struct Found {
     work: [f64; 3],
     bytes: f64,
     register_s: f64,
+    register_cpu_s: f64,
     unregister_s: f64,
 }
 
@@ -208,6 +213,7 @@ fn read(kind: &'static str, json: &JsonValue) -> Found {
         work,
         bytes: number("bytes"),
         register_s: number("register_s"),
+        register_cpu_s: number("register_cpu_s"),
         unregister_s: number("unregister_s"),
     }
 }
@@ -233,10 +239,11 @@ fn text(found: &[Found], commits: usize) -> String {
             found.kind.to_owned(),
             figure(found.bytes, 0),
             figure(found.register_s, 2),
+            figure(found.register_cpu_s, 2),
             figure(found.unregister_s, 2),
         ]
     });
-    let header = ["query", "bytes each", "subscribe all, s", "unsubscribe all, s"];
+    let header = ["query", "bytes each", "subscribe all, s", "of it CPU, s", "unsubscribe all, s"];
     let takes = table(&header, rows);
     let queries = KINDS.iter().map(|kind| format!("- {}: `{}`", kind.name, kind.sql));
     let queries = queries.collect::<Vec<_>>().join("\n");
