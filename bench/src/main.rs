@@ -3,7 +3,9 @@
 
 mod cpu;
 mod floor;
+mod live;
 mod pages;
+mod plot;
 mod statistics;
 mod turns;
 
@@ -23,11 +25,26 @@ enum Bench {
     Turns(turns::Options),
     /// Page sizes: how the store's default was chosen.
     Pages(pages::Options),
+    /// Live queries: what subscriptions cost a commit, and how fast its deltas are delivered.
+    Live(live::Options),
+    /// A process of `live`.
+    #[command(hide = true)]
+    LiveRouting(live::routing::Options),
+    /// A process of `live`.
+    #[command(hide = true)]
+    LiveWhole(live::whole::Options),
+    /// A process of `live`.
+    #[command(hide = true)]
+    LiveListen(live::listener::Options),
 }
 
 fn main() {
     match Options::parse().bench {
         Bench::Turns(options) => turns::run(&options),
         Bench::Pages(options) => pages::run(&options),
+        Bench::Live(options) => live::run(&options),
+        Bench::LiveRouting(options) => live::routing::measure(&options),
+        Bench::LiveWhole(options) => live::whole::measure(&options),
+        Bench::LiveListen(options) => live::listener::run(&options),
     }
 }

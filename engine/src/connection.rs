@@ -11,6 +11,7 @@ mod update;
 mod wanted;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,7 +19,7 @@ use std::time::Duration;
 use abide_live::Binding;
 use abide_schema::{Code, Refusal, Seq, limits};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::engine::Engine;
 use crate::hub::{Frame, Mail, Outbox, SubscriptionKey};
@@ -45,6 +46,8 @@ pub struct Connection {
     /// The connection was told everything up to here.
     told: Seq,
     next_progress: Instant,
+    /// Runs out at the next progress mark or before it.
+    timer: Option<Pin<Box<Sleep>>>,
     /// Frames were dropped and are not made up for yet.
     lagging: bool,
     reruns: Reruns,
@@ -64,6 +67,7 @@ impl Connection {
             ready: VecDeque::new(),
             told,
             next_progress: Instant::now() + Duration::from_millis(limits::PROGRESS_MS),
+            timer: None,
             lagging: false,
             reruns: Reruns::default(),
         }
@@ -109,6 +113,18 @@ impl Connection {
         self.ready.retain_mut(|ready| ready.without(id));
     }
 
+    /// The next update, if it is there already. Updates that wait can so be sent together.
+    pub fn try_next(&mut self) -> Option<Update> {
+        while self.ready.is_empty() && !self.lagging {
+            match self.outbox.take() {
+                Mail::Frame(frame) => self.take_frame(frame),
+                Mail::Lagging => self.lagging = true,
+                Mail::Empty | Mail::Ended(_) => break,
+            }
+        }
+        self.ready.pop_front().map(|ready| ready.update)
+    }
+
     /// Waits for the next update. Nothing is lost when the wait is given up.
     pub async fn next(&mut self) -> Update {
         loop {
@@ -134,10 +150,13 @@ impl Connection {
                 Mail::Ended(_) => std::future::pending().await,
                 Mail::Empty if Instant::now() >= self.next_progress => self.progress(published),
                 Mail::Empty => {
+                    // Set where it runs out, not with every update: that would be most of its cost.
+                    let due = self.next_progress;
+                    let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(due)));
                     tokio::select! {
                         () = self.outbox.filled() => {}
                         () = self.reruns.any_done() => {}
-                        () = sleep_until(self.next_progress) => {}
+                        () = timer.as_mut() => timer.as_mut().reset(due),
                     }
                 }
             }

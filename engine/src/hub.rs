@@ -226,12 +226,13 @@ impl Hub {
     }
 
     /// Puts a durable commit's deltas into the outboxes of those who listen, one frame a connection.
+    /// Returns how many connections those are.
     pub(crate) fn publish(
         &self,
         to: Seq,
         deltas: &[(BindingId, Arc<SharedDelta>)],
         metrics: &Metrics,
-    ) {
+    ) -> usize {
         let mut frames: BTreeMap<u64, (Arc<Outbox>, Frame)> = BTreeMap::new();
         if !deltas.is_empty() {
             let listeners = self.lock();
@@ -243,12 +244,14 @@ impl Hub {
                 }
             }
         }
+        let connections = frames.len();
         for (outbox, mut frame) in frames.into_values() {
             metrics.deliveries_total.add(frame.changes.len() as u64);
             frame.changes.sort_by_key(|(key, _)| *key);
             outbox.push(frame, metrics);
         }
         self.published.send_replace(to);
+        connections
     }
 
     fn lock(&self) -> MutexGuard<'_, Listeners> {

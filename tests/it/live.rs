@@ -335,6 +335,34 @@ fn one_frame_a_commit_over_all_queries() {
 }
 
 #[test]
+fn what_waits_is_there_without_a_wait() {
+    run(async {
+        let world = World::new();
+        world.session("s1").await;
+        let mut early = Client::new(world.engine().connect());
+        let mut late = Client::new(world.engine().connect());
+        for client in [&mut early, &mut late] {
+            client.subscribe("log", "SELECT seq FROM events", &Map::new()).await.unwrap();
+            client.read_to(Seq(2)).await;
+        }
+        assert!(early.connection.try_next().is_none());
+        for content in ["a", "b", "c"] {
+            world.say("s1", content).await.unwrap();
+        }
+        // A commit's frames go to connections in the order these were made.
+        late.read_to(Seq(5)).await;
+        let mut told = Vec::new();
+        while let Some(update) = early.connection.try_next() {
+            match update {
+                Update::Delta { from, to, .. } => told.push((from, to)),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(told, [(Seq(2), Seq(3)), (Seq(3), Seq(4)), (Seq(4), Seq(5))]);
+    });
+}
+
+#[test]
 fn a_quiet_connection_hears_how_far_the_log_is() {
     run(async {
         let world = World::new();

@@ -121,6 +121,14 @@ struct Node {
     right: Option<usize>,
 }
 
+/// The place of a node.
+#[derive(Clone, Copy)]
+enum Under {
+    Root,
+    Left(usize),
+    Right(usize),
+}
+
 impl Intervals {
     /// Whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
@@ -146,9 +154,35 @@ impl Intervals {
                 self.nodes.len() - 1
             }
         };
-        let (before, after) = self.split(self.root, &key);
-        let left = self.merge(before, Some(at));
-        self.root = self.merge(left, after);
+        let (under, below) = self.make_room(&key, priority);
+        let (before, after) = self.split(below, &key);
+        self.nodes[at].left = before;
+        self.nodes[at].right = after;
+        self.settle(at);
+        match under {
+            Under::Root => self.root = Some(at),
+            Under::Left(above) => self.nodes[above].left = Some(at),
+            Under::Right(above) => self.nodes[above].right = Some(at),
+        }
+    }
+
+    /// Where a node of this priority belongs, and what is there now; the ends of those above are made
+    /// to reach it. Only what is there now need be split, which is little: on the way down a node is
+    /// looked at, and not its children.
+    fn make_room(&mut self, key: &(Interval, BindingId), priority: u64) -> (Under, Option<usize>) {
+        let (mut under, mut next) = (Under::Root, self.root);
+        while let Some(at) = next.filter(|at| self.nodes[*at].priority >= priority) {
+            let node = &mut self.nodes[at];
+            if node.end < key.0.high {
+                node.end = key.0.high.clone();
+            }
+            (under, next) = if *key < node.key {
+                (Under::Left(at), node.left)
+            } else {
+                (Under::Right(at), node.right)
+            };
+        }
+        (under, next)
     }
 
     /// Removes an interval.
@@ -224,7 +258,10 @@ impl Intervals {
                 return self.merge(self.nodes[at].left, self.nodes[at].right);
             }
         }
-        self.settle(at);
+        // One that ended earlier was not what this end is from.
+        if self.nodes[at].end == key.0.high {
+            self.settle(at);
+        }
         Some(at)
     }
 
@@ -235,3 +272,6 @@ impl Intervals {
         self.nodes[at].end = end.expect("a node has its own end");
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -27,7 +27,7 @@ const LOOKUPS: usize = 64;
 
 /// A binding that is attached to a router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct BindingId(u64);
+pub struct BindingId(pub(crate) u64);
 
 /// Counted work, for tests and metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! A query compiled to the statements that keep it live, and a template with its parameter values.
 
-use std::hash::{Hash, Hasher};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use abide_schema::wire::Shape;
@@ -27,6 +27,8 @@ pub(crate) struct Template {
     pub(crate) query: Query,
     shape: Shape,
     snapshot: Arc<str>,
+    /// Of the text, so that hashing a binding does not read all of it.
+    text_hash: u64,
     rule: Rule,
     evaluations: Evaluations,
     /// For each source, how its changes find the bindings where no key of its own does.
@@ -70,6 +72,7 @@ impl Template {
         let template = Template {
             catalog: Arc::clone(catalog),
             shape: query.shape(catalog),
+            text_hash: hash_of(&snapshot.sql),
             snapshot: snapshot.sql.into(),
             rule: Rule::choose(catalog, &query),
             evaluations: Evaluations::default(),
@@ -85,6 +88,11 @@ impl Template {
     /// What the template is known by: two queries of the same text are the same.
     pub(crate) fn text(&self) -> &Arc<str> {
         &self.snapshot
+    }
+
+    /// Whether two are the same; mostly they are one.
+    fn is(&self, other: &Template) -> bool {
+        std::ptr::eq(self, other) || self.snapshot == other.snapshot
     }
 
     /// How changes of a source find bindings by a parameter on another table.
@@ -310,7 +318,7 @@ impl Binding {
 impl PartialEq for Binding {
     fn eq(&self, other: &Binding) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
-            || (self.template().text() == other.template().text()
+            || (self.template().is(other.template())
                 && exact::same(&self.0.params, &other.0.params))
     }
 }
@@ -319,9 +327,16 @@ impl Eq for Binding {}
 
 impl Hash for Binding {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.template().text().hash(state);
+        self.template().text_hash.hash(state);
         for value in self.0.params.iter() {
             exact::hash_value(value, state);
         }
     }
+}
+
+/// Always the same for a text: what people choose are the parameters, and those are hashed with a key.
+fn hash_of(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
 }

@@ -82,7 +82,7 @@ impl<'a> Writer<'a> {
         }
         loop {
             let done = match self.next().await {
-                Ok(Next::Update(update)) => self.voice.tell(frames::update(&update)).await,
+                Ok(Next::Update(update)) => self.tell_updates(update).await,
                 Ok(Next::Command(command)) => self.obey(command).await,
                 Err(stop) => return stop,
             };
@@ -101,6 +101,25 @@ impl<'a> Writer<'a> {
                 update = &mut update => return Ok(Next::Update(update)),
                 Some(command) = self.commands.recv() => return Ok(Next::Command(command)),
                 due = self.voice.due() => self.voice.say(due).await?,
+            }
+        }
+    }
+
+    /// Tells an update, and with it those that wait already: they leave in one write. Where commits
+    /// come faster than a socket can be written to, this is what keeps up with them.
+    async fn tell_updates(&mut self, mut update: Update) -> Result<(), Stop> {
+        let mut bytes = 0;
+        loop {
+            let text = frames::update(&update);
+            bytes += text.len();
+            // Answers and pings have their turn in between.
+            let fits = bytes < limits::WRITE_BUFFER_BYTES;
+            match fits.then(|| self.connection.try_next()).flatten() {
+                Some(next) => {
+                    self.voice.gather(text).await?;
+                    update = next;
+                }
+                None => return self.voice.tell(text).await,
             }
         }
     }
@@ -179,13 +198,18 @@ impl<'a> Voice<'a> {
         while let Some(Answer { text, _room: room }) = answer {
             let next = self.answers.try_recv().ok();
             match next {
-                Some(_) => self.sink.feed(Message::text(text)).await.map_err(|_| Stop::Broken)?,
+                Some(_) => self.gather(text).await?,
                 None => self.tell(text).await?,
             }
             drop(room);
             answer = next;
         }
         Ok(())
+    }
+
+    /// Leaves a message for the next write.
+    async fn gather(&mut self, text: String) -> Result<(), Stop> {
+        self.sink.feed(Message::text(text)).await.map_err(|_| Stop::Broken)
     }
 
     async fn tell(&mut self, text: String) -> Result<(), Stop> {

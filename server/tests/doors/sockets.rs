@@ -68,6 +68,32 @@ async fn calls_are_executed_in_the_order_they_were_sent() {
 }
 
 #[tokio::test]
+async fn deltas_that_wait_for_each_other_come_one_by_one_in_order() {
+    let house = House::open().await;
+    house.post("/v1/call/write_note", r#"{"book":"a","text":"0"}"#).await;
+    let (mut listener, mut caller) = (house.socket().await, house.socket().await);
+    subscribe(&mut listener, "q", "SELECT id, text FROM notes").await;
+    let calls = 300;
+    for at in 1..=calls {
+        let args = format!(r#"{{"id":1,"text":"{at}"}}"#);
+        let call = format!(r#"{{"op":"call","id":"{at}","reducer":"edit_note","args":{args}}}"#);
+        caller.say(&call).await;
+    }
+    let mut told = None;
+    let last = loop {
+        let delta = listener.hear_op("delta").await;
+        // The first begins at or before the snapshot.
+        let from = told.unwrap_or_else(|| delta["from"].clone());
+        assert_eq!(delta["from"], from, "a delta is missing before {delta}");
+        told = Some(delta["to"].clone());
+        if delta["to"] == json!(calls + 1) {
+            break delta["changes"][0]["updates"].clone();
+        }
+    };
+    assert_eq!(last, json!([[1, calls.to_string()]]));
+}
+
+#[tokio::test]
 async fn everything_at_once_is_answered_under_its_id() {
     let house = House::open().await;
     let mut socket = house.socket().await;

@@ -1,0 +1,362 @@
+//! Part 3: from a call to the delta at the last of so many WebSockets, and deltas a second. A real
+//! server on loopback; callers and listeners are a process of their own.
+
+use std::net::SocketAddr;
+
+use abide_engine::{Config, Engine};
+use abide_server::Access;
+use serde_json::Value as JsonValue;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::report::{Section, count, figure, table};
+use super::{Scope, child, desk, open_files};
+use crate::cpu;
+use crate::plot::{Axis, Line, Panel, Plot, QUIET};
+use crate::statistics::{median, percentile};
+
+/// Deltas a second that are to be had.
+const GOAL: f64 = 150_000.0;
+/// Open files beside the sockets.
+const OTHER_FILES: usize = 100;
+
+/// How calls are made as fast as it goes.
+#[derive(Clone, Copy)]
+enum Pace {
+    /// So many a second, evenly.
+    Evenly(usize),
+    /// When one is answered the next is made; so many are in flight.
+    Answered(usize),
+}
+
+/// What one WebSocket may have in flight.
+const IN_FLIGHT: usize = 256;
+
+/// How much is measured.
+struct Plan {
+    rounds: usize,
+    /// Numbers of listeners, each with how many calls are made.
+    crowds: &'static [(usize, usize)],
+    /// Listeners of the row that is updated as fast as it goes.
+    listeners: usize,
+    paces: &'static [Pace],
+    seconds: f64,
+}
+
+const QUICK: Plan = Plan {
+    rounds: 1,
+    crowds: &[(1, 20), (20, 10)],
+    listeners: 10,
+    paces: &[Pace::Evenly(500), Pace::Answered(8)],
+    seconds: 0.2,
+};
+const FULL: Plan = Plan {
+    rounds: 2,
+    crowds: &[(1, 1_000), (100, 500), (1_000, 100), (10_000, 30)],
+    listeners: 100,
+    paces: &[
+        Pace::Evenly(250),
+        Pace::Evenly(500),
+        Pace::Evenly(1_000),
+        Pace::Evenly(1_500),
+        Pace::Evenly(2_000),
+        Pace::Evenly(3_000),
+        Pace::Evenly(4_000),
+        Pace::Evenly(6_000),
+        Pace::Answered(1),
+        Pace::Answered(16),
+        Pace::Answered(IN_FLIGHT),
+    ],
+    seconds: 4.0,
+};
+
+/// From a call to the delta at the last.
+struct Reach {
+    listeners: usize,
+    answer_ms: Vec<f64>,
+    last_ms: Vec<f64>,
+}
+
+/// Deltas a second at a pace; one figure for each round.
+struct Flood {
+    pace: Pace,
+    calls: Vec<f64>,
+    commits: Vec<f64>,
+    deltas: Vec<f64>,
+    merged: Vec<f64>,
+    lags: f64,
+    sync_ms: Vec<f64>,
+    cpu_us: Vec<f64>,
+}
+
+struct Server {
+    engine: Engine,
+    address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    served: JoinHandle<std::io::Result<()>>,
+    runtime: Runtime,
+    _dir: TempDir,
+}
+
+/// Measures both.
+pub(crate) fn section(scope: &Scope) -> Section {
+    let plan = if scope.quick { QUICK } else { FULL };
+    let may_open = super::raise_open_files();
+    let fits = |listeners: usize| listeners + OTHER_FILES + open_files() <= may_open;
+    let (crowds, left_out): (Vec<_>, Vec<_>) =
+        plan.crowds.iter().partition(|(listeners, _)| fits(*listeners));
+    let server = Server::start(scope);
+    let mut reaches: Vec<Reach> = crowds
+        .iter()
+        .map(|(listeners, _)| Reach { listeners: *listeners, answer_ms: vec![], last_ms: vec![] })
+        .collect();
+    let mut floods: Vec<Flood> = plan.paces.iter().map(|pace| Flood::new(*pace)).collect();
+    for round in 1..=plan.rounds {
+        for (reach, (listeners, calls)) in reaches.iter_mut().zip(&crowds) {
+            eprintln!("part 3, round {round}: {listeners} listeners");
+            reach.measure(&server, *calls);
+        }
+        for flood in &mut floods {
+            eprintln!("part 3, round {round}: calls {}", flood.pace.name());
+            flood.measure(&server, &plan);
+        }
+    }
+    server.stop();
+    let mut text = text(&plan, &reaches, &floods);
+    for (listeners, _) in left_out {
+        text += &format!(
+            "\n\nLeft out: {} listeners, because a process may open {may_open} files only.",
+            count(listeners)
+        );
+    }
+    Section {
+        number: 3,
+        title: "From a call to the last subscriber",
+        text,
+        plots: vec![
+            ("live-delivery.svg", reach_plot(&reaches)),
+            ("live-deltas.svg", flood_plot(&plan, &floods)),
+        ],
+    }
+}
+
+impl Server {
+    fn start(scope: &Scope) -> Server {
+        let dir = TempDir::new_in(&scope.dir).expect("a folder for the file");
+        let runtime = Runtime::new().expect("a tokio runtime");
+        let config = Config::new(vec![desk::module()]);
+        let engine = Engine::open(dir.path().join("abide.db"), config).expect("the engine opens");
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let (stop, stopped) = oneshot::channel::<()>();
+        let served = abide_server::serve(engine.clone(), listener, Access::loopback(), async {
+            let _ = stopped.await;
+        });
+        let served = runtime.spawn(served);
+        Server { engine, address, stop, served, runtime, _dir: dir }
+    }
+
+    /// What the process of the listeners measured.
+    fn listen(&self, arguments: &[String]) -> JsonValue {
+        let address = format!("--address={}", self.address);
+        let mut all = vec!["live-listen", &address];
+        all.extend(arguments.iter().map(String::as_str));
+        child::output(&all)
+    }
+
+    fn stop(self) {
+        let _ = self.stop.send(());
+        let served = self.runtime.block_on(self.served).expect("the server's task");
+        served.expect("the server ends well");
+        self.engine.close();
+    }
+}
+
+impl Reach {
+    fn measure(&mut self, server: &Server, calls: usize) {
+        let listeners = format!("--listeners={}", self.listeners);
+        let found = server.listen(&[listeners, format!("--calls={calls}")]);
+        let figures = |name: &str| {
+            let figures = found[name].as_array().into_iter().flatten();
+            figures.filter_map(JsonValue::as_f64).collect::<Vec<_>>()
+        };
+        self.answer_ms.extend(figures("answer_ms"));
+        self.last_ms.extend(figures("last_ms"));
+    }
+}
+
+impl Pace {
+    fn name(self) -> String {
+        match self {
+            Pace::Evenly(rate) => format!("{}/s, evenly", count(rate)),
+            Pace::Answered(1) => "when answered".to_owned(),
+            Pace::Answered(in_flight) => format!("when answered, {in_flight} in flight"),
+        }
+    }
+}
+
+impl Flood {
+    fn new(pace: Pace) -> Flood {
+        let (calls, commits, deltas) = (Vec::new(), Vec::new(), Vec::new());
+        let (merged, sync_ms, cpu_us) = (Vec::new(), Vec::new(), Vec::new());
+        Flood { pace, calls, commits, deltas, merged, lags: 0.0, sync_ms, cpu_us }
+    }
+
+    fn measure(&mut self, server: &Server, plan: &Plan) {
+        let before = Counted::read(&server.engine);
+        let (rate, in_flight) = match self.pace {
+            Pace::Evenly(rate) => (rate, IN_FLIGHT),
+            Pace::Answered(in_flight) => (0, in_flight),
+        };
+        let found = server.listen(&[
+            format!("--listeners={}", plan.listeners),
+            format!("--seconds={}", plan.seconds),
+            format!("--rate={rate}"),
+            format!("--in-flight={in_flight}"),
+        ]);
+        let after = Counted::read(&server.engine);
+        let number = |name: &str| found[name].as_f64().unwrap_or(f64::NAN);
+        let (deltas, seconds) = (number("deltas"), number("seconds"));
+        let commits = after.commits - before.commits;
+        self.calls.push(number("calls") / number("called_s"));
+        self.commits.push(commits / number("called_s"));
+        self.deltas.push(deltas / seconds);
+        self.merged.push(commits * plan.listeners as f64 - deltas);
+        self.lags += after.lags - before.lags;
+        self.sync_ms.push((after.sync_us - before.sync_us) / (after.syncs - before.syncs) / 1e3);
+        self.cpu_us.push((after.cpu_s - before.cpu_s) * 1e6 / deltas);
+    }
+}
+
+/// What the server has done so far.
+struct Counted {
+    commits: f64,
+    lags: f64,
+    syncs: f64,
+    sync_us: f64,
+    cpu_s: f64,
+}
+
+impl Counted {
+    fn read(engine: &Engine) -> Counted {
+        let metrics = engine.metrics();
+        Counted {
+            commits: metrics.commits_total.get() as f64,
+            lags: metrics.lags_total.get() as f64,
+            syncs: metrics.syncs_total.get() as f64,
+            sync_us: metrics.sync_us_total.get() as f64,
+            cpu_s: cpu::of_process(),
+        }
+    }
+}
+
+fn text(plan: &Plan, reaches: &[Reach], floods: &[Flood]) -> String {
+    let rows = reaches.iter().map(|reach| {
+        let of = |figures: &[f64], share| figure(percentile(figures.iter().copied(), share), 2);
+        vec![
+            count(reach.listeners),
+            count(reach.last_ms.len()),
+            of(&reach.answer_ms, 0.5),
+            of(&reach.answer_ms, 0.99),
+            of(&reach.last_ms, 0.5),
+            of(&reach.last_ms, 0.99),
+        ]
+    });
+    let header = ["listeners", "calls", "answer p50 ms", "p99 ms", "last delta p50 ms", "p99 ms"];
+    let reaches = table(&header, rows);
+    let rows = floods.iter().map(|flood| {
+        let of = |figures: &[f64]| median(figures.iter().copied());
+        vec![
+            flood.pace.name(),
+            count(of(&flood.calls) as usize),
+            count(of(&flood.commits) as usize),
+            count(of(&flood.deltas) as usize),
+            figure(of(&flood.calls) / of(&flood.commits), 1),
+            count(of(&flood.merged) as usize),
+            count(flood.lags as usize),
+            figure(of(&flood.sync_ms), 2),
+            figure(of(&flood.cpu_us), 1),
+        ]
+    });
+    let header = [
+        "calls made",
+        "calls/s",
+        "commits/s",
+        "deltas/s",
+        "calls/commit",
+        "deltas merged",
+        "lags",
+        "sync ms",
+        "server CPU µs/delta",
+    ];
+    let floods_table = table(&header, rows);
+    let best = best(floods);
+    format!(
+        "Every listener is a WebSocket of its own on loopback and watches one row; a call on the \
+         first of them updates it. A call is made when the one before has reached everybody.\n\n\
+         {reaches}\n\n\
+         Then {listeners} listeners watch the row, and calls are made for {seconds} s: evenly at a \
+         rate, or the next when one is answered, with so many in flight. Counted is what arrives: one delta for each commit and \
+         listener. Calls that wait for the same sync share a commit and with it a delta, so calls/s \
+         times listeners would be more, and is not what is quoted. The time runs until the last \
+         delta is there. *Merged* are deltas of commits that a listener was told of together with a \
+         later one, because it had fallen behind.\n\n{floods_table}\n\n\
+         - Most deltas a second: {best} (goal: {goal}).",
+        seconds = plan.seconds,
+        listeners = plan.listeners,
+        best = count(best as usize),
+        goal = count(GOAL as usize),
+    )
+}
+
+fn best(floods: &[Flood]) -> f64 {
+    floods.iter().map(|flood| median(flood.deltas.iter().copied())).fold(0.0, f64::max)
+}
+
+fn reach_plot(reaches: &[Reach]) -> Plot {
+    let line = |name: &str, color, share, pick: fn(&Reach) -> &[f64]| {
+        let points = reaches
+            .iter()
+            .map(|reach| (reach.listeners as f64, percentile(pick(reach).iter().copied(), share)));
+        Line { name: name.to_owned(), color, dashed: share > 0.5, points: points.collect() }
+    };
+    let lines = vec![
+        line("delta at the last listener, p99", 0, 0.99, |reach| &reach.last_ms),
+        line("delta at the last listener, p50", 0, 0.5, |reach| &reach.last_ms),
+        line("answer to the caller, p99", 1, 0.99, |reach| &reach.answer_ms),
+        line("answer to the caller, p50", 1, 0.5, |reach| &reach.answer_ms),
+    ];
+    Plot {
+        title: "From a call to its delta".to_owned(),
+        x: Axis { label: "WebSockets that watch the row".to_owned(), log: true },
+        y: Axis { label: "ms".to_owned(), log: true },
+        panels: vec![Panel { title: String::new(), lines }],
+    }
+}
+
+fn flood_plot(plan: &Plan, floods: &[Flood]) -> Plot {
+    let evenly = floods.iter().filter_map(|flood| match flood.pace {
+        Pace::Evenly(rate) => Some((rate as f64, flood)),
+        Pace::Answered(_) => None,
+    });
+    let line = |name: &str, color, dashed, y: &dyn Fn(f64, &Flood) -> f64| {
+        let points = evenly.clone().map(|(rate, flood)| (rate, y(rate, flood)));
+        Line { name: name.to_owned(), color, dashed, points: points.collect() }
+    };
+    let lines = vec![
+        line("one for each call and listener", QUIET, false, &|rate, _| {
+            rate * plan.listeners as f64
+        }),
+        line("delivered", 0, false, &|_, flood| median(flood.deltas.iter().copied())),
+        line("goal", QUIET, true, &|_, _| GOAL),
+    ];
+    Plot {
+        title: format!("Deltas a second, {} listeners of one row", plan.listeners),
+        x: Axis { label: "calls/s, made evenly".to_owned(), log: false },
+        y: Axis { label: "deltas/s".to_owned(), log: false },
+        panels: vec![Panel { title: String::new(), lines }],
+    }
+}

@@ -1,0 +1,240 @@
+//! The process of those who listen: so many WebSockets that all watch one row, and calls that change
+//! it, made on the first of them. One clock for both ends of what is measured.
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde_json::json;
+use tokio::sync::Notify;
+use tokio::task::{JoinSet, LocalSet};
+
+use super::raise_open_files;
+use super::socket::{self, Reader, Writer};
+
+/// Options of the process that listens.
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// Where the server is.
+    #[arg(long)]
+    address: SocketAddr,
+    /// How many WebSockets.
+    #[arg(long)]
+    listeners: usize,
+    /// One call after another, each when the one before has reached everybody: so many.
+    #[arg(long, default_value_t = 0)]
+    calls: usize,
+    /// Or calls for so many seconds.
+    #[arg(long, default_value_t = 0.0)]
+    seconds: f64,
+    /// Of which so many are in flight at most.
+    #[arg(long, default_value_t = 1)]
+    in_flight: usize,
+    /// So many a second, evenly; 0: as fast as they are answered.
+    #[arg(long, default_value_t = 0.0)]
+    rate: f64,
+}
+
+/// Sockets that are opened at a time.
+const OPENED_AT_A_TIME: usize = 64;
+const SUBSCRIBE: &str = r#"{"op":"subscribe","id":"q","sql":"SELECT id, value FROM counters WHERE id = :id","params":{"id":"c"}}"#;
+const CALL: &str = r#"{"op":"call","id":"c","reducer":"count","args":{"id":"c"}}"#;
+
+/// What all sockets have heard.
+struct Heard {
+    /// Deltas, over all sockets.
+    deltas: Cell<usize>,
+    /// The moment at which there were so many.
+    at: Cell<(usize, Instant)>,
+    /// Answers to calls, and the seq of the last.
+    answers: Arc<AtomicUsize>,
+    last_answer: Cell<(i64, Instant)>,
+    /// The seq that each socket was told everything up to.
+    told: RefCell<Vec<i64>>,
+    changed: Notify,
+}
+
+/// Connects, listens, calls, and prints what was measured as JSON.
+pub(crate) fn run(options: &Options) {
+    raise_open_files();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+    LocalSet::new().block_on(&runtime.expect("a tokio runtime"), async {
+        let heard = Rc::new(Heard {
+            deltas: Cell::new(0),
+            at: Cell::new((usize::MAX, Instant::now())),
+            answers: Arc::default(),
+            last_answer: Cell::new((0, Instant::now())),
+            told: RefCell::new(vec![0; options.listeners]),
+            changed: Notify::new(),
+        });
+        let mut writers = Vec::with_capacity(options.listeners);
+        let mut opening = JoinSet::new();
+        for number in 0..options.listeners {
+            if opening.len() >= OPENED_AT_A_TIME {
+                writers.extend(opening.join_next().await);
+            }
+            opening.spawn_local(begin(options.address, number, Rc::clone(&heard)));
+        }
+        writers.extend(opening.join_all().await.into_iter().map(Ok));
+        let mut writers: Vec<(usize, Writer)> =
+            writers.into_iter().collect::<Result<_, _>>().expect("every socket subscribes");
+        writers.sort_by_key(|(number, _)| *number);
+        let caller = &mut writers[0].1;
+        if options.calls > 0 {
+            one_by_one(options, caller, &heard).await;
+        } else {
+            in_flight(options, caller, &heard).await;
+        }
+    });
+}
+
+/// Connects, subscribes, and leaves a task that listens.
+async fn begin(address: SocketAddr, number: usize, heard: Rc<Heard>) -> (usize, Writer) {
+    let (mut reader, mut writer) = socket::connect(address).await;
+    writer.send(SUBSCRIBE, 1).await;
+    let snapshot = reader.next().await;
+    let prefix = br#"{"op":"snapshot","id":"q","seq":"#;
+    let seq = snapshot.strip_prefix(prefix).map(|rest| leading_number(rest).0);
+    heard.told.borrow_mut()[number] =
+        seq.unwrap_or_else(|| panic!("no snapshot: {}", String::from_utf8_lossy(snapshot)));
+    tokio::task::spawn_local(listen(reader, number, heard));
+    (number, writer)
+}
+
+async fn listen(mut reader: Reader, number: usize, heard: Rc<Heard>) {
+    loop {
+        while let Some(message) = reader.buffered() {
+            heard.take(number, message);
+        }
+        heard.changed.notify_one();
+        reader.fill().await;
+    }
+}
+
+impl Heard {
+    fn take(&self, number: usize, message: &[u8]) {
+        if let Some(rest) = message.strip_prefix(br#"{"op":"delta","from":"#) {
+            let (from, rest) = leading_number(rest);
+            let (to, _) = leading_number(rest.strip_prefix(br#","to":"#).expect("a delta's form"));
+            let before = std::mem::replace(&mut self.told.borrow_mut()[number], to);
+            assert!(from <= before && before < to, "told up to {before}, then {from} to {to}");
+            let deltas = self.deltas.get() + 1;
+            self.deltas.set(deltas);
+            if deltas == self.at.get().0 {
+                self.at.set((deltas, Instant::now()));
+            }
+        } else if let Some(rest) = message.strip_prefix(br#"{"op":"result","id":"c","seq":"#) {
+            self.answers.fetch_add(1, Ordering::Relaxed);
+            self.last_answer.set((leading_number(rest).0, Instant::now()));
+        } else if let Some(rest) = message.strip_prefix(br#"{"op":"progress","seq":"#) {
+            self.told.borrow_mut()[number] = leading_number(rest).0;
+        } else {
+            panic!("not to be expected: {}", String::from_utf8_lossy(message));
+        }
+    }
+
+    fn answered(&self) -> usize {
+        self.answers.load(Ordering::Relaxed)
+    }
+
+    async fn until(&self, reached: impl Fn(&Heard) -> bool) {
+        while !reached(self) {
+            self.changed.notified().await;
+        }
+    }
+
+    fn everybody_was_told(&self, seq: i64) -> bool {
+        self.told.borrow().iter().all(|told| *told >= seq)
+    }
+}
+
+/// The number that a text begins with, and what follows.
+fn leading_number(text: &[u8]) -> (i64, &[u8]) {
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (number, rest) = text.split_at(digits);
+    (number.iter().fold(0, |number, digit| 10 * number + i64::from(digit - b'0')), rest)
+}
+
+async fn one_by_one(options: &Options, caller: &mut Writer, heard: &Heard) {
+    let (mut answer_ms, mut last_ms) = (Vec::new(), Vec::new());
+    let warm_up = options.calls / 10 + 1;
+    for call in 0..warm_up + options.calls {
+        let (answers, deltas) = (heard.answered() + 1, heard.deltas.get() + options.listeners);
+        heard.at.set((deltas, Instant::now()));
+        let started = Instant::now();
+        caller.send(CALL, 1).await;
+        heard.until(|heard| heard.answered() == answers && heard.deltas.get() == deltas).await;
+        if call >= warm_up {
+            let ms = |at: Instant| at.duration_since(started).as_secs_f64() * 1e3;
+            answer_ms.push(ms(heard.last_answer.get().1));
+            last_ms.push(ms(heard.at.get().1));
+        }
+    }
+    println!("{}", json!({"answer_ms": answer_ms, "last_ms": last_ms}));
+}
+
+async fn in_flight(options: &Options, caller: &mut Writer, heard: &Heard) {
+    let started = Instant::now();
+    let ends = started + Duration::from_secs_f64(options.seconds);
+    let called = if options.rate > 0.0 {
+        call_evenly(options, caller, heard, ends).await
+    } else {
+        call_when_answered(options, caller, heard, ends).await
+    };
+    heard.until(|heard| heard.answered() == called).await;
+    let called_s = started.elapsed().as_secs_f64();
+    let last = heard.last_answer.get().0;
+    heard.until(|heard| heard.everybody_was_told(last)).await;
+    let seconds = started.elapsed().as_secs_f64();
+    let deltas = heard.deltas.get();
+    let found =
+        json!({"calls": called, "called_s": called_s, "deltas": deltas, "seconds": seconds});
+    println!("{found}");
+}
+
+/// Calls as soon as there is room. Returns how many.
+async fn call_when_answered(
+    options: &Options,
+    caller: &mut Writer,
+    heard: &Heard,
+    ends: Instant,
+) -> usize {
+    let mut called = 0;
+    while Instant::now() < ends {
+        let room = options.in_flight - (called - heard.answered());
+        if room > 0 {
+            caller.send(CALL, room).await;
+            called += room;
+        }
+        heard.changed.notified().await;
+    }
+    called
+}
+
+/// Calls at a rate, as long as there is room. Returns how many.
+async fn call_evenly(
+    options: &Options,
+    caller: &mut Writer,
+    heard: &Heard,
+    ends: Instant,
+) -> usize {
+    let (mut writer, answers) = (caller.for_thread(), Arc::clone(&heard.answers));
+    let (in_flight, period) = (options.in_flight, Duration::from_secs_f64(1.0 / options.rate));
+    let call = move || {
+        let (mut called, mut due) = (0, Instant::now());
+        while due < ends {
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            if called - answers.load(Ordering::Relaxed) < in_flight {
+                writer.send(CALL);
+                called += 1;
+            }
+            due += period;
+        }
+        called
+    };
+    tokio::task::spawn_blocking(call).await.expect("the caller's thread")
+}

@@ -1,0 +1,291 @@
+//! Part 2: what a commit costs a query that it changes, by how many rows there are, beside running the
+//! query again.
+//!
+//! Tables of all sizes live side by side and take commits in turn; each commit goes through a router of
+//! every query. So the figures of one row of the table were taken within moments of each other.
+
+use std::time::{Duration, Instant};
+
+use abide_live::{Binding, Planner, Router};
+use serde_json::{Value as JsonValue, json};
+
+use super::Scope;
+use super::desk::{AGENT, Desk, ROLE, TEAM};
+use super::report::{Section, count, figure, table};
+use crate::plot::{Axis, Line, Panel, Plot};
+use crate::statistics::{median, percentile};
+
+struct Operator {
+    name: &'static str,
+    sql: &'static str,
+    params: fn() -> JsonValue,
+}
+
+const OPERATORS: [Operator; 6] = [
+    Operator {
+        name: "filter",
+        sql: "SELECT id, session_id, tokens FROM messages WHERE role = :role",
+        params: || json!({"role": ROLE}),
+    },
+    Operator {
+        name: "two-way join",
+        sql: "SELECT m.id, m.tokens, s.status FROM messages m \
+              JOIN sessions s ON s.id = m.session_id WHERE s.agent_id = :agent",
+        params: || json!({"agent": AGENT}),
+    },
+    Operator {
+        name: "four-way join",
+        sql: "SELECT r.id, r.score, m.tokens, s.status, a.team FROM reviews r \
+              JOIN messages m ON m.id = r.message_id JOIN sessions s ON s.id = m.session_id \
+              JOIN agents a ON a.id = s.agent_id WHERE a.team = :team",
+        params: || json!({"team": TEAM}),
+    },
+    Operator {
+        name: "GROUP BY",
+        sql: "SELECT role, count(*), sum(tokens), max(tokens) FROM messages GROUP BY role",
+        params: || json!({}),
+    },
+    Operator { name: "count(*)", sql: "SELECT count(*) FROM messages", params: || json!({}) },
+    Operator {
+        name: "top 10",
+        sql: "SELECT id, session_id, tokens FROM messages ORDER BY tokens DESC LIMIT 10",
+        params: || json!({}),
+    },
+];
+
+/// A commit in each of its forms, with the most tokens and with few.
+const ROUND: usize = 6;
+
+/// One query over tables of one size.
+struct Watched {
+    operator: &'static Operator,
+    router: Router,
+    binding: Binding,
+    first_us: f64,
+    delta_us: Vec<f64>,
+    delta_steps: Vec<f64>,
+    again_us: Vec<f64>,
+    again_steps: Vec<f64>,
+    rows: usize,
+    deltas: usize,
+}
+
+/// Tables of one size, and all queries over them.
+struct Tables {
+    messages: i64,
+    desk: Desk,
+    watched: Vec<Watched>,
+    spent: Duration,
+}
+
+/// Measures all queries at all sizes.
+pub(crate) fn section(scope: &Scope) -> Section {
+    let (sizes, rounds, budget): (&[i64], usize, Duration) = if scope.quick {
+        (&[100, 1_000], 3, Duration::from_secs(2))
+    } else {
+        (&[1_000, 10_000, 100_000, 1_000_000], 200, Duration::from_secs(60))
+    };
+    let mut all: Vec<Tables> = sizes.iter().map(|messages| tables(*messages, scope)).collect();
+    for round in 0..rounds {
+        for tables in all.iter_mut().filter(|tables| tables.spent < budget) {
+            let started = Instant::now();
+            tables.round(round);
+            tables.spent += started.elapsed();
+        }
+    }
+    for watched in all.iter().flat_map(|tables| &tables.watched) {
+        assert!(watched.deltas > 0, "{} was changed by no commit", watched.operator.name);
+    }
+    Section {
+        number: 2,
+        title: "What a commit costs a query that it changes",
+        text: text(&all),
+        plots: vec![("live-operators.svg", plot(&all))],
+    }
+}
+
+fn tables(messages: i64, scope: &Scope) -> Tables {
+    eprintln!("part 2: {messages} messages");
+    let mut desk = Desk::new(messages, &scope.dir);
+    let planner = Planner::new(desk.catalog.clone());
+    let watched = OPERATORS.iter().map(|operator| {
+        let JsonValue::Object(params) = (operator.params)() else { unreachable!("it is one") };
+        let binding = planner.bind(operator.sql, &params).expect("the query can be live");
+        let mut router = Router::new(desk.catalog.clone());
+        router.attach(&binding).expect("there is room");
+        Watched {
+            operator,
+            router,
+            binding,
+            first_us: 0.0,
+            delta_us: Vec::new(),
+            delta_steps: Vec::new(),
+            again_us: Vec::new(),
+            again_steps: Vec::new(),
+            rows: 0,
+            deltas: 0,
+        }
+    });
+    let mut watched: Vec<Watched> = watched.collect();
+    // The first touch may set state up. Then every form of commit is seen once.
+    for commit in 0..2 * ROUND {
+        let changes = desk.change();
+        for watched in &mut watched {
+            let (us, _) = watched.commit(&changes, &mut desk);
+            if commit == 0 {
+                watched.first_us = us;
+            }
+        }
+        desk.commit();
+    }
+    Tables { messages, desk, watched, spent: Duration::ZERO }
+}
+
+impl Tables {
+    /// Every form of commit once; then each query again.
+    fn round(&mut self, round: usize) {
+        for commit in 0..ROUND {
+            let changes = self.desk.change();
+            // Who comes first finds the pages cold: they take turns.
+            self.watched.rotate_left(1);
+            for watched in &mut self.watched {
+                let (us, steps) = watched.commit(&changes, &mut self.desk);
+                watched.delta_us.push(us);
+                watched.delta_steps.push(steps);
+            }
+            if commit == round % ROUND {
+                self.watched.iter_mut().for_each(|watched| watched.again(&mut self.desk));
+            }
+            self.desk.commit();
+        }
+    }
+}
+
+impl Watched {
+    /// Microseconds and steps of a commit.
+    fn commit(&mut self, changes: &abide_live::Changes, desk: &mut Desk) -> (f64, f64) {
+        desk.database.take_steps();
+        let started = Instant::now();
+        let deltas = self.router.commit(changes, &mut desk.database);
+        let us = started.elapsed().as_secs_f64() * 1e6;
+        for (_, delta) in &deltas {
+            assert!(delta.is_ok(), "{}: {delta:?}", self.operator.name);
+        }
+        self.deltas += deltas.len();
+        (us, desk.database.take_steps() as f64)
+    }
+
+    fn again(&mut self, desk: &mut Desk) {
+        desk.database.take_steps();
+        let started = Instant::now();
+        self.rows = desk.database.count_rows(self.binding.snapshot_sql(), self.binding.params());
+        self.again_us.push(started.elapsed().as_secs_f64() * 1e6);
+        self.again_steps.push(desk.database.take_steps() as f64);
+    }
+}
+
+/// What is quoted of one query at one size.
+struct Found {
+    messages: i64,
+    rows: usize,
+    first_us: f64,
+    delta_us: f64,
+    delta_p99_us: f64,
+    delta_steps: f64,
+    again_us: f64,
+    again_steps: f64,
+}
+
+fn found(all: &[Tables], operator: &str) -> Vec<Found> {
+    let of_operator = all.iter().map(|tables| {
+        let mut watched = tables.watched.iter();
+        let watched = watched.find(|watched| watched.operator.name == operator);
+        let watched = watched.expect("every query is watched at every size");
+        Found {
+            messages: tables.messages,
+            rows: watched.rows,
+            first_us: watched.first_us,
+            delta_us: median(watched.delta_us.iter().copied()),
+            delta_p99_us: percentile(watched.delta_us.iter().copied(), 0.99),
+            delta_steps: median(watched.delta_steps.iter().copied()),
+            again_us: median(watched.again_us.iter().copied()),
+            again_steps: median(watched.again_steps.iter().copied()),
+        }
+    });
+    of_operator.collect()
+}
+
+fn text(all: &[Tables]) -> String {
+    let mut rows = Vec::new();
+    let mut growth = Vec::new();
+    for operator in &OPERATORS {
+        let found = found(all, operator.name);
+        for found in &found {
+            rows.push(vec![
+                operator.name.to_owned(),
+                count(found.messages as usize),
+                count(found.rows),
+                figure(found.delta_us, 1),
+                figure(found.delta_p99_us, 1),
+                count(found.delta_steps as usize),
+                figure(found.again_us, 1),
+                count(found.again_steps as usize),
+                figure(found.again_us / found.delta_us, 1),
+                figure(found.first_us, 0),
+            ]);
+        }
+        if let (Some(first), Some(last)) = (found.first(), found.last()) {
+            let (us, steps) =
+                (last.delta_us / first.delta_us, last.delta_steps / first.delta_steps);
+            let (us, steps) = (figure(us, 1), figure(steps, 1));
+            growth
+                .push(format!("- {}: {us} times the time, {steps} times the steps", operator.name));
+        }
+    }
+    let header = [
+        "query",
+        "messages",
+        "result rows",
+        "delta p50 µs",
+        "p99 µs",
+        "steps",
+        "again p50 µs",
+        "steps",
+        "again / delta",
+        "first delta µs",
+    ];
+    let queries =
+        OPERATORS.iter().map(|operator| format!("- {}: `{}`", operator.name, operator.sql));
+    let queries = queries.collect::<Vec<_>>().join("\n");
+    format!(
+        "A commit adds, changes or removes a message and its review, and touches their session. \
+         *Delta* is the router's part of it: to lay the changed rows out, to find the query, and to \
+         make its delta. *Again* is to run the query and to read its rows. *Steps* are those of \
+         SQLite's virtual machine, which do not depend on the machine. *First delta* is that of the \
+         first commit after a subscription began: what state there is, is made then.\n\n{queries}\n\n{}\n\n\
+         From the smallest tables to the largest a delta takes:\n\n{}",
+        table(&header, rows),
+        growth.join("\n"),
+    )
+}
+
+fn plot(all: &[Tables]) -> Plot {
+    let panels = OPERATORS.iter().map(|operator| {
+        let found = found(all, operator.name);
+        let line = |name: &str, color, pick: fn(&Found) -> f64| {
+            let points = found.iter().map(|found| (found.messages as f64, pick(found)));
+            Line { name: name.to_owned(), color, dashed: color == 1, points: points.collect() }
+        };
+        let lines = vec![
+            line("the query again, p50", 1, |found| found.again_us),
+            line("its delta, p50", 0, |found| found.delta_us),
+        ];
+        Panel { title: operator.name.to_owned(), lines }
+    });
+    Plot {
+        title: "A delta beside the query again".to_owned(),
+        x: Axis { label: "rows of messages".to_owned(), log: true },
+        y: Axis { label: "µs".to_owned(), log: true },
+        panels: panels.collect(),
+    }
+}

@@ -1,0 +1,295 @@
+//! Part 1: what a commit costs the router beside so many subscriptions that it does not concern, all
+//! with parameters of their own; what such a subscription takes of memory and time.
+//!
+//! Each kind of query has a process of its own, so that its memory can be told from what the system
+//! gave the process. In it the routers of all sizes live side by side and take each commit in turn.
+
+use std::time::Instant;
+
+use abide_live::{BindingId, Planner, Router, Work};
+use clap::Args;
+use serde_json::{Value as JsonValue, json};
+
+use super::desk::Desk;
+use super::report::{Section, count, figure, table};
+use super::{Scope, child, memory, whole};
+use crate::cpu;
+use crate::plot::{Axis, Line, Panel, Plot};
+use crate::statistics::{median, percentile};
+
+/// A kind of query, and the parameters of its n-th subscription.
+struct Kind {
+    name: &'static str,
+    sql: &'static str,
+    params: fn(usize) -> JsonValue,
+}
+
+/// A key that no session has.
+fn nobody(n: usize) -> String {
+    format!("x_{n:07}")
+}
+
+const KINDS: [Kind; 4] = [
+    Kind {
+        name: "equality",
+        sql: "SELECT id, role, content FROM messages WHERE session_id = :session",
+        params: |n| json!({"session": nobody(n)}),
+    },
+    Kind {
+        name: "two columns",
+        sql: "SELECT id, content FROM messages WHERE session_id = :session AND role = :role",
+        params: |n| json!({"session": nobody(n), "role": "tool"}),
+    },
+    Kind {
+        name: "range",
+        sql: "SELECT id, session_id FROM messages WHERE tokens BETWEEN :low AND :high",
+        params: |n| {
+            // Scattered, so that the tree is not built in order; a commit's tokens lie between two.
+            let low = n.wrapping_mul(611_953) % 1_000_000 * 10;
+            json!({"low": low, "high": low + 3})
+        },
+    },
+    Kind {
+        name: "join",
+        sql: "SELECT m.id, m.content, s.status FROM messages m \
+              JOIN sessions s ON s.id = m.session_id WHERE s.agent_id = :agent",
+        params: |n| json!({"agent": n + 1_000}),
+    },
+];
+/// All kinds in turn.
+const MIXED: &str = "all four";
+
+/// Options of the process that measures one kind.
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// Which of [`KINDS`]; beyond them, all in turn.
+    #[arg(long)]
+    kind: usize,
+    /// Numbers of subscriptions.
+    #[arg(long, value_delimiter = ',')]
+    sizes: Vec<usize>,
+    /// Commits.
+    #[arg(long)]
+    commits: usize,
+}
+
+/// One number of subscriptions.
+struct Crowd {
+    size: usize,
+    router: Router,
+    ids: Vec<BindingId>,
+    register_s: f64,
+    register_cpu_s: f64,
+    bytes: f64,
+    commit_us: Vec<f64>,
+    before: Work,
+}
+
+/// Measures one kind and prints what it found as JSON.
+pub(crate) fn measure(options: &Options) {
+    let mut desk = Desk::new(1_000, &std::env::temp_dir());
+    let planner = Planner::new(desk.catalog.clone());
+    let mut crowds: Vec<Crowd> =
+        options.sizes.iter().map(|size| crowd(&desk, &planner, options.kind, *size)).collect();
+    let warm_up = options.commits / 10;
+    for number in 0..warm_up + options.commits {
+        if number == warm_up {
+            crowds.iter_mut().for_each(|crowd| crowd.before = crowd.router.counters());
+        }
+        let changes = desk.change();
+        for crowd in &mut crowds {
+            let started = Instant::now();
+            let deltas = crowd.router.commit(&changes, &mut desk.database);
+            let us = started.elapsed().as_secs_f64() * 1e6;
+            assert!(deltas.is_empty(), "nobody watches what is changed");
+            if number >= warm_up {
+                crowd.commit_us.push(us);
+            }
+        }
+        desk.commit();
+    }
+    let found: Vec<JsonValue> = crowds.into_iter().map(|crowd| tell(crowd, options)).collect();
+    println!("{}", json!(found));
+}
+
+fn crowd(desk: &Desk, planner: &Planner, kind: usize, size: usize) -> Crowd {
+    let before = memory::resident_bytes();
+    let mut router = Router::new(desk.catalog.clone());
+    let (started, cpu_before) = (Instant::now(), cpu::of_process());
+    let ids: Vec<BindingId> = (0..size)
+        .map(|n| {
+            let kind = KINDS.get(kind).unwrap_or(&KINDS[n % KINDS.len()]);
+            let JsonValue::Object(params) = (kind.params)(n) else { return None };
+            let binding = planner.bind(kind.sql, &params).ok()?;
+            router.attach(&binding).ok()
+        })
+        .collect::<Option<_>>()
+        .expect("the queries can be live");
+    let register_s = started.elapsed().as_secs_f64();
+    let register_cpu_s = cpu::of_process() - cpu_before;
+    assert_eq!(router.len(), size, "every subscription has parameters of its own");
+    let bytes = memory::resident_bytes() - before - (size_of::<BindingId>() * size) as f64;
+    let before = router.counters();
+    Crowd { size, router, ids, register_s, register_cpu_s, bytes, commit_us: Vec::new(), before }
+}
+
+fn tell(mut crowd: Crowd, options: &Options) -> JsonValue {
+    let (after, before) = (crowd.router.counters(), crowd.before);
+    let each =
+        |count: fn(&Work) -> u64| (count(&after) - count(&before)) as f64 / options.commits as f64;
+    let work =
+        [each(|work| work.rows_routed), each(|work| work.probes), each(|work| work.statements_run)];
+    // Not in the order they came; the sizes have no factor in common with this prime.
+    let scattered = (0..crowd.ids.len()).map(|n| crowd.ids[n * 7_919 % crowd.ids.len()]);
+    let scattered: Vec<BindingId> = scattered.collect();
+    let started = Instant::now();
+    scattered.into_iter().for_each(|id| crowd.router.detach(id));
+    let unregister_s = started.elapsed().as_secs_f64();
+    assert!(crowd.router.is_empty(), "all were detached");
+    json!({
+        "size": crowd.size,
+        "p50_us": median(crowd.commit_us.iter().copied()),
+        "p99_us": percentile(crowd.commit_us.iter().copied(), 0.99),
+        "work": work,
+        "bytes": crowd.bytes / crowd.size.max(1) as f64,
+        "register_s": crowd.register_s,
+        "register_cpu_s": crowd.register_cpu_s,
+        "unregister_s": unregister_s,
+    })
+}
+
+/// What was found of one kind with one number of subscriptions.
+struct Found {
+    kind: &'static str,
+    size: usize,
+    p50_us: f64,
+    p99_us: f64,
+    work: [f64; 3],
+    bytes: f64,
+    register_s: f64,
+    register_cpu_s: f64,
+    unregister_s: f64,
+}
+
+/// Measures all kinds, each in its process.
+pub(crate) fn section(scope: &Scope) -> Section {
+    let (sizes, commits): (&[usize], usize) = if scope.quick {
+        (&[0, 1, 1_000], 300)
+    } else {
+        (&[0, 1, 1_000, 100_000, 1_000_000], 30_000)
+    };
+    let mut found = Vec::new();
+    for kind in 0..=KINDS.len() {
+        let name = KINDS.get(kind).map_or(MIXED, |kind| kind.name);
+        eprintln!("part 1: {name}");
+        // Where kinds take turns, the few that there is one of each.
+        let few = if kind < KINDS.len() { 1 } else { KINDS.len() };
+        let sizes: Vec<String> =
+            sizes.iter().map(|size| if *size == 1 { few } else { *size }.to_string()).collect();
+        let output = child::output(&[
+            "live-routing",
+            &format!("--kind={kind}"),
+            &format!("--sizes={}", sizes.join(",")),
+            &format!("--commits={commits}"),
+        ]);
+        found.extend(output.as_array().into_iter().flatten().map(|one| read(name, one)));
+    }
+    Section {
+        number: 1,
+        title: "What a commit costs beside subscriptions that it does not concern",
+        text: format!("{}\n\n{}", text(&found, commits), whole::text(scope)),
+        plots: vec![("live-routing.svg", plot(&found))],
+    }
+}
+
+fn read(kind: &'static str, json: &JsonValue) -> Found {
+    let number = |name: &str| json[name].as_f64().unwrap_or(f64::NAN);
+    let work = [0, 1, 2].map(|at| json["work"][at].as_f64().unwrap_or(f64::NAN));
+    Found {
+        kind,
+        size: number("size") as usize,
+        p50_us: number("p50_us"),
+        p99_us: number("p99_us"),
+        work,
+        bytes: number("bytes"),
+        register_s: number("register_s"),
+        register_cpu_s: number("register_cpu_s"),
+        unregister_s: number("unregister_s"),
+    }
+}
+
+fn text(found: &[Found], commits: usize) -> String {
+    let rows = found.iter().map(|found| {
+        let [rows, probes, statements] = found.work.map(|each| figure(each, 1));
+        vec![
+            found.kind.to_owned(),
+            count(found.size),
+            figure(found.p50_us, 2),
+            figure(found.p99_us, 2),
+            rows,
+            probes,
+            statements,
+        ]
+    });
+    let header = ["query", "subscriptions", "p50 µs", "p99 µs", "rows", "probes", "statements"];
+    let costs = table(&header, rows);
+    let most = found.iter().map(|found| found.size).max().unwrap_or_default();
+    let rows = found.iter().filter(|found| found.size == most).map(|found| {
+        vec![
+            found.kind.to_owned(),
+            figure(found.bytes, 0),
+            figure(found.register_s, 2),
+            figure(found.register_cpu_s, 2),
+            figure(found.unregister_s, 2),
+        ]
+    });
+    let header = ["query", "bytes each", "subscribe all, s", "of it CPU, s", "unsubscribe all, s"];
+    let takes = table(&header, rows);
+    let queries = KINDS.iter().map(|kind| format!("- {}: `{}`", kind.name, kind.sql));
+    let queries = queries.collect::<Vec<_>>().join("\n");
+    let spread = found.iter().map(|found| found.kind).map(|kind| {
+        let of_kind = found.iter().filter(|found| found.kind == kind && found.size > 0);
+        let p50: Vec<f64> = of_kind.map(|found| found.p50_us).collect();
+        p50.iter().copied().fold(f64::NEG_INFINITY, f64::max)
+            - p50.iter().copied().fold(f64::INFINITY, f64::min)
+    });
+    let spread = spread.fold(0.0, f64::max);
+    let (register_s, bytes) = (
+        found.iter().map(|found| found.register_s).fold(0.0, f64::max),
+        found
+            .iter()
+            .filter(|found| found.size == most)
+            .map(|found| found.bytes)
+            .fold(0.0, f64::max),
+    );
+    format!(
+        "A commit changes a row of `messages`, its row of `sessions` and one of `reviews`. The \
+         routers of all sizes take each of {commits} commits in turn. Counted beside the time, for \
+         each commit: changed rows looked at, probes, SQL statements run.\n\n{queries}\n\n{costs}\n\n\
+         Of {most} subscriptions (resident memory of the process, all that a subscription holds in \
+         planner and router):\n\n{takes}\n\n\
+         - From the first subscription to {most} the p50 differs by {spread} µs at most (goal: 2).\n\
+         - The heaviest subscription takes {bytes:.0} bytes (goal: 1,024).\n\
+         - Subscribing {most} takes {register_s:.1} s at most (goal, of a million: 5).\n\n\
+         A join whose parameter sits on the other table costs a commit one look-up statement for each \
+         template, however many subscribe to it: that is the step from none to one.",
+        commits = count(commits),
+        most = count(most),
+        spread = figure(spread, 2),
+    )
+}
+
+fn plot(found: &[Found]) -> Plot {
+    let kinds = KINDS.iter().map(|kind| kind.name).chain([MIXED]).enumerate();
+    let lines = kinds.map(|(color, kind)| {
+        let of_kind = found.iter().filter(|found| found.kind == kind);
+        let points = of_kind.map(|found| (found.size as f64, found.p50_us)).collect();
+        Line { name: kind.to_owned(), color, dashed: false, points }
+    });
+    Plot {
+        title: "Router time of a commit, p50".to_owned(),
+        x: Axis { label: "subscriptions that the commit does not concern".to_owned(), log: true },
+        y: Axis { label: "µs".to_owned(), log: true },
+        panels: vec![Panel { title: String::new(), lines: lines.collect() }],
+    }
+}

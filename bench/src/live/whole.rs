@@ -1,0 +1,146 @@
+//! Part 1, through the whole engine: what subscriptions that a call does not concern cost the writer,
+//! and what each takes with all that a connection keeps for it. A process of its own, for its memory.
+
+use std::time::Instant;
+
+use abide_engine::{Config, Connection, Engine, Update};
+use abide_schema::reducer::Caller;
+use clap::Args;
+use serde_json::{Map, Value as JsonValue, json};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+use super::report::{count, figure, table};
+use super::{Scope, child, desk, memory};
+use crate::cpu;
+use crate::statistics::median;
+
+/// Options of the process.
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// How many subscriptions.
+    #[arg(long)]
+    subscriptions: usize,
+    /// Calls of each turn.
+    #[arg(long)]
+    calls: usize,
+    /// Where the files are made.
+    #[arg(long)]
+    dir: std::path::PathBuf,
+}
+
+/// Turns that the engine with subscriptions and the one without take.
+const TURNS: usize = 10;
+/// Subscriptions of one connection: as many as it may have.
+const OF_ONE: usize = abide_schema::limits::SUBSCRIPTIONS_PER_CONNECTION;
+
+/// Measures and prints what it found as JSON.
+pub(crate) fn measure(options: &Options) {
+    let runtime = Runtime::new().expect("a tokio runtime");
+    let dir = TempDir::new_in(&options.dir).expect("a folder for the files");
+    let open = |name: &str| {
+        let config = Config::new(vec![desk::module()]);
+        Engine::open(dir.path().join(name), config).expect("the engine opens")
+    };
+    let (alone, watched) = (open("alone.db"), open("watched.db"));
+    // Threads and caches are there before the memory is looked at.
+    runtime.block_on(async {
+        call(&alone, 10).await;
+        call(&watched, 10).await;
+        drop(subscribe(&watched, 0, 1).await);
+    });
+    let (before, started) = (memory::resident_bytes(), Instant::now());
+    let connections = runtime.block_on(subscribe_all(&watched, options.subscriptions));
+    let subscribe_s = started.elapsed().as_secs_f64();
+    let bytes = (memory::resident_bytes() - before) / options.subscriptions as f64;
+    let (mut without_us, mut with_us) = (Vec::new(), Vec::new());
+    for _ in 0..TURNS {
+        for (engine, found) in [(&alone, &mut without_us), (&watched, &mut with_us)] {
+            let before = cpu::of_threads("abide-writer");
+            runtime.block_on(call(engine, options.calls));
+            let seconds = cpu::of_threads("abide-writer") - before;
+            found.push(seconds * 1e6 / options.calls as f64);
+        }
+    }
+    let started = Instant::now();
+    drop(connections);
+    // Places are given back in the order they were dropped, before whatever comes later.
+    runtime.block_on(call(&watched, 1));
+    let unsubscribe_s = started.elapsed().as_secs_f64();
+    let found = json!({
+        "without_us": median(without_us), "with_us": median(with_us), "bytes": bytes,
+        "subscribe_s": subscribe_s, "unsubscribe_s": unsubscribe_s,
+    });
+    println!("{found}");
+    [alone, watched].iter().for_each(Engine::close);
+}
+
+async fn call(engine: &Engine, calls: usize) {
+    let (caller, args) = (Caller::new("bench"), json!({"id": "c"}));
+    for _ in 0..calls {
+        engine.call(&caller, "count", &args, None).await.expect("it is counted");
+    }
+}
+
+async fn subscribe_all(engine: &Engine, subscriptions: usize) -> Vec<Connection> {
+    let tasks = (0..subscriptions).step_by(OF_ONE).map(|first| {
+        let engine = engine.clone();
+        let end = subscriptions.min(first + OF_ONE);
+        tokio::spawn(async move { subscribe(&engine, first, end).await })
+    });
+    let mut connections = Vec::new();
+    for task in tasks.collect::<Vec<_>>() {
+        connections.push(task.await.expect("the subscriptions begin"));
+    }
+    connections
+}
+
+async fn subscribe(engine: &Engine, first: usize, end: usize) -> Connection {
+    let mut connection = engine.connect();
+    let sql = "SELECT id, value FROM counters WHERE id = :id";
+    for n in first..end {
+        let params = Map::from_iter([("id".to_owned(), JsonValue::from(format!("x_{n:07}")))]);
+        let begun = connection.subscribe(&format!("q{n}"), sql, &params, None).await;
+        begun.expect("the query can be live");
+        let told = connection.next().await;
+        assert!(matches!(told, Update::Snapshot(_)), "{told:?}");
+    }
+    connection
+}
+
+/// What is told of it.
+pub(crate) fn text(scope: &Scope) -> String {
+    let (subscriptions, calls) = if scope.quick { (200, 10) } else { (100_000, 500) };
+    eprintln!("part 1: the whole engine");
+    let found = child::output(&[
+        "live-whole",
+        &format!("--subscriptions={subscriptions}"),
+        &format!("--calls={calls}"),
+        &format!("--dir={}", scope.dir.display()),
+    ]);
+    let number = |name: &str| found[name].as_f64().unwrap_or(f64::NAN);
+    let row = vec![
+        count(subscriptions),
+        figure(number("without_us"), 1),
+        figure(number("with_us"), 1),
+        figure(number("bytes"), 0),
+        figure(number("subscribe_s"), 2),
+        figure(number("unsubscribe_s"), 2),
+    ];
+    let header = [
+        "subscriptions",
+        "writer CPU µs/call with none",
+        "with them",
+        "bytes for each",
+        "subscribe all, s",
+        "unsubscribe all, s",
+    ];
+    format!(
+        "Through the whole engine, on connections of {} subscriptions: the writer thread's processor \
+         time for a call, beside an engine without subscriptions, in turns; and all that is kept for \
+         a subscription, in planner, router, hub and connection. Each begins with a snapshot of its \
+         own.\n\n{}",
+        count(OF_ONE),
+        table(&header, [row]),
+    )
+}

@@ -1,0 +1,94 @@
+//! The tree beside a plain list, over inserts and removals in any order.
+
+use super::*;
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+
+    fn point(&mut self) -> Point {
+        let n = self.below(40);
+        match self.below(4) {
+            0 => Point::Real(n as f64 + 0.5),
+            1 => Point::Text(vec![b'a' + n as u8 % 20]),
+            _ => Point::Integer(n as i64),
+        }
+    }
+
+    fn interval(&mut self) -> Interval {
+        let low = (self.below(10) > 0).then(|| self.point());
+        let high = if self.below(10) > 0 { High::At(self.point()) } else { High::Endless };
+        Interval { low, high }
+    }
+}
+
+fn covers(interval: &Interval, point: &Point) -> bool {
+    let ends_after = match &interval.high {
+        High::At(high) => point <= high,
+        High::Endless => true,
+    };
+    interval.low.as_ref().is_none_or(|low| low <= point) && ends_after
+}
+
+#[test]
+fn it_finds_what_a_list_finds() {
+    for seed in 0..50 {
+        let mut random = Random(seed);
+        let (mut tree, mut list) = (Intervals::default(), Vec::<(Interval, BindingId)>::new());
+        for id in 0..600 {
+            // It grows at first, and shrinks to nothing later.
+            if random.below(600) >= id || list.is_empty() {
+                let (interval, id) = (random.interval(), BindingId(id));
+                tree.insert(interval.clone(), id);
+                list.push((interval, id));
+            } else {
+                let (interval, id) = list.swap_remove(random.below(list.len() as u64) as usize);
+                tree.remove(&interval, id);
+            }
+            let point = random.point();
+            let mut found = Vec::new();
+            tree.find(&point, &mut |id| found.push(id));
+            found.sort_unstable();
+            let covering = list.iter().filter(|(interval, _)| covers(interval, &point));
+            let mut wanted: Vec<BindingId> = covering.map(|(_, id)| *id).collect();
+            wanted.sort_unstable();
+            assert_eq!(found, wanted, "seed {seed}, after {id} steps, {point:?}");
+        }
+        for (interval, id) in list {
+            tree.remove(&interval, id);
+        }
+        assert!(tree.is_empty(), "seed {seed}");
+    }
+}
+
+#[test]
+fn no_end_is_kept_that_nothing_below_has() {
+    let mut random = Random(7);
+    let (mut tree, mut list) = (Intervals::default(), Vec::new());
+    for id in 0..300 {
+        let interval = random.interval();
+        tree.insert(interval.clone(), BindingId(id));
+        list.push((interval, BindingId(id)));
+    }
+    while list.len() > 20 {
+        let (interval, id) = list.swap_remove(random.below(list.len() as u64) as usize);
+        tree.remove(&interval, id);
+    }
+    // A stale end would only make a search look where nothing is: it must be looked for.
+    fn end_below(tree: &Intervals, at: usize) -> High {
+        let node = &tree.nodes[at];
+        let below = [node.left, node.right].into_iter().flatten().map(|at| end_below(tree, at));
+        let end = below.chain([node.key.0.high.clone()]).max().expect("it has its own");
+        assert_eq!(node.end, end, "of {:?}", node.key);
+        end
+    }
+    end_below(&tree, tree.root.expect("some are left"));
+}
