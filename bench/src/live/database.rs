@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use abide_live::{Sql, SqlError};
+use abide_live::{Fault, Sql, SqlError};
 use abide_schema::Value;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, StatementStatus, ToSql};
@@ -58,8 +58,9 @@ impl Sql for Database {
         statement: &str,
         params: &[Value],
         each: &mut dyn FnMut(&[Value]),
-    ) -> Result<(), SqlError> {
-        let broken = |why: rusqlite::Error| SqlError { message: why.to_string(), broken: true };
+    ) -> Result<u64, SqlError> {
+        let broken =
+            |why: rusqlite::Error| SqlError { message: why.to_string(), fault: Fault::Store };
         let mut prepared = self.connection.prepare_cached(statement).map_err(broken)?;
         for (at, value) in params.iter().enumerate() {
             prepared.raw_bind_parameter(at + 1, Bound(value)).map_err(broken)?;
@@ -75,8 +76,9 @@ impl Sql for Database {
             each(&cells);
         }
         drop(rows);
-        self.steps += u64::from(prepared.reset_status(StatementStatus::VmStep).unsigned_abs());
-        Ok(())
+        let steps = u64::from(prepared.reset_status(StatementStatus::VmStep).unsigned_abs());
+        self.steps += steps;
+        Ok(steps)
     }
 }
 

@@ -137,8 +137,11 @@ fn tell(mut crowd: Crowd, options: &Options) -> JsonValue {
     let (after, before) = (crowd.router.counters(), crowd.before);
     let each =
         |count: fn(&Work) -> u64| (count(&after) - count(&before)) as f64 / options.commits as f64;
-    let work =
-        [each(|work| work.rows_routed), each(|work| work.probes), each(|work| work.statements_run)];
+    let work = [
+        each(|work| work.rows_routed),
+        each(|work| work.probes),
+        each(|work| work.spent.statements),
+    ];
     // Not in the order they came; the sizes have no factor in common with this prime.
     let scattered = (0..crowd.ids.len()).map(|n| crowd.ids[n * 7_919 % crowd.ids.len()]);
     let scattered: Vec<BindingId> = scattered.collect();

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use abide_engine::{Config, Connection, Engine, Update};
+use abide_engine::{Config, Connection, Engine, Update, Wanted};
 use abide_schema::reducer::Caller;
 use clap::Args;
 use serde_json::{Map, Value as JsonValue, json};
@@ -100,7 +100,8 @@ async fn subscribe(engine: &Engine, first: usize, end: usize) -> Connection {
     let sql = "SELECT id, value FROM counters WHERE id = :id";
     for n in first..end {
         let params = Map::from_iter([("id".to_owned(), JsonValue::from(format!("x_{n:07}")))]);
-        let begun = connection.subscribe(&format!("q{n}"), sql, &params, None).await;
+        let id = format!("q{n}");
+        let begun = connection.subscribe(&Wanted::new(&id, sql, &params)).await;
         begun.expect("the query can be live");
         let told = connection.next().await;
         assert!(matches!(told, Update::Snapshot(_)), "{told:?}");
