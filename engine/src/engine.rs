@@ -27,6 +27,7 @@ use crate::queue::{Queue, Rejected};
 use crate::readers::{Readers, closing, open_reader};
 use crate::registry::{ReadyCall, Registry};
 use crate::rerun::Reruns;
+use crate::timers::Timers;
 use crate::writer::{Job, Request, Unit, WriterThread};
 
 /// What an engine is opened with.
@@ -41,6 +42,8 @@ pub struct Config {
     /// What the delta of one live query may cost a commit. One that costs more is run again by a
     /// reader instead.
     pub live_budget: Budget,
+    /// Whether time does anything: timers fire, leases run out. Off for who only looks at a file.
+    pub timers: bool,
 }
 
 impl Config {
@@ -53,7 +56,7 @@ impl Config {
             commit: limits::LIVE_COMMIT_STEPS,
         };
         let (clock, tuning) = (Arc::new(SystemClock), Tuning::default());
-        Config { modules, clock, tuning, live_budget }
+        Config { modules, clock, tuning, live_budget, timers: true }
     }
 }
 
@@ -100,7 +103,7 @@ pub struct Engine {
 pub(crate) struct Inner {
     jobs: Arc<Queue<Job>>,
     readers: Readers,
-    registry: Registry,
+    registry: Arc<Registry>,
     pub(crate) planner: Planner,
     /// The tables that may be queried live.
     pub(crate) tables: Arc<[&'static TableSpec]>,
@@ -123,7 +126,8 @@ impl Engine {
         let layout = Layout { modules: config.modules };
         let store = Store::open(path.as_ref(), layout, config.tuning)?;
         let path = store.path().to_owned();
-        start(store, config.clock, config.live_budget).map_err(|why| OpenError::Store { path, why })
+        let Config { clock, live_budget, timers, .. } = config;
+        start(store, clock, live_budget, timers).map_err(|why| OpenError::Store { path, why })
     }
 
     /// Runs a reducer. When this returns, what it did is on the disk.
@@ -141,6 +145,9 @@ impl Engine {
         let done = self.inner.submit(caller, vec![call], request_id).await?;
         let duplicate = done.duplicate;
         let call = done.calls.into_iter().next().expect("one call has one answer");
+        if let Some(refusal) = call.refusal {
+            return Err(refusal);
+        }
         Ok(Done { seq: call.seq, result: call.result, duplicate: duplicate || call.duplicate })
     }
 
@@ -178,6 +185,16 @@ impl Engine {
         let results: Vec<Done> = results.collect();
         let seq = results.iter().map(|done| done.seq).max().unwrap_or(Seq::ZERO);
         Ok(BatchDone { seq, results, duplicate: done.duplicate })
+    }
+
+    /// Lets time do what is due, without waiting for the engine to do it by itself. When this returns,
+    /// what was due is on the disk, up to what one transaction takes
+    /// ([`limits::DUE_PER_COMMIT`]). For clocks that are moved by hand.
+    ///
+    /// # Errors
+    /// A [`Refusal`] where nothing is taken any more.
+    pub async fn fire_due(&self) -> Result<(), Refusal> {
+        self.inner.submit(&Caller::system(), Vec::new(), None).await.map(drop)
     }
 
     /// Runs one read-only statement. When this returns, the state it saw is on the disk.
@@ -303,7 +320,12 @@ fn recover(store: &Store, set_up: &[String]) -> Result<Recovered, StoreError> {
     Ok(Recovered { writer, wal, head, chain, change_log_floor })
 }
 
-fn start(store: Store, clock: Arc<dyn Clock>, budget: Budget) -> Result<Engine, StoreError> {
+fn start(
+    store: Store,
+    clock: Arc<dyn Clock>,
+    budget: Budget,
+    timers: bool,
+) -> Result<Engine, StoreError> {
     let catalog = Arc::new(Catalog::new(store.layout().live_tables(), store.layout().views()));
     let set_up = catalog.setup_sql();
     let Recovered { writer, wal, head, chain, change_log_floor } = recover(&store, &set_up)?;
@@ -327,7 +349,11 @@ fn start(store: Store, clock: Arc<dyn Clock>, budget: Budget) -> Result<Engine, 
     let live_tables: Arc<[&'static TableSpec]> = store.layout().live_tables().into();
     let mut router = Router::new(Arc::clone(&catalog));
     router.set_budget(budget);
+    let modules = &store.layout().modules;
+    let registry = Arc::new(Registry::new(modules));
     let writer = WriterThread {
+        timers: Timers::new(if timers { modules } else { &[] }),
+        registry: Arc::clone(&registry),
         executor: Executor::new(writer, chain, head.at, clock),
         router,
         jobs: Arc::clone(&jobs),
@@ -359,7 +385,7 @@ fn start(store: Store, clock: Arc<dyn Clock>, budget: Budget) -> Result<Engine, 
     let inner = Inner {
         jobs,
         readers,
-        registry: Registry::new(&store.layout().modules),
+        registry,
         planner: Planner::new(catalog),
         tables: live_tables,
         reruns: Reruns::default(),
@@ -395,7 +421,11 @@ impl Inner {
         let weigh = |call: &ReadyCall| limits::CALL_OVERHEAD_BYTES + call.arguments.len();
         let weight = calls.iter().map(weigh).sum();
         let (reply, answer) = oneshot::channel();
-        let unit = Unit { caller: caller.clone(), calls, request, reply };
+        if caller.name == Caller::SYSTEM && !calls.is_empty() {
+            let detail = format!("{} is the engine's own name", Caller::SYSTEM);
+            return Err(Refusal::new(Code::Denied, detail));
+        }
+        let unit = Unit { caller: caller.clone(), calls, request, due: None, reply };
         self.send(Job::Unit(unit), weight)?;
         answer.await.map_err(|_| closing())?
     }

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! In reading order: [`Engine`] the handle · `registry` calls made ready · `queue` · `writer` the
-//! commit pipeline · `execute` a call in the transaction · `overlay` its rows · `durable` the sync
-//! thread · `hub` who listens · [`Connection`] a client's subscriptions · `resume` where they start.
+//! commit pipeline · `timers` what time calls · `execute` a call in the transaction · `overlay` its
+//! rows · `durable` the sync thread · `hub` who listens · [`Connection`] a client's subscriptions · `resume` where they start.
 //!
 //! *Invariant:* no answer and no delta leaves before its commit is on the disk.
 //! *Invariant:* after a failed sync nothing is accepted until the file is opened again.
@@ -36,6 +36,7 @@ mod replay;
 mod rerun;
 mod resume;
 mod stale;
+mod timers;
 mod writer;
 
 pub use abide_live::{Budget, Delta, Explanation, Placed, Spent, TemplateWork, Window};

@@ -37,8 +37,8 @@ fn claimed_and_resolved() {
             seq 3 {id: ho#1, status: pending, reason: wants a refund}
             ("handed_off")
             ("s1", "wants a refund", "refunds", "{\"order\":7}", "pending")
-            seq 4 {id: ho#1, status: claimed, claimed_by: ann, lease_expires_at: 14:15:00, reason: wants a refund}
-            seq 5 {id: ho#1, status: resolved, claimed_by: ann, lease_expires_at: 14:15:00, reason: wants a refund, resolution: refunded}
+            seq 4 {id: ho#1, status: claimed, fencing_token: 4, claimed_by: ann, lease_expires_at: 14:15:00, reason: wants a refund}
+            seq 5 {id: ho#1, status: resolved, fencing_token: 4, claimed_by: ann, lease_expires_at: 14:15:00, reason: wants a refund, resolution: refunded}
             ("active", 5)
             ("supervisor", "handoff", "refunded", 5)
             (1)
@@ -65,8 +65,8 @@ fn claimed_and_rejected() {
             seq 1 {id: s1, status: created}
             seq 2 {id: 1}
             seq 3 {id: ho#1, status: pending, reason: wants a refund}
-            seq 4 {id: ho#1, status: claimed, claimed_by: ann, lease_expires_at: 14:15:00, reason: wants a refund}
-            seq 5 {id: ho#1, status: rejected, claimed_by: ann, lease_expires_at: 14:15:00, reason: wants a refund, resolution: not my department}
+            seq 4 {id: ho#1, status: claimed, fencing_token: 4, claimed_by: ann, lease_expires_at: 14:15:00, reason: wants a refund}
+            seq 5 {id: ho#1, status: rejected, fencing_token: 4, claimed_by: ann, lease_expires_at: 14:15:00, reason: wants a refund, resolution: not my department}
             ("supervisor", "handoff", "not my department")
             ("active")
             seq 6 {id: ho#2, status: pending, reason: again}
@@ -93,16 +93,16 @@ fn one_supervisor_wins() {
             seq 1 {id: s1, status: created}
             seq 2 {id: 1}
             seq 3 {id: ho#1, status: pending, reason: wants a refund}
-            seq 4 {id: ho#1, status: claimed, claimed_by: ann, lease_expires_at: 14:15:00, reason: wants a refund}
+            seq 4 {id: ho#1, status: claimed, fencing_token: 4, claimed_by: ann, lease_expires_at: 14:15:00, reason: wants a refund}
             refused conflict: handoff ho#1 was claimed by ann and its lease runs until 2026-11-21T14:15:00Z (hint: abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
             refused conflict: handoff ho#1 was claimed by ann and its lease runs until 2026-11-21T14:15:00Z (hint: abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
             refused conflict: handoff ho#1 was claimed by ann and its lease runs until 2026-11-21T14:15:00Z (hint: abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
             refused conflict: handoff ho#1 was claimed by ann and its lease runs until 2026-11-21T14:15:00Z (hint: abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
             refused conflict: handoff ho#1 was claimed by ann and its lease runs until 2026-11-21T14:15:00Z (hint: abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
-            seq 5 {id: ho#1, status: pending, reason: wants a refund}
+            seq 5 {id: ho#1, status: pending, fencing_token: 4, reason: wants a refund}
             refused conflict: handoff ho#1 is pending, not claimed (hint: claim_handoff first)
             refused conflict: handoff ho#1 is pending, not claimed (hint: claim_handoff first)
-            seq 6 {id: ho#1, status: claimed, claimed_by: bob, lease_expires_at: 14:15:00, reason: wants a refund}
+            seq 6 {id: ho#1, status: claimed, fencing_token: 6, claimed_by: bob, lease_expires_at: 14:15:00, reason: wants a refund}
         "#]],
     );
 }
@@ -124,11 +124,11 @@ fn a_claim_lapses() {
             seq 1 {id: s1, status: created}
             seq 2 {id: 1}
             seq 3 {id: ho#1, status: pending, reason: wants a refund}
-            seq 4 {id: ho#1, status: claimed, claimed_by: ann, lease_expires_at: 14:01:00, reason: wants a refund}
+            seq 4 {id: ho#1, status: claimed, fencing_token: 4, claimed_by: ann, lease_expires_at: 14:01:00, reason: wants a refund}
             refused conflict: handoff ho#1 was claimed by ann and its lease runs until 2026-11-21T14:01:00Z (hint: abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
-            seq 5 {id: ho#1, status: claimed, claimed_by: bob, lease_expires_at: 14:16:00, reason: wants a refund}
+            seq 6 {id: ho#1, status: claimed, fencing_token: 6, claimed_by: bob, lease_expires_at: 14:16:00, reason: wants a refund}
             refused conflict: handoff ho#1 was claimed by bob and its lease runs until 2026-11-21T14:16:00Z (hint: abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
-            seq 6 {id: ho#1, status: resolved, claimed_by: bob, lease_expires_at: 14:16:00, reason: wants a refund, resolution: late, but nobody else came}
+            refused conflict: handoff ho#1 is pending, not claimed (hint: claim_handoff first)
         "#]],
     );
 }
@@ -158,13 +158,13 @@ fn what_is_no_handoff() {
             refused conflict: session s1 is handed off already, by ho#1
             refused not_found: there is no session s_nobody (hint: create_session makes one)
             refused bad_arguments: required_capability is empty
-            refused bad_arguments: request_supervisor_handoff: missing field `required_capability` (hint: request_supervisor_handoff takes session_id, reason, required_capability, data?)
+            refused bad_arguments: request_supervisor_handoff: missing field `required_capability` (hint: request_supervisor_handoff takes session_id, reason, required_capability, data?, escalate_after_ms?, escalate_to?, expires_after_ms?)
             refused not_found: there is no handoff ho_nobody
             refused bad_arguments: a lease of 0 ms is not between 1 and 86400000
             refused bad_arguments: a lease of 86400001 ms is not between 1 and 86400000
             refused conflict: handoff ho#1 is pending, not claimed (hint: claim_handoff first)
-            refused bad_arguments: resolve_handoff: missing field `resolution` (hint: resolve_handoff takes id, resolution)
-            refused bad_arguments: reject_handoff: missing field `reason` (hint: reject_handoff takes id, reason)
+            refused bad_arguments: resolve_handoff: missing field `resolution` (hint: resolve_handoff takes id, resolution, fencing_token?)
+            refused bad_arguments: reject_handoff: missing field `reason` (hint: reject_handoff takes id, reason, fencing_token?)
             refused bad_transition: session s1 is handed_off, so it cannot be suspended
             refused bad_transition: session s1 is handed_off, so it cannot be completed
             ("pending", 3)
@@ -186,8 +186,8 @@ fn a_session_that_ends_takes_its_handoff_along() {
             seq 1 {id: s1, status: created}
             seq 2 {id: 1}
             seq 3 {id: ho#1, status: pending, reason: wants a refund}
-            seq 4 {id: ho#1, status: claimed, claimed_by: ann, lease_expires_at: 14:15:00, reason: wants a refund}
-            seq 5 {id: s1, status: failed, error_code: cancelled}
+            seq 4 {id: ho#1, status: claimed, fencing_token: 4, claimed_by: ann, lease_expires_at: 14:15:00, reason: wants a refund}
+            seq 5 {id: s1, status: failed, cancel_requested_at: 14:00:00, error_code: cancelled}
             ("cancelled", "ann", 5)
             refused conflict: handoff ho#1 is cancelled, not claimed
             refused conflict: handoff ho#1 is cancelled (hint: abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")

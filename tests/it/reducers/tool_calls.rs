@@ -82,7 +82,7 @@ fn a_call_is_asked_for_once() {
             refused call_id_conflict: call id c1 stands for a call with other tool (hint: make call ids from session and position; a provider's id is not unique)
             refused call_id_conflict: call id c1 stands for a call with other session, tool, arguments (hint: make call ids from session and position; a provider's id is not unique)
             seq 7 {id: s1, status: completed}
-            seq 5 again {call_id: c1, status: claimed, attempt: 1, fencing_token: 6, claimed_by: local, lease_expires_at: 14:00:30, arguments: {"a":[1.0],"b":1}}
+            seq 5 again {call_id: c1, status: claimed, attempt: 1, fencing_token: 6, claimed_by: local, lease_expires_at: 14:00:30, cancel_requested_at: 14:00:00, arguments: {"a":[1.0],"b":1}}
             (7, 7)
         "#]],
     );
@@ -190,7 +190,7 @@ fn one_claimant_wins() {
             seq 9 {call_id: look1, status: claimed, attempt: 1, fencing_token: 9, claimed_by: by-name, lease_expires_at: 14:00:30}
             refused bad_arguments: a lease of 0 ms is not between 1 and 86400000
             refused bad_arguments: a lease of 86400001 ms is not between 1 and 86400000
-            seq 10 {call_id: put1, status: claimed, attempt: 1, fencing_token: 10, claimed_by: local, lease_expires_at: 14:00:00}
+            seq 10 {call_id: put1, status: claimed, attempt: 1, fencing_token: 10, claimed_by: local, lease_expires_at: 2026-11-22T14:00:00}
             seq 11 {call_id: own, status: claimed, attempt: 1, fencing_token: 11, claimed_by: agent, lease_expires_at: 14:00:01}
             refused conflict: call own was claimed by agent and its lease runs until 2026-11-21T14:00:01Z (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'own'")
         "#]],
@@ -216,7 +216,7 @@ fn only_the_holder_ends_a_call() {
         settle_tool_call call_id=pay1 outcome=failed
         "#,
         expect![[r#"
-            refused lease_lost: call pay1 is not claimed (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: call pay1 is pending, nobody holds it (hint: what this attempt did may be done again by another; do not report it as done)
             seq 8 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:30}
             refused lease_lost: call pay1 is claimed by worker-1 under another token (hint: what this attempt did may be done again by another; do not report it as done)
             refused lease_lost: call pay1 is claimed by worker-1 under another token (hint: what this attempt did may be done again by another; do not report it as done)
@@ -254,14 +254,14 @@ fn a_lease_runs_out_and_the_call_may_run_again() {
         expect![[r#"
             seq 8 {call_id: put1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01}
             refused conflict: call put1 was claimed by worker-1 and its lease runs until 2026-11-21T14:00:01Z (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'put1'")
-            seq 9 {call_id: put1, status: claimed, attempt: 2, fencing_token: 9, claimed_by: worker-2, lease_expires_at: 14:00:31}
+            seq 10 {call_id: put1, status: claimed, attempt: 2, fencing_token: 10, claimed_by: worker-2, lease_expires_at: 14:00:31}
+            refused lease_lost: the lease on call put1 ran out at 2026-11-21T14:00:01Z; the call is claimed (hint: what this attempt did may be done again by another; do not report it as done)
             refused lease_lost: call put1 is claimed by worker-2 under another token (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: the lease on call put1 ran out at 2026-11-21T14:00:01Z; the call is claimed (hint: what this attempt did may be done again by another; do not report it as done)
             refused lease_lost: call put1 is claimed by worker-2 under another token (hint: what this attempt did may be done again by another; do not report it as done)
-            refused lease_lost: call put1 is claimed by worker-2 under another token (hint: what this attempt did may be done again by another; do not report it as done)
-            seq 10 {call_id: put1, status: succeeded, attempt: 2, fencing_token: 9, claimed_by: worker-2, lease_expires_at: 14:00:31, result: "done"}
-            refused lease_lost: call put1 is claimed by worker-2 under another token (hint: what this attempt did may be done again by another; do not report it as done)
-            seq 11 {call_id: look1, status: claimed, attempt: 1, fencing_token: 11, claimed_by: worker-1, lease_expires_at: 14:00:02}
-            seq 12 {call_id: look1, status: claimed, attempt: 2, fencing_token: 12, claimed_by: worker-2, lease_expires_at: 14:00:32}
+            refused lease_lost: the lease on call put1 ran out at 2026-11-21T14:00:01Z; the call is claimed (hint: what this attempt did may be done again by another; do not report it as done)
+            seq 12 {call_id: look1, status: claimed, attempt: 1, fencing_token: 12, claimed_by: worker-1, lease_expires_at: 14:00:02}
+            seq 14 {call_id: look1, status: claimed, attempt: 2, fencing_token: 14, claimed_by: worker-2, lease_expires_at: 14:00:32}
         "#]],
     );
 }
@@ -291,13 +291,13 @@ fn a_lease_runs_out_and_the_call_must_not_run_again() {
             refused conflict: call pay1 was claimed by worker-1, whose lease has run out; whether it ran is unknown, and pay must not run twice (hint: find out, and tell with settle_tool_call)
             refused conflict: call pay1 was claimed by worker-1, whose lease has run out; whether it ran is unknown, and pay must not run twice (hint: find out, and tell with settle_tool_call)
             refused bad_arguments: settle_tool_call: "maybe" is not one of succeeded, failed (hint: settle_tool_call takes call_id, outcome, result?, error?, evidence?)
-            seq 9 {call_id: pay1, status: succeeded, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, result: {"paid":true}}
-            refused conflict: call pay1 is succeeded, there is nothing to settle
-            seq 9 again {call_id: pay1, status: succeeded, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, result: {"paid":true}}
-            refused conflict: call pay1 is succeeded already
+            seq 10 {call_id: pay1, status: succeeded, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, result: {"paid":true}, settled_by: ann}
+            refused conflict: call pay1 was settled as succeeded by ann
+            refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is succeeded (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is succeeded (hint: what this attempt did may be done again by another; do not report it as done)
             ("succeeded", "{\"paid\":true}", "{\"receipt\":\"r-7\"}", 1)
-            seq 10 {call_id: pay2, status: claimed, attempt: 1, fencing_token: 10, claimed_by: local, lease_expires_at: 14:00:02}
-            seq 11 {call_id: pay2, status: failed, attempt: 1, fencing_token: 10, claimed_by: local, lease_expires_at: 14:00:02, error: never left the house}
+            seq 12 {call_id: pay2, status: claimed, attempt: 1, fencing_token: 12, claimed_by: local, lease_expires_at: 14:00:02}
+            seq 14 {call_id: pay2, status: failed, attempt: 1, fencing_token: 12, claimed_by: local, lease_expires_at: 14:00:02, error: never left the house, settled_by: ann}
         "#]],
     );
 }
@@ -315,8 +315,8 @@ fn late_but_nobody_else_came() {
         "#,
         expect![[r#"
             seq 8 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01}
-            seq 9 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 15:00:30}
-            seq 10 {call_id: pay1, status: succeeded, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 15:00:30, result: 1}
+            refused lease_lost: the lease of worker-1 on call pay1 has run out (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: the lease on call pay1 ran out at 2026-11-21T15:00:00Z; the call is unknown (hint: what was reported is kept in unknown_tool_calls; settle_tool_call makes it count)
         "#]],
     );
 }
@@ -341,16 +341,16 @@ fn failed_and_tried_again() {
         expect![[r#"
             seq 8 {call_id: put1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:30}
             seq 9 {call_id: put1, status: pending, attempt: 1, fencing_token: 8, claimed_by: worker-1, error: busy}
-            refused conflict: call put1 is pending already
-            refused conflict: call put1 is pending already
+            seq 9 again {call_id: put1, status: pending, attempt: 1, fencing_token: 8, claimed_by: worker-1, error: busy}
+            refused lease_lost: call put1 is pending, nobody holds it (hint: what this attempt did may be done again by another; do not report it as done)
             seq 10 {call_id: put1, status: claimed, attempt: 2, fencing_token: 10, claimed_by: worker-2, lease_expires_at: 14:00:30, error: busy}
-            seq 11 {call_id: put1, status: pending, attempt: 2, fencing_token: 10, claimed_by: worker-2, error: busy}
-            seq 12 {call_id: put1, status: claimed, attempt: 3, fencing_token: 12, claimed_by: worker-1, lease_expires_at: 14:00:30, error: busy}
-            seq 13 {call_id: put1, status: failed, attempt: 3, fencing_token: 12, claimed_by: worker-1, lease_expires_at: 14:00:30, error: still busy}
-            seq 13 again {call_id: put1, status: failed, attempt: 3, fencing_token: 12, claimed_by: worker-1, lease_expires_at: 14:00:30, error: still busy}
-            refused conflict: call put1 is failed (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'put1'")
-            seq 14 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 14, claimed_by: worker-1, lease_expires_at: 14:00:30}
-            seq 15 {call_id: pay1, status: failed, attempt: 1, fencing_token: 14, claimed_by: worker-1, lease_expires_at: 14:00:30, error: declined}
+            seq 11 {call_id: put1, status: pending, attempt: 2, fencing_token: 10, claimed_by: worker-2, retry_at: 14:00:01, error: busy}
+            refused conflict: call put1 waits until 2026-11-21T14:00:01Z for its attempt 3 (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'put1'")
+            refused lease_lost: call put1 is pending, nobody holds it (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: call put1 is pending, nobody holds it (hint: what this attempt did may be done again by another; do not report it as done)
+            refused conflict: call put1 waits until 2026-11-21T14:00:01Z for its attempt 3 (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'put1'")
+            seq 12 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 12, claimed_by: worker-1, lease_expires_at: 14:00:30}
+            refused lease_lost: call pay1 is claimed by worker-1 under another token (hint: what this attempt did may be done again by another; do not report it as done)
         "#]],
     );
 }

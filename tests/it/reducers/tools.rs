@@ -44,10 +44,10 @@ fn what_is_no_tool() {
         "#,
         expect![[r#"
             refused bad_arguments: name is empty
-            refused bad_arguments: register_tool: "sometimes" is not one of read_only, idempotent, at_most_once (hint: register_tool takes name, description?, input_schema?, effect?, needs_approval?, timeout_ms?, retry?, required_capability?)
+            refused bad_arguments: register_tool: "sometimes" is not one of read_only, idempotent, at_most_once (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
             refused bad_arguments: a timeout of 0 ms leaves no time to run
-            refused bad_arguments: register_tool: invalid type: string "5", expected i64 (hint: register_tool takes name, description?, input_schema?, effect?, needs_approval?, timeout_ms?, retry?, required_capability?)
-            refused bad_arguments: register_tool: missing field `name` (hint: register_tool takes name, description?, input_schema?, effect?, needs_approval?, timeout_ms?, retry?, required_capability?)
+            refused bad_arguments: register_tool: invalid type: string "5", expected i64 (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
+            refused bad_arguments: register_tool: missing field `name` (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
             (0)
         "#]],
     );
