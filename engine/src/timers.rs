@@ -60,15 +60,9 @@ struct Stuck {
 
 impl Kind {
     fn new(deadline: Deadline) -> Kind {
-        let Deadline { table, column, condition, .. } = deadline;
-        let keys: Vec<&str> = table.key.iter().map(|at| table.columns[*at].name).collect();
-        let keys = keys.join(", ");
-        let sql = format!(
-            "SELECT {column}, {keys} FROM {} WHERE {condition} AND {column} IS NOT NULL \
-             ORDER BY {column} LIMIT ?1",
-            table.name
-        );
-        let column = table.column(column).expect("a deadline's column was looked up before");
+        let column = deadline.table.column(deadline.column);
+        let column = column.expect("a deadline's column was looked up when it was declared");
+        let sql = deadline.query();
         Kind { deadline, column, sql, next: Some(Micros(i64::MIN)), stuck: Vec::new() }
     }
 

@@ -367,7 +367,9 @@ fn claimed(
     }
     if fencing_token.is_some() && !ended {
         let detail = format!("the claim on handoff {id} is lost, it is {}", handoff.status);
-        return Err(Refusal::new(Code::LeaseLost, detail).hint("claim_handoff takes it again").into());
+        return Err(Refusal::new(Code::LeaseLost, detail)
+            .hint("claim_handoff takes it again")
+            .into());
     }
     let detail = format!("handoff {id} is {}, not claimed", handoff.status);
     let refusal = Refusal::new(Code::Conflict, detail);

@@ -90,7 +90,8 @@ pub fn set_timer(
     resume: Option<bool>,
     data: Option<JsonValue>,
 ) -> Result<Answer<Timer>, Abort> {
-    let given = id.as_deref().map(|id| check::name("id", id).map(|()| id.to_owned())).transpose()?;
+    let given =
+        id.as_deref().map(|id| check::name("id", id).map(|()| id.to_owned())).transpose()?;
     name.as_deref().map_or(Ok(()), |name| check::name("name", name))?;
     let resume = resume.unwrap_or(false);
     if session_id.is_none() && (message.is_some() || resume) {
@@ -215,7 +216,9 @@ fn again(before: Timer, timer: &Timer, in_ms: Option<i64>) -> Result<Answer<Time
         return Ok(Answer::Duplicate(before.created_seq, before));
     }
     let detail = format!("timer {} stands for another, due at {}", before.id, before.due_at);
-    Err(Refusal::new(Code::Conflict, detail).hint("cancel_timer, and set one under a new id").into())
+    Err(Refusal::new(Code::Conflict, detail)
+        .hint("cancel_timer, and set one under a new id")
+        .into())
 }
 
 fn save(ctx: &mut Context<'_>, mut timer: Timer) -> Result<Timer, Abort> {

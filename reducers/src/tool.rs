@@ -239,10 +239,7 @@ fn stored(value: impl Serialize) -> Json {
 /// The domain.
 #[must_use]
 pub fn module() -> Module {
-    Module::new("tool")
-        .table::<Tool>()
-        .table::<ToolVersion>()
-        .reducer(register_tool::definition())
+    Module::new("tool").table::<Tool>().table::<ToolVersion>().reducer(register_tool::definition())
 }
 
 /// Registers a tool, or a new version of one. Registering the same again changes nothing.

@@ -27,9 +27,7 @@ mod pace;
 
 pub use cancel::{acknowledge_cancel, cancel_tool_call};
 pub use claim::{claim_next_tool_call, claim_tool_call, heartbeat_tool_call, retry_tool_call};
-pub use finish::{
-    Outcome, complete_tool_call, fail_tool_call, lapse_tool_call, settle_tool_call,
-};
+pub use finish::{Outcome, complete_tool_call, fail_tool_call, lapse_tool_call, settle_tool_call};
 pub use pace::ToolClaim;
 pub use request::request_tool_call;
 
@@ -84,7 +82,8 @@ WHEN OLD.status = 'unknown' AND NEW.status <> 'unknown'
 BEGIN SELECT RAISE(FAIL, 'conflict: the tool call may have run, it can only be settled'); END";
 
 /// What was approved is what runs.
-const ARGUMENTS: &str = "CREATE TRIGGER tool_calls_arguments BEFORE UPDATE OF arguments ON tool_calls
+const ARGUMENTS: &str =
+    "CREATE TRIGGER tool_calls_arguments BEFORE UPDATE OF arguments ON tool_calls
 WHEN OLD.arguments <> NEW.arguments AND OLD.status <> 'awaiting_approval'
 BEGIN SELECT RAISE(FAIL, 'conflict: the arguments of the tool call stand'); END";
 
@@ -197,7 +196,7 @@ const UNDELIVERED_RESULTS: &str = "SELECT c.call_id, c.session_id, c.tool_name, 
   c.error, c.updated_at, c.seq
 FROM tool_calls c JOIN sessions s ON s.id = c.session_id
 WHERE (c.status = 'succeeded' OR c.status = 'failed')
-  AND (s.status = 'completed' OR s.status = 'failed') AND c.seq > s.seq";
+  AND (s.status = 'completed' OR s.status = 'failed') AND c.seq >= s.seq";
 
 /// The domain.
 #[must_use]

@@ -347,6 +347,25 @@ pub struct Deadline {
     pub reducer: Definition,
 }
 
+impl Deadline {
+    /// The query for the rows that wait longest, as many as `?1`: the moment, then the key.
+    #[must_use]
+    pub fn query(&self) -> String {
+        let Deadline { table, column, condition, .. } = self;
+        let keys: Vec<&str> = table.key.iter().map(|at| table.columns[*at].name).collect();
+        let own = table.indexes.iter().find(|index| index.columns == [*column]);
+        // Where the column has an index of its own, SQLite might still find another more promising.
+        let index = own.map(|index| format!(" INDEXED BY {}", table.index_name(index)));
+        format!(
+            "SELECT {column}, {keys} FROM {name}{index} WHERE {condition} AND {column} IS NOT NULL \
+             ORDER BY {column} LIMIT ?1",
+            keys = keys.join(", "),
+            name = table.name,
+            index = index.unwrap_or_default(),
+        )
+    }
+}
+
 /// Tables and reducers that belong together: one domain, one file.
 #[derive(Clone, Debug)]
 pub struct Module {

@@ -125,15 +125,21 @@ impl TableSpec {
         let mut statements = vec![self.create_table()];
         for index in self.indexes {
             let unique = if index.unique { "UNIQUE " } else { "" };
-            let (name, columns) = (index.columns.join("_"), index.columns.join(", "));
+            let (name, columns) = (self.index_name(index), index.columns.join(", "));
             let condition = index.condition.map(|sql| format!(" WHERE {sql}")).unwrap_or_default();
             statements.push(format!(
-                "CREATE {unique}INDEX {table}_{name} ON {table} ({columns}){condition}",
+                "CREATE {unique}INDEX {name} ON {table} ({columns}){condition}",
                 table = self.name
             ));
         }
         statements.extend(self.triggers.iter().map(|sql| (*sql).to_owned()));
         statements
+    }
+
+    /// The name of one of its indexes.
+    #[must_use]
+    pub fn index_name(&self, index: &IndexSpec) -> String {
+        format!("{}_{}", self.name, index.columns.join("_"))
     }
 
     fn create_table(&self) -> String {

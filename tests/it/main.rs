@@ -19,5 +19,6 @@ mod reducers;
 mod references;
 mod replica;
 mod script;
+mod timers;
 mod traffic;
 mod world;

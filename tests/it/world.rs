@@ -87,7 +87,10 @@ impl World {
     }
 
     pub(crate) fn open(&mut self) {
-        let config = self.config(abide_reducers::modules());
+        self.open_with(self.config(abide_reducers::modules()));
+    }
+
+    pub(crate) fn open_with(&mut self, config: Config) {
         self.engine = Some(Engine::open(self.path(), config).unwrap());
     }
 
@@ -117,10 +120,14 @@ impl World {
         self.engine().call(&Caller::new("local"), reducer, &args, None).await
     }
 
-    /// Moves the clock, and lets time do what is due by then.
+    /// Moves the clock, and lets time do what is due by then, and what comes due by that.
     pub(crate) async fn pass_ms(&self, ms: i64) {
         self.clock.advance_ms(ms);
-        self.engine().fire_due().await.unwrap();
+        let mut before = None;
+        while before != Some(self.engine().durable_seq()) {
+            before = Some(self.engine().durable_seq());
+            self.engine().fire_due().await.unwrap();
+        }
     }
 
     /// Makes an active session.

@@ -34,7 +34,8 @@ thread_local! {
 pub(crate) fn check_schema(tool: &str, schema: &Json) -> Result<(), Refusal> {
     let (bytes, most) = (schema.as_str().len(), limits::TOOL_SCHEMA_BYTES);
     if bytes > most {
-        let detail = format!("the input_schema of {tool} has {bytes} bytes, at most {most} are taken");
+        let detail =
+            format!("the input_schema of {tool} has {bytes} bytes, at most {most} are taken");
         return Err(Refusal::new(Code::LimitExceeded, detail));
     }
     let root = schema.value();

@@ -50,8 +50,8 @@ pub fn acknowledge_cancel(
 ) -> Result<Answer<ToolCall>, Abort> {
     let mut call = find(ctx, &call_id)?;
     if !is_held(&call, fencing_token) {
-        let again = call.status == ToolCallStatus::Cancelled
-            && call.fencing_token == Some(fencing_token);
+        let again =
+            call.status == ToolCallStatus::Cancelled && call.fencing_token == Some(fencing_token);
         if again {
             return Ok(Answer::Duplicate(call.seq, call));
         }

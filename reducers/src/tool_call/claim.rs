@@ -182,7 +182,8 @@ fn not_to_be_claimed(call: &ToolCall) -> Refusal {
              unknown, and {} must not run twice",
             call.tool_name
         );
-        return Refusal::new(Code::Conflict, detail).hint("find out, and tell with settle_tool_call");
+        return Refusal::new(Code::Conflict, detail)
+            .hint("find out, and tell with settle_tool_call");
     }
     let detail = match (call.status, call.lease_expires_at, call.retry_at) {
         (ToolCallStatus::Claimed, Some(until), _) => {

@@ -171,7 +171,7 @@ pub(super) fn after_lapse(pinned: &Tool, call: &ToolCall, now: Micros) -> ToolCa
 
 /// Keeps a lease that is lost, for what its holder may still say.
 pub(super) fn note_lost(ctx: &mut Context<'_>, call: &ToolCall) -> Result<(), Abort> {
-    let (lost_at, seq) = (ctx.now, ctx.seq);
+    let (lost_at, seq) = (call.lease_expires_at.unwrap_or(ctx.now), ctx.seq);
     let lost = ctx.insert(LostLease {
         call_id: call.call_id.clone(),
         fencing_token: call.fencing_token.unwrap_or_default(),
