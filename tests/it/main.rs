@@ -12,6 +12,7 @@ mod durability;
 mod live;
 mod log;
 mod migrations;
+mod model;
 mod opening;
 mod queries;
 mod recordings;
