@@ -123,11 +123,11 @@ impl Engine {
     /// # Errors
     /// [`OpenError`].
     pub fn open(path: impl AsRef<Path>, config: Config) -> Result<Engine, OpenError> {
-        let layout = Layout { modules: config.modules };
-        let store = Store::open(path.as_ref(), layout, config.tuning)?;
+        let Config { modules, clock, tuning, live_budget, timers } = config;
+        let store = Store::open(path.as_ref(), Layout { modules }, tuning)?;
         let path = store.path().to_owned();
-        let Config { clock, live_budget, timers, .. } = config;
-        start(store, clock, live_budget, timers).map_err(|why| OpenError::Store { path, why })
+        let conduct = Conduct { clock, live_budget, timers };
+        start(store, conduct).map_err(|why| OpenError::Store { path, why })
     }
 
     /// Runs a reducer. When this returns, what it did is on the disk.
@@ -320,12 +320,14 @@ fn recover(store: &Store, set_up: &[String]) -> Result<Recovered, StoreError> {
     Ok(Recovered { writer, wal, head, chain, change_log_floor })
 }
 
-fn start(
-    store: Store,
+/// What the writer goes by; see [`Config`].
+struct Conduct {
     clock: Arc<dyn Clock>,
-    budget: Budget,
+    live_budget: Budget,
     timers: bool,
-) -> Result<Engine, StoreError> {
+}
+
+fn start(store: Store, conduct: Conduct) -> Result<Engine, StoreError> {
     let catalog = Arc::new(Catalog::new(store.layout().live_tables(), store.layout().views()));
     let set_up = catalog.setup_sql();
     let Recovered { writer, wal, head, chain, change_log_floor } = recover(&store, &set_up)?;
@@ -338,23 +340,19 @@ fn start(
     let commits = Arc::new(Queue::new(limits::UNSYNCED_COMMITS));
     let to_publish = Arc::new(Queue::new(limits::UNSYNCED_COMMITS));
     let gate = Arc::new(Mutex::new(()));
-    let checkpoints = Checkpoints::start(
-        store.checkpointer()?,
-        durable_seen.clone(),
-        &metrics,
-        Arc::clone(&gate),
-    );
+    let (checkpointer, held) = (store.checkpointer()?, Arc::clone(&gate));
+    let checkpoints = Checkpoints::start(checkpointer, durable_seen.clone(), &metrics, held);
 
     let (readers, mut threads) = Readers::start(&store, &set_up)?;
     let live_tables: Arc<[&'static TableSpec]> = store.layout().live_tables().into();
     let mut router = Router::new(Arc::clone(&catalog));
-    router.set_budget(budget);
+    router.set_budget(conduct.live_budget);
     let modules = &store.layout().modules;
     let registry = Arc::new(Registry::new(modules));
     let writer = WriterThread {
-        timers: Timers::new(if timers { modules } else { &[] }),
+        timers: Timers::new(if conduct.timers { modules } else { &[] }),
         registry: Arc::clone(&registry),
-        executor: Executor::new(writer, chain, head.at, clock),
+        executor: Executor::new(writer, chain, head.at, conduct.clock),
         router,
         jobs: Arc::clone(&jobs),
         commits: Arc::clone(&commits),

@@ -25,9 +25,11 @@ const NESTED_REFERENCES: usize = 64;
 /// How much is told of why arguments do not fit.
 const WHY_CHARS: usize = 300;
 
+type Built = BTreeMap<String, Rc<Validator>>;
+
 thread_local! {
     /// By the schema's text: building one has no other effect than taking time.
-    static BUILT: RefCell<BTreeMap<String, Rc<Validator>>> = const { RefCell::new(BTreeMap::new()) };
+    static BUILT: RefCell<Built> = const { RefCell::new(Built::new()) };
 }
 
 /// Whether a tool's schema can be held to at all.

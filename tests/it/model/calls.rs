@@ -549,7 +549,8 @@ impl Model {
     async fn compare(&self) {
         let stored = rows(
             &self.world,
-            "SELECT call_id, status, attempt, retry_at IS NOT NULL FROM tool_calls ORDER BY call_id",
+            "SELECT call_id, status, attempt, retry_at IS NOT NULL FROM tool_calls
+            ORDER BY call_id",
         );
         let expected: Vec<String> = (self.calls.iter().enumerate())
             .map(|(at, it)| {

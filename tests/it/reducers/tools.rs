@@ -164,8 +164,8 @@ fn what_is_no_schema() {
     );
     let doubled: String = (0..14)
         .map(|n| {
-            let next = n + 1;
-            format!(r##""d{n}":{{"anyOf":[{{"$ref":"#/$defs/d{next}"}},{{"$ref":"#/$defs/d{next}"}}]}},"##)
+            let next = format!(r##"{{"$ref":"#/$defs/d{}"}}"##, n + 1);
+            format!(r#""d{n}":{{"anyOf":[{next},{next}]}},"#)
         })
         .collect();
     let chained: String =
