@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use abide_client::{Abide, Error};
+use abide_engine::{Config, Engine};
 use abide_schema::{Code, Refusal};
 
 use crate::failure::Failure;
@@ -33,13 +34,23 @@ pub(crate) async fn connect(options: &Options, absent: Absent) -> Result<Abide, 
             return Err(Refusal::new(Code::NotFound, detail).hint(hint).into());
         }
         check_folder(file)?;
-        return Ok(Abide::open(file)?);
+        return match absent {
+            Absent::Make => Ok(Abide::open(file)?),
+            Absent::Refuse => look_at(file),
+        };
     }
     let mut builder = Abide::builder(&options.url).deadline(PATIENCE);
     if let Some(token) = &options.token {
         builder = builder.token(token);
     }
     Ok(builder.connect().await?)
+}
+
+/// A file that is only looked at: what is due in it stays due.
+fn look_at(file: &Path) -> Result<Abide, Failure> {
+    let config = Config { timers: false, ..Config::new(abide_reducers::modules()) };
+    let engine = Engine::open(file, config).map_err(|why| why.to_refusal())?;
+    Ok(Abide::embed(engine))
 }
 
 /// Says plainly what the system would say of a lock file that nobody has heard of.

@@ -29,6 +29,7 @@ use crate::readers::{Readers, closing, open_reader};
 use crate::registry::{ReadyCall, Registry};
 use crate::rerun::Reruns;
 use crate::retention::{ChangeLog, Retention};
+use crate::timers::Timers;
 use crate::writer::{Job, Request, Unit, WriterThread};
 
 /// What an engine is opened with.
@@ -45,6 +46,8 @@ pub struct Config {
     pub live_budget: Budget,
     /// How far back a client can resume, and the past be asked.
     pub retention: Retention,
+    /// Whether time does anything: timers fire, leases run out. Off for who only looks at a file.
+    pub timers: bool,
 }
 
 impl Config {
@@ -58,7 +61,7 @@ impl Config {
         };
         let (clock, tuning) = (Arc::new(SystemClock), Tuning::default());
         let retention = Retention::default();
-        Config { modules, clock, tuning, live_budget, retention }
+        Config { modules, clock, tuning, live_budget, retention, timers: true }
     }
 }
 
@@ -105,7 +108,7 @@ pub struct Engine {
 pub(crate) struct Inner {
     jobs: Arc<Queue<Job>>,
     readers: Readers,
-    registry: Registry,
+    registry: Arc<Registry>,
     pub(crate) planner: Planner,
     /// The tables that may be queried live.
     pub(crate) tables: Arc<[&'static TableSpec]>,
@@ -126,11 +129,11 @@ impl Engine {
     /// # Errors
     /// [`OpenError`].
     pub fn open(path: impl AsRef<Path>, config: Config) -> Result<Engine, OpenError> {
-        let layout = Layout { modules: config.modules };
-        let store = Store::open(path.as_ref(), layout, config.tuning)?;
+        let Config { modules, clock, tuning, live_budget, retention, timers } = config;
+        let store = Store::open(path.as_ref(), Layout { modules }, tuning)?;
         let path = store.path().to_owned();
-        let Config { clock, live_budget, retention, .. } = config;
-        start(store, clock, live_budget, retention).map_err(|why| OpenError::Store { path, why })
+        let conduct = Conduct { clock, live_budget, retention, timers };
+        start(store, conduct).map_err(|why| OpenError::Store { path, why })
     }
 
     /// Runs a reducer. When this returns, what it did is on the disk.
@@ -148,6 +151,9 @@ impl Engine {
         let done = self.inner.submit(caller, vec![call], request_id).await?;
         let duplicate = done.duplicate;
         let call = done.calls.into_iter().next().expect("one call has one answer");
+        if let Some(refusal) = call.refusal {
+            return Err(refusal);
+        }
         Ok(Done { seq: call.seq, result: call.result, duplicate: duplicate || call.duplicate })
     }
 
@@ -185,6 +191,16 @@ impl Engine {
         let results: Vec<Done> = results.collect();
         let seq = results.iter().map(|done| done.seq).max().unwrap_or(Seq::ZERO);
         Ok(BatchDone { seq, results, duplicate: done.duplicate })
+    }
+
+    /// Lets time do what is due, without waiting for the engine to do it by itself. When this returns,
+    /// what was due is on the disk, up to what one transaction takes
+    /// ([`limits::DUE_PER_COMMIT`]). For clocks that are moved by hand.
+    ///
+    /// # Errors
+    /// A [`Refusal`] where nothing is taken any more.
+    pub async fn fire_due(&self) -> Result<(), Refusal> {
+        self.inner.submit(&Caller::system(), Vec::new(), None).await.map(drop)
     }
 
     /// Runs one read-only statement. When this returns, the state it saw is on the disk.
@@ -325,12 +341,15 @@ fn recover(store: &Store, set_up: &[String]) -> Result<Recovered, StoreError> {
     Ok(Recovered { writer, wal, head, chain, change_log_floor })
 }
 
-fn start(
-    store: Store,
+/// What the writer goes by; see [`Config`].
+struct Conduct {
     clock: Arc<dyn Clock>,
-    budget: Budget,
+    live_budget: Budget,
     retention: Retention,
-) -> Result<Engine, StoreError> {
+    timers: bool,
+}
+
+fn start(store: Store, conduct: Conduct) -> Result<Engine, StoreError> {
     let catalog = Arc::new(Catalog::new(store.layout().live_tables(), store.layout().views()));
     let set_up = catalog.setup_sql();
     let Recovered { writer, wal, head, chain, change_log_floor } = recover(&store, &set_up)?;
@@ -349,9 +368,13 @@ fn start(
 
     let (readers, mut threads) = Readers::start(&store, &set_up)?;
     let live_tables: Arc<[&'static TableSpec]> = store.layout().live_tables().into();
+    let modules = &store.layout().modules;
+    let registry = Arc::new(Registry::new(modules));
     let writer = WriterThread {
-        executor: Executor::new(writer, chain, head.at, clock),
-        router: Router::with_budget(Arc::clone(&catalog), budget),
+        timers: Timers::new(if conduct.timers { modules } else { &[] }),
+        registry: Arc::clone(&registry),
+        executor: Executor::new(writer, chain, head.at, conduct.clock),
+        router: Router::with_budget(Arc::clone(&catalog), conduct.live_budget),
         jobs: Arc::clone(&jobs),
         commits: Arc::clone(&commits),
         hub: Arc::clone(&hub),
@@ -359,7 +382,7 @@ fn start(
         metrics: Arc::clone(&metrics),
         gate,
         tables: store.layout().tables().collect(),
-        change_log: ChangeLog::new(retention, change_log_floor),
+        change_log: ChangeLog::new(conduct.retention, change_log_floor),
         attached: 0,
         reader: open_reader(&store, &set_up)?,
         fillers: Arc::clone(readers.queue()),
@@ -378,7 +401,7 @@ fn start(
     let inner = Inner {
         jobs,
         readers,
-        registry: Registry::new(&store.layout().modules),
+        registry,
         planner: Planner::new(catalog),
         tables: live_tables,
         reruns: Reruns::default(),
@@ -429,7 +452,11 @@ impl Inner {
         let weigh = |call: &ReadyCall| limits::CALL_OVERHEAD_BYTES + call.arguments.len();
         let weight = calls.iter().map(weigh).sum();
         let (reply, answer) = oneshot::channel();
-        let unit = Unit { caller: caller.clone(), calls, request, reply };
+        if caller.name == Caller::SYSTEM && !calls.is_empty() {
+            let detail = format!("{} is the engine's own name", Caller::SYSTEM);
+            return Err(Refusal::new(Code::Denied, detail));
+        }
+        let unit = Unit { caller: caller.clone(), calls, request, due: None, reply };
         self.send(Job::Unit(unit), weight)?;
         answer.await.map_err(|_| closing())?
     }

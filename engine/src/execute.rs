@@ -9,6 +9,7 @@ use abide_schema::{Abort, Code, Context, Micros, Refusal, Row, Seq, TableSpec, V
 use abide_store::{StoreError, Writer};
 use sha2::{Digest as _, Sha256};
 
+use crate::outcome;
 use crate::overlay::Overlay;
 use crate::ports::Clock;
 use crate::registry::ReadyCall;
@@ -37,6 +38,8 @@ pub(crate) struct CallDone {
     pub(crate) seq: Seq,
     pub(crate) result: String,
     pub(crate) duplicate: bool,
+    /// What its caller is told instead of the result, where the call was refused on record.
+    pub(crate) refusal: Option<Refusal>,
 }
 
 /// How far the executor had come, to go back to.
@@ -66,8 +69,12 @@ impl Executor {
         request_id: Option<&str>,
         call: &ReadyCall,
     ) -> Result<CallDone, Abort> {
-        let at = self.clock.now().max(self.last_at);
-        self.run_at(at, caller, request_id, call)
+        self.run_at(self.now(), caller, request_id, call)
+    }
+
+    /// The time that a call has which runs now.
+    pub(crate) fn now(&self) -> Micros {
+        self.clock.now().max(self.last_at)
     }
 
     /// As [`Executor::run`], at a given time: a replay has the times of the log.
@@ -85,7 +92,7 @@ impl Executor {
         let session_id = context.session_id().map(str::to_owned);
         if let Some(seq) = reply.duplicate_of {
             assert!(!self.wrote, "{} wrote rows and called itself a duplicate", call.reducer);
-            return Ok(CallDone { seq, result: reply.result, duplicate: true });
+            return Ok(CallDone { seq, result: reply.result, duplicate: true, refusal: None });
         }
         self.append_event(at, caller, request_id, call, session_id, reply).map_err(broken)
     }
@@ -99,7 +106,10 @@ impl Executor {
         session_id: Option<String>,
         reply: Reply,
     ) -> Result<CallDone, StoreError> {
-        let outcome = call.echo.compact(&reply.result);
+        let outcome = match &reply.refusal {
+            Some(refusal) => outcome::refused(refusal),
+            None => call.echo.compact(&reply.result),
+        };
         let digests =
             Digests { arguments: call.digest, outcome: Sha256::digest(outcome.as_bytes()).into() };
         let mut event = Event {
@@ -120,7 +130,8 @@ impl Executor {
         assert_eq!(event.seq, before.next(), "the log is dense");
         self.store.append_event(&event)?;
         self.last_at = at;
-        let done = CallDone { seq: event.seq, result: reply.result, duplicate: false };
+        let Reply { result, refusal, .. } = reply;
+        let done = CallDone { seq: event.seq, result, duplicate: false, refusal };
         if self.keeps_events {
             self.events.push(event);
         }
@@ -173,6 +184,24 @@ impl Transaction for Executor {
     ) -> Result<Vec<Row>, Abort> {
         self.flush().map_err(broken)?;
         self.store.find(table, clause, params).map_err(broken)
+    }
+
+    fn count(
+        &mut self,
+        table: &'static TableSpec,
+        clause: &str,
+        params: &[Value],
+    ) -> Result<i64, Abort> {
+        self.flush().map_err(broken)?;
+        let mut count = 0;
+        let sql = format!("SELECT count(*) FROM {} {clause}", table.name);
+        let counted = self.store.run(&sql, params, &mut |row| {
+            if let [Value::Integer(n)] = row {
+                count = *n;
+            }
+        });
+        counted.map_err(broken)?;
+        Ok(count)
     }
 
     fn insert(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<Row, Abort> {

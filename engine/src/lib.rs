@@ -9,9 +9,9 @@
 //! ```
 //!
 //! In reading order: [`Engine`] the handle · `registry` calls made ready · `queue` · `writer` the
-//! commit pipeline · `execute` a call in the transaction · `overlay` its rows · `durable` the sync
-//! thread · `hub` who listens · [`Connection`] a client's subscriptions · `resume` where they start ·
-//! `explain` what they would cost ·
+//! commit pipeline · `timers` what time calls · `execute` a call in the transaction · `overlay` its
+//! rows · `durable` the sync thread · `hub` who listens · [`Connection`] a client's subscriptions ·
+//! `resume` where they start · `rerun` those that cost too much · `explain` what they would cost ·
 //! `retention` how far back they reach.
 //!
 //! *Invariant:* no answer and no delta leaves before its commit is on the disk.
@@ -39,6 +39,7 @@ mod replay;
 mod rerun;
 mod resume;
 mod retention;
+mod timers;
 mod writer;
 
 pub use abide_live::{Budget, Delta, Placed, Spent, TemplateWork, Window};

@@ -116,6 +116,8 @@ metrics! {
     refusals_total;
     /// Calls answered from an earlier one.
     duplicates_total;
+    /// Calls that time made: timers, leases that ran out, deadlines.
+    due_total;
     /// Transactions committed.
     commits_total;
     /// Transactions run a second time because a refused call had already written.

@@ -10,13 +10,18 @@
 //!
 //! `"text"` stands for the argument as it is, `"json"` for its canonical JSON as a text. A result that
 //! holds such a mark itself is kept as `{"$result":"<its text>"}`, so reading back is exact.
+//!
+//! Where a call was refused and its event is kept all the same, the outcome is the refusal:
+//! `{"$refused":{"code":…,"detail":…,"hint":…}}`.
 
-use serde_json::Value as JsonValue;
+use abide_schema::{Code, Refusal};
+use serde_json::{Value as JsonValue, json};
 
 const MARK: &str = "{\"$argument\":";
 const TEXT_MARK: &str = "{\"$argument\":\"text\"}";
 const JSON_MARK: &str = "{\"$argument\":\"json\"}";
 const WRAPPED: &str = "{\"$result\":";
+const REFUSED: &str = "{\"$refused\":";
 
 /// Shorter texts are kept as they are: marks are for the log's size, not for beauty.
 const LONG: usize = 64;
@@ -72,7 +77,7 @@ impl Echo {
 
     /// The result as the log keeps it.
     pub(crate) fn compact(&self, result: &str) -> String {
-        if result.contains(MARK) || result.starts_with(WRAPPED) {
+        if result.contains(MARK) || result.starts_with(WRAPPED) || result.starts_with(REFUSED) {
             return format!("{WRAPPED}{}}}", JsonValue::from(result));
         }
         let mut outcome = result.to_owned();
@@ -84,6 +89,28 @@ impl Echo {
         }
         outcome
     }
+}
+
+/// A refusal as the log keeps it.
+pub(crate) fn refused(refusal: &Refusal) -> String {
+    let Refusal { code, detail, hint } = refusal;
+    let mut said = json!({"code": code.as_str(), "detail": detail});
+    if let Some(hint) = hint {
+        said["hint"] = hint.as_str().into();
+    }
+    format!("{REFUSED}{said}}}")
+}
+
+/// The refusal that an event's outcome is, if it is one.
+pub(crate) fn refusal_in(outcome: &str) -> Option<Refusal> {
+    if !outcome.starts_with(REFUSED) {
+        return None;
+    }
+    let said: JsonValue = serde_json::from_str(outcome).ok()?;
+    let said = &said["$refused"];
+    let text = |name: &str| said[name].as_str().map(str::to_owned);
+    let code = Code::parse(&text("code")?)?;
+    Some(Refusal { code, detail: text("detail")?, hint: text("hint") })
 }
 
 /// The result of an event, from what the log keeps.
@@ -143,7 +170,18 @@ mod tests {
         let marked = r#"{"$result":"{\"a\":{\"$argument\":\"text\"}}"}"#;
         check(&sent, &json!({"a": {"$argument": "text"}}), marked);
         check(&sent, &json!({"$result": "null"}), r#"{"$result":"{\"$result\":\"null\"}"}"#);
+        let refused = r#"{"$result":"{\"$refused\":{}}"}"#;
+        check(&sent, &json!({"$refused": {}}), refused);
         let mention = format!("\"a\":\"{}\"", long());
         check(&sent, &json!({"b": mention}), r#"{"b":"\"a\":\"~\""}"#);
+    }
+
+    #[test]
+    fn a_refusal_comes_back_as_it_was() {
+        let refusal = Refusal::new(Code::LeaseLost, "the lease of \"c1\" is lost");
+        for refusal in [refusal.clone().hint("see lost_leases"), refusal] {
+            assert_eq!(refusal_in(&refused(&refusal)), Some(refusal));
+        }
+        assert_eq!(refusal_in(r#"{"call_id":"c1"}"#), None);
     }
 }

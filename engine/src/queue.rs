@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// A bounded queue with one taker.
 #[derive(Debug)]
@@ -75,10 +76,28 @@ impl<T> Queue<T> {
     /// Waits for something, then takes items in order until their weight reaches `weight`. Empty once
     /// the queue is closed and drained.
     pub(crate) fn take(&self, weight: usize, into: &mut Vec<T>) {
+        while self.take_within(None, weight, into) && into.is_empty() {}
+    }
+
+    /// The same, but waits no longer than this: then nothing is taken. False once the queue is closed
+    /// and drained.
+    pub(crate) fn take_within(
+        &self,
+        wait: Option<Duration>,
+        weight: usize,
+        into: &mut Vec<T>,
+    ) -> bool {
         let mut state = self.lock();
-        while state.items.is_empty() && !state.closed {
-            state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
+        if state.items.is_empty() && !state.closed {
+            state = match wait {
+                None => self.filled.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(wait) => {
+                    let waited = self.filled.wait_timeout(state, wait);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
         }
+        let open = !state.closed || !state.items.is_empty();
         let mut taken = 0;
         while taken < weight {
             let Some((item, weighs)) = state.items.pop_front() else { break };
@@ -88,6 +107,7 @@ impl<T> Queue<T> {
         }
         drop(state);
         self.drained.notify_all();
+        open
     }
 
     /// Takes nothing more in. What waits is still taken out.
@@ -135,5 +155,17 @@ mod tests {
         assert_eq!(taken, ['a']);
         queue.take(9, &mut taken);
         assert_eq!(taken, ['a'], "closed and empty: no waiting");
+    }
+
+    #[test]
+    fn a_wait_ends_with_nothing() {
+        let queue = Queue::new(10);
+        let mut taken = Vec::new();
+        assert!(queue.take_within(Some(Duration::ZERO), 9, &mut taken), "it is open");
+        assert_eq!(queue.push('a', 1), Ok(()));
+        queue.close();
+        assert!(queue.take_within(Some(Duration::ZERO), 9, &mut taken), "something was left");
+        assert_eq!(taken, ['a']);
+        assert!(!queue.take_within(Some(Duration::MAX), 9, &mut taken), "closed and drained");
     }
 }

@@ -1,7 +1,7 @@
 //! The reducers by name, and calls made ready to run: everything that can be done to a call before
 //! the writer sees it is done here, on the caller's thread.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use abide_schema::event::Hash;
@@ -16,6 +16,8 @@ use crate::outcome::Echo;
 #[derive(Debug)]
 pub(crate) struct Registry {
     definitions: BTreeMap<&'static str, Definition>,
+    /// Those that only time calls.
+    of_time: BTreeSet<&'static str>,
 }
 
 /// A call that is understood, bounded, and hashed.
@@ -38,20 +40,39 @@ impl fmt::Debug for ReadyCall {
 
 impl Registry {
     pub(crate) fn new(modules: &[Module]) -> Registry {
+        let deadlines = modules.iter().flat_map(|module| &module.deadlines);
+        let deadlines: Vec<Definition> = deadlines.map(|deadline| deadline.reducer).collect();
         let mut definitions = BTreeMap::new();
-        for definition in modules.iter().flat_map(|module| &module.reducers) {
+        let reducers = modules.iter().flat_map(|module| &module.reducers);
+        for definition in reducers.chain(&deadlines) {
             let before = definitions.insert(definition.name, *definition);
             assert!(before.is_none(), "two reducers are named {}", definition.name);
         }
-        Registry { definitions }
+        let of_time = deadlines.iter().map(|definition| definition.name).collect();
+        Registry { definitions, of_time }
     }
 
+    /// The reducers that callers may call.
     pub(crate) fn definitions(&self) -> impl Iterator<Item = &Definition> {
-        self.definitions.values()
+        self.definitions.values().filter(|definition| !self.of_time.contains(definition.name))
     }
 
-    /// Understands a call. Arguments left out (null) are none.
+    /// Understands a call of somebody outside. Arguments left out (null) are none.
     pub(crate) fn ready(&self, reducer: &str, arguments: &JsonValue) -> Result<ReadyCall, Refusal> {
+        if self.of_time.contains(reducer) {
+            let detail = format!("{reducer} is called by time alone");
+            let hint = "the engine calls it when the moment in its arguments has come";
+            return Err(Refusal::new(Code::Denied, detail).hint(hint));
+        }
+        self.ready_any(reducer, arguments)
+    }
+
+    /// Understands any call, also one that only time makes.
+    pub(crate) fn ready_any(
+        &self,
+        reducer: &str,
+        arguments: &JsonValue,
+    ) -> Result<ReadyCall, Refusal> {
         let definition = self.definitions.get(reducer).ok_or_else(|| self.unknown(reducer))?;
         let none = JsonValue::Object(serde_json::Map::new());
         let arguments = if arguments.is_null() { &none } else { arguments };
@@ -77,9 +98,8 @@ impl Registry {
         let refusal =
             Refusal::new(Code::UnknownReducer, format!("there is no reducer {reducer:?}"));
         let nearest = self
-            .definitions
-            .keys()
-            .map(|name| (distance(name, reducer), *name))
+            .definitions()
+            .map(|definition| (distance(definition.name, reducer), definition.name))
             .min()
             .filter(|(distance, name)| *distance <= name.len() / 3);
         match nearest {

@@ -116,7 +116,7 @@ fn run_again(
     let (seq, reducer) = (event.seq, event.reducer.clone());
     let refused = |refusal| ReplayError::Refused { seq, reducer: reducer.clone(), refusal };
     let arguments = serde_json::from_str(&event.arguments).unwrap_or_default();
-    let call = registry.ready(&event.reducer, &arguments).map_err(refused)?;
+    let call = registry.ready_any(&event.reducer, &arguments).map_err(refused)?;
     let caller = Caller::new(event.caller.clone());
     let request_id = event.request_id.as_deref();
     let done = executor.run_at(event.at, &caller, request_id, &call);

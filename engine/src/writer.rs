@@ -21,13 +21,14 @@ use crate::execute::{CallDone, Executor};
 use crate::health::Health;
 use crate::hub::{Hub, Outbox, SharedDelta, SubscriptionKey};
 use crate::metrics::Metrics;
-use crate::outcome::expand;
+use crate::outcome::{expand, refusal_in};
 use crate::overlay::NetChange;
 use crate::queue::Queue;
 use crate::readers::ReaderJob;
-use crate::registry::ReadyCall;
+use crate::registry::{ReadyCall, Registry};
 use crate::resume::{self, ReaderSql};
 use crate::retention::ChangeLog;
+use crate::timers::{Due, Timers};
 
 /// Everything that can wake the writer.
 #[derive(Debug)]
@@ -57,6 +58,8 @@ pub(crate) struct Unit {
     pub(crate) caller: Caller,
     pub(crate) calls: Vec<ReadyCall>,
     pub(crate) request: Option<Request>,
+    /// The row whose moment has come, where it is time that calls.
+    pub(crate) due: Option<Due>,
     pub(crate) reply: oneshot::Sender<Result<UnitDone, Refusal>>,
 }
 
@@ -99,6 +102,8 @@ impl Drop for Listening {
 /// The writer thread. It ends when its queue is closed and drained.
 pub(crate) struct WriterThread {
     pub(crate) executor: Executor,
+    pub(crate) timers: Timers,
+    pub(crate) registry: Arc<Registry>,
     pub(crate) router: Router,
     pub(crate) jobs: Arc<Queue<Job>>,
     pub(crate) commits: Arc<Queue<Commit>>,
@@ -137,11 +142,11 @@ impl WriterThread {
     pub(crate) fn run(mut self) {
         let mut jobs = Vec::new();
         loop {
-            self.jobs.take(limits::COMMIT_BYTES, &mut jobs);
-            if jobs.is_empty() {
+            let sleep = self.timers.sleep(self.executor.now());
+            if !self.jobs.take_within(sleep, limits::COMMIT_BYTES, &mut jobs) {
                 break;
             }
-            let mut units = Vec::with_capacity(jobs.len());
+            let mut units = self.due();
             for job in jobs.drain(..) {
                 match job {
                     Job::Unit(unit) => units.push(unit),
@@ -158,6 +163,41 @@ impl WriterThread {
             }
         }
         self.commits.close();
+    }
+
+    /// Calls for what is due.
+    fn due(&mut self) -> Vec<Unit> {
+        let now = self.executor.now();
+        let asked = match self.health.check() {
+            Ok(()) => self.timers.due(&self.executor.store, now),
+            Err(_) => {
+                self.timers.rest(now);
+                return Vec::new();
+            }
+        };
+        let due = asked.unwrap_or_else(|error| {
+            self.timers.rest(now);
+            match error {
+                StoreError::Broken(why) => self.health.poison(&why),
+                error => tracing::warn!(%error, "what is due could not be looked up"),
+            }
+            Vec::new()
+        });
+        let mut units = Vec::with_capacity(due.len());
+        for due in due {
+            match self.registry.ready_any(due.reducer, &due.arguments) {
+                Ok(call) => units.push(Unit {
+                    caller: Caller::system(),
+                    calls: vec![call],
+                    request: None,
+                    due: Some(due),
+                    // Nobody waits for the answer.
+                    reply: oneshot::channel().0,
+                }),
+                Err(refusal) => self.timers.refused(&due, &refusal, now),
+            }
+        }
+        units
     }
 
     /// The commit pipeline: units → transaction → answers and deltas, off to the sync thread.
@@ -183,7 +223,7 @@ impl WriterThread {
             Err(refusal) => (units.iter().map(|_| Err(refusal.clone())).collect(), Vec::new()),
         };
         drop(held);
-        self.count(&outcomes, deltas.len());
+        self.count(&units, &outcomes, deltas.len());
         let units = units.into_iter().zip(outcomes);
         let answers = units.map(|(unit, outcome)| Answer { reply: unit.reply, outcome }).collect();
         let commit = Commit { to: self.executor.chain.seq, answers, deltas };
@@ -215,6 +255,7 @@ impl WriterThread {
         }
         self.executor.flush()?;
         let changes = self.executor.overlay.changes();
+        self.timers.note(&changes);
         self.log_changes(&changes, from, to)?;
         let deltas = self.deltas(changes)?;
         self.executor.store.commit()?;
@@ -306,6 +347,11 @@ impl WriterThread {
             let outcome = catch_unwind(AssertUnwindSafe(run))
                 .unwrap_or_else(|panic| Err(Abort::Broken(panic_text(panic.as_ref()).into())));
             match outcome {
+                Ok(CallDone { refusal: Some(refusal), .. }) if unit.calls.len() > 1 => {
+                    // A batch is done as a whole or not at all: nothing stays on record either.
+                    let abort = Abort::Refused(refusal);
+                    return Err((fail(abort, call, calls.len(), unit), true));
+                }
                 Ok(done) => calls.push(done),
                 Err(abort) => {
                     let wrote = self.executor.wrote() || calls.iter().any(|done| !done.duplicate);
@@ -341,11 +387,12 @@ impl WriterThread {
         let mut calls = Vec::with_capacity(seqs.len());
         for seq in seqs {
             let event = store.event(seq).map_err(UnitFailure::Storage)?;
+            let refusal = event.as_ref().and_then(|event| refusal_in(&event.outcome));
             let result = event.map_or_else(
                 || "null".to_owned(),
                 |event| expand(&event.outcome, &event.arguments),
             );
-            calls.push(CallDone { seq, result, duplicate: true });
+            calls.push(CallDone { seq, result, duplicate: true, refusal });
         }
         Ok(Some(UnitDone { calls, duplicate: true }))
     }
@@ -498,9 +545,18 @@ impl WriterThread {
         }
     }
 
-    fn count(&self, outcomes: &[UnitOutcome], deltas: usize) {
-        for outcome in outcomes {
+    fn count(&mut self, units: &[Unit], outcomes: &[UnitOutcome], deltas: usize) {
+        let now = self.executor.now();
+        for (unit, outcome) in units.iter().zip(outcomes) {
+            match (&unit.due, outcome) {
+                (Some(_), Ok(_)) => self.metrics.due_total.add(1),
+                (Some(due), Err(refusal)) => self.timers.refused(due, refusal, now),
+                (None, _) => {}
+            }
             match outcome {
+                Ok(done) if done.calls.iter().any(|call| call.refusal.is_some()) => {
+                    self.metrics.refusals_total.add(1);
+                }
                 Ok(done) if done.duplicate => self.metrics.duplicates_total.add(1),
                 Ok(done) => self.metrics.calls_total.add(done.calls.len() as u64),
                 Err(refusal) => {

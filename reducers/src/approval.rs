@@ -1,4 +1,9 @@
 //! Approvals: a call of a tool that needs one waits for somebody's decision, bound to its arguments.
+//!
+//! ```text
+//! pending ─▶ approved, rejected        (by the first who decides)
+//!    └─────▶ expired, cancelled        (nobody decided in time; nobody wants the call)
+//! ```
 
 use abide_schema::reducer::Answer;
 use abide_schema::{
@@ -6,6 +11,8 @@ use abide_schema::{
 };
 use serde_json::Value as JsonValue;
 
+use crate::check;
+use crate::tool::{self, Tool};
 use crate::tool_call::{self, ToolCall, ToolCallStatus};
 
 /// Where an approval stands.
@@ -36,13 +43,22 @@ const DECIDED: &str = "CREATE TRIGGER approvals_decided BEFORE UPDATE ON approva
 WHEN OLD.status <> 'pending'
 BEGIN SELECT RAISE(FAIL, 'conflict: the approval is decided'); END";
 
+/// What is decided on is what was asked for.
+const BOUND: &str = "CREATE TRIGGER approvals_bound BEFORE UPDATE ON approvals
+WHEN OLD.arguments <> NEW.arguments OR OLD.arguments_hash <> NEW.arguments_hash
+  OR OLD.call_id <> NEW.call_id
+BEGIN SELECT RAISE(FAIL, 'conflict: the approval is bound to its arguments'); END";
+
 /// A decision that a call waits for, or had.
 #[table(
     name = "approvals",
     without_rowid,
     unique(call_id),
     index(session_id),
-    trigger = DECIDED
+    index(status),
+    index(expires_at, where = "status = 'pending' AND expires_at IS NOT NULL"),
+    trigger = DECIDED,
+    trigger = BOUND
 )]
 pub struct Approval {
     /// Its id.
@@ -54,12 +70,23 @@ pub struct Approval {
     /// The call's session.
     #[column(references = "sessions(id)")]
     pub session_id: String,
+    /// The call's tool.
+    #[column(references = "tools(name)")]
+    pub tool_name: String,
     /// Where it stands.
     pub status: ApprovalStatus,
     /// The arguments that were asked for.
     pub arguments: Json,
+    /// SHA-256 of them as canonical JSON, in hexadecimal: what a decision is bound to.
+    pub arguments_hash: String,
     /// The arguments that were approved, where the decider changed them.
     pub approved_arguments: Option<Json>,
+    /// What the decider is asked.
+    pub prompt: Option<String>,
+    /// What the decider's form begins with.
+    pub defaults: Option<Json>,
+    /// What the decider must be capable of.
+    pub required_capability: Option<String>,
     /// Who decided.
     pub decided_by: Option<String>,
     /// What the decider said.
@@ -77,10 +104,19 @@ pub struct Approval {
 /// The domain.
 #[must_use]
 pub fn module() -> Module {
-    Module::new("approval").table::<Approval>().reducer(decide_approval::definition())
+    Module::new("approval")
+        .table::<Approval>()
+        .reducer(decide_approval::definition())
+        .deadline::<Approval>(
+            "expires_at",
+            "status = 'pending' AND expires_at IS NOT NULL",
+            expire_approval::definition(),
+        )
 }
 
-/// Approves or rejects a call. The first decider wins; the same decision again changes nothing.
+/// Approves or rejects a call. The first decider wins; the same decision again changes nothing. With
+/// `approved_arguments` the call runs with these instead: they are held to the tool's schema as well,
+/// and both are kept. With `arguments_hash` the decision counts only for the arguments of that hash.
 #[reducer]
 pub fn decide_approval(
     ctx: &mut Context<'_>,
@@ -89,59 +125,93 @@ pub fn decide_approval(
     decision: Decision,
     approved_arguments: Option<JsonValue>,
     comment: Option<String>,
+    arguments_hash: Option<String>,
 ) -> Result<Answer<Approval>, Abort> {
     let mut approval = find(ctx, id.as_deref(), call_id.as_deref())?;
     ctx.about(&approval.session_id);
-    let approved_arguments = approved_arguments.map(Json::from);
+    check_hash(&approval, arguments_hash.as_deref())?;
+    let approved_arguments_text = approved_arguments.clone().map(Json::from);
     let status = match decision {
         Decision::Approve => ApprovalStatus::Approved,
         Decision::Reject => ApprovalStatus::Rejected,
     };
-    if approval.status == status && approval.approved_arguments == approved_arguments {
+    if approval.status == status && approval.approved_arguments == approved_arguments_text {
         return Ok(Answer::Duplicate(approval.seq, approval));
     }
     if approval.status != ApprovalStatus::Pending {
-        let by = approval.decided_by.as_deref().unwrap_or("nobody");
-        let detail = format!("approval {} was {} by {by}", approval.id, approval.status);
-        return Err(Refusal::new(Code::Conflict, detail).into());
+        return Err(decided(&approval).into());
     }
     if decision == Decision::Reject && approved_arguments.is_some() {
         let detail = "a rejection has no approved_arguments";
         return Err(Refusal::new(Code::BadArguments, detail).into());
     }
     let mut call = tool_call::find(ctx, &approval.call_id)?;
-    call.status = match decision {
-        Decision::Approve => ToolCallStatus::Pending,
-        Decision::Reject => ToolCallStatus::Rejected,
-    };
     if let Some(arguments) = &approved_arguments {
+        let tool = tool::pinned(ctx, &call)?;
+        tool::arguments::check(&tool, arguments)?;
+    }
+    if let Some(arguments) = &approved_arguments_text {
         call.arguments = arguments.clone();
+    }
+    let by = ctx.caller.name.clone();
+    match decision {
+        Decision::Approve => call.status = ToolCallStatus::Pending,
+        Decision::Reject => {
+            call.status = ToolCallStatus::Rejected;
+            call.error = comment.clone().or_else(|| Some(format!("rejected by {by}")));
+        }
     }
     tool_call::save(ctx, call)?;
     approval.status = status;
-    approval.approved_arguments = approved_arguments;
-    approval.decided_by = Some(ctx.caller.name.clone());
+    approval.approved_arguments = approved_arguments_text;
+    approval.decided_by = Some(by);
     approval.comment = comment;
     save(ctx, approval).map(Answer::Fresh)
 }
 
+/// Nobody decided in time: the call is rejected.
+#[reducer]
+pub fn expire_approval(
+    ctx: &mut Context<'_>,
+    id: String,
+    expires_at: Micros,
+) -> Result<Approval, Abort> {
+    let mut approval = find(ctx, Some(&id), None)?;
+    let waits = approval.status == ApprovalStatus::Pending;
+    if !waits || approval.expires_at != Some(expires_at) || ctx.now < expires_at {
+        return Err(check::not_due(&id, expires_at).into());
+    }
+    let mut call = tool_call::find(ctx, &approval.call_id)?;
+    call.status = ToolCallStatus::Rejected;
+    call.error = Some("nobody decided in time".to_owned());
+    tool_call::save(ctx, call)?;
+    approval.status = ApprovalStatus::Expired;
+    save(ctx, approval)
+}
+
 /// Asks for a decision on a call.
-pub(crate) fn request(ctx: &mut Context<'_>, call: &ToolCall) -> Result<Approval, Abort> {
-    let (id, now, seq) = (ctx.new_id("ap"), ctx.now, ctx.seq);
-    ctx.insert(Approval {
+pub(crate) fn request(ctx: &mut Context<'_>, tool: &Tool, call: &ToolCall) -> Result<(), Abort> {
+    let (id, now, seq, policy) = (ctx.new_id("ap"), ctx.now, ctx.seq, tool.approval());
+    let approval = ctx.insert(Approval {
         id,
         call_id: call.call_id.clone(),
         session_id: call.session_id.clone(),
+        tool_name: call.tool_name.clone(),
         status: ApprovalStatus::Pending,
         arguments: call.arguments.clone(),
+        arguments_hash: call.arguments.hash(),
         approved_arguments: None,
+        prompt: policy.prompt,
+        defaults: policy.defaults.map(Json::from),
+        required_capability: policy.required_capability,
         decided_by: None,
         comment: None,
-        expires_at: None,
+        expires_at: check::after("expires_after_ms", now, policy.expires_after_ms)?,
         created_at: now,
         updated_at: now,
         seq,
-    })
+    });
+    approval.map(drop)
 }
 
 /// The arguments that a call was first asked with, where it needed approval.
@@ -183,4 +253,27 @@ fn find(ctx: &mut Context<'_>, id: Option<&str>, call_id: Option<&str>) -> Resul
     };
     let missing = || Refusal::new(Code::NotFound, format!("there is no approval for {name}"));
     Ok(found.ok_or_else(missing)?)
+}
+
+fn check_hash(approval: &Approval, arguments_hash: Option<&str>) -> Result<(), Refusal> {
+    match arguments_hash {
+        Some(hash) if !hash.eq_ignore_ascii_case(&approval.arguments_hash) => {
+            let detail = format!("approval {} is about other arguments than these", approval.id);
+            let hint = "look at its arguments again; arguments_hash stands beside them";
+            Err(Refusal::new(Code::Conflict, detail).hint(hint))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn decided(approval: &Approval) -> Refusal {
+    let (id, status) = (&approval.id, approval.status);
+    let detail = match (&approval.decided_by, approval.expires_at) {
+        (Some(by), _) => format!("approval {id} was {status} by {by}"),
+        (None, Some(at)) if status == ApprovalStatus::Expired => {
+            format!("approval {id} expired at {at}")
+        }
+        _ => format!("approval {id} is {status}"),
+    };
+    Refusal::new(Code::Conflict, detail)
 }

@@ -1,5 +1,7 @@
 //! What every domain asks of its arguments.
 
+use std::ops::RangeInclusive;
+
 use abide_schema::{Code, Micros, Refusal, limits};
 
 /// An id or name: not empty, not longer than an index key should be.
@@ -13,6 +15,37 @@ pub(crate) fn name(what: &str, text: &str) -> Result<(), Refusal> {
         return Err(Refusal::new(Code::LimitExceeded, detail));
     }
     Ok(())
+}
+
+/// A number that may be left out, within what is taken.
+pub(crate) fn within(
+    what: &str,
+    number: Option<i64>,
+    range: &RangeInclusive<i64>,
+) -> Result<(), Refusal> {
+    match number {
+        Some(number) if !range.contains(&number) => {
+            let (least, most) = range.clone().into_inner();
+            let detail = format!("{what} is {number}, not between {least} and {most}");
+            Err(Refusal::new(Code::BadArguments, detail))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The moment after a span that may be left out.
+pub(crate) fn after(
+    what: &str,
+    now: Micros,
+    span_ms: Option<i64>,
+) -> Result<Option<Micros>, Refusal> {
+    within(what, span_ms, &limits::AHEAD_MS)?;
+    Ok(span_ms.map(|span_ms| now.plus_ms(span_ms)))
+}
+
+/// The refusal of a call that time made of a row which does not wait for that moment.
+pub(crate) fn not_due(id: &str, at: Micros) -> Refusal {
+    Refusal::new(Code::Conflict, format!("{id} does not wait for {at}"))
 }
 
 /// When a lease that is taken now runs out.

@@ -1,8 +1,12 @@
 //! Handoffs: a session that is beyond its agent goes into a supervisor's hands and comes back.
 //!
 //! ```text
-//! pending ◀─▶ claimed ─▶ resolved, rejected        (either may end as cancelled or expired)
+//! pending ◀─▶ claimed ─▶ resolved, rejected
+//!    └─────────┴───────▶ cancelled (with the session), expired (while nobody has it)
 //! ```
+//!
+//! A deadline is about a handoff that nobody has: it is escalated, or expires, while it is pending, also
+//! when it becomes so again after the moment.
 
 use abide_schema::{
     Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, Value, reducer, table,
@@ -36,13 +40,23 @@ const ENDED: &str = "CREATE TRIGGER handoff_requests_ended BEFORE UPDATE ON hand
 WHEN OLD.status <> 'pending' AND OLD.status <> 'claimed'
 BEGIN SELECT RAISE(FAIL, 'conflict: the handoff has ended'); END";
 
+const FENCING: &str = "CREATE TRIGGER handoff_requests_fencing BEFORE UPDATE ON handoff_requests
+WHEN NEW.fencing_token < OLD.fencing_token
+BEGIN SELECT RAISE(FAIL, 'lease_lost: the handoff was claimed by another'); END";
+
 /// A session's request for a supervisor.
 #[table(
     name = "handoff_requests",
     without_rowid,
     unique(session_id, where = "status = 'pending' OR status = 'claimed'"),
     index(status),
-    trigger = ENDED
+    index(lease_expires_at, where = "status = 'claimed'"),
+    index(escalate_at, where = "status = 'pending' AND escalate_at IS NOT NULL"),
+    index(expires_at, where = "status = 'pending' AND expires_at IS NOT NULL"),
+    constraint = "CHECK (status <> 'claimed' OR (claimed_by IS NOT NULL
+    AND fencing_token IS NOT NULL AND lease_expires_at IS NOT NULL))",
+    trigger = ENDED,
+    trigger = FENCING
 )]
 pub struct HandoffRequest {
     /// Its id.
@@ -61,8 +75,18 @@ pub struct HandoffRequest {
     pub status: HandoffStatus,
     /// Who has it.
     pub claimed_by: Option<String>,
-    /// Until when.
+    /// The claim's number: its seq, so it only grows.
+    pub fencing_token: Option<i64>,
+    /// Until when the claim holds.
     pub lease_expires_at: Option<Micros>,
+    /// When it is escalated if nobody has it then.
+    pub escalate_at: Option<Micros>,
+    /// What the supervisor must be capable of then.
+    pub escalate_to: Option<String>,
+    /// When it was escalated.
+    pub escalated_at: Option<Micros>,
+    /// When it is given up if nobody has it then.
+    pub expires_at: Option<Micros>,
     /// The supervisor's answer, or why it was declined.
     pub resolution: Option<String>,
     /// When it was asked for.
@@ -80,12 +104,30 @@ pub fn module() -> Module {
         .table::<HandoffRequest>()
         .reducer(request_supervisor_handoff::definition())
         .reducer(claim_handoff::definition())
+        .reducer(heartbeat_handoff::definition())
         .reducer(release_handoff::definition())
         .reducer(resolve_handoff::definition())
         .reducer(reject_handoff::definition())
+        .deadline::<HandoffRequest>(
+            "lease_expires_at",
+            "status = 'claimed'",
+            lapse_handoff::definition(),
+        )
+        .deadline::<HandoffRequest>(
+            "escalate_at",
+            "status = 'pending' AND escalate_at IS NOT NULL",
+            escalate_handoff::definition(),
+        )
+        .deadline::<HandoffRequest>(
+            "expires_at",
+            "status = 'pending' AND expires_at IS NOT NULL",
+            expire_handoff::definition(),
+        )
 }
 
-/// Puts a session into a supervisor's hands. It is `handed_off` until somebody answers.
+/// Puts a session into a supervisor's hands. It is `handed_off` until somebody answers. If nobody has
+/// it after `escalate_after_ms` it asks for the capability `escalate_to` instead; if nobody has it after
+/// `expires_after_ms` the session gets it back unanswered.
 #[reducer]
 pub fn request_supervisor_handoff(
     ctx: &mut Context<'_>,
@@ -93,9 +135,20 @@ pub fn request_supervisor_handoff(
     reason: String,
     required_capability: String,
     data: Option<JsonValue>,
+    escalate_after_ms: Option<i64>,
+    escalate_to: Option<String>,
+    expires_after_ms: Option<i64>,
 ) -> Result<HandoffRequest, Abort> {
     check::name("required_capability", &required_capability)?;
-    let session = session::open(ctx, &session_id)?;
+    escalate_to.as_deref().map_or(Ok(()), |name| check::name("escalate_to", name))?;
+    if escalate_to.is_some() && escalate_after_ms.is_none() {
+        let detail = "request_supervisor_handoff: escalate_to says to whom, not when";
+        let refusal = Refusal::new(Code::BadArguments, detail).hint("give escalate_after_ms too");
+        return Err(refusal.into());
+    }
+    let escalate_at = check::after("escalate_after_ms", ctx.now, escalate_after_ms)?;
+    let expires_at = check::after("expires_after_ms", ctx.now, expires_after_ms)?;
+    let session = session::wanted(ctx, &session_id)?;
     if session.status == SessionStatus::HandedOff {
         let open = "WHERE session_id = ?1 AND status IN ('pending', 'claimed')";
         let open = ctx.find::<HandoffRequest>(open, &[Value::from(session_id.as_str())])?;
@@ -113,7 +166,12 @@ pub fn request_supervisor_handoff(
         data: data.map(Json::from),
         status: HandoffStatus::Pending,
         claimed_by: None,
+        fencing_token: None,
         lease_expires_at: None,
+        escalate_at,
+        escalate_to,
+        escalated_at: None,
+        expires_at,
         resolution: None,
         created_at: now,
         updated_at: now,
@@ -137,18 +195,35 @@ pub fn claim_handoff(
     }
     handoff.status = HandoffStatus::Claimed;
     handoff.claimed_by = Some(ctx.caller.name.clone());
+    handoff.fencing_token = Some(ctx.seq.0);
     handoff.lease_expires_at = Some(check::lease(ctx.now, lease_ms.unwrap_or(LEASE_MS))?);
     save(ctx, handoff)
 }
 
-/// Gives a claimed handoff back, for another supervisor.
+/// Says that the supervisor is still at it, and moves the end of the claim.
 #[reducer]
-pub fn release_handoff(ctx: &mut Context<'_>, id: String) -> Result<HandoffRequest, Abort> {
-    let mut handoff = claimed(ctx, &id)?;
-    handoff.status = HandoffStatus::Pending;
-    handoff.claimed_by = None;
-    handoff.lease_expires_at = None;
+pub fn heartbeat_handoff(
+    ctx: &mut Context<'_>,
+    id: String,
+    lease_ms: Option<i64>,
+    fencing_token: Option<i64>,
+) -> Result<HandoffRequest, Abort> {
+    let mut handoff = claimed(ctx, &id, fencing_token)?;
+    let until = check::lease(ctx.now, lease_ms.unwrap_or(LEASE_MS))?;
+    handoff.lease_expires_at = handoff.lease_expires_at.max(Some(until));
     save(ctx, handoff)
+}
+
+/// Gives a claimed handoff back, for another supervisor. (The `fencing_token` of the claim, here and in
+/// the answers, tells apart supervisors that share a name.)
+#[reducer]
+pub fn release_handoff(
+    ctx: &mut Context<'_>,
+    id: String,
+    fencing_token: Option<i64>,
+) -> Result<HandoffRequest, Abort> {
+    let handoff = claimed(ctx, &id, fencing_token)?;
+    put_back(ctx, handoff)
 }
 
 /// Answers a claimed handoff. The answer becomes a message of the session, which is active again.
@@ -157,8 +232,10 @@ pub fn resolve_handoff(
     ctx: &mut Context<'_>,
     id: String,
     resolution: String,
+    fencing_token: Option<i64>,
 ) -> Result<HandoffRequest, Abort> {
-    give_back(ctx, &id, HandoffStatus::Resolved, resolution)
+    let handoff = claimed(ctx, &id, fencing_token)?;
+    give_back(ctx, handoff, HandoffStatus::Resolved, resolution)
 }
 
 /// Declines a claimed handoff. The reason becomes a message of the session, which is active again.
@@ -167,24 +244,94 @@ pub fn reject_handoff(
     ctx: &mut Context<'_>,
     id: String,
     reason: String,
+    fencing_token: Option<i64>,
 ) -> Result<HandoffRequest, Abort> {
-    give_back(ctx, &id, HandoffStatus::Rejected, reason)
+    let handoff = claimed(ctx, &id, fencing_token)?;
+    give_back(ctx, handoff, HandoffStatus::Rejected, reason)
 }
 
+/// The claim on a handoff has run out: it waits for another supervisor.
+#[reducer]
+pub fn lapse_handoff(
+    ctx: &mut Context<'_>,
+    id: String,
+    lease_expires_at: Micros,
+) -> Result<HandoffRequest, Abort> {
+    let handoff = find(ctx, &id)?;
+    let held = handoff.status == HandoffStatus::Claimed;
+    if !held || handoff.lease_expires_at != Some(lease_expires_at) || ctx.now < lease_expires_at {
+        return Err(check::not_due(&id, lease_expires_at).into());
+    }
+    put_back(ctx, handoff)
+}
+
+/// Nobody has taken a handoff in time: it asks for somebody more capable.
+#[reducer]
+pub fn escalate_handoff(
+    ctx: &mut Context<'_>,
+    id: String,
+    escalate_at: Micros,
+) -> Result<HandoffRequest, Abort> {
+    let mut handoff = find(ctx, &id)?;
+    let waits = handoff.status == HandoffStatus::Pending;
+    if !waits || handoff.escalate_at != Some(escalate_at) || ctx.now < escalate_at {
+        return Err(check::not_due(&id, escalate_at).into());
+    }
+    handoff.escalate_at = None;
+    handoff.escalated_at = Some(ctx.now);
+    if let Some(capability) = &handoff.escalate_to {
+        handoff.required_capability.clone_from(capability);
+    }
+    save(ctx, handoff)
+}
+
+/// Nobody has taken a handoff in time: the session has it back, unanswered.
+#[reducer]
+pub fn expire_handoff(
+    ctx: &mut Context<'_>,
+    id: String,
+    expires_at: Micros,
+) -> Result<HandoffRequest, Abort> {
+    let handoff = find(ctx, &id)?;
+    let waits = handoff.status == HandoffStatus::Pending;
+    if !waits || handoff.expires_at != Some(expires_at) || ctx.now < expires_at {
+        return Err(check::not_due(&id, expires_at).into());
+    }
+    give_back(ctx, handoff, HandoffStatus::Expired, "nobody answered in time".to_owned())
+}
+
+/// The handoff of a session that has ended, or is about to, is not wanted any more.
+pub(crate) fn cancel_of_session(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
+    let open = "WHERE session_id = ?1 AND (status = 'pending' OR status = 'claimed')";
+    for mut handoff in ctx.find::<HandoffRequest>(open, &[Value::from(session_id)])? {
+        handoff.status = HandoffStatus::Cancelled;
+        save(ctx, handoff)?;
+    }
+    Ok(())
+}
+
+/// Gives the session back to its agent, with what was said as a message.
 fn give_back(
     ctx: &mut Context<'_>,
-    id: &str,
+    mut handoff: HandoffRequest,
     status: HandoffStatus,
-    resolution: String,
+    said: String,
 ) -> Result<HandoffRequest, Abort> {
-    let mut handoff = claimed(ctx, id)?;
     let session = session::open(ctx, &handoff.session_id)?;
-    let data = Json::from(json!({"handoff_id": id, "status": status.as_str()}));
-    let (role, kind) = ("supervisor".to_owned(), "handoff".to_owned());
-    message::append(ctx, &session, role, kind, Some(resolution.clone()), Some(data))?;
+    let data = Json::from(json!({"handoff_id": handoff.id, "status": status.as_str()}));
+    let role = if status == HandoffStatus::Expired { "system" } else { "supervisor" };
+    let (role, kind) = (role.to_owned(), "handoff".to_owned());
+    message::append(ctx, &session, role, kind, Some(said.clone()), Some(data))?;
     session::to_status(ctx, session, SessionStatus::Active, |_| {})?;
     handoff.status = status;
-    handoff.resolution = Some(resolution);
+    handoff.resolution = Some(said);
+    save(ctx, handoff)
+}
+
+fn put_back(ctx: &mut Context<'_>, mut handoff: HandoffRequest) -> Result<HandoffRequest, Abort> {
+    handoff.status = HandoffStatus::Pending;
+    handoff.claimed_by = None;
+    handoff.lease_expires_at = None;
     save(ctx, handoff)
 }
 
@@ -203,23 +350,30 @@ fn find(ctx: &mut Context<'_>, id: &str) -> Result<HandoffRequest, Abort> {
     Ok(handoff)
 }
 
-/// A handoff that this caller has claimed.
-fn claimed(ctx: &mut Context<'_>, id: &str) -> Result<HandoffRequest, Abort> {
+/// A handoff that this caller has claimed, under this token where one is given.
+fn claimed(
+    ctx: &mut Context<'_>,
+    id: &str,
+    fencing_token: Option<i64>,
+) -> Result<HandoffRequest, Abort> {
     let handoff = find(ctx, id)?;
-    if handoff.status != HandoffStatus::Claimed {
-        let refusal = Refusal::new(
-            Code::Conflict,
-            format!("handoff {id} is {}, not claimed", handoff.status),
-        );
-        return Err(match handoff.status {
-            HandoffStatus::Pending => refusal.hint("claim_handoff first").into(),
-            _ => refusal.into(),
-        });
-    }
-    if handoff.claimed_by.as_deref() != Some(ctx.caller.name.as_str()) {
+    let ended = !matches!(handoff.status, HandoffStatus::Pending | HandoffStatus::Claimed);
+    let mine = fencing_token.is_none_or(|token| handoff.fencing_token == Some(token));
+    if handoff.status == HandoffStatus::Claimed && mine {
+        if handoff.claimed_by.as_deref() == Some(ctx.caller.name.as_str()) {
+            return Ok(handoff);
+        }
         return Err(not_to_be_claimed(&handoff).into());
     }
-    Ok(handoff)
+    if fencing_token.is_some() && !ended {
+        let detail = format!("the claim on handoff {id} is lost, it is {}", handoff.status);
+        return Err(Refusal::new(Code::LeaseLost, detail)
+            .hint("claim_handoff takes it again")
+            .into());
+    }
+    let detail = format!("handoff {id} is {}, not claimed", handoff.status);
+    let refusal = Refusal::new(Code::Conflict, detail);
+    Err(if ended { refusal } else { refusal.hint("claim_handoff first") }.into())
 }
 
 fn not_to_be_claimed(handoff: &HandoffRequest) -> Refusal {

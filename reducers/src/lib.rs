@@ -8,6 +8,7 @@ pub mod approval;
 pub mod handoff;
 pub mod message;
 pub mod session;
+pub mod timer;
 pub mod tool;
 pub mod tool_call;
 
@@ -19,8 +20,9 @@ pub use approval::{Approval, ApprovalStatus};
 pub use handoff::{HandoffRequest, HandoffStatus};
 pub use message::AgentState;
 pub use session::{Session, SessionStatus};
+pub use timer::{Timer, TimerStatus};
 pub use tool::{Effect, Tool};
-pub use tool_call::{ToolCall, ToolCallStatus};
+pub use tool_call::{LostLease, ToolCall, ToolCallStatus};
 
 /// The built-in modules, in the order their tables are made. A user's own are registered beside them
 /// in the same way.
@@ -33,5 +35,6 @@ pub fn modules() -> Vec<Module> {
         tool_call::module(),
         approval::module(),
         handoff::module(),
+        timer::module(),
     ]
 }

@@ -9,15 +9,19 @@
 //!
 //! The table of transitions stands here once for the good message, and once more in a trigger for the
 //! guarantee; a test holds the two together.
+//!
+//! A cancellation is a row's fact before it is an end: while workers are at calls of the session they are
+//! asked to stop, and the session ends when the last of them has. One that is idle ends at once.
 
+use abide_schema::reducer::Answer;
 use abide_schema::{
-    Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, Value, reducer, table,
+    Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, Value, limits, reducer,
+    table,
 };
 use serde_json::Value as JsonValue;
 
-use crate::handoff::{HandoffRequest, HandoffStatus};
-use crate::tool_call::{self, ToolCall};
-use crate::{approval, check};
+use crate::tool_call::cancel;
+use crate::{check, handoff, timer};
 
 /// Where a session stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
@@ -35,6 +39,9 @@ pub enum SessionStatus {
     /// Ended badly, or cancelled.
     Failed,
 }
+
+/// The `error_code` of a session that was cancelled.
+const CANCELLED: &str = "cancelled";
 
 impl SessionStatus {
     /// Every status.
@@ -79,7 +86,7 @@ BEGIN SELECT RAISE(FAIL, 'bad_transition: the status of the session does not all
 // message: a trigger on them would cost more than the write.
 const ENDED: &str = "CREATE TRIGGER sessions_ended BEFORE UPDATE OF
   id, agent, status, parent_id, title, scope, metadata, result, error_code, error_message, reason,
-  created_at ON sessions
+  cancel_requested_at, cancel_reason, created_at ON sessions
 WHEN OLD.status = 'completed' OR OLD.status = 'failed'
 BEGIN SELECT RAISE(FAIL, 'bad_transition: the session has ended'); END";
 
@@ -116,6 +123,10 @@ pub struct Session {
     pub error_message: Option<String>,
     /// Why it stands where it stands, if that was said.
     pub reason: Option<String>,
+    /// Since when nobody wants it any more. It ends when its workers have stopped.
+    pub cancel_requested_at: Option<Micros>,
+    /// Why nobody does.
+    pub cancel_reason: Option<String>,
     /// When it was made.
     pub created_at: Micros,
     /// When anything last happened in it.
@@ -162,7 +173,7 @@ pub fn create_session(
         None => ctx.new_id("s"),
     };
     if let Some(parent) = &parent_id {
-        open(ctx, parent)?;
+        wanted(ctx, parent)?;
     }
     ctx.about(&id);
     let (now, seq) = (ctx.now, ctx.seq);
@@ -178,6 +189,8 @@ pub fn create_session(
         error_code: None,
         error_message: None,
         reason: None,
+        cancel_requested_at: None,
+        cancel_reason: None,
         created_at: now,
         updated_at: now,
         seq,
@@ -209,7 +222,8 @@ pub fn resume_session(
     to_status(ctx, session, SessionStatus::Active, |session| session.reason = reason)
 }
 
-/// Ends a session well. Calls of it that nobody has begun are cancelled.
+/// Ends a session well. Calls of it that nobody has begun are cancelled, those that run are asked to
+/// stop.
 #[reducer]
 pub fn complete_session(
     ctx: &mut Context<'_>,
@@ -220,7 +234,8 @@ pub fn complete_session(
     end(ctx, session, SessionStatus::Completed, |session| session.result = result.map(Json::from))
 }
 
-/// Ends a session badly. Calls of it that nobody has begun are cancelled.
+/// Ends a session badly. Calls of it that nobody has begun are cancelled, those that run are asked to
+/// stop.
 #[reducer]
 pub fn fail_session(
     ctx: &mut Context<'_>,
@@ -236,16 +251,83 @@ pub fn fail_session(
     })
 }
 
-/// Ends a session because nobody wants it any more: it is `failed` with the code `cancelled`.
+/// Says that nobody wants a session any more, nor any that was made for it. Where no worker is at it,
+/// it ends at once: `failed`, with the code `cancelled`. Otherwise its workers are asked to stop, and it
+/// ends when the last of them has.
 #[reducer]
 pub fn cancel_session(
     ctx: &mut Context<'_>,
     session_id: String,
     reason: Option<String>,
-) -> Result<Session, Abort> {
+) -> Result<Answer<Session>, Abort> {
     let session = find(ctx, &session_id)?;
+    let cancelled = session.error_code.as_deref() == Some(CANCELLED);
+    if session.cancel_requested_at.is_some() && (cancelled || !session.status.is_terminal()) {
+        return Ok(Answer::Duplicate(session.seq, session));
+    }
+    if session.status.is_terminal() {
+        return Err(not_from(&session, "cancelled").into());
+    }
+    let mut reached = 1;
+    let mut parents = vec![session_id];
+    let session = request_cancel(ctx, session, reason.as_deref())?;
+    while let Some(parent) = parents.pop() {
+        let children = "WHERE parent_id = ?1 AND status NOT IN ('completed', 'failed')";
+        for child in ctx.find::<Session>(children, &[Value::from(parent)])? {
+            reached += 1;
+            if reached > limits::CANCELLED_SESSIONS {
+                let detail = format!("more than {reached} sessions stand under {}", session.id);
+                let hint = "cancel the sessions made for it one by one first";
+                return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
+            }
+            parents.push(child.id.clone());
+            if child.cancel_requested_at.is_none() {
+                request_cancel(ctx, child, reason.as_deref())?;
+            }
+        }
+    }
+    Ok(Answer::Fresh(session))
+}
+
+/// Notes that one session is not wanted, and ends it if nothing of it runs.
+fn request_cancel(
+    ctx: &mut Context<'_>,
+    mut session: Session,
+    reason: Option<&str>,
+) -> Result<Session, Abort> {
+    session.cancel_requested_at = Some(ctx.now);
+    session.cancel_reason = reason.map(str::to_owned);
+    if cancel::running(ctx, &session.id)? == 0 {
+        return end_cancelled(ctx, session);
+    }
+    drop_open(ctx, &session.id)?;
+    if session.status == SessionStatus::HandedOff {
+        return to_status(ctx, session, SessionStatus::Active, |_| {});
+    }
+    session.updated_at = ctx.now;
+    session.seq = ctx.seq;
+    ctx.update(&session)?;
+    Ok(session)
+}
+
+/// A call of a session that is not wanted runs no more: if it was the last, the session ends.
+pub(crate) fn stopped(ctx: &mut Context<'_>, id: &str) -> Result<(), Abort> {
+    match ctx.get::<Session>(id)? {
+        Some(session)
+            if session.cancel_requested_at.is_some()
+                && !session.status.is_terminal()
+                && cancel::running(ctx, id)? == 0 =>
+        {
+            end_cancelled(ctx, session).map(drop)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn end_cancelled(ctx: &mut Context<'_>, session: Session) -> Result<Session, Abort> {
+    let reason = session.cancel_reason.clone();
     end(ctx, session, SessionStatus::Failed, |session| {
-        session.error_code = Some("cancelled".to_owned());
+        session.error_code = Some(CANCELLED.to_owned());
         session.error_message.clone_from(&reason);
         session.reason = reason;
     })
@@ -268,6 +350,16 @@ pub(crate) fn open(ctx: &mut Context<'_>, id: &str) -> Result<Session, Abort> {
     if session.status.is_terminal() {
         let detail = format!("session {id} is {} and takes nothing more", session.status);
         return Err(Refusal::new(Code::BadTransition, detail).hint("create a new session").into());
+    }
+    Ok(session)
+}
+
+/// The same, if it is still wanted, so that something new may be begun for it.
+pub(crate) fn wanted(ctx: &mut Context<'_>, id: &str) -> Result<Session, Abort> {
+    let session = open(ctx, id)?;
+    if session.cancel_requested_at.is_some() {
+        let detail = format!("session {id} is being cancelled and begins nothing more");
+        return Err(Refusal::new(Code::BadTransition, detail).into());
     }
     Ok(session)
 }
@@ -306,19 +398,15 @@ fn end(
 ) -> Result<Session, Abort> {
     let id = session.id.clone();
     let session = to_status(ctx, session, status, with)?;
-    let waiting = "WHERE session_id = ?1 AND status IN ('pending', 'awaiting_approval')";
-    for call in ctx.find::<ToolCall>(waiting, &[Value::from(id.as_str())])? {
-        approval::cancel(ctx, &call.call_id)?;
-        tool_call::cancel(ctx, call)?;
-    }
-    let open = "WHERE session_id = ?1 AND status IN ('pending', 'claimed')";
-    for mut handoff in ctx.find::<HandoffRequest>(open, &[Value::from(id.as_str())])? {
-        handoff.status = HandoffStatus::Cancelled;
-        handoff.updated_at = ctx.now;
-        handoff.seq = ctx.seq;
-        ctx.update(&handoff)?;
-    }
+    drop_open(ctx, &id)?;
     Ok(session)
+}
+
+/// Lets go of all that waits for a session.
+fn drop_open(ctx: &mut Context<'_>, id: &str) -> Result<(), Abort> {
+    cancel::of_session(ctx, id)?;
+    handoff::cancel_of_session(ctx, id)?;
+    timer::cancel_of_session(ctx, id)
 }
 
 fn not_from(session: &Session, what: &str) -> Refusal {

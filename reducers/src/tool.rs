@@ -1,12 +1,19 @@
-//! Tools: what agents may call, and what happens when a call's worker vanishes.
+//! Tools: what agents may call, with which arguments, at which pace, and what happens when a call's
+//! worker vanishes. A tool has versions; what a call is held to is the version it was asked under,
+//! and only the pace is that of today, because the world behind the tool is.
 
 use abide_schema::reducer::Answer;
 use abide_schema::{
-    Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, reducer, table,
+    Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, limits, reducer, table,
 };
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::Value as JsonValue;
 
 use crate::check;
+use crate::tool_call::ToolCall;
+
+pub(crate) mod arguments;
 
 /// What running a tool twice would mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
@@ -25,6 +32,115 @@ impl Effect {
     pub fn may_run_again(self) -> bool {
         self != Effect::AtMostOnce
     }
+
+    /// What an MCP server's annotations say of it. They are hints: what they leave out is not assumed.
+    /// <https://modelcontextprotocol.io/specification/2025-06-18/schema#toolannotations>
+    fn of_annotations(annotations: &JsonValue) -> Effect {
+        let hint = |name: &str| annotations[name] == true;
+        if hint("readOnlyHint") {
+            Effect::ReadOnly
+        } else if hint("idempotentHint") {
+            Effect::Idempotent
+        } else {
+            Effect::AtMostOnce
+        }
+    }
+}
+
+/// How often and when a call is tried again that failed for now or whose worker vanished.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Retry {
+    /// How often it is attempted, the first time included. 3 unless said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<i64>,
+    /// The second attempt follows at once, the third after so many milliseconds, each further one
+    /// after twice as many. 1,000 unless said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backoff_ms: Option<i64>,
+    /// But never after more than this. 60,000 unless said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backoff_max_ms: Option<i64>,
+}
+
+impl Retry {
+    /// How often a call may be attempted.
+    #[must_use]
+    pub fn max_attempts(&self) -> i64 {
+        self.max_attempts.unwrap_or(3)
+    }
+
+    /// Milliseconds between the end of an attempt and the next, by the number of attempts so far.
+    #[must_use]
+    pub fn wait_ms(&self, attempts: i64) -> i64 {
+        if attempts < 2 {
+            return 0;
+        }
+        let most = self.backoff_max_ms.unwrap_or(60_000);
+        let first = self.backoff_ms.unwrap_or(1_000);
+        // 2^31 of anything is over the bound, so that nothing overflows.
+        let doublings = (attempts - 2).min(31);
+        first.saturating_mul(1 << doublings).min(most)
+    }
+
+    fn check(&self) -> Result<(), Refusal> {
+        check::within("max_attempts", self.max_attempts, &limits::ATTEMPTS)?;
+        check::within("backoff_ms", self.backoff_ms, &limits::AHEAD_MS)?;
+        check::within("backoff_max_ms", self.backoff_max_ms, &limits::AHEAD_MS)
+    }
+}
+
+/// How the approvals of a tool's calls are asked for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ApprovalPolicy {
+    /// What the decider is asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
+    /// What the decider's form begins with: any JSON.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub defaults: Option<JsonValue>,
+    /// After so many milliseconds without a decision the call is rejected. Never unless said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_after_ms: Option<i64>,
+    /// What the decider must be capable of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub required_capability: Option<String>,
+}
+
+/// How much of a tool the world behind it can bear.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ToolLimits {
+    /// Calls that one session may ask for in all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub calls_per_session: Option<i64>,
+    /// Calls that run at a time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<i64>,
+    /// Attempts that begin in any span of time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
+}
+
+/// So many in any so many milliseconds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Rate {
+    /// How many.
+    pub calls: i64,
+    /// In how many milliseconds.
+    pub per_ms: i64,
+}
+
+impl ToolLimits {
+    fn check(&self) -> Result<(), Refusal> {
+        check::within("calls_per_session", self.calls_per_session, &limits::TOOL_CALLS)?;
+        check::within("concurrency", self.concurrency, &limits::TOOL_CALLS)?;
+        let Some(Rate { calls, per_ms }) = self.rate else { return Ok(()) };
+        check::within("rate.calls", Some(calls), &limits::TOOL_CALLS)?;
+        check::within("rate.per_ms", Some(per_ms), &limits::LEASE_MS)
+    }
 }
 
 /// A registered tool, in its newest version.
@@ -41,14 +157,20 @@ pub struct Tool {
     pub input_schema: Option<Json>,
     /// What running it twice would mean.
     pub effect: Effect,
+    /// The MCP annotations that it came with.
+    pub annotations: Option<Json>,
     /// Whether somebody must approve each call.
     pub needs_approval: bool,
-    /// How long a call may take.
+    /// How: `{"prompt", "defaults", "expires_after_ms", "required_capability"}`.
+    pub approval: Option<Json>,
+    /// How long one attempt may take; no lease goes beyond it.
     pub timeout_ms: Option<i64>,
-    /// How often and when a failed call is tried again: `{"max_attempts": n}`.
+    /// How often and when a call is tried again: `{"max_attempts", "backoff_ms", "backoff_max_ms"}`.
     pub retry: Option<Json>,
     /// What a caller must be capable of.
     pub required_capability: Option<String>,
+    /// What the world behind it can bear: `{"calls_per_session", "concurrency", "rate"}`.
+    pub limits: Option<Json>,
     /// When it was first registered.
     pub created_at: Micros,
     /// When it last changed.
@@ -57,13 +179,40 @@ pub struct Tool {
     pub seq: Seq,
 }
 
+/// One version of a tool, kept for the calls that were asked for under it.
+#[table(name = "tool_versions", without_rowid)]
+pub struct ToolVersion {
+    /// The tool.
+    #[column(key, references = "tools(name)")]
+    pub name: String,
+    /// The version.
+    #[column(key)]
+    pub version: i64,
+    /// The tool's row of that time.
+    pub manifest: Json,
+    /// When it was registered.
+    pub created_at: Micros,
+    /// The event that did.
+    pub seq: Seq,
+}
+
 impl Tool {
-    /// How often a call may be attempted, the first time included. Three unless the tool says otherwise.
+    /// How a call is tried again.
     #[must_use]
-    pub fn max_attempts(&self) -> i64 {
-        let retry = self.retry.as_ref().map(Json::value);
-        let stated = retry.as_ref().and_then(|retry| retry.get("max_attempts")?.as_i64());
-        stated.unwrap_or(3).max(1)
+    pub fn retry(&self) -> Retry {
+        read(self.retry.as_ref())
+    }
+
+    /// How approvals are asked for.
+    #[must_use]
+    pub fn approval(&self) -> ApprovalPolicy {
+        read(self.approval.as_ref())
+    }
+
+    /// What the world behind it can bear.
+    #[must_use]
+    pub fn limits(&self) -> ToolLimits {
+        read(self.limits.as_ref())
     }
 
     fn is_same_but_for_time(&self, other: &Tool) -> bool {
@@ -78,10 +227,19 @@ impl Tool {
     }
 }
 
+/// What a column holds that was checked when it was written.
+fn read<T: for<'de> Deserialize<'de> + Default>(stored: Option<&Json>) -> T {
+    stored.and_then(|json| serde_json::from_str(json.as_str()).ok()).unwrap_or_default()
+}
+
+fn stored(value: impl Serialize) -> Json {
+    Json::from(serde_json::to_value(value).expect("a policy has string keys and serialises"))
+}
+
 /// The domain.
 #[must_use]
 pub fn module() -> Module {
-    Module::new("tool").table::<Tool>().reducer(register_tool::definition())
+    Module::new("tool").table::<Tool>().table::<ToolVersion>().reducer(register_tool::definition())
 }
 
 /// Registers a tool, or a new version of one. Registering the same again changes nothing.
@@ -92,42 +250,65 @@ pub fn register_tool(
     description: Option<String>,
     input_schema: Option<JsonValue>,
     effect: Option<Effect>,
+    annotations: Option<serde_json::Map<String, JsonValue>>,
     needs_approval: Option<bool>,
+    approval: Option<ApprovalPolicy>,
     timeout_ms: Option<i64>,
-    retry: Option<JsonValue>,
+    retry: Option<Retry>,
     required_capability: Option<String>,
+    limits: Option<ToolLimits>,
 ) -> Result<Answer<Tool>, Abort> {
     check::name("name", &name)?;
-    if let Some(timeout_ms) = timeout_ms.filter(|timeout_ms| *timeout_ms < 1) {
-        let detail = format!("a timeout of {timeout_ms} ms leaves no time to run");
-        return Err(Refusal::new(Code::BadArguments, detail).into());
-    }
+    check_policies(timeout_ms, retry.as_ref(), approval.as_ref(), limits.as_ref())?;
+    let input_schema = input_schema.map(Json::from);
+    input_schema.as_ref().map_or(Ok(()), |schema| arguments::check_schema(&name, schema))?;
+    let annotations = annotations.map(JsonValue::Object);
+    let effect = effect.or_else(|| annotations.as_ref().map(Effect::of_annotations));
     let before = ctx.get::<Tool>(&name)?;
     let (now, seq) = (ctx.now, ctx.seq);
     let tool = Tool {
         name,
         version: before.as_ref().map_or(1, |before| before.version + 1),
         description,
-        input_schema: input_schema.map(Json::from),
+        input_schema,
         effect: effect.unwrap_or(Effect::AtMostOnce),
-        needs_approval: needs_approval.unwrap_or(false),
+        annotations: annotations.map(Json::from),
+        needs_approval: needs_approval.unwrap_or(approval.is_some()),
+        approval: approval.map(stored),
         timeout_ms,
-        retry: retry.map(Json::from),
+        retry: retry.map(stored),
         required_capability,
+        limits: limits.map(stored),
         created_at: before.as_ref().map_or(now, |before| before.created_at),
         updated_at: now,
         seq,
     };
     match before {
-        None => ctx.insert(tool).map(Answer::Fresh),
         Some(before) if before.is_same_but_for_time(&tool) => {
-            Ok(Answer::Duplicate(before.seq, before))
+            return Ok(Answer::Duplicate(before.seq, before));
         }
-        Some(_) => {
-            ctx.update(&tool)?;
-            Ok(Answer::Fresh(tool))
-        }
+        Some(_) => ctx.update(&tool)?,
+        None => drop(ctx.insert(tool.clone())?),
     }
+    let (name, version, manifest) = (tool.name.clone(), tool.version, stored(&tool));
+    ctx.insert(ToolVersion { name, version, manifest, created_at: now, seq })?;
+    Ok(Answer::Fresh(tool))
+}
+
+fn check_policies(
+    timeout_ms: Option<i64>,
+    retry: Option<&Retry>,
+    approval: Option<&ApprovalPolicy>,
+    limits: Option<&ToolLimits>,
+) -> Result<(), Refusal> {
+    if let Some(timeout_ms) = timeout_ms.filter(|timeout_ms| *timeout_ms < 1) {
+        let detail = format!("a timeout of {timeout_ms} ms leaves no time to run");
+        return Err(Refusal::new(Code::BadArguments, detail));
+    }
+    retry.map_or(Ok(()), Retry::check)?;
+    limits.map_or(Ok(()), ToolLimits::check)?;
+    let expires_after_ms = approval.and_then(|approval| approval.expires_after_ms);
+    check::within("expires_after_ms", expires_after_ms, &limits::AHEAD_MS)
 }
 
 /// The tool of a name.
@@ -138,3 +319,18 @@ pub(crate) fn find(ctx: &mut Context<'_>, name: &str) -> Result<Tool, Abort> {
             .hint("register_tool makes it known")
     })?)
 }
+
+/// The tool of a call, in the version that the call was asked for under.
+pub(crate) fn pinned(ctx: &mut Context<'_>, call: &ToolCall) -> Result<Tool, Abort> {
+    let newest = find(ctx, &call.tool_name)?;
+    if newest.version == call.tool_version {
+        return Ok(newest);
+    }
+    let key = (call.tool_name.as_str(), call.tool_version);
+    let version = ctx.get::<ToolVersion>(key)?;
+    let pinned = version.and_then(|version| serde_json::from_value(version.manifest.value()).ok());
+    Ok(pinned.unwrap_or(newest))
+}
+
+#[cfg(test)]
+mod tests;

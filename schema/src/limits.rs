@@ -2,6 +2,8 @@
 //! headers stand in `abide-server`). What is over one is refused with `limit_exceeded`,
 //! or with `overloaded` where waiting helps.
 
+use std::ops::RangeInclusive;
+
 /// Bytes of one call's arguments as JSON text. Recorded agents read files of over a megabyte in one
 /// message; eight leaves room without letting one call hold the writer for long.
 pub const CALL_BYTES: usize = 8 << 20;
@@ -99,7 +101,39 @@ pub const CHECKPOINT_WAL_BYTES: u64 = 16 << 20;
 pub const PROGRESS_MS: u64 = 5_000;
 
 /// The shortest and the longest lease, in milliseconds: a second to notice, a day to work.
-pub const LEASE_MS: std::ops::RangeInclusive<i64> = 1..=86_400_000;
+pub const LEASE_MS: RangeInclusive<i64> = 1..=86_400_000;
+
+/// How far ahead a moment may lie that something waits for, in milliseconds: ten years. What is to
+/// outlast that is no timer.
+pub const AHEAD_MS: RangeInclusive<i64> = 0..=315_360_000_000;
+
+/// Rows whose moment has come that one transaction takes on: some five milliseconds of work, so that
+/// a million timers due at once hold nobody up for longer.
+pub const DUE_PER_COMMIT: usize = 256;
+
+/// Rows of one kind whose reducer refused to take them on, which are passed over. With that many the
+/// reducer is broken, and the kind rests.
+pub const DUE_STUCK: usize = 1_000;
+
+/// How often a call may be attempted, as a tool may say.
+pub const ATTEMPTS: RangeInclusive<i64> = 1..=1_000;
+
+/// Calls that a tool may say it takes at a time, in a session, or in a span. Each claim of a tool that
+/// limits its rate looks at that many index entries.
+pub const TOOL_CALLS: RangeInclusive<i64> = 1..=10_000;
+
+/// Bytes of a tool's JSON Schema as text. The longest of recorded tools are a tenth of it.
+pub const TOOL_SCHEMA_BYTES: usize = 64 << 10;
+
+/// Subschemas that a tool's JSON Schema may come to with its local references written out: each call's
+/// arguments are held against them on the writer's thread.
+pub const TOOL_SCHEMA_NODES: usize = 10_000;
+
+/// Tools that a worker may ask the next call of in one call.
+pub const TOOLS_OF_A_CLAIM: usize = 100;
+
+/// Sessions that one cancellation may reach, the children of children included.
+pub const CANCELLED_SESSIONS: usize = 10_000;
 
 const _: () = assert!(CALL_BYTES < MESSAGE_BYTES, "a full call must fit its envelope");
 const _: () = assert!(COMMIT_BYTES <= WRITER_QUEUE_BYTES, "a full commit must fit the queue");

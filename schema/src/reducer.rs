@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::id::{Micros, Seq, ulid};
 use crate::refusal::{Code, Refusal};
-use crate::table::{Key, Table, TableSpec};
+use crate::table::{Key, Kind, Table, TableSpec};
 use crate::value::{Row, Value};
 
 /// Why a reducer ended without a result.
@@ -36,10 +36,19 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// The engine itself, when time has come for something. Nobody else is called so.
+    pub const SYSTEM: &'static str = "system";
+
     /// A caller of that name.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Caller {
         Caller { name: name.into() }
+    }
+
+    /// The engine itself.
+    #[must_use]
+    pub fn system() -> Caller {
+        Caller::new(Caller::SYSTEM)
     }
 }
 
@@ -64,6 +73,17 @@ pub trait Transaction {
         clause: &str,
         params: &[Value],
     ) -> Result<Vec<Row>, Abort>;
+
+    /// How many rows `SELECT * FROM table <clause>` has; the clause as for `find`.
+    ///
+    /// # Errors
+    /// [`Abort::Broken`] when the clause is wrong or the storage fails.
+    fn count(
+        &mut self,
+        table: &'static TableSpec,
+        clause: &str,
+        params: &[Value],
+    ) -> Result<i64, Abort>;
 
     /// Adds a row. In a numbered table, a NULL key is given the next number. Returns the row.
     ///
@@ -159,6 +179,14 @@ impl<'a> Context<'a> {
         rows.iter().map(|row| T::from_row(row)).collect::<Result<_, _>>().map_err(broken)
     }
 
+    /// How many rows `SELECT * FROM table <clause>` has.
+    ///
+    /// # Errors
+    /// [`Abort::Broken`] when the clause is wrong or the storage fails.
+    pub fn count<T: Table>(&mut self, clause: &str, params: &[Value]) -> Result<i64, Abort> {
+        self.rows.count(T::SPEC, clause, params)
+    }
+
     /// Adds a row. Where the database numbers the rows, key 0 means the next number, and the answer
     /// holds it.
     ///
@@ -210,15 +238,29 @@ pub struct Reply {
     /// Set where an earlier call already did this: nothing is written, and the answer bears that
     /// call's seq.
     pub duplicate_of: Option<Seq>,
+    /// Set where the caller is refused what it asked for, and what was written stays all the same.
+    pub refusal: Option<Refusal>,
 }
 
-/// A result that may be the stored one of an earlier call. Reducers that know duplicates by a key of
-/// their own (`call_id`) return this; all others return their result as it is.
+impl Reply {
+    fn of(result: &impl Serialize) -> Reply {
+        let result =
+            serde_json::to_string(result).expect("a result has string keys and serialises");
+        Reply { result, duplicate_of: None, refusal: None }
+    }
+}
+
+/// A result that is more than itself. Reducers that know duplicates by a key of their own (`call_id`)
+/// or keep a record of what they refuse return this; all others return their result as it is.
 pub enum Answer<T> {
     /// The call did something.
     Fresh(T),
     /// The call at that seq already did it.
     Duplicate(Seq, T),
+    /// The caller is told no, and that it asked is on record: what the call wrote stays, and its
+    /// event's outcome is the refusal. Inside a batch it is a refusal like any other, and nothing
+    /// stays.
+    Refused(Refusal),
 }
 
 /// What `#[reducer]` functions may return.
@@ -233,7 +275,7 @@ impl<T: Serialize + schemars::JsonSchema> IntoReply for T {
     type Result = T;
 
     fn into_reply(self) -> Reply {
-        Reply { result: encode(&self), duplicate_of: None }
+        Reply::of(&self)
     }
 }
 
@@ -242,16 +284,13 @@ impl<T: Serialize + schemars::JsonSchema> IntoReply for Answer<T> {
 
     fn into_reply(self) -> Reply {
         match self {
-            Answer::Fresh(result) => result.into_reply(),
+            Answer::Fresh(result) => Reply::of(&result),
             Answer::Duplicate(seq, result) => {
-                Reply { result: encode(&result), duplicate_of: Some(seq) }
+                Reply { duplicate_of: Some(seq), ..Reply::of(&result) }
             }
+            Answer::Refused(refusal) => Reply { refusal: Some(refusal), ..Reply::of(&()) },
         }
     }
-}
-
-fn encode(result: &impl Serialize) -> String {
-    serde_json::to_string(result).expect("a result has string keys and serialises")
 }
 
 /// One call with its arguments understood, ready to run.
@@ -293,6 +332,40 @@ pub struct Step {
     pub sql: &'static str,
 }
 
+/// Rows that wait for a moment. When it has come, the engine calls the reducer as the caller
+/// [`Caller::SYSTEM`], with the row's key and the moment under their columns' names; nobody else can
+/// call it. The reducer must see to it that the row waits no longer, or waits for a later moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline {
+    /// The table.
+    pub table: &'static TableSpec,
+    /// The column that holds the moment.
+    pub column: &'static str,
+    /// Which rows wait, as SQL. An index must give them in the order of their moments.
+    pub condition: &'static str,
+    /// What is called.
+    pub reducer: Definition,
+}
+
+impl Deadline {
+    /// The query for the rows that wait longest, as many as `?1`: the moment, then the key.
+    #[must_use]
+    pub fn query(&self) -> String {
+        let Deadline { table, column, condition, .. } = self;
+        let keys: Vec<&str> = table.key.iter().map(|at| table.columns[*at].name).collect();
+        let own = table.indexes.iter().find(|index| index.columns == [*column]);
+        // Where the column has an index of its own, SQLite might still find another more promising.
+        let index = own.map(|index| format!(" INDEXED BY {}", table.index_name(index)));
+        format!(
+            "SELECT {column}, {keys} FROM {name}{index} WHERE {condition} AND {column} IS NOT NULL \
+             ORDER BY {column} LIMIT ?1",
+            keys = keys.join(", "),
+            name = table.name,
+            index = index.unwrap_or_default(),
+        )
+    }
+}
+
 /// Tables and reducers that belong together: one domain, one file.
 #[derive(Clone, Debug)]
 pub struct Module {
@@ -308,6 +381,8 @@ pub struct Module {
     pub views: Vec<(&'static str, &'static str)>,
     /// Its reducers.
     pub reducers: Vec<Definition>,
+    /// What time itself does to its rows.
+    pub deadlines: Vec<Deadline>,
 }
 
 impl Module {
@@ -321,6 +396,7 @@ impl Module {
             tables: Vec::new(),
             views: Vec::new(),
             reducers: Vec::new(),
+            deadlines: Vec::new(),
         }
     }
 
@@ -340,10 +416,35 @@ impl Module {
         self
     }
 
+    /// With a view: a name and a SELECT.
+    #[must_use]
+    pub fn view(mut self, name: &'static str, select: &'static str) -> Module {
+        self.views.push((name, select));
+        self
+    }
+
     /// With a reducer: `.reducer(append_message::definition())`.
     #[must_use]
     pub fn reducer(mut self, definition: Definition) -> Module {
         self.reducers.push(definition);
+        self
+    }
+
+    /// With a reducer that time calls: for each row of the condition, when the moment in the column
+    /// has come.
+    ///
+    /// # Panics
+    /// The table has no such column of integers.
+    #[must_use]
+    pub fn deadline<T: Table>(
+        mut self,
+        column: &'static str,
+        condition: &'static str,
+        reducer: Definition,
+    ) -> Module {
+        let found = T::SPEC.column(column).map(|at| T::SPEC.columns[at].kind);
+        assert_eq!(found, Some(Kind::Integer), "{}.{column} holds no moment", T::SPEC.name);
+        self.deadlines.push(Deadline { table: T::SPEC, column, condition, reducer });
         self
     }
 }

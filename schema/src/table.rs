@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as JsonValue, json};
+use sha2::{Digest as _, Sha256};
 
 use crate::canonical;
 use crate::id::{Micros, Seq};
@@ -124,15 +125,21 @@ impl TableSpec {
         let mut statements = vec![self.create_table()];
         for index in self.indexes {
             let unique = if index.unique { "UNIQUE " } else { "" };
-            let (name, columns) = (index.columns.join("_"), index.columns.join(", "));
+            let (name, columns) = (self.index_name(index), index.columns.join(", "));
             let condition = index.condition.map(|sql| format!(" WHERE {sql}")).unwrap_or_default();
             statements.push(format!(
-                "CREATE {unique}INDEX {table}_{name} ON {table} ({columns}){condition}",
+                "CREATE {unique}INDEX {name} ON {table} ({columns}){condition}",
                 table = self.name
             ));
         }
         statements.extend(self.triggers.iter().map(|sql| (*sql).to_owned()));
         statements
+    }
+
+    /// The name of one of its indexes.
+    #[must_use]
+    pub fn index_name(&self, index: &IndexSpec) -> String {
+        format!("{}_{}", self.name, index.columns.join("_"))
     }
 
     fn create_table(&self) -> String {
@@ -340,6 +347,16 @@ impl Json {
     #[must_use]
     pub fn value(&self) -> JsonValue {
         serde_json::from_str(&self.0).expect("a Json holds JSON text")
+    }
+
+    /// SHA-256 of the canonical text, in hexadecimal: equal values have equal ones.
+    #[must_use]
+    pub fn hash(&self) -> String {
+        let digest = Sha256::digest(self.0.as_bytes());
+        digest.iter().fold(String::with_capacity(64), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
     }
 }
 

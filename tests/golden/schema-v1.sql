@@ -24,9 +24,14 @@ CREATE TABLE approvals (
   id TEXT PRIMARY KEY NOT NULL,
   call_id TEXT NOT NULL REFERENCES tool_calls(call_id) DEFERRABLE INITIALLY DEFERRED,
   session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  tool_name TEXT NOT NULL REFERENCES tools(name) DEFERRABLE INITIALLY DEFERRED,
   status TEXT NOT NULL CHECK (status = 'pending' OR status = 'approved' OR status = 'rejected' OR status = 'expired' OR status = 'cancelled'),
   arguments TEXT NOT NULL,
+  arguments_hash TEXT NOT NULL,
   approved_arguments TEXT,
+  prompt TEXT,
+  defaults TEXT,
+  required_capability TEXT,
   decided_by TEXT,
   comment TEXT,
   expires_at INTEGER,
@@ -35,13 +40,22 @@ CREATE TABLE approvals (
   seq INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+CREATE TRIGGER approvals_bound BEFORE UPDATE ON approvals
+WHEN OLD.arguments <> NEW.arguments OR OLD.arguments_hash <> NEW.arguments_hash
+  OR OLD.call_id <> NEW.call_id
+BEGIN SELECT RAISE(FAIL, 'conflict: the approval is bound to its arguments'); END;
+
 CREATE UNIQUE INDEX approvals_call_id ON approvals (call_id);
 
 CREATE TRIGGER approvals_decided BEFORE UPDATE ON approvals
 WHEN OLD.status <> 'pending'
 BEGIN SELECT RAISE(FAIL, 'conflict: the approval is decided'); END;
 
+CREATE INDEX approvals_expires_at ON approvals (expires_at) WHERE status = 'pending' AND expires_at IS NOT NULL;
+
 CREATE INDEX approvals_session_id ON approvals (session_id);
+
+CREATE INDEX approvals_status ON approvals (status);
 
 CREATE TABLE change_log (
   seq INTEGER NOT NULL,
@@ -84,20 +98,54 @@ CREATE TABLE handoff_requests (
   data TEXT,
   status TEXT NOT NULL CHECK (status = 'pending' OR status = 'claimed' OR status = 'resolved' OR status = 'rejected' OR status = 'expired' OR status = 'cancelled'),
   claimed_by TEXT,
+  fencing_token INTEGER,
   lease_expires_at INTEGER,
+  escalate_at INTEGER,
+  escalate_to TEXT,
+  escalated_at INTEGER,
+  expires_at INTEGER,
   resolution TEXT,
   created_at INTEGER NOT NULL,
   updated_at INTEGER NOT NULL,
-  seq INTEGER NOT NULL
+  seq INTEGER NOT NULL,
+  CHECK (status <> 'claimed' OR (claimed_by IS NOT NULL
+    AND fencing_token IS NOT NULL AND lease_expires_at IS NOT NULL))
 ) STRICT, WITHOUT ROWID;
 
 CREATE TRIGGER handoff_requests_ended BEFORE UPDATE ON handoff_requests
 WHEN OLD.status <> 'pending' AND OLD.status <> 'claimed'
 BEGIN SELECT RAISE(FAIL, 'conflict: the handoff has ended'); END;
 
+CREATE INDEX handoff_requests_escalate_at ON handoff_requests (escalate_at) WHERE status = 'pending' AND escalate_at IS NOT NULL;
+
+CREATE INDEX handoff_requests_expires_at ON handoff_requests (expires_at) WHERE status = 'pending' AND expires_at IS NOT NULL;
+
+CREATE TRIGGER handoff_requests_fencing BEFORE UPDATE ON handoff_requests
+WHEN NEW.fencing_token < OLD.fencing_token
+BEGIN SELECT RAISE(FAIL, 'lease_lost: the handoff was claimed by another'); END;
+
+CREATE INDEX handoff_requests_lease_expires_at ON handoff_requests (lease_expires_at) WHERE status = 'claimed';
+
 CREATE UNIQUE INDEX handoff_requests_session_id ON handoff_requests (session_id) WHERE status = 'pending' OR status = 'claimed';
 
 CREATE INDEX handoff_requests_status ON handoff_requests (status);
+
+CREATE TABLE lost_leases (
+  call_id TEXT NOT NULL REFERENCES tool_calls(call_id) DEFERRABLE INITIALLY DEFERRED,
+  fencing_token INTEGER NOT NULL,
+  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  attempt INTEGER NOT NULL,
+  claimed_by TEXT,
+  lost_at INTEGER NOT NULL,
+  outcome TEXT CHECK (outcome = 'succeeded' OR outcome = 'failed'),
+  result TEXT,
+  error TEXT,
+  reported_at INTEGER,
+  seq INTEGER NOT NULL,
+  PRIMARY KEY (call_id, fencing_token)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX lost_leases_session_id ON lost_leases (session_id);
 
 CREATE TABLE meta (
   name TEXT PRIMARY KEY NOT NULL,
@@ -124,6 +172,8 @@ CREATE TABLE sessions (
   error_code TEXT,
   error_message TEXT,
   reason TEXT,
+  cancel_requested_at INTEGER,
+  cancel_reason TEXT,
   created_at INTEGER NOT NULL,
   updated_at INTEGER NOT NULL,
   seq INTEGER NOT NULL
@@ -131,7 +181,7 @@ CREATE TABLE sessions (
 
 CREATE TRIGGER sessions_ended BEFORE UPDATE OF
   id, agent, status, parent_id, title, scope, metadata, result, error_code, error_message, reason,
-  created_at ON sessions
+  cancel_requested_at, cancel_reason, created_at ON sessions
 WHEN OLD.status = 'completed' OR OLD.status = 'failed'
 BEGIN SELECT RAISE(FAIL, 'bad_transition: the session has ended'); END;
 
@@ -145,6 +195,30 @@ WHEN OLD.status <> NEW.status AND OLD.status || '>' || NEW.status NOT IN (
   'handed_off>active', 'handed_off>failed')
 BEGIN SELECT RAISE(FAIL, 'bad_transition: the status of the session does not allow it'); END;
 
+CREATE TABLE timers (
+  id TEXT PRIMARY KEY NOT NULL,
+  session_id TEXT REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  name TEXT,
+  status TEXT NOT NULL CHECK (status = 'pending' OR status = 'fired' OR status = 'cancelled'),
+  due_at INTEGER NOT NULL,
+  message TEXT,
+  resume INTEGER NOT NULL,
+  data TEXT,
+  fired_at INTEGER,
+  created_at INTEGER NOT NULL,
+  created_seq INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX timers_due_at ON timers (due_at) WHERE status = 'pending';
+
+CREATE TRIGGER timers_ended BEFORE UPDATE ON timers
+WHEN OLD.status <> 'pending'
+BEGIN SELECT RAISE(FAIL, 'conflict: the timer has ended'); END;
+
+CREATE INDEX timers_session_id ON timers (session_id) WHERE session_id IS NOT NULL AND status = 'pending';
+
 CREATE TABLE tool_calls (
   call_id TEXT PRIMARY KEY NOT NULL,
   session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
@@ -156,17 +230,26 @@ CREATE TABLE tool_calls (
   attempt INTEGER NOT NULL,
   fencing_token INTEGER,
   claimed_by TEXT,
+  claimed_at INTEGER,
   lease_expires_at INTEGER,
+  retry_at INTEGER,
+  cancel_requested_at INTEGER,
   result TEXT,
   error TEXT,
   evidence TEXT,
+  settled_by TEXT,
   created_at INTEGER NOT NULL,
   created_seq INTEGER NOT NULL,
   updated_at INTEGER NOT NULL,
   seq INTEGER NOT NULL,
   CHECK (status <> 'claimed' OR (fencing_token IS NOT NULL
-    AND lease_expires_at IS NOT NULL AND attempt > 0))
+    AND lease_expires_at IS NOT NULL AND attempt > 0)),
+  CHECK (status <> 'pending' OR lease_expires_at IS NULL)
 ) STRICT;
+
+CREATE TRIGGER tool_calls_arguments BEFORE UPDATE OF arguments ON tool_calls
+WHEN OLD.arguments <> NEW.arguments AND OLD.status <> 'awaiting_approval'
+BEGIN SELECT RAISE(FAIL, 'conflict: the arguments of the tool call stand'); END;
 
 CREATE TRIGGER tool_calls_ended BEFORE UPDATE ON tool_calls
 WHEN OLD.status = 'succeeded' OR OLD.status = 'failed' OR OLD.status = 'rejected'
@@ -184,7 +267,28 @@ BEGIN SELECT RAISE(FAIL, 'bad_transition: the session has ended'); END;
 
 CREATE INDEX tool_calls_session_id ON tool_calls (session_id);
 
-CREATE INDEX tool_calls_status ON tool_calls (status);
+CREATE INDEX tool_calls_status_lease_expires_at_retry_at_tool_name ON tool_calls (status, lease_expires_at, retry_at, tool_name);
+
+CREATE TRIGGER tool_calls_unknown BEFORE UPDATE OF status ON tool_calls
+WHEN OLD.status = 'unknown' AND NEW.status <> 'unknown'
+  AND NEW.status <> 'succeeded' AND NEW.status <> 'failed'
+BEGIN SELECT RAISE(FAIL, 'conflict: the tool call may have run, it can only be settled'); END;
+
+CREATE TABLE tool_claims (
+  tool_name TEXT NOT NULL REFERENCES tools(name) DEFERRABLE INITIALLY DEFERRED,
+  seq INTEGER NOT NULL,
+  at INTEGER NOT NULL,
+  PRIMARY KEY (tool_name, seq)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE tool_versions (
+  name TEXT NOT NULL REFERENCES tools(name) DEFERRABLE INITIALLY DEFERRED,
+  version INTEGER NOT NULL,
+  manifest TEXT NOT NULL,
+  created_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL,
+  PRIMARY KEY (name, version)
+) STRICT, WITHOUT ROWID;
 
 CREATE INDEX tool_calls_tool_name ON tool_calls (tool_name);
 
@@ -194,11 +298,27 @@ CREATE TABLE tools (
   description TEXT,
   input_schema TEXT,
   effect TEXT NOT NULL CHECK (effect = 'read_only' OR effect = 'idempotent' OR effect = 'at_most_once'),
+  annotations TEXT,
   needs_approval INTEGER NOT NULL,
+  approval TEXT,
   timeout_ms INTEGER,
   retry TEXT,
   required_capability TEXT,
+  limits TEXT,
   created_at INTEGER NOT NULL,
   updated_at INTEGER NOT NULL,
   seq INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+CREATE VIEW undelivered_results AS SELECT c.call_id, c.session_id, c.tool_name, c.status, c.result,
+  c.error, c.updated_at, c.seq
+FROM tool_calls c JOIN sessions s ON s.id = c.session_id
+WHERE (c.status = 'succeeded' OR c.status = 'failed')
+  AND (s.status = 'completed' OR s.status = 'failed') AND c.seq >= s.seq;
+
+CREATE VIEW unknown_tool_calls AS SELECT c.call_id, c.session_id, c.tool_name, c.arguments, c.attempt,
+  c.claimed_by, c.claimed_at, l.lost_at, l.outcome AS late_outcome, l.result AS late_result,
+  l.error AS late_error, l.reported_at, c.seq
+FROM tool_calls c
+LEFT JOIN lost_leases l ON l.call_id = c.call_id AND l.fencing_token = c.fencing_token
+WHERE c.status = 'unknown';

@@ -76,8 +76,8 @@ fn keys_and_references_hold() {
         raw UPDATE sessions SET parent_id = 's_nobody' WHERE id = 's2'
         raw DELETE FROM sessions WHERE id = 's1'
         raw DELETE FROM tools WHERE name = 'pay'
-        raw INSERT INTO approvals SELECT 'ap_2', call_id, session_id, status, arguments, NULL, NULL, NULL, NULL, 0, 0, 0 FROM approvals
-        raw INSERT INTO handoff_requests SELECT 'ho_2', session_id, reason, required_capability, data, 'claimed', 'x', 1, NULL, 0, 0, 0 FROM handoff_requests
+        raw INSERT INTO approvals (id, call_id, session_id, tool_name, status, arguments, arguments_hash, created_at, updated_at, seq) SELECT 'ap_2', call_id, session_id, tool_name, status, arguments, '', 0, 0, 0 FROM approvals
+        raw INSERT INTO handoff_requests (id, session_id, reason, required_capability, status, claimed_by, fencing_token, lease_expires_at, created_at, updated_at, seq) SELECT 'ho_2', session_id, reason, required_capability, 'claimed', 'x', 1, 1, 0, 0, 0 FROM handoff_requests
         raw INSERT INTO request_ids SELECT * FROM request_ids
         ",
         expect_test::expect![[r#"
@@ -189,6 +189,45 @@ fn what_has_ended_stays_as_it_is() {
     );
 }
 
+/// What may have run is not run again, also not by a hand at the file.
+#[test]
+fn what_is_unknown_can_only_be_settled() {
+    check_raw(
+        "
+        set_timer id=t1 in_ms=2000
+        +1s
+        sql SELECT call_id, status FROM tool_calls
+        raw UPDATE tool_calls SET status = 'pending', lease_expires_at = NULL WHERE call_id = 'c2'
+        raw UPDATE tool_calls SET status = 'claimed' WHERE call_id = 'c2'
+        raw UPDATE tool_calls SET status = 'cancelled' WHERE call_id = 'c2'
+        raw UPDATE tool_calls SET arguments = '[]' WHERE call_id = 'c2'
+        raw UPDATE tool_calls SET status = 'failed' WHERE call_id = 'c2'
+        raw UPDATE handoff_requests SET status = 'claimed', claimed_by = 'x'
+        raw UPDATE handoff_requests SET fencing_token = 20
+        raw UPDATE handoff_requests SET fencing_token = 19
+        raw UPDATE timers SET status = 'fired'
+        raw UPDATE timers SET status = 'pending'
+        raw UPDATE timers SET due_at = 0
+        ",
+        expect_test::expect![[r#"
+            seq 9 {id: t1, status: pending, due_at: 14:00:02}
+            ("c1", "awaiting_approval") ("c2", "unknown")
+            aborted: conflict: the tool call may have run, it can only be settled
+            aborted: conflict: the tool call may have run, it can only be settled
+            aborted: conflict: the tool call may have run, it can only be settled
+            aborted: conflict: the arguments of the tool call stand
+            taken
+            aborted: CHECK constraint failed: status <> 'claimed' OR (claimed_by IS NOT NULL
+                AND fencing_token IS NOT NULL AND lease_expires_at IS NOT NULL)
+            taken
+            aborted: lease_lost: the handoff was claimed by another
+            taken
+            aborted: conflict: the timer has ended
+            aborted: conflict: the timer has ended
+        "#]],
+    );
+}
+
 /// A constraint that no rule of ours foresaw is a refusal with the database's words, and undoes the
 /// whole call: the session was handed off before the database said no.
 #[test]
@@ -196,7 +235,7 @@ fn a_constraint_is_told_as_a_refusal() {
     check_raw(
         "
         create_session agent=support id=s3
-        raw INSERT INTO handoff_requests SELECT 'ho_2', 's3', reason, required_capability, data, 'pending', NULL, NULL, NULL, 0, 0, 3 FROM handoff_requests
+        raw INSERT INTO handoff_requests (id, session_id, reason, required_capability, status, created_at, updated_at, seq) SELECT 'ho_2', 's3', reason, required_capability, 'pending', 0, 0, 3 FROM handoff_requests
         request_supervisor_handoff session_id=s3 reason=help required_capability=refunds
         sql SELECT status, seq FROM sessions WHERE id = 's3'
         append_message session_id=s3 role=user content=hello

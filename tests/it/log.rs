@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use abide_engine::{ReplayError, VerifyError, backup, replay, verify_file};
+use abide_engine::{Config, ReplayError, VerifyError, backup, replay, verify_file};
 use abide_schema::Seq;
 use rusqlite::Connection;
 
@@ -314,11 +314,12 @@ fn a_replay_to_a_seq_is_the_state_as_of_it() {
     });
 }
 
-/// Another world over another file.
+/// Another world over another file, in which time stands still.
 fn open_copy(world: &World, path: &Path) -> World {
-    let other = World::new_without_engine(&world.clock);
+    let mut other = World::new_without_engine(&world.clock);
     fs::copy(path, other.path()).unwrap();
-    other.opened()
+    other.open_with(Config { timers: false, ..other.config(abide_reducers::modules()) });
+    other
 }
 
 #[test]

@@ -191,7 +191,7 @@ fn tables_that_were_changed_by_hand() {
     for sql in [
         "ALTER TABLE tools ADD COLUMN color TEXT",
         "DROP TRIGGER events_no_delete",
-        "DROP INDEX tool_calls_status",
+        "DROP INDEX tool_calls_session_id",
         "CREATE TRIGGER mine AFTER INSERT ON agent_state BEGIN DELETE FROM tools; END",
         "DROP TABLE approvals",
     ] {

@@ -3,9 +3,11 @@
 
 mod approvals;
 mod arguments;
+mod cancellation;
 mod handoffs;
 mod messages;
 mod retries;
 mod sessions;
+mod timers;
 mod tool_calls;
 mod tools;

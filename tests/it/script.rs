@@ -4,7 +4,7 @@
 //! create_session agent=support id=s1         a call: arguments as bare words or JSON
 //! claim_handoff id=ho#1 as=ann request_id=r1  who calls, and the request's id
 //! batch request_id=r2: a x=1 | b y=2         several calls in one transaction
-//! +5s  +1m  +20ms                            the clock moves on
+//! +5s  +1m  +20ms                            the clock moves on, and what is due happens
 //! sql SELECT …                               the rows, as JSON
 //! sql@3 SELECT …                             the rows as of seq 3
 //! raw UPDATE …                               past the engine, straight at the file
@@ -48,7 +48,7 @@ pub(crate) fn play(script: &str) -> String {
 }
 
 /// The columns that answers show, where they hold something.
-const SHOWN: [&str; 24] = [
+const SHOWN: [&str; 35] = [
     "id",
     "call_id",
     "name",
@@ -59,6 +59,13 @@ const SHOWN: [&str; 24] = [
     "fencing_token",
     "claimed_by",
     "lease_expires_at",
+    "retry_at",
+    "cancel_requested_at",
+    "due_at",
+    "fired_at",
+    "escalate_at",
+    "escalated_at",
+    "expires_at",
     "parent_id",
     "scope",
     "metadata",
@@ -66,6 +73,8 @@ const SHOWN: [&str; 24] = [
     "reason",
     "arguments",
     "approved_arguments",
+    "prompt",
+    "defaults",
     "decided_by",
     "comment",
     "result",
@@ -73,6 +82,8 @@ const SHOWN: [&str; 24] = [
     "error_code",
     "error_message",
     "resolution",
+    "settled_by",
+    "message",
 ];
 
 struct Player {
@@ -88,7 +99,7 @@ impl Player {
             "batch" | "batch:" => return Some(self.batch(line).await),
             "raw" => return Some(self.raw(rest)),
             _ if word.starts_with("sql") => return Some(self.sql(word, rest).await),
-            _ if word.starts_with('+') => self.world.clock.advance_ms(span_ms(word)),
+            _ if word.starts_with('+') => self.world.pass_ms(span_ms(word)).await,
             _ => return Some(self.call(line).await),
         }
         None
@@ -233,10 +244,7 @@ impl Names {
         let mut separator = "";
         for (name, value) in shown.filter(|(_, value)| !value.is_null() && **value != "{}") {
             let value = match (name, value) {
-                ("lease_expires_at", value) => {
-                    let moment = Micros(value.as_i64().unwrap()).to_string();
-                    moment["2026-11-21T".len()..].trim_end_matches('Z').to_owned()
-                }
+                (name, value) if name.ends_with("_at") => time_of(value.as_i64().unwrap()),
                 (_, JsonValue::String(text)) => text.clone(),
                 (_, value) => value.to_string(),
             };
@@ -270,5 +278,15 @@ impl Names {
             return quoted.join("'");
         }
         word(text)
+    }
+}
+
+/// The time of a moment on the day of the tests, with milliseconds where it has any; else all of it.
+fn time_of(us: i64) -> String {
+    let moment = Micros(us).to_string();
+    let of_day = moment.strip_prefix("2026-11-21T").unwrap_or(&moment);
+    match us.rem_euclid(1_000_000) / 1_000 {
+        0 => of_day.trim_end_matches('Z').to_owned(),
+        ms => format!("{}.{ms:03}", of_day.trim_end_matches('Z')),
     }
 }

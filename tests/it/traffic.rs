@@ -96,6 +96,7 @@ pub(crate) struct Traffic {
     /// Call ids with the last fencing token that was heard.
     calls: Vec<(String, i64)>,
     handoffs: Vec<String>,
+    timers: Vec<String>,
     last: Option<Unit>,
 }
 
@@ -107,7 +108,8 @@ const TEXTS: [&str; 6] =
 impl Traffic {
     pub(crate) fn new(seed: u64) -> Traffic {
         let random = Random::new(seed);
-        Traffic { random, made: 0, sessions: vec![], calls: vec![], handoffs: vec![], last: None }
+        let (sessions, calls, handoffs, timers) = (vec![], vec![], vec![], vec![]);
+        Traffic { random, made: 0, sessions, calls, handoffs, timers, last: None }
     }
 
     /// Runs the next random unit on a world, after moving its clock.
@@ -147,6 +149,8 @@ impl Traffic {
             } else if let Some(id) = text("id") {
                 let list = if result["required_capability"].is_string() {
                     &mut self.handoffs
+                } else if result["due_at"].is_i64() {
+                    &mut self.timers
                 } else if result["agent"].is_string() {
                     &mut self.sessions
                 } else {
@@ -160,7 +164,7 @@ impl Traffic {
     }
 
     fn call(&mut self) -> BatchCall {
-        let (reducer, args) = match self.random.below(20) {
+        let (reducer, args) = match self.random.below(22) {
             _ if self.sessions.is_empty() && self.random.one_in(2) => self.create_session(),
             _ if self.made < 10 && self.random.one_in(3) => self.register_tool(),
             0 => self.create_session(),
@@ -171,6 +175,7 @@ impl Traffic {
             11..=15 => self.work_on_a_call(),
             16 => self.decide_approval(),
             17 | 18 => self.handoff(),
+            19 | 20 => self.timer(),
             _ => ("no_such_reducer", json!({})),
         };
         BatchCall { reducer: reducer.to_owned(), args }
@@ -229,12 +234,21 @@ impl Traffic {
 
     fn register_tool(&mut self) -> (&'static str, JsonValue) {
         let effect = *self.random.pick(&["read_only", "idempotent", "at_most_once"]);
-        let args = json!({
+        let mut args = json!({
             "name": self.random.pick(&TOOLS[..3]),
             "effect": effect,
             "needs_approval": self.random.one_in(3),
             "description": self.text(),
         });
+        match self.random.below(8) {
+            0 => args["limits"] = json!({"concurrency": 2}),
+            1 => args["limits"] = json!({"rate": {"calls": 2, "per_ms": 40_000}}),
+            2 => args["retry"] = json!({"max_attempts": 4, "backoff_ms": 20_000}),
+            3 => args["approval"] = json!({"expires_after_ms": 40_000, "prompt": "?"}),
+            4 => args["timeout_ms"] = 10_000.into(),
+            5 => args["input_schema"] = json!({"properties": {"n": {"maximum": 1}}}),
+            _ => {}
+        }
         ("register_tool", args)
     }
 
@@ -271,8 +285,11 @@ impl Traffic {
             fencing_token -= 1;
         }
         let (text, token) = (self.text(), fencing_token);
-        match self.random.below(8) {
+        match self.random.below(11) {
             0..=2 => ("claim_tool_call", json!({"call_id": call_id, "lease_ms": 30_000})),
+            8 => ("claim_next_tool_call", json!({"tools": TOOLS[..3], "lease_ms": 30_000})),
+            9 if self.random.one_in(3) => ("cancel_tool_call", json!({"call_id": call_id})),
+            9 | 10 => ("acknowledge_cancel", json!({"call_id": call_id, "fencing_token": token})),
             3 => ("heartbeat_tool_call", json!({"call_id": call_id, "fencing_token": token})),
             4 | 5 => {
                 let result = json!({"found": text});
@@ -307,16 +324,36 @@ impl Traffic {
             Some(last) if !self.random.one_in(6) => last.clone(),
             _ => "ho_nobody".to_owned(),
         };
-        match self.random.below(8) {
+        match self.random.below(9) {
             0..=2 => {
-                let args = json!({"session_id": self.session_id(), "reason": self.text(),
+                let mut args = json!({"session_id": self.session_id(), "reason": self.text(),
                     "required_capability": "refunds"});
+                match self.random.below(4) {
+                    0 => args["escalate_after_ms"] = 40_000.into(),
+                    1 => args["expires_after_ms"] = 80_000.into(),
+                    _ => {}
+                }
                 ("request_supervisor_handoff", args)
             }
+            8 => ("heartbeat_handoff", json!({"id": id, "lease_ms": 40_000})),
             3 | 4 => ("claim_handoff", json!({"id": id})),
             5 => ("release_handoff", json!({"id": id})),
             6 => ("resolve_handoff", json!({"id": id, "resolution": self.text()})),
             _ => ("reject_handoff", json!({"id": id, "reason": self.text()})),
         }
+    }
+
+    fn timer(&mut self) -> (&'static str, JsonValue) {
+        let known = self.timers.len();
+        if known > 0 && self.random.one_in(4) {
+            return ("cancel_timer", json!({"id": self.timers[self.random.below(known)]}));
+        }
+        let mut args = json!({"in_ms": self.random.below(100_000)});
+        if self.random.one_in(2) {
+            args["session_id"] = self.session_id().into();
+            args["message"] = self.text().into();
+            args["resume"] = self.random.one_in(2).into();
+        }
+        ("set_timer", args)
     }
 }

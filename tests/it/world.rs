@@ -16,13 +16,17 @@ use tempfile::TempDir;
 pub(crate) const START: Micros = Micros(1_795_269_600_000_000);
 
 /// The tables that reducers write, and the columns that order their rows.
-pub(crate) const TABLES: [(&str, &str); 6] = [
+pub(crate) const TABLES: [(&str, &str); 10] = [
     ("sessions", "id"),
     ("agent_state", "id"),
     ("tools", "name"),
+    ("tool_versions", "name, version"),
     ("tool_calls", "call_id"),
+    ("tool_claims", "tool_name, seq"),
+    ("lost_leases", "call_id, fencing_token"),
     ("approvals", "id"),
     ("handoff_requests", "id"),
+    ("timers", "id"),
 ];
 
 /// The rows of each table.
@@ -87,7 +91,10 @@ impl World {
     }
 
     pub(crate) fn open(&mut self) {
-        let config = self.config(abide_reducers::modules());
+        self.open_with(self.config(abide_reducers::modules()));
+    }
+
+    pub(crate) fn open_with(&mut self, config: Config) {
         self.engine = Some(Engine::open(self.path(), config).unwrap());
     }
 
@@ -115,6 +122,16 @@ impl World {
 
     pub(crate) async fn call(&self, reducer: &str, args: JsonValue) -> Result<Done, Refusal> {
         self.engine().call(&Caller::new("local"), reducer, &args, None).await
+    }
+
+    /// Moves the clock, and lets time do what is due by then, and what comes due by that.
+    pub(crate) async fn pass_ms(&self, ms: i64) {
+        self.clock.advance_ms(ms);
+        let mut before = None;
+        while before != Some(self.engine().durable_seq()) {
+            before = Some(self.engine().durable_seq());
+            self.engine().fire_due().await.unwrap();
+        }
     }
 
     /// Makes an active session.

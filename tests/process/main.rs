@@ -1,10 +1,11 @@
 //! Real processes: the `abide` program as people and programs use it, killed with real signals.
 //!
-//! `program` finds the binary and runs it · `server` one that serves, and is killed and started again
+//! `program` finds the binaries and runs them · `server` one that serves, and is killed and started again
 //! · `load` programs that write to it, and what they were told · then one module for each concern.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
+mod claims;
 mod command_line;
 mod demo;
 mod handoff;
@@ -15,4 +16,5 @@ mod retention;
 mod server;
 mod sharing;
 mod term;
+mod timers;
 mod verify;

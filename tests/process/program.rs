@@ -33,10 +33,20 @@ pub(crate) fn run<A: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = A>) 
 /// Beside the test's own executable, where cargo puts what it builds.
 pub(crate) fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(build)
+    PROGRAM.get_or_init(|| build(&["--package", "abide"]).join("abide"))
 }
 
-fn build() -> PathBuf {
+/// A worker as a program of its own, see `worker.rs`, which can be talked to.
+pub(crate) fn worker() -> Command {
+    static WORKER: OnceLock<PathBuf> = OnceLock::new();
+    let built = || build(&["--package", "abide-tests", "--example", "worker"]);
+    let mut command = Command::new(WORKER.get_or_init(|| built().join("examples/worker")));
+    command.stdin(Stdio::piped());
+    command
+}
+
+/// Builds something, and tells into which folder.
+fn build(what: &[&str]) -> PathBuf {
     let test = env::current_exe().unwrap();
     let folder = test.ancestors().nth(2).unwrap();
     let profile = match folder.file_name().unwrap().to_str().unwrap() {
@@ -45,10 +55,10 @@ fn build() -> PathBuf {
     };
     let cargo = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let mut build = Command::new(cargo);
-    build.args(["build", "--quiet", "--package", "abide", "--profile", profile, "--target-dir"]);
+    build.arg("build").args(what).args(["--quiet", "--profile", profile, "--target-dir"]);
     build.arg(folder.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
-    assert!(build.status().unwrap().success(), "abide does not build");
-    folder.join("abide")
+    assert!(build.status().unwrap().success(), "{what:?} does not build");
+    folder.to_owned()
 }
 
 /// What a finished process left.
@@ -98,6 +108,11 @@ impl Process {
         self.stdout.recv_timeout(PATIENCE).unwrap_or_else(|why| {
             panic!("no further line: {why}; stderr: {}", self.stderr.try_iter().collect::<String>())
         })
+    }
+
+    /// Tells it to go on.
+    pub(crate) fn go(&mut self) {
+        self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     }
 
     /// SIGKILL: it does not get to do anything about it.

@@ -41,7 +41,10 @@ pub(crate) struct Options {
 
 /// Sockets that are opened at a time.
 const OPENED_AT_A_TIME: usize = 64;
-const SUBSCRIBE: &str = r#"{"op":"subscribe","id":"q","sql":"SELECT id, value FROM counters WHERE id = :id","params":{"id":"c"}}"#;
+const SUBSCRIBE: &str = concat!(
+    r#"{"op":"subscribe","id":"q","params":{"id":"c"},"#,
+    r#""sql":"SELECT id, value FROM counters WHERE id = :id"}"#,
+);
 const CALL: &str = r#"{"op":"call","id":"c","reducer":"count","args":{"id":"c"}}"#;
 
 /// What all sockets have heard.

@@ -137,8 +137,8 @@ pub(crate) fn text(scope: &Scope) -> String {
         "unsubscribe all, s",
     ];
     format!(
-        "Through the whole engine, on connections of {} subscriptions: the writer thread's processor \
-         time for a call, beside an engine without subscriptions, in turns; and all that is kept for \
+        "Through the whole engine, on connections of {} subscriptions: the writer thread's \
+         processor time for a call, beside an engine without subscriptions, in turns; and all that is kept for \
          a subscription, in planner, router, hub and connection. Each begins with a snapshot of its \
          own.\n\n{}",
         count(OF_ONE),

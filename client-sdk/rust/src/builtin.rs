@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use abide_reducers::approval::Decision;
+use abide_reducers::tool::{ApprovalPolicy, ToolLimits};
 use abide_reducers::tool_call::Outcome;
-use abide_reducers::{Approval, Effect, HandoffRequest, Session, Tool, ToolCall};
+use abide_reducers::{Approval, Effect, HandoffRequest, Session, Timer, Tool, ToolCall};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as JsonValue, json};
 
@@ -124,10 +125,17 @@ pub struct NewTool {
     /// What running it twice does; at most once where this is left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effect: Option<Effect>,
+    /// The MCP annotations that it comes with; they say what running it twice does where `effect` is
+    /// left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub annotations: Option<JsonValue>,
     /// Whether somebody must approve each call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub needs_approval: Option<bool>,
-    /// How long it may run.
+    /// How approvals are asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub approval: Option<ApprovalPolicy>,
+    /// How long an attempt may take.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<i64>,
     /// How it is tried again.
@@ -136,6 +144,9 @@ pub struct NewTool {
     /// What whoever runs it must be capable of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub required_capability: Option<String>,
+    /// How much of it the world behind it can bear.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limits: Option<ToolLimits>,
 }
 
 impl NewTool {
@@ -163,6 +174,39 @@ pub struct NewToolCall {
     /// Claims it in the same breath, for so long: for agents that run their own tools.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub claim_lease_ms: Option<i64>,
+}
+
+/// A timer to be set.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct NewTimer {
+    /// How long from now, in milliseconds.
+    pub in_ms: i64,
+    /// Its id; a new one is made where this is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// The session that it is set for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<String>,
+    /// What it is for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// What the session is told then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Whether the session, if it is suspended then, goes on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resume: Option<bool>,
+    /// Whatever else belongs to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data: Option<JsonValue>,
+}
+
+impl NewTimer {
+    /// A timer of so long, all else left out.
+    #[must_use]
+    pub fn after(span: Duration) -> NewTimer {
+        NewTimer { in_ms: millis(span), ..NewTimer::default() }
+    }
 }
 
 /// Which approval is meant: by its own id (a text is one), or by that of the call.
@@ -218,9 +262,9 @@ pub mod options {
     /// `evidence(…)`.
     #[derive(Debug)]
     pub struct Evidence;
-    /// `data(…)`.
+    /// `data(…)`, `escalate(…)` and `expires_after(…)`.
     #[derive(Debug)]
-    pub struct Data;
+    pub struct Handoff;
     /// `comment(…)` and `approved_arguments(…)`.
     #[derive(Debug)]
     pub struct Decided;
@@ -273,10 +317,20 @@ impl<T> Request<T, options::Evidence> {
     }
 }
 
-impl<T> Request<T, options::Data> {
+impl<T> Request<T, options::Handoff> {
     /// Whatever else the other side should know.
     pub fn data(self, data: impl Serialize) -> Self {
         self.arg("data", data)
+    }
+
+    /// If nobody has it by then, it asks for another capability.
+    pub fn escalate(self, after: Duration, to: &str) -> Self {
+        self.arg("escalate_after_ms", millis(after)).arg("escalate_to", to)
+    }
+
+    /// If nobody has it by then, the session gets it back unanswered.
+    pub fn expires_after(self, after: Duration) -> Self {
+        self.arg("expires_after_ms", millis(after))
     }
 }
 
@@ -324,7 +378,7 @@ impl Abide {
         Request::new(self, "fail_session", args)
     }
 
-    /// Ends a session because nobody wants it any more.
+    /// Says that nobody wants a session any more. It ends at once, or when its workers have stopped.
     pub fn cancel_session(&self, id: &str) -> Request<Session, options::Reason> {
         Request::new(self, "cancel_session", json!({"session_id": id}))
     }
@@ -352,7 +406,13 @@ impl Abide {
         Request::new(self, "claim_tool_call", json!({"call_id": call_id}))
     }
 
-    /// Says that the work on a claimed call goes on.
+    /// Takes the pending call that has waited longest, of any of these tools.
+    pub fn claim_next_tool_call(&self, tools: &[&str]) -> Request<ToolCall, options::Claim> {
+        Request::new(self, "claim_next_tool_call", json!({"tools": tools}))
+    }
+
+    /// Says that the work on a claimed call goes on. The answer tells whether the call is still
+    /// wanted: `cancel_requested_at`.
     pub fn heartbeat_tool_call(&self, claimed: &ToolCall) -> Request<ToolCall, options::Lease> {
         Request::new(self, "heartbeat_tool_call", held(claimed))
     }
@@ -388,6 +448,16 @@ impl Abide {
         }
     }
 
+    /// Says that a call is not wanted any more. A worker that is at it is asked to stop.
+    pub fn cancel_tool_call(&self, call_id: &str) -> Request<ToolCall, options::Reason> {
+        Request::new(self, "cancel_tool_call", json!({"call_id": call_id}))
+    }
+
+    /// Says that the work on a claimed call, which was asked to stop, has: the tool did not run.
+    pub fn acknowledge_cancel(&self, claimed: &ToolCall) -> Request<ToolCall> {
+        Request::new(self, "acknowledge_cancel", held(claimed))
+    }
+
     /// Lets a call that needs approval run.
     pub fn approve(&self, which: impl Into<ApprovalOf>) -> Request<Approval, options::Decided> {
         self.decide_approval(which, Decision::Approve)
@@ -420,7 +490,7 @@ impl Abide {
         session_id: &str,
         reason: &str,
         required_capability: &str,
-    ) -> Request<HandoffRequest, options::Data> {
+    ) -> Request<HandoffRequest, options::Handoff> {
         let args = json!({
             "session_id": session_id,
             "reason": reason,
@@ -432,6 +502,11 @@ impl Abide {
     /// Takes a pending handoff. One supervisor wins, however many watch.
     pub fn claim_handoff(&self, id: &str) -> Request<HandoffRequest, options::Lease> {
         Request::new(self, "claim_handoff", json!({"id": id}))
+    }
+
+    /// Says that one is still at a claimed handoff.
+    pub fn heartbeat_handoff(&self, id: &str) -> Request<HandoffRequest, options::Lease> {
+        Request::new(self, "heartbeat_handoff", json!({"id": id}))
     }
 
     /// Gives a claimed handoff back, for another supervisor.
@@ -447,6 +522,19 @@ impl Abide {
     /// Declines a claimed handoff; the session goes on.
     pub fn reject_handoff(&self, id: &str, reason: &str) -> Request<HandoffRequest> {
         Request::new(self, "reject_handoff", json!({"id": id, "reason": reason}))
+    }
+}
+
+/// Timers.
+impl Abide {
+    /// Sets a timer. When it fires its row says so, and its session, if it has one, is told.
+    pub fn set_timer(&self, timer: NewTimer) -> Request<Timer> {
+        Request::new(self, "set_timer", timer)
+    }
+
+    /// Takes a timer back before it fires.
+    pub fn cancel_timer(&self, id: &str) -> Request<Timer> {
+        Request::new(self, "cancel_timer", json!({"id": id}))
     }
 }
 

@@ -71,13 +71,16 @@ mod subscription;
 
 pub use abide::{Abide, Builder};
 pub use abide_reducers::approval::{ApprovalStatus, Decision};
+pub use abide_reducers::tool::{ApprovalPolicy, Rate, Retry, ToolLimits};
 pub use abide_reducers::{
-    AgentState, Approval, Effect, HandoffRequest, HandoffStatus, Session, SessionStatus, Tool,
-    ToolCall, ToolCallStatus,
+    AgentState, Approval, Effect, HandoffRequest, HandoffStatus, LostLease, Session, SessionStatus,
+    Timer, TimerStatus, Tool, ToolCall, ToolCallStatus,
 };
 pub use abide_schema::wire::{CallResult, Column, Explanation, OrderTerm, Plan, Shape, TableScan};
 pub use abide_schema::{Checksum, Code, Json, Micros, Refusal, Row, Seq, Value};
-pub use builtin::{Appended, ApprovalOf, Message, NewSession, NewTool, NewToolCall, options};
+pub use builtin::{
+    Appended, ApprovalOf, Message, NewSession, NewTimer, NewTool, NewToolCall, options,
+};
 pub use error::Error;
 pub use explain::Explain;
 pub use link::Link;

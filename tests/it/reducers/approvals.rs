@@ -123,7 +123,7 @@ fn a_decision_on_nothing() {
             refused bad_arguments: decide_approval: give either id or call_id
             refused not_found: there is no approval for ap_nobody
             refused not_found: there is no approval for c2
-            refused bad_arguments: decide_approval: "perhaps" is not one of approve, reject (hint: decide_approval takes id?, call_id?, decision, approved_arguments?, comment?)
+            refused bad_arguments: decide_approval: "perhaps" is not one of approve, reject (hint: decide_approval takes id?, call_id?, decision, approved_arguments?, comment?, arguments_hash?)
             seq 4 {name: search, version: 1, effect: at_most_once}
             seq 5 {call_id: c3, status: pending, attempt: 0}
             refused not_found: there is no approval for c3
@@ -144,6 +144,138 @@ fn a_claim_is_not_to_be_had_with_the_request() {
             seq 1 {name: pay, version: 1, effect: at_most_once}
             seq 2 {id: s1, status: created}
             seq 3 {call_id: c1, status: awaiting_approval, attempt: 0}
+        "#]],
+    );
+}
+
+#[test]
+fn what_the_decider_is_shown() {
+    check(
+        r#"
+        register_tool name=pay needs_approval=true approval={"prompt":"Pay this?","defaults":{"amount":50},"expires_after_ms":60000,"required_capability":"refunds"}
+        create_session agent=support id=s1
+        request_tool_call call_id=c1 session_id=s1 tool_name=pay arguments={"amount":100}
+        sql SELECT id, tool_name, prompt, defaults, required_capability, expires_at - created_at FROM approvals
+        sql SELECT arguments_hash FROM approvals
+        "#,
+        expect![[r#"
+            seq 1 {name: pay, version: 1, effect: at_most_once}
+            seq 2 {id: s1, status: created}
+            seq 3 {call_id: c1, status: awaiting_approval, attempt: 0, arguments: {"amount":100}}
+            ("ap#1", "pay", "Pay this?", "{\"amount\":50}", "refunds", 60000000)
+            ("4d4bbe59c6aad22442cde199a6a8a5f034405fcd78fb5a81c24ef249de1c45f1")
+        "#]],
+    );
+}
+
+/// What was decided on is what was looked at.
+#[test]
+fn a_decision_is_bound_to_the_arguments() {
+    check_asked(
+        r#"
+        decide_approval call_id=c1 decision=approve arguments_hash=0000000000000000000000000000000000000000000000000000000000000000
+        raw UPDATE approvals SET arguments = '{"amount":1000}'
+        decide_approval call_id=c1 decision=approve arguments_hash=4D4BBE59C6AAD22442CDE199A6A8A5F034405FCD78FB5A81C24EF249DE1C45F1
+        sql SELECT status FROM approvals
+        raw UPDATE tool_calls SET arguments = '{"amount":1000}'
+        "#,
+        expect![[r#"
+            seq 1 {name: pay, version: 1, effect: at_most_once}
+            seq 2 {id: s1, status: created}
+            seq 3 {call_id: c1, status: awaiting_approval, attempt: 0, arguments: {"amount":100}}
+            refused conflict: approval ap#1 is about other arguments than these (hint: look at its arguments again; arguments_hash stands beside them)
+            aborted: conflict: the approval is bound to its arguments
+            seq 4 {id: ap#1, call_id: c1, status: approved, arguments: {"amount":100}, decided_by: local}
+            ("approved")
+            aborted: conflict: the arguments of the tool call stand
+        "#]],
+    );
+}
+
+#[test]
+fn edited_arguments_are_held_to_the_schema() {
+    check(
+        r#"
+        register_tool name=pay needs_approval=true input_schema={"properties":{"amount":{"maximum":100}}}
+        create_session agent=support id=s1
+        request_tool_call call_id=c1 session_id=s1 tool_name=pay arguments={"amount":100}
+        register_tool name=pay needs_approval=true
+        decide_approval call_id=c1 decision=approve approved_arguments={"amount":101}
+        decide_approval call_id=c1 decision=approve approved_arguments={"amount":99}
+        sql SELECT arguments FROM tool_calls
+        claim_tool_call call_id=c1
+        "#,
+        expect![[r#"
+            seq 1 {name: pay, version: 1, effect: at_most_once}
+            seq 2 {id: s1, status: created}
+            seq 3 {call_id: c1, status: awaiting_approval, attempt: 0, arguments: {"amount":100}}
+            seq 4 {name: pay, version: 2, effect: at_most_once}
+            refused bad_arguments: the arguments do not fit pay: at /amount: 101 is greater than the maximum of 100 (hint: see  abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1")
+            seq 5 {id: ap#1, call_id: c1, status: approved, arguments: {"amount":100}, approved_arguments: {"amount":99}, decided_by: local}
+            ("{\"amount\":99}")
+            seq 6 {call_id: c1, status: claimed, attempt: 1, fencing_token: 6, claimed_by: local, lease_expires_at: 14:00:30, arguments: {"amount":99}}
+        "#]],
+    );
+}
+
+#[test]
+fn nobody_decided_in_time() {
+    check(
+        r#"
+        register_tool name=pay approval={"expires_after_ms":60000}
+        create_session agent=support id=s1
+        request_tool_call call_id=c1 session_id=s1 tool_name=pay arguments={}
+        request_tool_call call_id=c2 session_id=s1 tool_name=pay arguments={}
+        +59s
+        decide_approval call_id=c2 decision=approve as=ann
+        +1s
+        sql SELECT call_id, status, error FROM tool_calls
+        sql SELECT call_id, status, decided_by FROM approvals ORDER BY call_id
+        decide_approval call_id=c1 decision=approve as=ann
+        decide_approval call_id=c2 decision=approve as=bob
+        sql SELECT seq, reducer, caller, session_id FROM events WHERE caller = 'system'
+        "#,
+        expect![[r#"
+            seq 1 {name: pay, version: 1, effect: at_most_once}
+            seq 2 {id: s1, status: created}
+            seq 3 {call_id: c1, status: awaiting_approval, attempt: 0}
+            seq 4 {call_id: c2, status: awaiting_approval, attempt: 0}
+            seq 5 {id: ap#1, call_id: c2, status: approved, expires_at: 14:01:00, decided_by: ann}
+            ("c1", "rejected", "nobody decided in time") ("c2", "pending", null)
+            ("c1", "expired", null) ("c2", "approved", "ann")
+            refused conflict: approval ap#2 expired at 2026-11-21T14:01:00Z
+            seq 5 again {id: ap#1, call_id: c2, status: approved, expires_at: 14:01:00, decided_by: ann}
+            (6, "expire_approval", "system", "s1")
+        "#]],
+    );
+}
+
+/// Each call is decided on its own, in any order; several at once as a batch, all or nothing.
+#[test]
+fn several_at_once() {
+    check_asked(
+        r#"
+        request_tool_call call_id=c2 session_id=s1 tool_name=pay arguments={"amount":2}
+        request_tool_call call_id=c3 session_id=s1 tool_name=pay arguments={"amount":3}
+        decide_approval call_id=c2 decision=reject as=bob
+        batch as=ann: decide_approval call_id=c1 decision=approve | decide_approval call_id=c2 decision=approve | decide_approval call_id=c3 decision=approve
+        sql SELECT call_id, status FROM approvals ORDER BY call_id
+        batch as=ann: decide_approval call_id=c1 decision=approve | decide_approval call_id=c3 decision=approve
+        sql SELECT call_id, status, decided_by FROM approvals ORDER BY call_id
+        sql SELECT call_id, status, error FROM tool_calls
+        "#,
+        expect![[r#"
+            seq 1 {name: pay, version: 1, effect: at_most_once}
+            seq 2 {id: s1, status: created}
+            seq 3 {call_id: c1, status: awaiting_approval, attempt: 0, arguments: {"amount":100}}
+            seq 4 {call_id: c2, status: awaiting_approval, attempt: 0, arguments: {"amount":2}}
+            seq 5 {call_id: c3, status: awaiting_approval, attempt: 0, arguments: {"amount":3}}
+            seq 6 {id: ap#1, call_id: c2, status: rejected, arguments: {"amount":2}, decided_by: bob}
+            refused conflict: call 2 of the batch (decide_approval): approval ap#1 was rejected by bob
+            ("c1", "pending") ("c2", "rejected") ("c3", "pending")
+            batch 8: seq 7 {id: ap#2, call_id: c1, status: approved, arguments: {"amount":100}, decided_by: ann} | seq 8 {id: ap#3, call_id: c3, status: approved, arguments: {"amount":3}, decided_by: ann}
+            ("c1", "approved", "ann") ("c2", "rejected", "bob") ("c3", "approved", "ann")
+            ("c1", "pending", null) ("c2", "rejected", "rejected by bob") ("c3", "pending", null)
         "#]],
     );
 }

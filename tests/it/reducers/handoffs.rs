@@ -37,8 +37,8 @@ fn claimed_and_resolved() {
             seq 3 {id: ho#1, status: pending, reason: wants a refund}
             ("handed_off")
             ("s1", "wants a refund", "refunds", "{\"order\":7}", "pending")
-            seq 4 {id: ho#1, status: claimed, claimed_by: ann, lease_expires_at: 14:15:00, reason: wants a refund}
-            seq 5 {id: ho#1, status: resolved, claimed_by: ann, lease_expires_at: 14:15:00, reason: wants a refund, resolution: refunded}
+            seq 4 {id: ho#1, status: claimed, fencing_token: 4, claimed_by: ann, lease_expires_at: 14:15:00, reason: wants a refund}
+            seq 5 {id: ho#1, status: resolved, fencing_token: 4, claimed_by: ann, lease_expires_at: 14:15:00, reason: wants a refund, resolution: refunded}
             ("active", 5)
             ("supervisor", "handoff", "refunded", 5)
             (1)
@@ -65,8 +65,8 @@ fn claimed_and_rejected() {
             seq 1 {id: s1, status: created}
             seq 2 {id: 1}
             seq 3 {id: ho#1, status: pending, reason: wants a refund}
-            seq 4 {id: ho#1, status: claimed, claimed_by: ann, lease_expires_at: 14:15:00, reason: wants a refund}
-            seq 5 {id: ho#1, status: rejected, claimed_by: ann, lease_expires_at: 14:15:00, reason: wants a refund, resolution: not my department}
+            seq 4 {id: ho#1, status: claimed, fencing_token: 4, claimed_by: ann, lease_expires_at: 14:15:00, reason: wants a refund}
+            seq 5 {id: ho#1, status: rejected, fencing_token: 4, claimed_by: ann, lease_expires_at: 14:15:00, reason: wants a refund, resolution: not my department}
             ("supervisor", "handoff", "not my department")
             ("active")
             seq 6 {id: ho#2, status: pending, reason: again}
@@ -93,16 +93,16 @@ fn one_supervisor_wins() {
             seq 1 {id: s1, status: created}
             seq 2 {id: 1}
             seq 3 {id: ho#1, status: pending, reason: wants a refund}
-            seq 4 {id: ho#1, status: claimed, claimed_by: ann, lease_expires_at: 14:15:00, reason: wants a refund}
+            seq 4 {id: ho#1, status: claimed, fencing_token: 4, claimed_by: ann, lease_expires_at: 14:15:00, reason: wants a refund}
             refused conflict: handoff ho#1 was claimed by ann and its lease runs until 2026-11-21T14:15:00Z (hint: abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
             refused conflict: handoff ho#1 was claimed by ann and its lease runs until 2026-11-21T14:15:00Z (hint: abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
             refused conflict: handoff ho#1 was claimed by ann and its lease runs until 2026-11-21T14:15:00Z (hint: abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
             refused conflict: handoff ho#1 was claimed by ann and its lease runs until 2026-11-21T14:15:00Z (hint: abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
             refused conflict: handoff ho#1 was claimed by ann and its lease runs until 2026-11-21T14:15:00Z (hint: abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
-            seq 5 {id: ho#1, status: pending, reason: wants a refund}
+            seq 5 {id: ho#1, status: pending, fencing_token: 4, reason: wants a refund}
             refused conflict: handoff ho#1 is pending, not claimed (hint: claim_handoff first)
             refused conflict: handoff ho#1 is pending, not claimed (hint: claim_handoff first)
-            seq 6 {id: ho#1, status: claimed, claimed_by: bob, lease_expires_at: 14:15:00, reason: wants a refund}
+            seq 6 {id: ho#1, status: claimed, fencing_token: 6, claimed_by: bob, lease_expires_at: 14:15:00, reason: wants a refund}
         "#]],
     );
 }
@@ -115,20 +115,100 @@ fn a_claim_lapses() {
         +59s
         claim_handoff id=ho#1 as=bob
         +1s
+        sql SELECT status, claimed_by, fencing_token, lease_expires_at FROM handoff_requests
+        resolve_handoff id=ho#1 resolution=late as=ann
+        resolve_handoff id=ho#1 resolution=late fencing_token=4 as=ann
         claim_handoff id=ho#1 as=bob
         resolve_handoff id=ho#1 resolution=late as=ann
-        +15m
-        resolve_handoff id=ho#1 resolution="late, but nobody else came" as=bob
+        resolve_handoff id=ho#1 resolution=late fencing_token=4 as=bob
+        +14m
+        heartbeat_handoff id=ho#1 as=bob
+        heartbeat_handoff id=ho#1 lease_ms=1 as=bob
+        heartbeat_handoff id=ho#1 as=ann
+        +14m
+        resolve_handoff id=ho#1 resolution="in time" fencing_token=6 as=bob
+        heartbeat_handoff id=ho#1 as=bob
+        sql SELECT seq, reducer, caller, session_id FROM events WHERE caller = 'system'
         "#,
         expect![[r#"
             seq 1 {id: s1, status: created}
             seq 2 {id: 1}
             seq 3 {id: ho#1, status: pending, reason: wants a refund}
-            seq 4 {id: ho#1, status: claimed, claimed_by: ann, lease_expires_at: 14:01:00, reason: wants a refund}
+            seq 4 {id: ho#1, status: claimed, fencing_token: 4, claimed_by: ann, lease_expires_at: 14:01:00, reason: wants a refund}
             refused conflict: handoff ho#1 was claimed by ann and its lease runs until 2026-11-21T14:01:00Z (hint: abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
-            seq 5 {id: ho#1, status: claimed, claimed_by: bob, lease_expires_at: 14:16:00, reason: wants a refund}
+            ("pending", null, 4, null)
+            refused conflict: handoff ho#1 is pending, not claimed (hint: claim_handoff first)
+            refused lease_lost: the claim on handoff ho#1 is lost, it is pending (hint: claim_handoff takes it again)
+            seq 6 {id: ho#1, status: claimed, fencing_token: 6, claimed_by: bob, lease_expires_at: 14:16:00, reason: wants a refund}
             refused conflict: handoff ho#1 was claimed by bob and its lease runs until 2026-11-21T14:16:00Z (hint: abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
-            seq 6 {id: ho#1, status: resolved, claimed_by: bob, lease_expires_at: 14:16:00, reason: wants a refund, resolution: late, but nobody else came}
+            refused lease_lost: the claim on handoff ho#1 is lost, it is claimed (hint: claim_handoff takes it again)
+            seq 7 {id: ho#1, status: claimed, fencing_token: 6, claimed_by: bob, lease_expires_at: 14:30:00, reason: wants a refund}
+            seq 8 {id: ho#1, status: claimed, fencing_token: 6, claimed_by: bob, lease_expires_at: 14:30:00, reason: wants a refund}
+            refused conflict: handoff ho#1 was claimed by bob and its lease runs until 2026-11-21T14:30:00Z (hint: abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
+            seq 9 {id: ho#1, status: resolved, fencing_token: 6, claimed_by: bob, lease_expires_at: 14:30:00, reason: wants a refund, resolution: in time}
+            refused conflict: handoff ho#1 is resolved, not claimed
+            (5, "lapse_handoff", "system", "s1")
+        "#]],
+    );
+}
+
+#[test]
+fn nobody_took_it_in_time() {
+    check(
+        r#"
+        create_session agent=support id=s1
+        request_supervisor_handoff session_id=s1 reason=help required_capability=refunds escalate_after_ms=60000 escalate_to=managers expires_after_ms=120000
+        +1m
+        sql SELECT status, required_capability, escalate_at, escalated_at - created_at FROM handoff_requests
+        +1m
+        sql SELECT status, resolution FROM handoff_requests
+        sql SELECT status FROM sessions
+        sql SELECT role, kind, content, json_extract(data, '$.status') FROM agent_state
+        claim_handoff id=ho#1
+        sql SELECT seq, reducer, caller, session_id FROM events WHERE caller = 'system'
+        "#,
+        expect![[r#"
+            seq 1 {id: s1, status: created}
+            seq 2 {id: ho#1, status: pending, escalate_at: 14:01:00, expires_at: 14:02:00, reason: help}
+            ("pending", "managers", null, 60000000)
+            ("expired", "nobody answered in time")
+            ("active")
+            ("system", "handoff", "nobody answered in time", "expired")
+            refused conflict: handoff ho#1 is expired (hint: abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
+            (3, "escalate_handoff", "system", "s1") (4, "expire_handoff", "system", "s1")
+        "#]],
+    );
+}
+
+/// Who has it may take longer than the deadline; who gives it back after that gives it up.
+#[test]
+fn a_deadline_waits_for_who_has_it() {
+    check(
+        r#"
+        create_session agent=support id=s1
+        request_supervisor_handoff session_id=s1 reason=help required_capability=refunds escalate_after_ms=60000 expires_after_ms=120000
+        claim_handoff id=ho#1 lease_ms=90000 as=ann
+        +1m
+        sql SELECT status, escalated_at FROM handoff_requests
+        +30s
+        sql SELECT status, escalated_at - created_at, required_capability FROM handoff_requests
+        claim_handoff id=ho#1 as=bob
+        +1m
+        sql SELECT status FROM handoff_requests
+        release_handoff id=ho#1 as=bob
+        +0s
+        sql SELECT status FROM handoff_requests
+        "#,
+        expect![[r#"
+            seq 1 {id: s1, status: created}
+            seq 2 {id: ho#1, status: pending, escalate_at: 14:01:00, expires_at: 14:02:00, reason: help}
+            seq 3 {id: ho#1, status: claimed, fencing_token: 3, claimed_by: ann, lease_expires_at: 14:01:30, escalate_at: 14:01:00, expires_at: 14:02:00, reason: help}
+            ("claimed", null)
+            ("pending", 90000000, "refunds")
+            seq 6 {id: ho#1, status: claimed, fencing_token: 6, claimed_by: bob, lease_expires_at: 14:16:30, escalated_at: 14:01:30, expires_at: 14:02:00, reason: help}
+            ("claimed")
+            seq 7 {id: ho#1, status: pending, fencing_token: 6, escalated_at: 14:01:30, expires_at: 14:02:00, reason: help}
+            ("expired")
         "#]],
     );
 }
@@ -141,6 +221,10 @@ fn what_is_no_handoff() {
         request_supervisor_handoff session_id=s_nobody reason=help required_capability=refunds
         request_supervisor_handoff session_id=s1 reason=help required_capability=""
         request_supervisor_handoff session_id=s1 reason=help
+        request_supervisor_handoff session_id=s1 reason=help required_capability=refunds escalate_to=managers
+        request_supervisor_handoff session_id=s1 reason=help required_capability=refunds escalate_after_ms=-1
+        request_supervisor_handoff session_id=s1 reason=help required_capability=refunds escalate_after_ms=1 escalate_to=""
+        request_supervisor_handoff session_id=s1 reason=help required_capability=refunds expires_after_ms=315360000001
         claim_handoff id=ho_nobody
         claim_handoff id=ho#1 lease_ms=0
         claim_handoff id=ho#1 lease_ms=86400001
@@ -158,13 +242,17 @@ fn what_is_no_handoff() {
             refused conflict: session s1 is handed off already, by ho#1
             refused not_found: there is no session s_nobody (hint: create_session makes one)
             refused bad_arguments: required_capability is empty
-            refused bad_arguments: request_supervisor_handoff: missing field `required_capability` (hint: request_supervisor_handoff takes session_id, reason, required_capability, data?)
+            refused bad_arguments: request_supervisor_handoff: missing field `required_capability` (hint: request_supervisor_handoff takes session_id, reason, required_capability, data?, escalate_after_ms?, escalate_to?, expires_after_ms?)
+            refused bad_arguments: request_supervisor_handoff: escalate_to says to whom, not when (hint: give escalate_after_ms too)
+            refused bad_arguments: escalate_after_ms is -1, not between 0 and 315360000000
+            refused bad_arguments: escalate_to is empty
+            refused bad_arguments: expires_after_ms is 315360000001, not between 0 and 315360000000
             refused not_found: there is no handoff ho_nobody
             refused bad_arguments: a lease of 0 ms is not between 1 and 86400000
             refused bad_arguments: a lease of 86400001 ms is not between 1 and 86400000
             refused conflict: handoff ho#1 is pending, not claimed (hint: claim_handoff first)
-            refused bad_arguments: resolve_handoff: missing field `resolution` (hint: resolve_handoff takes id, resolution)
-            refused bad_arguments: reject_handoff: missing field `reason` (hint: reject_handoff takes id, reason)
+            refused bad_arguments: resolve_handoff: missing field `resolution` (hint: resolve_handoff takes id, resolution, fencing_token?)
+            refused bad_arguments: reject_handoff: missing field `reason` (hint: reject_handoff takes id, reason, fencing_token?)
             refused bad_transition: session s1 is handed_off, so it cannot be suspended
             refused bad_transition: session s1 is handed_off, so it cannot be completed
             ("pending", 3)
@@ -186,8 +274,8 @@ fn a_session_that_ends_takes_its_handoff_along() {
             seq 1 {id: s1, status: created}
             seq 2 {id: 1}
             seq 3 {id: ho#1, status: pending, reason: wants a refund}
-            seq 4 {id: ho#1, status: claimed, claimed_by: ann, lease_expires_at: 14:15:00, reason: wants a refund}
-            seq 5 {id: s1, status: failed, error_code: cancelled}
+            seq 4 {id: ho#1, status: claimed, fencing_token: 4, claimed_by: ann, lease_expires_at: 14:15:00, reason: wants a refund}
+            seq 5 {id: s1, status: failed, cancel_requested_at: 14:00:00, error_code: cancelled}
             ("cancelled", "ann", 5)
             refused conflict: handoff ho#1 is cancelled, not claimed
             refused conflict: handoff ho#1 is cancelled (hint: abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")

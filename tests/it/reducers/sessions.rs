@@ -115,9 +115,9 @@ fn failing_and_cancelling() {
             seq 1 {id: s1, status: created}
             seq 2 {id: s1, status: failed, error_code: out_of_budget, error_message: no money left}
             seq 3 {id: s2, status: created}
-            seq 4 {id: s2, status: failed, reason: not needed, error_code: cancelled, error_message: not needed}
+            seq 4 {id: s2, status: failed, cancel_requested_at: 14:00:00, reason: not needed, error_code: cancelled, error_message: not needed}
             seq 5 {id: s3, status: created}
-            seq 6 {id: s3, status: failed, error_code: cancelled}
+            seq 6 {id: s3, status: failed, cancel_requested_at: 14:00:00, error_code: cancelled}
             refused not_found: there is no session s_nobody (hint: create_session makes one)
             refused bad_arguments: code is empty
         "#]],
@@ -153,7 +153,7 @@ fn an_ended_session_takes_nothing_more() {
             refused bad_transition: session s1 is completed, so it cannot be resumed (hint: an ended session stays as it is; create a new one)
             refused bad_transition: session s1 is completed, so it cannot be completed (hint: an ended session stays as it is; create a new one)
             refused bad_transition: session s1 is completed, so it cannot be failed (hint: an ended session stays as it is; create a new one)
-            refused bad_transition: session s1 is completed, so it cannot be failed (hint: an ended session stays as it is; create a new one)
+            refused bad_transition: session s1 is completed, so it cannot be cancelled (hint: an ended session stays as it is; create a new one)
             ("completed", 3)
             (3)
         "#]],
@@ -189,14 +189,14 @@ fn an_end_takes_what_nobody_has_begun() {
             seq 5 {call_id: asked, status: awaiting_approval, attempt: 0}
             seq 6 {call_id: begun, status: claimed, attempt: 1, fencing_token: 6, claimed_by: local, lease_expires_at: 14:00:01}
             seq 7 {id: ho#1, status: pending, reason: help}
-            seq 8 {id: s1, status: failed, error_code: cancelled}
-            ("asked", "cancelled", 8) ("begun", "claimed", 6) ("waiting", "cancelled", 8)
+            seq 8 {id: s1, status: active, cancel_requested_at: 14:00:00}
+            ("asked", "cancelled", 8) ("begun", "claimed", 8) ("waiting", "cancelled", 8)
             ("cancelled", 8)
             ("cancelled", 8)
-            refused conflict: approval ap#1 was cancelled by nobody
+            refused conflict: approval ap#1 is cancelled
             refused conflict: handoff ho#1 is cancelled (hint: abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
             refused conflict: call waiting is cancelled (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'waiting'")
-            seq 9 {call_id: begun, status: succeeded, attempt: 1, fencing_token: 6, claimed_by: local, lease_expires_at: 14:00:01, result: "it was under way"}
+            seq 9 {call_id: begun, status: succeeded, attempt: 1, fencing_token: 6, claimed_by: local, lease_expires_at: 14:00:01, cancel_requested_at: 14:00:00, result: "it was under way"}
             (9)
         "#]],
     );

@@ -82,7 +82,7 @@ fn a_call_is_asked_for_once() {
             refused call_id_conflict: call id c1 stands for a call with other tool (hint: make call ids from session and position; a provider's id is not unique)
             refused call_id_conflict: call id c1 stands for a call with other session, tool, arguments (hint: make call ids from session and position; a provider's id is not unique)
             seq 7 {id: s1, status: completed}
-            seq 5 again {call_id: c1, status: claimed, attempt: 1, fencing_token: 6, claimed_by: local, lease_expires_at: 14:00:30, arguments: {"a":[1.0],"b":1}}
+            seq 5 again {call_id: c1, status: claimed, attempt: 1, fencing_token: 6, claimed_by: local, lease_expires_at: 14:00:30, cancel_requested_at: 14:00:00, arguments: {"a":[1.0],"b":1}}
             (7, 7)
         "#]],
     );
@@ -190,7 +190,7 @@ fn one_claimant_wins() {
             seq 9 {call_id: look1, status: claimed, attempt: 1, fencing_token: 9, claimed_by: by-name, lease_expires_at: 14:00:30}
             refused bad_arguments: a lease of 0 ms is not between 1 and 86400000
             refused bad_arguments: a lease of 86400001 ms is not between 1 and 86400000
-            seq 10 {call_id: put1, status: claimed, attempt: 1, fencing_token: 10, claimed_by: local, lease_expires_at: 14:00:00}
+            seq 10 {call_id: put1, status: claimed, attempt: 1, fencing_token: 10, claimed_by: local, lease_expires_at: 2026-11-22T14:00:00}
             seq 11 {call_id: own, status: claimed, attempt: 1, fencing_token: 11, claimed_by: agent, lease_expires_at: 14:00:01}
             refused conflict: call own was claimed by agent and its lease runs until 2026-11-21T14:00:01Z (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'own'")
         "#]],
@@ -216,7 +216,7 @@ fn only_the_holder_ends_a_call() {
         settle_tool_call call_id=pay1 outcome=failed
         "#,
         expect![[r#"
-            refused lease_lost: call pay1 is not claimed (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: call pay1 is pending, nobody holds it (hint: what this attempt did may be done again by another; do not report it as done)
             seq 8 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:30}
             refused lease_lost: call pay1 is claimed by worker-1 under another token (hint: what this attempt did may be done again by another; do not report it as done)
             refused lease_lost: call pay1 is claimed by worker-1 under another token (hint: what this attempt did may be done again by another; do not report it as done)
@@ -254,14 +254,14 @@ fn a_lease_runs_out_and_the_call_may_run_again() {
         expect![[r#"
             seq 8 {call_id: put1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01}
             refused conflict: call put1 was claimed by worker-1 and its lease runs until 2026-11-21T14:00:01Z (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'put1'")
-            seq 9 {call_id: put1, status: claimed, attempt: 2, fencing_token: 9, claimed_by: worker-2, lease_expires_at: 14:00:31}
+            seq 10 {call_id: put1, status: claimed, attempt: 2, fencing_token: 10, claimed_by: worker-2, lease_expires_at: 14:00:31}
+            refused lease_lost: the lease on call put1 ran out at 2026-11-21T14:00:01Z; the call is claimed (hint: what this attempt did may be done again by another; do not report it as done)
             refused lease_lost: call put1 is claimed by worker-2 under another token (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: the lease on call put1 ran out at 2026-11-21T14:00:01Z; the call is claimed (hint: what this attempt did may be done again by another; do not report it as done)
             refused lease_lost: call put1 is claimed by worker-2 under another token (hint: what this attempt did may be done again by another; do not report it as done)
-            refused lease_lost: call put1 is claimed by worker-2 under another token (hint: what this attempt did may be done again by another; do not report it as done)
-            seq 10 {call_id: put1, status: succeeded, attempt: 2, fencing_token: 9, claimed_by: worker-2, lease_expires_at: 14:00:31, result: "done"}
-            refused lease_lost: call put1 is claimed by worker-2 under another token (hint: what this attempt did may be done again by another; do not report it as done)
-            seq 11 {call_id: look1, status: claimed, attempt: 1, fencing_token: 11, claimed_by: worker-1, lease_expires_at: 14:00:02}
-            seq 12 {call_id: look1, status: claimed, attempt: 2, fencing_token: 12, claimed_by: worker-2, lease_expires_at: 14:00:32}
+            refused lease_lost: the lease on call put1 ran out at 2026-11-21T14:00:01Z; the call is claimed (hint: what this attempt did may be done again by another; do not report it as done)
+            seq 12 {call_id: look1, status: claimed, attempt: 1, fencing_token: 12, claimed_by: worker-1, lease_expires_at: 14:00:02}
+            seq 14 {call_id: look1, status: claimed, attempt: 2, fencing_token: 14, claimed_by: worker-2, lease_expires_at: 14:00:32}
         "#]],
     );
 }
@@ -291,32 +291,75 @@ fn a_lease_runs_out_and_the_call_must_not_run_again() {
             refused conflict: call pay1 was claimed by worker-1, whose lease has run out; whether it ran is unknown, and pay must not run twice (hint: find out, and tell with settle_tool_call)
             refused conflict: call pay1 was claimed by worker-1, whose lease has run out; whether it ran is unknown, and pay must not run twice (hint: find out, and tell with settle_tool_call)
             refused bad_arguments: settle_tool_call: "maybe" is not one of succeeded, failed (hint: settle_tool_call takes call_id, outcome, result?, error?, evidence?)
-            seq 9 {call_id: pay1, status: succeeded, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, result: {"paid":true}}
-            refused conflict: call pay1 is succeeded, there is nothing to settle
-            seq 9 again {call_id: pay1, status: succeeded, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, result: {"paid":true}}
-            refused conflict: call pay1 is succeeded already
+            seq 10 {call_id: pay1, status: succeeded, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, result: {"paid":true}, settled_by: ann}
+            refused conflict: call pay1 was settled as succeeded by ann
+            refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is succeeded (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is succeeded (hint: what this attempt did may be done again by another; do not report it as done)
             ("succeeded", "{\"paid\":true}", "{\"receipt\":\"r-7\"}", 1)
-            seq 10 {call_id: pay2, status: claimed, attempt: 1, fencing_token: 10, claimed_by: local, lease_expires_at: 14:00:02}
-            seq 11 {call_id: pay2, status: failed, attempt: 1, fencing_token: 10, claimed_by: local, lease_expires_at: 14:00:02, error: never left the house}
+            seq 12 {call_id: pay2, status: claimed, attempt: 1, fencing_token: 12, claimed_by: local, lease_expires_at: 14:00:02}
+            seq 14 {call_id: pay2, status: failed, attempt: 1, fencing_token: 12, claimed_by: local, lease_expires_at: 14:00:02, error: never left the house, settled_by: ann}
         "#]],
     );
 }
 
-/// The lease is for others to claim after; while nobody has, its holder may still finish.
+/// Nobody else has claimed it, and yet: what time has said is said.
 #[test]
-fn late_but_nobody_else_came() {
+fn late_although_nobody_else_came() {
     check_asked(
         r#"
         claim_tool_call call_id=pay1 lease_ms=1000 as=worker-1
         +1h
+        sql SELECT seq, session_id, reducer, caller, arguments, at - 1795269600000000 FROM events WHERE seq > 8
         heartbeat_tool_call call_id=pay1 fencing_token=8 as=worker-1
-        +1h
-        complete_tool_call call_id=pay1 fencing_token=8 result=1 as=worker-1
+        complete_tool_call call_id=pay1 fencing_token=8 result={"paid":true} as=worker-1 request_id=r1
+        complete_tool_call call_id=pay1 fencing_token=8 result={"paid":true} as=worker-1 request_id=r1
+        complete_tool_call call_id=pay1 fencing_token=8 result={"paid":true} as=worker-1
+        fail_tool_call call_id=pay1 fencing_token=8 error="after all" as=worker-1
+        complete_tool_call call_id=pay1 fencing_token=7 result=forged
+        sql SELECT call_id, attempt, claimed_by, lost_at - 1795269600000000, late_outcome, late_result, late_error FROM unknown_tool_calls
+        sql SELECT seq, reducer, caller, outcome FROM events WHERE seq > 9
+        settle_tool_call call_id=pay1 outcome=succeeded result={"paid":true} evidence="the worker's late word" as=ann
+        sql SELECT count(*) FROM unknown_tool_calls
+        sql SELECT call_id, fencing_token, outcome, result FROM lost_leases
         "#,
         expect![[r#"
             seq 8 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01}
-            seq 9 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 15:00:30}
-            seq 10 {call_id: pay1, status: succeeded, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 15:00:30, result: 1}
+            (9, "s1", "lapse_tool_call", "system", "{\"call_id\":\"pay1\",\"lease_expires_at\":1795269601000000}", 3600000000)
+            refused lease_lost: the lease of worker-1 on call pay1 has run out (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: what was reported is kept in unknown_tool_calls; settle_tool_call makes it count)
+            refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: what was reported is kept in unknown_tool_calls; settle_tool_call makes it count)
+            refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: what was reported is kept in unknown_tool_calls; settle_tool_call makes it count)
+            refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: what was reported is kept in unknown_tool_calls; settle_tool_call makes it count)
+            refused lease_lost: the lease of worker-1 on call pay1 has run out (hint: what this attempt did may be done again by another; do not report it as done)
+            ("pay1", 1, "worker-1", 1000000, "succeeded", "{\"paid\":true}", null)
+            (10, "complete_tool_call", "worker-1", "{\"$refused\":{\"code\":\"lease_lost\",\"detail\":\"the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown\",\"hint\":\"what was reported is kept in unknown_tool_calls; settle_tool_call makes it count\"}}")
+            seq 11 {call_id: pay1, status: succeeded, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, result: {"paid":true}, settled_by: ann}
+            (0)
+            ("pay1", 8, "succeeded", "{\"paid\":true}")
+        "#]],
+    );
+}
+
+/// A batch is done as a whole or not at all: a late word in it is not even kept.
+#[test]
+fn late_in_a_batch() {
+    check_asked(
+        r#"
+        claim_tool_call call_id=pay1 lease_ms=1000 as=worker-1
+        +1s
+        batch: suspend_session session_id=s1 | complete_tool_call call_id=pay1 fencing_token=8 result=1
+        sql SELECT status FROM sessions
+        sql SELECT outcome FROM lost_leases
+        complete_tool_call call_id=pay1 fencing_token=8 result=1
+        sql SELECT outcome FROM lost_leases
+        "#,
+        expect![[r#"
+            seq 8 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01}
+            refused lease_lost: call 2 of the batch (complete_tool_call): the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: what was reported is kept in unknown_tool_calls; settle_tool_call makes it count)
+            ("created")
+            (null)
+            refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: what was reported is kept in unknown_tool_calls; settle_tool_call makes it count)
+            ("succeeded")
         "#]],
     );
 }
@@ -328,29 +371,336 @@ fn failed_and_tried_again() {
         claim_tool_call call_id=put1 as=worker-1
         fail_tool_call call_id=put1 fencing_token=8 error=busy retryable=true as=worker-1
         fail_tool_call call_id=put1 fencing_token=8 error=busy retryable=true as=worker-1
+        fail_tool_call call_id=put1 fencing_token=8 error=other retryable=true as=worker-1
         complete_tool_call call_id=put1 fencing_token=8 result=1 as=worker-1
         claim_tool_call call_id=put1 as=worker-2
         fail_tool_call call_id=put1 fencing_token=10 error=busy retryable=true as=worker-2
         claim_tool_call call_id=put1 as=worker-1
-        fail_tool_call call_id=put1 fencing_token=12 error="still busy" retryable=true as=worker-1
-        fail_tool_call call_id=put1 fencing_token=12 error="still busy" retryable=true as=worker-1
+        +999ms
+        claim_tool_call call_id=put1 as=worker-1
+        +1ms
+        sql SELECT seq, reducer, caller, arguments FROM events WHERE seq = 12
+        sql SELECT status, retry_at FROM tool_calls WHERE call_id = 'put1'
+        claim_tool_call call_id=put1 as=worker-1
+        fail_tool_call call_id=put1 fencing_token=13 error="still busy" retryable=true as=worker-1
+        fail_tool_call call_id=put1 fencing_token=13 error="still busy" retryable=true as=worker-1
         claim_tool_call call_id=put1 as=worker-2
         claim_tool_call call_id=pay1 as=worker-1
-        fail_tool_call call_id=pay1 fencing_token=14 error=declined as=worker-1
+        fail_tool_call call_id=pay1 fencing_token=15 error=declined as=worker-1
         "#,
         expect![[r#"
             seq 8 {call_id: put1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:30}
             seq 9 {call_id: put1, status: pending, attempt: 1, fencing_token: 8, claimed_by: worker-1, error: busy}
-            refused conflict: call put1 is pending already
-            refused conflict: call put1 is pending already
+            seq 9 again {call_id: put1, status: pending, attempt: 1, fencing_token: 8, claimed_by: worker-1, error: busy}
+            refused lease_lost: call put1 is pending, nobody holds it (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: call put1 is pending, nobody holds it (hint: what this attempt did may be done again by another; do not report it as done)
             seq 10 {call_id: put1, status: claimed, attempt: 2, fencing_token: 10, claimed_by: worker-2, lease_expires_at: 14:00:30, error: busy}
-            seq 11 {call_id: put1, status: pending, attempt: 2, fencing_token: 10, claimed_by: worker-2, error: busy}
-            seq 12 {call_id: put1, status: claimed, attempt: 3, fencing_token: 12, claimed_by: worker-1, lease_expires_at: 14:00:30, error: busy}
-            seq 13 {call_id: put1, status: failed, attempt: 3, fencing_token: 12, claimed_by: worker-1, lease_expires_at: 14:00:30, error: still busy}
-            seq 13 again {call_id: put1, status: failed, attempt: 3, fencing_token: 12, claimed_by: worker-1, lease_expires_at: 14:00:30, error: still busy}
+            seq 11 {call_id: put1, status: pending, attempt: 2, fencing_token: 10, claimed_by: worker-2, retry_at: 14:00:01, error: busy}
+            refused conflict: call put1 waits until 2026-11-21T14:00:01Z for its attempt 3 (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'put1'")
+            refused conflict: call put1 waits until 2026-11-21T14:00:01Z for its attempt 3 (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'put1'")
+            (12, "retry_tool_call", "system", "{\"call_id\":\"put1\",\"retry_at\":1795269601000000}")
+            ("pending", null)
+            seq 13 {call_id: put1, status: claimed, attempt: 3, fencing_token: 13, claimed_by: worker-1, lease_expires_at: 14:00:31, error: busy}
+            seq 14 {call_id: put1, status: failed, attempt: 3, fencing_token: 13, claimed_by: worker-1, lease_expires_at: 14:00:31, error: still busy}
+            seq 14 again {call_id: put1, status: failed, attempt: 3, fencing_token: 13, claimed_by: worker-1, lease_expires_at: 14:00:31, error: still busy}
             refused conflict: call put1 is failed (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'put1'")
-            seq 14 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 14, claimed_by: worker-1, lease_expires_at: 14:00:30}
-            seq 15 {call_id: pay1, status: failed, attempt: 1, fencing_token: 14, claimed_by: worker-1, lease_expires_at: 14:00:30, error: declined}
+            seq 15 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 15, claimed_by: worker-1, lease_expires_at: 14:00:31}
+            seq 16 {call_id: pay1, status: failed, attempt: 1, fencing_token: 15, claimed_by: worker-1, lease_expires_at: 14:00:31, error: declined}
+        "#]],
+    );
+}
+
+/// A worker that vanishes is one more attempt, with the same waits and the same bound.
+#[test]
+fn vanished_again_and_again() {
+    check(
+        r#"
+        register_tool name=put effect=idempotent retry={"max_attempts":3,"backoff_ms":5000}
+        create_session agent=support id=s1
+        request_tool_call call_id=c1 session_id=s1 tool_name=put arguments={} claim_lease_ms=1000
+        +1s
+        sql SELECT status, attempt, retry_at, lease_expires_at FROM tool_calls
+        claim_tool_call call_id=c1 lease_ms=1000
+        +1s
+        claim_tool_call call_id=c1 lease_ms=1000
+        +5s
+        claim_tool_call call_id=c1 lease_ms=1000
+        +1s
+        sql SELECT status, attempt, error FROM tool_calls
+        sql SELECT attempt, claimed_by, outcome FROM lost_leases
+        sql SELECT seq, reducer, caller FROM events WHERE seq > 3
+        "#,
+        expect![[r#"
+            seq 1 {name: put, version: 1, effect: idempotent}
+            seq 2 {id: s1, status: created}
+            seq 3 {call_id: c1, status: claimed, attempt: 1, fencing_token: 3, claimed_by: local, lease_expires_at: 14:00:01}
+            ("pending", 1, null, null)
+            seq 5 {call_id: c1, status: claimed, attempt: 2, fencing_token: 5, claimed_by: local, lease_expires_at: 14:00:02}
+            refused conflict: call c1 waits until 2026-11-21T14:00:07Z for its attempt 3 (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'c1'")
+            seq 8 {call_id: c1, status: claimed, attempt: 3, fencing_token: 8, claimed_by: local, lease_expires_at: 14:00:08}
+            ("failed", 3, "the worker vanished in attempt 3 of 3")
+            (1, "local", null) (2, "local", null) (3, "local", null)
+            (4, "lapse_tool_call", "system") (5, "claim_tool_call", "local") (6, "lapse_tool_call", "system") (7, "retry_tool_call", "system") (8, "claim_tool_call", "local") (9, "lapse_tool_call", "system")
+        "#]],
+    );
+}
+
+#[test]
+fn an_attempt_takes_no_longer_than_its_tool_gives_it() {
+    check(
+        r#"
+        register_tool name=put effect=idempotent timeout_ms=10000
+        create_session agent=support id=s1
+        request_tool_call call_id=c1 session_id=s1 tool_name=put arguments={} claim_lease_ms=60000
+        +9s
+        heartbeat_tool_call call_id=c1 fencing_token=3
+        +1s
+        sql SELECT status, attempt FROM tool_calls
+        claim_tool_call call_id=c1 lease_ms=4000
+        +3s
+        heartbeat_tool_call call_id=c1 fencing_token=6 lease_ms=4000
+        +3s
+        heartbeat_tool_call call_id=c1 fencing_token=6 lease_ms=60000
+        "#,
+        expect![[r#"
+            seq 1 {name: put, version: 1, effect: idempotent}
+            seq 2 {id: s1, status: created}
+            seq 3 {call_id: c1, status: claimed, attempt: 1, fencing_token: 3, claimed_by: local, lease_expires_at: 14:00:10}
+            seq 4 {call_id: c1, status: claimed, attempt: 1, fencing_token: 3, claimed_by: local, lease_expires_at: 14:00:10}
+            ("pending", 1)
+            seq 6 {call_id: c1, status: claimed, attempt: 2, fencing_token: 6, claimed_by: local, lease_expires_at: 14:00:14}
+            seq 7 {call_id: c1, status: claimed, attempt: 2, fencing_token: 6, claimed_by: local, lease_expires_at: 14:00:17}
+            seq 8 {call_id: c1, status: claimed, attempt: 2, fencing_token: 6, claimed_by: local, lease_expires_at: 14:00:20}
+        "#]],
+    );
+}
+
+/// A call is run by the rules that it was asked under, whatever the tool has become.
+#[test]
+fn the_manifest_of_a_call_is_pinned() {
+    check(
+        r#"
+        register_tool name=pay effect=at_most_once input_schema={"required":["amount"]}
+        create_session agent=support id=s1
+        request_tool_call call_id=old session_id=s1 tool_name=pay arguments={"amount":1} claim_lease_ms=1000
+        register_tool name=pay effect=idempotent timeout_ms=2000
+        request_tool_call call_id=new session_id=s1 tool_name=pay arguments={} claim_lease_ms=60000
+        +1s
+        +1s
+        sql SELECT call_id, tool_version, status FROM tool_calls
+        sql SELECT name, version, json_extract(manifest, '$.effect') FROM tool_versions
+        "#,
+        expect![[r#"
+            seq 1 {name: pay, version: 1, effect: at_most_once}
+            seq 2 {id: s1, status: created}
+            seq 3 {call_id: old, status: claimed, attempt: 1, fencing_token: 3, claimed_by: local, lease_expires_at: 14:00:01, arguments: {"amount":1}}
+            seq 4 {name: pay, version: 2, effect: idempotent}
+            seq 5 {call_id: new, status: claimed, attempt: 1, fencing_token: 5, claimed_by: local, lease_expires_at: 14:00:02}
+            ("old", 1, "unknown") ("new", 2, "pending")
+            ("pay", 1, "at_most_once") ("pay", 2, "idempotent")
+        "#]],
+    );
+}
+
+#[test]
+fn so_many_at_a_time() {
+    check(
+        r#"
+        register_tool name=crawl effect=read_only limits={"concurrency":2}
+        create_session agent=support id=s1
+        request_tool_call call_id=c1 session_id=s1 tool_name=crawl arguments={} claim_lease_ms=1000
+        request_tool_call call_id=c2 session_id=s1 tool_name=crawl arguments={}
+        request_tool_call call_id=c3 session_id=s1 tool_name=crawl arguments={}
+        claim_tool_call call_id=c2
+        claim_tool_call call_id=c3
+        request_tool_call call_id=c4 session_id=s1 tool_name=crawl arguments={} claim_lease_ms=1000
+        claim_next_tool_call tools=["crawl"]
+        complete_tool_call call_id=c2 fencing_token=6 result=1
+        claim_tool_call call_id=c3
+        claim_tool_call call_id=c4
+        +1s
+        claim_next_tool_call tools=["crawl"]
+        register_tool name=crawl effect=read_only limits={"concurrency":3}
+        claim_next_tool_call tools=["crawl"]
+        "#,
+        expect![[r#"
+            seq 1 {name: crawl, version: 1, effect: read_only}
+            seq 2 {id: s1, status: created}
+            seq 3 {call_id: c1, status: claimed, attempt: 1, fencing_token: 3, claimed_by: local, lease_expires_at: 14:00:01}
+            seq 4 {call_id: c2, status: pending, attempt: 0}
+            seq 5 {call_id: c3, status: pending, attempt: 0}
+            seq 6 {call_id: c2, status: claimed, attempt: 1, fencing_token: 6, claimed_by: local, lease_expires_at: 14:00:30}
+            refused overloaded: 2 calls of crawl run, and it takes 2 at a time (hint: claim again when one of them has ended)
+            seq 7 {call_id: c4, status: pending, attempt: 0}
+            refused overloaded: 2 calls of crawl run, and it takes 2 at a time (hint: claim again when one of them has ended)
+            seq 8 {call_id: c2, status: succeeded, attempt: 1, fencing_token: 6, claimed_by: local, lease_expires_at: 14:00:30, result: 1}
+            seq 9 {call_id: c3, status: claimed, attempt: 1, fencing_token: 9, claimed_by: local, lease_expires_at: 14:00:30}
+            refused overloaded: 2 calls of crawl run, and it takes 2 at a time (hint: claim again when one of them has ended)
+            seq 11 {call_id: c1, status: claimed, attempt: 2, fencing_token: 11, claimed_by: local, lease_expires_at: 14:00:31}
+            seq 12 {name: crawl, version: 2, effect: read_only}
+            seq 13 {call_id: c4, status: claimed, attempt: 1, fencing_token: 13, claimed_by: local, lease_expires_at: 14:00:31}
+        "#]],
+    );
+}
+
+#[test]
+fn so_many_in_a_span() {
+    check(
+        r#"
+        register_tool name=mail effect=idempotent limits={"rate":{"calls":2,"per_ms":10000}}
+        create_session agent=support id=s1
+        request_tool_call call_id=c1 session_id=s1 tool_name=mail arguments={} claim_lease_ms=1000
+        +4s
+        claim_tool_call call_id=c1 lease_ms=60000
+        request_tool_call call_id=c2 session_id=s1 tool_name=mail arguments={}
+        claim_tool_call call_id=c2
+        +5999ms
+        claim_next_tool_call tools=["mail"]
+        +1ms
+        claim_next_tool_call tools=["mail"]
+        request_tool_call call_id=c3 session_id=s1 tool_name=mail arguments={} claim_lease_ms=1000
+        +3999ms
+        claim_tool_call call_id=c3
+        +1ms
+        claim_tool_call call_id=c3
+        sql SELECT tool_name, seq FROM tool_claims
+        "#,
+        expect![[r#"
+            seq 1 {name: mail, version: 1, effect: idempotent}
+            seq 2 {id: s1, status: created}
+            seq 3 {call_id: c1, status: claimed, attempt: 1, fencing_token: 3, claimed_by: local, lease_expires_at: 14:00:01}
+            seq 5 {call_id: c1, status: claimed, attempt: 2, fencing_token: 5, claimed_by: local, lease_expires_at: 14:01:04}
+            seq 6 {call_id: c2, status: pending, attempt: 0}
+            refused overloaded: mail takes 2 attempts in 10000 ms, the next at 2026-11-21T14:00:10Z (hint: claim again then)
+            refused overloaded: mail takes 2 attempts in 10000 ms, the next at 2026-11-21T14:00:10Z (hint: claim again then)
+            seq 7 {call_id: c2, status: claimed, attempt: 1, fencing_token: 7, claimed_by: local, lease_expires_at: 14:00:40}
+            seq 8 {call_id: c3, status: pending, attempt: 0}
+            refused overloaded: mail takes 2 attempts in 10000 ms, the next at 2026-11-21T14:00:14Z (hint: claim again then)
+            seq 9 {call_id: c3, status: claimed, attempt: 1, fencing_token: 9, claimed_by: local, lease_expires_at: 14:00:44}
+            ("mail", 7) ("mail", 9)
+        "#]],
+    );
+}
+
+#[test]
+fn so_many_in_a_session() {
+    check(
+        r#"
+        register_tool name=search limits={"calls_per_session":2}
+        create_session agent=support id=s1
+        create_session agent=support id=s2
+        request_tool_call call_id=c1 session_id=s1 tool_name=search arguments={}
+        request_tool_call call_id=c2 session_id=s1 tool_name=search arguments={}
+        request_tool_call call_id=c3 session_id=s1 tool_name=search arguments={}
+        request_tool_call call_id=c2 session_id=s1 tool_name=search arguments={}
+        request_tool_call call_id=c3 session_id=s2 tool_name=search arguments={}
+        "#,
+        expect![[r#"
+            seq 1 {name: search, version: 1, effect: at_most_once}
+            seq 2 {id: s1, status: created}
+            seq 3 {id: s2, status: created}
+            seq 4 {call_id: c1, status: pending, attempt: 0}
+            seq 5 {call_id: c2, status: pending, attempt: 0}
+            refused limit_exceeded: session s1 has asked for search 2 times already (hint: search may be called 2 times by a session; register_tool sets it)
+            seq 5 again {call_id: c2, status: pending, attempt: 0}
+            seq 6 {call_id: c3, status: pending, attempt: 0}
+        "#]],
+    );
+}
+
+#[test]
+fn the_next_is_the_one_that_has_waited_longest() {
+    check_asked(
+        r#"
+        claim_next_tool_call tools=["pay","put"] as=worker-1
+        claim_next_tool_call tools=["pay","put","put"] worker=by-name
+        claim_next_tool_call tools=["pay","put"]
+        claim_next_tool_call tools=["pay","look","put"] lease_ms=1000
+        +1s
+        claim_next_tool_call tools=["look"]
+        fail_tool_call call_id=look1 fencing_token=12 error=busy retryable=true
+        claim_next_tool_call tools=["look"]
+        +1s
+        claim_next_tool_call tools=["look"]
+        claim_next_tool_call tools=[]
+        claim_next_tool_call tools=["unheard_of"]
+        claim_next_tool_call tools=["look"] lease_ms=0
+        sql SELECT reducer, session_id FROM events WHERE seq = 8
+        "#,
+        expect![[r#"
+            seq 8 {call_id: put1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:30}
+            seq 9 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 9, claimed_by: by-name, lease_expires_at: 14:00:30}
+            refused not_found: no call of pay, put waits to be claimed (hint: abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL")
+            seq 10 {call_id: look1, status: claimed, attempt: 1, fencing_token: 10, claimed_by: local, lease_expires_at: 14:00:01}
+            seq 12 {call_id: look1, status: claimed, attempt: 2, fencing_token: 12, claimed_by: local, lease_expires_at: 14:00:31}
+            seq 13 {call_id: look1, status: pending, attempt: 2, fencing_token: 12, claimed_by: local, retry_at: 14:00:02, error: busy}
+            refused not_found: no call of look waits to be claimed (hint: abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL")
+            seq 15 {call_id: look1, status: claimed, attempt: 3, fencing_token: 15, claimed_by: local, lease_expires_at: 14:00:32, error: busy}
+            refused bad_arguments: claim_next_tool_call: 0 tools, 1 to 100 are taken
+            refused not_found: there is no tool unheard_of (hint: register_tool makes it known)
+            refused bad_arguments: a lease of 0 ms is not between 1 and 86400000
+            ("claim_next_tool_call", "s1")
+        "#]],
+    );
+}
+
+#[test]
+fn settled_by_the_first_who_found_out() {
+    check_asked(
+        r#"
+        claim_tool_call call_id=pay1 lease_ms=1000 as=worker-1
+        +1s
+        settle_tool_call call_id=pay1 outcome=succeeded error=x
+        settle_tool_call call_id=pay1 outcome=failed result=x
+        settle_tool_call call_id=pay1 outcome=failed error="no money left" evidence={"statement":7} as=ann
+        settle_tool_call call_id=pay1 outcome=failed error="no money left" as=bob
+        settle_tool_call call_id=pay1 outcome=failed error="no card" as=bob
+        settle_tool_call call_id=pay1 outcome=succeeded as=bob
+        settle_tool_call call_id=put1 outcome=failed
+        "#,
+        expect![[r#"
+            seq 8 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01}
+            refused bad_arguments: settle_tool_call: what succeeded has no error
+            refused bad_arguments: settle_tool_call: what failed has no result
+            seq 10 {call_id: pay1, status: failed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, error: no money left, settled_by: ann}
+            seq 10 again {call_id: pay1, status: failed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, error: no money left, settled_by: ann}
+            refused conflict: call pay1 was settled as failed by ann
+            refused conflict: call pay1 was settled as failed by ann
+            refused conflict: call put1 is pending, there is nothing to settle
+        "#]],
+    );
+}
+
+#[test]
+fn arguments_are_held_to_the_schema() {
+    check(
+        r##"
+        register_tool name=pay input_schema={"type":"object","properties":{"amount":{"type":"integer","minimum":1},"to":{"$ref":"#/$defs/iban"}},"required":["amount"],"additionalProperties":false,"$defs":{"iban":{"pattern":"^[A-Z]{2}[0-9]+$"}}}
+        register_tool name=never input_schema=false
+        create_session agent=support id=s1
+        request_tool_call call_id=c1 session_id=s1 tool_name=pay arguments={}
+        request_tool_call call_id=c1 session_id=s1 tool_name=pay arguments={"amount":0}
+        request_tool_call call_id=c1 session_id=s1 tool_name=pay arguments={"amount":1.5}
+        request_tool_call call_id=c1 session_id=s1 tool_name=pay arguments={"amount":1,"to":"elsewhere"}
+        request_tool_call call_id=c1 session_id=s1 tool_name=pay arguments={"amount":1,"note":"x"}
+        request_tool_call call_id=c1 session_id=s1 tool_name=pay arguments="pay one"
+        request_tool_call call_id=c1 session_id=s1 tool_name=never arguments={}
+        request_tool_call call_id=c1 session_id=s1 tool_name=pay arguments={"amount":1,"to":"DE02"}
+        sql SELECT count(*) FROM tool_calls
+        "##,
+        expect![[r#"
+            seq 1 {name: pay, version: 1, effect: at_most_once}
+            seq 2 {name: never, version: 1, effect: at_most_once}
+            seq 3 {id: s1, status: created}
+            refused bad_arguments: the arguments do not fit pay: "amount" is a required property (hint: see  abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1")
+            refused bad_arguments: the arguments do not fit pay: at /amount: 0 is less than the minimum of 1 (hint: see  abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1")
+            refused bad_arguments: the arguments do not fit pay: at /amount: 1.5 is not of type "integer" (hint: see  abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1")
+            refused bad_arguments: the arguments do not fit pay: at /to: "elsewhere" does not match "^[A-Z]{2}[0-9]+$" (hint: see  abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1")
+            refused bad_arguments: the arguments do not fit pay: Additional properties are not allowed ('note' was unexpected) (hint: see  abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1")
+            refused bad_arguments: the arguments do not fit pay: "pay one" is not of type "object" (hint: see  abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'pay' AND version = 1")
+            refused bad_arguments: the arguments do not fit never: False schema does not allow {} (hint: see  abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'never' AND version = 1")
+            seq 4 {call_id: c1, status: pending, attempt: 0, arguments: {"amount":1,"to":"DE02"}}
+            (1)
         "#]],
     );
 }

@@ -44,10 +44,10 @@ fn what_is_no_tool() {
         "#,
         expect![[r#"
             refused bad_arguments: name is empty
-            refused bad_arguments: register_tool: "sometimes" is not one of read_only, idempotent, at_most_once (hint: register_tool takes name, description?, input_schema?, effect?, needs_approval?, timeout_ms?, retry?, required_capability?)
+            refused bad_arguments: register_tool: "sometimes" is not one of read_only, idempotent, at_most_once (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
             refused bad_arguments: a timeout of 0 ms leaves no time to run
-            refused bad_arguments: register_tool: invalid type: string "5", expected i64 (hint: register_tool takes name, description?, input_schema?, effect?, needs_approval?, timeout_ms?, retry?, required_capability?)
-            refused bad_arguments: register_tool: missing field `name` (hint: register_tool takes name, description?, input_schema?, effect?, needs_approval?, timeout_ms?, retry?, required_capability?)
+            refused bad_arguments: register_tool: invalid type: string "5", expected i64 (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
+            refused bad_arguments: register_tool: missing field `name` (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
             (0)
         "#]],
     );
@@ -72,5 +72,149 @@ fn a_call_bears_the_version_it_was_asked_under() {
             seq 5 {call_id: c2, status: pending, attempt: 0}
             ("c1", 1) ("c2", 2)
         "#]],
+    );
+}
+
+#[test]
+fn a_manifest() {
+    check(
+        r#"
+        register_tool name=a annotations={"readOnlyHint":true,"title":"Look"}
+        register_tool name=b annotations={"idempotentHint":true} approval={"prompt":"Sure?","defaults":{"amount":1},"expires_after_ms":60000,"required_capability":"refunds"}
+        register_tool name=c annotations={"readOnlyHint":true} effect=at_most_once needs_approval=false approval={}
+        register_tool name=d retry={"backoff_max_ms":5,"backoff_ms":1,"max_attempts":9} limits={"rate":{"calls":1,"per_ms":1000},"concurrency":4,"calls_per_session":5}
+        register_tool name=d retry={"max_attempts":9,"backoff_ms":1,"backoff_max_ms":5} limits={"calls_per_session":5,"concurrency":4,"rate":{"per_ms":1000,"calls":1}}
+        sql SELECT name, effect, annotations, needs_approval, approval, retry, limits FROM tools
+        register_tool name=d
+        sql SELECT version, seq, created_at = (SELECT at FROM events WHERE seq = tool_versions.seq), json_extract(manifest, '$.retry') FROM tool_versions WHERE name = 'd'
+        "#,
+        expect![[r#"
+            seq 1 {name: a, version: 1, effect: read_only}
+            seq 2 {name: b, version: 1, effect: idempotent}
+            seq 3 {name: c, version: 1, effect: at_most_once}
+            seq 4 {name: d, version: 1, effect: at_most_once}
+            seq 4 again {name: d, version: 1, effect: at_most_once}
+            ("a", "read_only", "{\"readOnlyHint\":true,\"title\":\"Look\"}", 0, null, null, null) ("b", "idempotent", "{\"idempotentHint\":true}", 1, "{\"defaults\":{\"amount\":1},\"expires_after_ms\":60000,\"prompt\":\"Sure?\",\"required_capability\":\"refunds\"}", null, null) ("c", "at_most_once", "{\"readOnlyHint\":true}", 0, "{}", null, null) ("d", "at_most_once", null, 0, null, "{\"backoff_max_ms\":5,\"backoff_ms\":1,\"max_attempts\":9}", "{\"calls_per_session\":5,\"concurrency\":4,\"rate\":{\"calls\":1,\"per_ms\":1000}}")
+            seq 5 {name: d, version: 2, effect: at_most_once}
+            (1, 4, 1, "{\"backoff_max_ms\":5,\"backoff_ms\":1,\"max_attempts\":9}") (2, 5, 1, null)
+        "#]],
+    );
+}
+
+#[test]
+fn what_is_no_manifest() {
+    check(
+        r#"
+        register_tool name=a retry={"max_attempts":0}
+        register_tool name=a retry={"max_attempts":"3"}
+        register_tool name=a retry={"attempts":3}
+        register_tool name=a retry={"backoff_ms":-1}
+        register_tool name=a limits={"concurrency":0}
+        register_tool name=a limits={"rate":{"calls":5}}
+        register_tool name=a limits={"rate":{"calls":5,"per_ms":0}}
+        register_tool name=a limits={"calls_per_session":10001}
+        register_tool name=a approval={"expires_after_ms":-1}
+        register_tool name=a approval=true
+        register_tool name=a annotations=[1]
+        sql SELECT count(*) FROM tools
+        "#,
+        expect![[r#"
+            refused bad_arguments: max_attempts is 0, not between 1 and 1000
+            refused bad_arguments: register_tool: invalid type: string "3", expected i64 (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
+            refused bad_arguments: register_tool: unknown field `attempts`, expected one of `max_attempts`, `backoff_ms`, `backoff_max_ms` (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
+            refused bad_arguments: backoff_ms is -1, not between 0 and 315360000000
+            refused bad_arguments: concurrency is 0, not between 1 and 10000
+            refused bad_arguments: register_tool: missing field `per_ms` (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
+            refused bad_arguments: rate.per_ms is 0, not between 1 and 86400000
+            refused bad_arguments: calls_per_session is 10001, not between 1 and 10000
+            refused bad_arguments: expires_after_ms is -1, not between 0 and 315360000000
+            refused bad_arguments: register_tool: invalid type: boolean `true`, expected struct ApprovalPolicy (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
+            refused bad_arguments: register_tool: invalid type: sequence, expected a map (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
+            (0)
+        "#]],
+    );
+}
+
+/// A schema runs on the writer's thread: what could fetch, loop or take for ever is not taken.
+#[test]
+fn what_is_no_schema() {
+    check(
+        r##"
+        register_tool name=a input_schema=7
+        register_tool name=a input_schema={"type":"nonsense"}
+        register_tool name=a input_schema={"$ref":"http://127.0.0.1:9/x"}
+        register_tool name=a input_schema={"$ref":"file:///etc/passwd"}
+        register_tool name=a input_schema={"$ref":"#/$defs/nowhere"}
+        register_tool name=a input_schema={"$ref":"#anchor"}
+        register_tool name=a input_schema={"$dynamicRef":"#x"}
+        register_tool name=a input_schema={"pattern":"^(a+)\\1$"}
+        sql SELECT count(*) FROM tools
+        "##,
+        expect![[r##"
+            refused bad_arguments: the input_schema of a cannot be held to: 7 is not of types "boolean", "object" (hint: JSON Schema 2020-12 is understood, with references to places in it: #/$defs/…)
+            refused bad_arguments: the input_schema of a cannot be held to: "nonsense" is not valid under any of the schemas listed in the 'anyOf' keyword (hint: JSON Schema 2020-12 is understood, with references to places in it: #/$defs/…)
+            refused bad_arguments: the input_schema of a cannot be held to: it refers to "http://127.0.0.1:9/x", which is not in it (hint: JSON Schema 2020-12 is understood, with references to places in it: #/$defs/…)
+            refused bad_arguments: the input_schema of a cannot be held to: it refers to "file:///etc/passwd", which is not in it (hint: JSON Schema 2020-12 is understood, with references to places in it: #/$defs/…)
+            refused bad_arguments: the input_schema of a cannot be held to: it refers to "#/$defs/nowhere", which is not in it (hint: JSON Schema 2020-12 is understood, with references to places in it: #/$defs/…)
+            refused bad_arguments: the input_schema of a cannot be held to: it refers to "#anchor", which is not in it (hint: JSON Schema 2020-12 is understood, with references to places in it: #/$defs/…)
+            refused bad_arguments: the input_schema of a cannot be held to: it has a $dynamicRef (hint: JSON Schema 2020-12 is understood, with references to places in it: #/$defs/…)
+            refused bad_arguments: the input_schema of a cannot be held to: "^(a+)\\1$" is not a "regex" (hint: JSON Schema 2020-12 is understood, with references to places in it: #/$defs/…)
+            (0)
+        "##]],
+    );
+    let doubled: String = (0..14)
+        .map(|n| {
+            let next = format!(r##"{{"$ref":"#/$defs/d{}"}}"##, n + 1);
+            format!(r#""d{n}":{{"anyOf":[{next},{next}]}},"#)
+        })
+        .collect();
+    let chained: String =
+        (0..70).map(|n| format!(r##""d{n}":{{"$ref":"#/$defs/d{}"}},"##, n + 1)).collect();
+    let long = "x".repeat(abide_schema::limits::TOOL_SCHEMA_BYTES);
+    let script = format!(
+        r##"
+        register_tool name=a input_schema={{"$defs":{{{doubled}"d14":true}},"$ref":"#/$defs/d0"}}
+        register_tool name=a input_schema={{"$defs":{{{chained}"d70":true}},"$ref":"#/$defs/d0"}}
+        register_tool name=a input_schema={{"description":"{long}"}}
+        "##
+    );
+    check(
+        &script,
+        expect![[r#"
+        refused bad_arguments: the input_schema of a cannot be held to: with its references written out it has over 10000 subschemas (hint: JSON Schema 2020-12 is understood, with references to places in it: #/$defs/…)
+        refused bad_arguments: the input_schema of a cannot be held to: references are nested more than 64 deep (hint: JSON Schema 2020-12 is understood, with references to places in it: #/$defs/…)
+        refused limit_exceeded: the input_schema of a has 65554 bytes, at most 65536 are taken
+    "#]],
+    );
+}
+
+/// Schemas that refer to themselves, and patterns that make other matchers run for ever.
+#[test]
+fn schemas_that_lead_in_circles() {
+    let a = "a".repeat(5_000);
+    let script = format!(
+        r##"
+        create_session agent=support id=s1
+        register_tool name=tree input_schema={{"type":"object","properties":{{"children":{{"type":"array","items":{{"$ref":"#"}}}}}},"additionalProperties":false}}
+        register_tool name=self input_schema={{"$ref":"#"}}
+        register_tool name=redos input_schema={{"pattern":"^(a+)+$"}}
+        request_tool_call call_id=c1 session_id=s1 tool_name=tree arguments={{"children":[{{"children":[]}},{{}}]}}
+        request_tool_call call_id=c2 session_id=s1 tool_name=tree arguments={{"children":[{{"children":[{{"x":1}}]}}]}}
+        request_tool_call call_id=c3 session_id=s1 tool_name=self arguments=1
+        request_tool_call call_id=c4 session_id=s1 tool_name=redos arguments="{a}!"
+        "##
+    );
+    check(
+        &script,
+        expect![[r#"
+        seq 1 {id: s1, status: created}
+        seq 2 {name: tree, version: 1, effect: at_most_once}
+        seq 3 {name: self, version: 1, effect: at_most_once}
+        seq 4 {name: redos, version: 1, effect: at_most_once}
+        seq 5 {call_id: c1, status: pending, attempt: 0, arguments: {"children":[{"children":[]},{}]}}
+        refused bad_arguments: the arguments do not fit tree: at /children/0/children/0: Additional properties are not allowed ('x' was unexpected) (hint: see  abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'tree' AND version = 1")
+        seq 6 {call_id: c3, status: pending, attempt: 0, arguments: 1}
+        refused bad_arguments: the arguments do not fit redos: "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa (hint: see  abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'redos' AND version = 1")
+    "#]],
     );
 }

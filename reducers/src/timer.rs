@@ -1,0 +1,239 @@
+//! Timers: a moment that somebody asked to be told of. When it has come the row says `fired`, for who
+//! watches; and the session, if one was named, gets a message, or wakes.
+
+use abide_schema::reducer::Answer;
+use abide_schema::{
+    Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, Value, limits, reducer,
+    table,
+};
+use serde_json::{Value as JsonValue, json};
+
+use crate::session::{self, Session, SessionStatus};
+use crate::{check, message};
+
+/// Where a timer stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
+pub enum TimerStatus {
+    /// Its moment has not come.
+    Pending,
+    /// It has.
+    Fired,
+    /// Nobody wants it any more.
+    Cancelled,
+}
+
+const ENDED: &str = "CREATE TRIGGER timers_ended BEFORE UPDATE ON timers
+WHEN OLD.status <> 'pending'
+BEGIN SELECT RAISE(FAIL, 'conflict: the timer has ended'); END";
+
+/// A moment that something waits for.
+#[table(
+    name = "timers",
+    without_rowid,
+    index(due_at, where = "status = 'pending'"),
+    index(session_id, where = "session_id IS NOT NULL AND status = 'pending'"),
+    trigger = ENDED
+)]
+pub struct Timer {
+    /// Its id, the caller's own or `tm_` and a ULID.
+    #[column(key)]
+    pub id: String,
+    /// The session that it is set for.
+    #[column(references = "sessions(id)")]
+    pub session_id: Option<String>,
+    /// What it is for.
+    pub name: Option<String>,
+    /// Where it stands.
+    pub status: TimerStatus,
+    /// The moment.
+    pub due_at: Micros,
+    /// What the session is told then.
+    pub message: Option<String>,
+    /// Whether the session, if it is suspended then, goes on.
+    pub resume: bool,
+    /// Whatever else belongs to it.
+    pub data: Option<Json>,
+    /// When it fired: at the moment or later.
+    pub fired_at: Option<Micros>,
+    /// When it was set.
+    pub created_at: Micros,
+    /// The event that set it.
+    pub created_seq: Seq,
+    /// When it last changed.
+    pub updated_at: Micros,
+    /// The event of that.
+    pub seq: Seq,
+}
+
+/// The domain.
+#[must_use]
+pub fn module() -> Module {
+    Module::new("timer")
+        .table::<Timer>()
+        .reducer(set_timer::definition())
+        .reducer(cancel_timer::definition())
+        .deadline::<Timer>("due_at", "status = 'pending'", fire_timer::definition())
+}
+
+/// Sets a timer, for a moment or for a span from now. When it fires its row says so; with a session
+/// and a `message`, this becomes a message of the session; with `resume` a suspended session goes on.
+/// Setting the same `id` to the same again changes nothing.
+#[reducer]
+pub fn set_timer(
+    ctx: &mut Context<'_>,
+    in_ms: Option<i64>,
+    due_at: Option<Micros>,
+    id: Option<String>,
+    session_id: Option<String>,
+    name: Option<String>,
+    message: Option<String>,
+    resume: Option<bool>,
+    data: Option<JsonValue>,
+) -> Result<Answer<Timer>, Abort> {
+    let given =
+        id.as_deref().map(|id| check::name("id", id).map(|()| id.to_owned())).transpose()?;
+    name.as_deref().map_or(Ok(()), |name| check::name("name", name))?;
+    let resume = resume.unwrap_or(false);
+    if session_id.is_none() && (message.is_some() || resume) {
+        let detail = "set_timer: a message, or to go on, is for a session: give session_id";
+        return Err(Refusal::new(Code::BadArguments, detail).into());
+    }
+    let due_at = moment(ctx.now, in_ms, due_at)?;
+    let (now, seq) = (ctx.now, ctx.seq);
+    let timer = Timer {
+        id: given.unwrap_or_else(|| ctx.new_id("tm")),
+        session_id,
+        name,
+        status: TimerStatus::Pending,
+        due_at,
+        message,
+        resume,
+        data: data.map(Json::from),
+        fired_at: None,
+        created_at: now,
+        created_seq: seq,
+        updated_at: now,
+        seq,
+    };
+    if let Some(before) = ctx.get::<Timer>(&timer.id)? {
+        return again(before, &timer, in_ms);
+    }
+    if let Some(session_id) = &timer.session_id {
+        let session = session::wanted(ctx, session_id)?;
+        session::touch(ctx, session)?;
+    }
+    ctx.insert(timer).map(Answer::Fresh)
+}
+
+/// Takes a timer back before it fires.
+#[reducer]
+pub fn cancel_timer(ctx: &mut Context<'_>, id: String) -> Result<Answer<Timer>, Abort> {
+    let mut timer = find(ctx, &id)?;
+    match timer.status {
+        TimerStatus::Cancelled => Ok(Answer::Duplicate(timer.seq, timer)),
+        TimerStatus::Fired => {
+            let at = timer.fired_at.unwrap_or(timer.due_at);
+            Err(Refusal::new(Code::Conflict, format!("timer {id} fired at {at}")).into())
+        }
+        TimerStatus::Pending => {
+            timer.status = TimerStatus::Cancelled;
+            save(ctx, timer).map(Answer::Fresh)
+        }
+    }
+}
+
+/// The moment of a timer has come.
+#[reducer]
+pub fn fire_timer(ctx: &mut Context<'_>, id: String, due_at: Micros) -> Result<Timer, Abort> {
+    let mut timer = find(ctx, &id)?;
+    let waits = timer.status == TimerStatus::Pending && timer.due_at == due_at;
+    if !waits || ctx.now < due_at {
+        return Err(check::not_due(&id, due_at).into());
+    }
+    if let Some(session_id) = timer.session_id.clone() {
+        tell(ctx, &timer, &session_id)?;
+    }
+    timer.status = TimerStatus::Fired;
+    timer.fired_at = Some(ctx.now);
+    save(ctx, timer)
+}
+
+/// Takes back the timers of a session that has ended or is about to.
+pub(crate) fn cancel_of_session(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
+    let open = "WHERE session_id = ?1 AND session_id IS NOT NULL AND status = 'pending'";
+    for mut timer in ctx.find::<Timer>(open, &[Value::from(session_id)])? {
+        timer.status = TimerStatus::Cancelled;
+        save(ctx, timer)?;
+    }
+    Ok(())
+}
+
+/// Tells the session of a timer what it was set for.
+fn tell(ctx: &mut Context<'_>, timer: &Timer, session_id: &str) -> Result<(), Abort> {
+    // A session takes its timers along when it ends, so it is open.
+    let Some(session) = ctx.get::<Session>(session_id)? else { return Ok(()) };
+    if let Some(message) = &timer.message {
+        let data = timer.data.as_ref().map(Json::value);
+        let data = json!({"timer_id": timer.id, "name": timer.name, "data": data});
+        let (role, kind, content) = ("system".to_owned(), "timer".to_owned(), message.clone());
+        message::append(ctx, &session, role, kind, Some(content), Some(Json::from(data)))?;
+    }
+    if timer.resume && session.status == SessionStatus::Suspended {
+        session::to_status(ctx, session, SessionStatus::Active, |_| {})?;
+    } else {
+        session::touch(ctx, session)?;
+    }
+    Ok(())
+}
+
+fn moment(now: Micros, in_ms: Option<i64>, due_at: Option<Micros>) -> Result<Micros, Refusal> {
+    match (check::after("in_ms", now, in_ms)?, due_at) {
+        (Some(due_at), None) => Ok(due_at),
+        (None, Some(due_at)) => {
+            let last = now.plus_ms(*limits::AHEAD_MS.end());
+            if due_at < Micros(0) || due_at > last {
+                let detail = format!("due_at is no moment between 1970 and {last}");
+                let hint = "a moment is in microseconds since 1970; in_ms says how long from now";
+                return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
+            }
+            Ok(due_at)
+        }
+        _ => Err(Refusal::new(Code::BadArguments, "set_timer: give either in_ms or due_at")),
+    }
+}
+
+/// Setting a timer whose id is taken: the same again, or a conflict.
+fn again(before: Timer, timer: &Timer, in_ms: Option<i64>) -> Result<Answer<Timer>, Abort> {
+    // A span counts from the first time that it was asked for.
+    let due_at = in_ms.map_or(timer.due_at, |in_ms| before.created_at.plus_ms(in_ms));
+    let same = before.due_at == due_at
+        && before.session_id == timer.session_id
+        && before.name == timer.name
+        && before.message == timer.message
+        && before.resume == timer.resume
+        && before.data == timer.data;
+    if same {
+        return Ok(Answer::Duplicate(before.created_seq, before));
+    }
+    let detail = format!("timer {} stands for another, due at {}", before.id, before.due_at);
+    Err(Refusal::new(Code::Conflict, detail)
+        .hint("cancel_timer, and set one under a new id")
+        .into())
+}
+
+fn save(ctx: &mut Context<'_>, mut timer: Timer) -> Result<Timer, Abort> {
+    timer.updated_at = ctx.now;
+    timer.seq = ctx.seq;
+    ctx.update(&timer)?;
+    Ok(timer)
+}
+
+fn find(ctx: &mut Context<'_>, id: &str) -> Result<Timer, Abort> {
+    let timer = ctx.get::<Timer>(id)?;
+    let timer =
+        timer.ok_or_else(|| Refusal::new(Code::NotFound, format!("there is no timer {id}")))?;
+    if let Some(session_id) = &timer.session_id {
+        ctx.about(session_id);
+    }
+    Ok(timer)
+}

@@ -1,0 +1,239 @@
+//! How a call ends, or begins again: its holder says so, time says so, or somebody who found out.
+
+use abide_schema::reducer::Answer;
+use abide_schema::{Abort, Code, Context, Json, Micros, Refusal, TextEnum, reducer};
+use serde_json::Value as JsonValue;
+
+use super::{LostLease, ToolCall, ToolCallStatus, find, is_held, lease_lost, not_held, save};
+use crate::tool::{self, Tool};
+use crate::{check, session};
+
+/// What came of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
+pub enum Outcome {
+    /// It ran.
+    Succeeded,
+    /// It did not, or it went wrong.
+    Failed,
+}
+
+/// What a holder says of a call.
+struct Report {
+    outcome: Outcome,
+    result: Option<Json>,
+    error: Option<String>,
+}
+
+impl Report {
+    /// Whether the call has ended with just this, or was put back with it.
+    fn is_told_by(&self, call: &ToolCall) -> bool {
+        let said = match call.status {
+            ToolCallStatus::Succeeded => self.outcome == Outcome::Succeeded,
+            ToolCallStatus::Failed | ToolCallStatus::Pending => self.outcome == Outcome::Failed,
+            _ => false,
+        };
+        said && call.result == self.result && call.error == self.error
+    }
+}
+
+/// Ends a call well. Only the holder of its claim can. Where the session has ended meanwhile, the
+/// result is on record and nobody is told.
+#[reducer]
+pub fn complete_tool_call(
+    ctx: &mut Context<'_>,
+    call_id: String,
+    fencing_token: i64,
+    result: JsonValue,
+) -> Result<Answer<ToolCall>, Abort> {
+    let mut call = find(ctx, &call_id)?;
+    let report =
+        Report { outcome: Outcome::Succeeded, result: Some(Json::from(result)), error: None };
+    if !is_held(&call, fencing_token) {
+        return after_the_end(ctx, call, fencing_token, report);
+    }
+    call.status = ToolCallStatus::Succeeded;
+    call.result = report.result;
+    call.error = None;
+    end(ctx, call).map(Answer::Fresh)
+}
+
+/// Ends a call badly; or, where the holder says that it may be tried again, puts it back.
+#[reducer]
+pub fn fail_tool_call(
+    ctx: &mut Context<'_>,
+    call_id: String,
+    fencing_token: i64,
+    error: String,
+    retryable: Option<bool>,
+) -> Result<Answer<ToolCall>, Abort> {
+    let mut call = find(ctx, &call_id)?;
+    let report = Report { outcome: Outcome::Failed, result: None, error: Some(error) };
+    if !is_held(&call, fencing_token) {
+        return after_the_end(ctx, call, fencing_token, report);
+    }
+    let retry = tool::pinned(ctx, &call)?.retry();
+    call.error = report.error;
+    call.status = match retryable {
+        Some(true) if call.cancel_requested_at.is_some() => ToolCallStatus::Cancelled,
+        Some(true) if call.attempt < retry.max_attempts() => {
+            call = put_back(call, &retry, ctx.now);
+            ToolCallStatus::Pending
+        }
+        _ => ToolCallStatus::Failed,
+    };
+    end(ctx, call).map(Answer::Fresh)
+}
+
+/// Says what became of a call whose worker vanished. The first to say it counts; the same again
+/// changes nothing.
+#[reducer]
+pub fn settle_tool_call(
+    ctx: &mut Context<'_>,
+    call_id: String,
+    outcome: Outcome,
+    result: Option<JsonValue>,
+    error: Option<String>,
+    evidence: Option<JsonValue>,
+) -> Result<Answer<ToolCall>, Abort> {
+    let mut call = find(ctx, &call_id)?;
+    let report = match outcome {
+        Outcome::Succeeded if error.is_some() => {
+            let detail = "settle_tool_call: what succeeded has no error";
+            return Err(Refusal::new(Code::BadArguments, detail).into());
+        }
+        Outcome::Failed if result.is_some() => {
+            let detail = "settle_tool_call: what failed has no result";
+            return Err(Refusal::new(Code::BadArguments, detail).into());
+        }
+        _ => Report { outcome, result: result.map(Json::from), error },
+    };
+    if call.status != ToolCallStatus::Unknown {
+        let status = call.status;
+        return match &call.settled_by {
+            Some(_) if report.is_told_by(&call) => Ok(Answer::Duplicate(call.seq, call)),
+            Some(by) => {
+                let detail = format!("call {call_id} was settled as {status} by {by}");
+                Err(Refusal::new(Code::Conflict, detail).into())
+            }
+            None => {
+                let detail = format!("call {call_id} is {status}, there is nothing to settle");
+                Err(Refusal::new(Code::Conflict, detail).into())
+            }
+        };
+    }
+    call.status = match report.outcome {
+        Outcome::Succeeded => ToolCallStatus::Succeeded,
+        Outcome::Failed => ToolCallStatus::Failed,
+    };
+    call.result = report.result;
+    call.error = report.error;
+    call.evidence = evidence.map(Json::from);
+    call.settled_by = Some(ctx.caller.name.clone());
+    save(ctx, call).map(Answer::Fresh)
+}
+
+/// The lease on a call has run out: its worker is taken to have vanished.
+#[reducer]
+pub fn lapse_tool_call(
+    ctx: &mut Context<'_>,
+    call_id: String,
+    lease_expires_at: Micros,
+) -> Result<ToolCall, Abort> {
+    let call = find(ctx, &call_id)?;
+    let held = call.status == ToolCallStatus::Claimed;
+    if !held || call.lease_expires_at != Some(lease_expires_at) || ctx.now < lease_expires_at {
+        return Err(check::not_due(&call_id, lease_expires_at).into());
+    }
+    note_lost(ctx, &call)?;
+    let pinned = tool::pinned(ctx, &call)?;
+    let after = after_lapse(&pinned, &call, ctx.now);
+    end(ctx, after)
+}
+
+/// What a claimed call is once its lease has run out, by the policy of its tool: what must not run
+/// twice is unknown, what may is tried again, unless nobody wants it or it was tried enough.
+pub(super) fn after_lapse(pinned: &Tool, call: &ToolCall, now: Micros) -> ToolCall {
+    let (mut after, retry) = (call.clone(), pinned.retry());
+    after.status = if !pinned.effect.may_run_again() {
+        ToolCallStatus::Unknown
+    } else if call.cancel_requested_at.is_some() {
+        ToolCallStatus::Cancelled
+    } else if call.attempt < retry.max_attempts() {
+        after = put_back(after, &retry, now);
+        ToolCallStatus::Pending
+    } else {
+        let most = retry.max_attempts();
+        after.error = Some(format!("the worker vanished in attempt {} of {most}", call.attempt));
+        ToolCallStatus::Failed
+    };
+    after
+}
+
+/// Keeps a lease that is lost, for what its holder may still say.
+pub(super) fn note_lost(ctx: &mut Context<'_>, call: &ToolCall) -> Result<(), Abort> {
+    let (lost_at, seq) = (call.lease_expires_at.unwrap_or(ctx.now), ctx.seq);
+    let lost = ctx.insert(LostLease {
+        call_id: call.call_id.clone(),
+        fencing_token: call.fencing_token.unwrap_or_default(),
+        session_id: call.session_id.clone(),
+        attempt: call.attempt,
+        claimed_by: call.claimed_by.clone(),
+        lost_at,
+        outcome: None,
+        result: None,
+        error: None,
+        reported_at: None,
+        seq,
+    });
+    lost.map(drop)
+}
+
+/// Writes a call that nobody holds any more. If its session only waited for that, it ends.
+pub(super) fn end(ctx: &mut Context<'_>, call: ToolCall) -> Result<ToolCall, Abort> {
+    let call = save(ctx, call)?;
+    if call.cancel_requested_at.is_some() {
+        session::stopped(ctx, &call.session_id)?;
+    }
+    Ok(call)
+}
+
+fn put_back(mut call: ToolCall, retry: &tool::Retry, now: Micros) -> ToolCall {
+    let wait_ms = retry.wait_ms(call.attempt);
+    call.retry_at = (wait_ms > 0).then(|| now.plus_ms(wait_ms));
+    call.lease_expires_at = None;
+    call
+}
+
+/// What is said of a call by somebody who does not hold it: again, or too late.
+fn after_the_end(
+    ctx: &mut Context<'_>,
+    call: ToolCall,
+    fencing_token: i64,
+    report: Report,
+) -> Result<Answer<ToolCall>, Abort> {
+    let lost = ctx.get::<LostLease>((call.call_id.as_str(), fencing_token))?;
+    let Some(mut lost) = lost else {
+        if call.fencing_token == Some(fencing_token) && report.is_told_by(&call) {
+            return Ok(Answer::Duplicate(call.seq, call));
+        }
+        return Err(not_held(&call, fencing_token).into());
+    };
+    let (id, status, lost_at) = (&call.call_id, call.status, lost.lost_at);
+    let detail = format!("the lease on call {id} ran out at {lost_at}; the call is {status}");
+    let refusal = match status {
+        ToolCallStatus::Unknown => Refusal::new(Code::LeaseLost, detail).hint(
+            "what was reported is kept in unknown_tool_calls; settle_tool_call makes it count",
+        ),
+        _ => lease_lost(detail),
+    };
+    if lost.reported_at.is_some() {
+        return Err(refusal.into());
+    }
+    lost.outcome = Some(report.outcome);
+    lost.result = report.result;
+    lost.error = report.error;
+    lost.reported_at = Some(ctx.now);
+    lost.seq = ctx.seq;
+    ctx.update(&lost)?;
+    Ok(Answer::Refused(refusal))
+}

@@ -1,0 +1,67 @@
+//! The pace of a tool: how many calls run at a time, and how many attempts begin in a span. Pending
+//! calls wait their turn; a claim that comes too early is told to come again.
+//!
+//! What runs is counted from the calls themselves, and what began from a row for each attempt, so
+//! there is no counter that could drift. Tools without limits pay nothing.
+
+use abide_schema::{Abort, Code, Context, Micros, Refusal, Seq, Value, table};
+
+use super::ToolCall;
+use crate::tool::{Rate, Tool};
+
+/// That a call of a rate-limited tool was claimed; forgotten when its span is over.
+#[table(name = "tool_claims", without_rowid)]
+pub struct ToolClaim {
+    /// The tool.
+    #[column(key, references = "tools(name)")]
+    pub tool_name: String,
+    /// The claim.
+    #[column(key)]
+    pub seq: Seq,
+    /// When.
+    pub at: Micros,
+}
+
+/// Old claims that a new one removes: more than it adds, so that they do not pile up.
+const FORGOTTEN_AT_ONCE: i64 = 4;
+
+/// Why no call of a tool can be claimed now, if none can.
+pub(super) fn held_up(ctx: &mut Context<'_>, tool: &Tool) -> Result<Option<Refusal>, Abort> {
+    if tool.limits.is_none() {
+        return Ok(None);
+    }
+    let (name, limits) = (&tool.name, tool.limits());
+    if let Some(most) = limits.concurrency {
+        let running = "WHERE status = 'claimed' AND tool_name = ?1";
+        let running = ctx.count::<ToolCall>(running, &[Value::from(name.as_str())])?;
+        if running >= most {
+            let detail = format!("{running} calls of {name} run, and it takes {most} at a time");
+            let hint = "claim again when one of them has ended";
+            return Ok(Some(Refusal::new(Code::Overloaded, detail).hint(hint)));
+        }
+    }
+    let Some(Rate { calls, per_ms }) = limits.rate else { return Ok(None) };
+    let nth_last = "WHERE tool_name = ?1 ORDER BY seq DESC LIMIT 1 OFFSET ?2";
+    let nth_last = ctx.find::<ToolClaim>(nth_last, &[name.as_str().into(), (calls - 1).into()])?;
+    let free_at = nth_last.first().map(|claim| claim.at.plus_ms(per_ms));
+    Ok(free_at.filter(|free_at| ctx.now < *free_at).map(|free_at| {
+        let detail = format!("{name} takes {calls} attempts in {per_ms} ms, the next at {free_at}");
+        Refusal::new(Code::Overloaded, detail).hint("claim again then")
+    }))
+}
+
+/// Notes that an attempt begins.
+pub(super) fn note(ctx: &mut Context<'_>, tool: &Tool) -> Result<(), Abort> {
+    let Some(Rate { per_ms, .. }) = tool.limits.as_ref().and_then(|_| tool.limits().rate) else {
+        return Ok(());
+    };
+    let (seq, at) = (ctx.seq, ctx.now);
+    ctx.insert(ToolClaim { tool_name: tool.name.clone(), seq, at })?;
+    let over = Micros(at.0.saturating_sub(per_ms.saturating_mul(1_000)));
+    let old = "WHERE tool_name = ?1 AND at <= ?2 ORDER BY seq LIMIT ?3";
+    let params = [tool.name.as_str().into(), over.0.into(), FORGOTTEN_AT_ONCE.into()];
+    for claim in ctx.find::<ToolClaim>(old, &params)? {
+        ctx.delete::<ToolClaim>((claim.tool_name, claim.seq.0))?;
+    }
+    Ok(())
+}

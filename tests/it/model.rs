@@ -1,0 +1,33 @@
+//! Effects against a simple model: random interleavings of workers, crashes, retries, duplicates,
+//! clock jumps and restarts. The model says what each call must answer and where every row must stand;
+//! and the world outside counts how often each effect was really run.
+//!
+//! `calls` tool calls, approvals and cancellation · `handoffs` sessions in supervisors' hands.
+
+mod calls;
+mod handoffs;
+
+use abide_schema::reducer::Caller;
+use abide_schema::{Code, Refusal};
+use serde_json::Value as JsonValue;
+
+use crate::world::World;
+
+/// What a call answered: its result and whether it had been done before, or the code of the refusal.
+type Answered = Result<(JsonValue, bool), Code>;
+
+async fn call(world: &World, caller: &str, reducer: &str, args: JsonValue) -> Answered {
+    let done = world.engine().call(&Caller::new(caller), reducer, &args, None).await;
+    let done = done.map_err(|refusal: Refusal| refusal.code)?;
+    Ok((serde_json::from_str(&done.result).unwrap(), done.duplicate))
+}
+
+/// Rows of texts and numbers, as a model can write them down.
+async fn rows(world: &World, sql: &str) -> Vec<String> {
+    let rows = world.rows(sql).await;
+    let text = |row: &abide_schema::Row| {
+        let cells = row.iter().map(|cell| cell.to_json().to_string());
+        cells.collect::<Vec<_>>().join(" ").replace('"', "")
+    };
+    rows.iter().map(text).collect()
+}

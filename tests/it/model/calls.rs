@@ -1,0 +1,658 @@
+//! Tool calls: whoever crashes whenever, an effect that must not happen twice does not, and one that may
+//! is not forgotten.
+
+use std::collections::BTreeMap;
+
+use abide_schema::Code;
+use serde_json::json;
+
+use super::{Answered, call, rows};
+use crate::traffic::{Random, for_seeds};
+use crate::world::{World, run};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Status {
+    Pending,
+    AwaitingApproval,
+    Claimed,
+    Succeeded,
+    Failed,
+    Rejected,
+    Cancelled,
+    Unknown,
+}
+
+use Status::{AwaitingApproval, Cancelled, Claimed, Failed, Pending, Rejected, Succeeded, Unknown};
+
+impl Status {
+    fn text(self) -> &'static str {
+        match self {
+            Pending => "pending",
+            AwaitingApproval => "awaiting_approval",
+            Claimed => "claimed",
+            Succeeded => "succeeded",
+            Failed => "failed",
+            Rejected => "rejected",
+            Cancelled => "cancelled",
+            Unknown => "unknown",
+        }
+    }
+
+    fn ended(self) -> bool {
+        matches!(self, Succeeded | Failed | Rejected | Cancelled)
+    }
+}
+
+/// A tool of the tests: what running it twice means, and its rules.
+struct Tool {
+    name: &'static str,
+    effect: &'static str,
+    needs_approval: bool,
+    max_attempts: i64,
+    backoff_ms: i64,
+}
+
+const TOOLS: [Tool; 4] = [
+    Tool::new("look", "read_only", false, 1_000, 700),
+    Tool::new("put", "idempotent", false, 1_000, 0),
+    Tool::new("pay", "at_most_once", false, 3, 0),
+    Tool::new("wire", "at_most_once", true, 3, 0),
+];
+
+impl Tool {
+    const fn new(
+        name: &'static str,
+        effect: &'static str,
+        needs_approval: bool,
+        max_attempts: i64,
+        backoff_ms: i64,
+    ) -> Tool {
+        Tool { name, effect, needs_approval, max_attempts, backoff_ms }
+    }
+
+    fn once(&self) -> bool {
+        self.effect == "at_most_once"
+    }
+
+    fn wait_ms(&self, attempt: i64) -> i64 {
+        let doublings = u32::try_from((attempt - 2).clamp(0, 20)).unwrap();
+        if attempt < 2 { 0 } else { (self.backoff_ms * 2_i64.pow(doublings)).min(60_000) }
+    }
+}
+
+/// What a worker says of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Said {
+    Completed,
+    Failed,
+    Retry,
+    Stopped,
+}
+
+/// A call as it must stand.
+#[derive(Debug)]
+struct Call {
+    tool: usize,
+    session: usize,
+    status: Status,
+    attempt: i64,
+    token: i64,
+    lease_until: i64,
+    retry_at: Option<i64>,
+    /// Its worker is asked to stop.
+    unwanted: bool,
+    /// What it ended with, by its holder.
+    ended_by: Option<(i64, Said)>,
+    settled: bool,
+    /// The claims that ran out, and whether their holders were heard all the same.
+    lost: BTreeMap<i64, bool>,
+    decided: Option<&'static str>,
+    /// How often the effect happened in the world outside.
+    ran: u32,
+}
+
+/// A worker at a call. It may have lost the call without knowing.
+#[derive(Clone, Copy, Debug)]
+struct Hold {
+    call: usize,
+    token: i64,
+    ran: bool,
+}
+
+#[derive(Debug, Default)]
+struct Session {
+    ended: bool,
+    cancelling: bool,
+}
+
+struct Model {
+    world: World,
+    random: Random,
+    now: i64,
+    sessions: Vec<Session>,
+    calls: Vec<Call>,
+    holds: Vec<Hold>,
+    /// What was said last, to be said again as if the answer had been lost.
+    said: Vec<(Hold, Said)>,
+}
+
+impl Model {
+    async fn new(seed: u64) -> Model {
+        let world = World::new();
+        for tool in &TOOLS {
+            let args = json!({"name": tool.name, "effect": tool.effect,
+                "needs_approval": tool.needs_approval,
+                "retry": {"max_attempts": tool.max_attempts, "backoff_ms": tool.backoff_ms}});
+            world.call("register_tool", args).await.unwrap();
+        }
+        let (random, now) = (Random::new(seed), 0);
+        let (sessions, calls, holds, said) = (vec![], vec![], vec![], vec![]);
+        let mut model = Model { world, random, now, sessions, calls, holds, said };
+        model.new_session().await;
+        model
+    }
+
+    async fn step(&mut self) {
+        match self.random.below(26) {
+            0 => self.new_session().await,
+            1..=4 => self.request().await,
+            5..=8 => self.claim().await,
+            9..=11 => self.run_effect(),
+            12..=15 => self.say().await,
+            16 => self.say_again().await,
+            17 => self.heartbeat().await,
+            18 => self.crash(),
+            19 => self.decide().await,
+            20 => self.settle().await,
+            21 if self.random.one_in(3) => self.cancel_call().await,
+            22 if self.random.one_in(6) => self.end_session().await,
+            23 if self.random.one_in(8) => {
+                self.world.drop_engine();
+                self.world.open();
+            }
+            _ => self.pass().await,
+        }
+    }
+
+    async fn new_session(&mut self) {
+        let id = format!("s{}", self.sessions.len());
+        let args = json!({"agent": "support", "id": id});
+        self.world.call("create_session", args).await.unwrap();
+        self.sessions.push(Session::default());
+    }
+
+    async fn request(&mut self) {
+        if !self.calls.is_empty() && self.random.one_in(5) {
+            let at = self.random.below(self.calls.len());
+            let (tool, session) = (self.calls[at].tool, self.calls[at].session);
+            let answered = self.ask(at, tool, session, None).await;
+            assert!(matches!(answered, Ok((_, true))), "c{at} again: {answered:?}");
+            return;
+        }
+        let (at, tool) = (self.calls.len(), self.random.below(TOOLS.len()));
+        let session = self.random.below(self.sessions.len());
+        let lease_ms = self.random.one_in(3).then(|| self.lease_ms());
+        let answered = self.ask(at, tool, session, lease_ms).await;
+        let Session { ended, cancelling } = self.sessions[session];
+        if ended || cancelling {
+            assert_eq!(answered.unwrap_err(), Code::BadTransition);
+            return;
+        }
+        let (row, duplicate) = answered.unwrap();
+        assert!(!duplicate);
+        self.calls.push(Call {
+            tool,
+            session,
+            status: if TOOLS[tool].needs_approval { AwaitingApproval } else { Pending },
+            attempt: 0,
+            token: 0,
+            lease_until: 0,
+            retry_at: None,
+            unwanted: false,
+            ended_by: None,
+            settled: false,
+            lost: BTreeMap::new(),
+            decided: None,
+            ran: 0,
+        });
+        if let Some(lease_ms) = lease_ms.filter(|_| !TOOLS[tool].needs_approval) {
+            self.claimed(at, lease_ms, &row);
+        }
+    }
+
+    async fn ask(
+        &mut self,
+        at: usize,
+        tool: usize,
+        session: usize,
+        lease_ms: Option<i64>,
+    ) -> Answered {
+        let args = json!({"call_id": format!("c{at:03}"), "session_id": format!("s{session}"),
+            "tool_name": TOOLS[tool].name, "arguments": {"n": at}, "claim_lease_ms": lease_ms});
+        call(&self.world, "agent", "request_tool_call", args).await
+    }
+
+    fn lease_ms(&mut self) -> i64 {
+        *self.random.pick(&[50, 400, 3_000])
+    }
+
+    fn a_call(&mut self) -> Option<usize> {
+        let latest = self.calls.len().saturating_sub(12);
+        (!self.calls.is_empty()).then(|| latest + self.random.below(self.calls.len() - latest))
+    }
+
+    async fn claim(&mut self) {
+        let Some(at) = self.a_call() else { return };
+        let lease_ms = self.lease_ms();
+        let args = json!({"call_id": format!("c{at:03}"), "lease_ms": lease_ms});
+        let answered = call(&self.world, "worker", "claim_tool_call", args).await;
+        let it = &self.calls[at];
+        if it.status != Pending || it.retry_at.is_some() {
+            assert_eq!(answered.unwrap_err(), Code::Conflict, "{it:?}");
+            return;
+        }
+        self.claimed(at, lease_ms, &answered.unwrap().0);
+    }
+
+    fn claimed(&mut self, at: usize, lease_ms: i64, row: &serde_json::Value) {
+        let it = &mut self.calls[at];
+        it.status = Claimed;
+        it.attempt += 1;
+        it.lease_until = self.now + lease_ms;
+        let token = row["fencing_token"].as_i64().unwrap();
+        assert!(token > it.token, "tokens grow");
+        it.token = token;
+        self.holds.push(Hold { call: at, token, ran: false });
+    }
+
+    /// The world outside changes, whatever the database thinks of the lease by now.
+    fn run_effect(&mut self) {
+        let count = self.holds.len();
+        if count == 0 {
+            return;
+        }
+        let hold = &mut self.holds[self.random.below(count)];
+        if !hold.ran {
+            hold.ran = true;
+            self.calls[hold.call].ran += 1;
+        }
+    }
+
+    async fn say(&mut self) {
+        let count = self.holds.len();
+        if count == 0 {
+            return;
+        }
+        let hold = self.holds.swap_remove(self.random.below(count));
+        let tool = &TOOLS[self.calls[hold.call].tool];
+        // Workers are honest: done is what was done, and what happened once is not put back to happen
+        // twice. That they know; what they do not know is whether they still hold the call.
+        let said = match (hold.ran, self.random.below(5)) {
+            (true, 0..=2) => Said::Completed,
+            (true, 3) => Said::Failed,
+            (true, _) if tool.once() => Said::Completed,
+            (false, 0) if tool.once() => Said::Failed,
+            (false, 1) if self.calls[hold.call].unwanted => Said::Stopped,
+            _ => Said::Retry,
+        };
+        self.tell(hold, said).await;
+        self.said.push((hold, said));
+    }
+
+    async fn say_again(&mut self) {
+        let latest = self.said.len().saturating_sub(5);
+        if let Some((hold, said)) = self.said.get(latest + self.random.below(5)).copied() {
+            self.tell(hold, said).await;
+        }
+    }
+
+    async fn tell(&mut self, hold: Hold, said: Said) {
+        let mut args =
+            json!({"call_id": format!("c{:03}", hold.call), "fencing_token": hold.token});
+        let reducer = match said {
+            Said::Completed => {
+                args["result"] = json!({"done": hold.token});
+                "complete_tool_call"
+            }
+            Said::Failed | Said::Retry => {
+                args["error"] = format!("{said:?} {}", hold.token).into();
+                args["retryable"] = (said == Said::Retry).into();
+                "fail_tool_call"
+            }
+            Said::Stopped => "acknowledge_cancel",
+        };
+        let answered = call(&self.world, "worker", reducer, args).await;
+        let expected = self.hear(hold, said);
+        let heard = answered.as_ref().map(|(_, duplicate)| *duplicate).map_err(|code| *code);
+        assert_eq!(heard, expected, "{said:?} {hold:?} of {:?}", self.calls[hold.call]);
+    }
+
+    /// What must come of it: done, done before, or why not.
+    fn hear(&mut self, hold: Hold, said: Said) -> Result<bool, Code> {
+        let it = &mut self.calls[hold.call];
+        if it.status == Claimed && it.token == hold.token {
+            if said == Said::Stopped && !it.unwanted {
+                return Err(Code::Conflict);
+            }
+            let tool = &TOOLS[it.tool];
+            it.ended_by = Some((hold.token, said));
+            it.status = match said {
+                Said::Completed => Succeeded,
+                Said::Failed => Failed,
+                Said::Stopped => Cancelled,
+                Said::Retry if it.unwanted => Cancelled,
+                Said::Retry if it.attempt < tool.max_attempts => Pending,
+                Said::Retry => Failed,
+            };
+            if it.status == Pending {
+                let wait_ms = tool.wait_ms(it.attempt);
+                it.retry_at = (wait_ms > 0).then(|| self.now + wait_ms);
+            }
+            self.session_may_end(hold.call);
+            return Ok(false);
+        }
+        if said != Said::Stopped
+            && let Some(heard) = it.lost.get_mut(&hold.token)
+        {
+            *heard = true;
+            return Err(Code::LeaseLost);
+        }
+        let again = it.ended_by == Some((hold.token, said)) && it.token == hold.token;
+        if again && (it.status != Cancelled || said == Said::Stopped) {
+            return Ok(true);
+        }
+        if said == Said::Stopped && it.status == Cancelled && it.token == hold.token {
+            return Ok(true);
+        }
+        Err(it.not_held(hold.token))
+    }
+
+    async fn heartbeat(&mut self) {
+        let count = self.holds.len();
+        if count == 0 {
+            return;
+        }
+        let hold = self.holds[self.random.below(count)];
+        let lease_ms = self.lease_ms();
+        let args = json!({"call_id": format!("c{:03}", hold.call), "fencing_token": hold.token,
+            "lease_ms": lease_ms});
+        let answered = call(&self.world, "worker", "heartbeat_tool_call", args).await;
+        let it = &mut self.calls[hold.call];
+        if it.status == Claimed && it.token == hold.token {
+            let (row, _) = answered.unwrap();
+            assert_eq!(row["cancel_requested_at"].is_null(), !it.unwanted);
+            it.lease_until = it.lease_until.max(self.now + lease_ms);
+        } else {
+            assert_eq!(answered.unwrap_err(), it.not_held(hold.token));
+        }
+    }
+
+    /// A worker vanishes: before the effect, or after it.
+    fn crash(&mut self) {
+        let count = self.holds.len();
+        if count > 0 {
+            let at = self.random.below(count);
+            self.holds.swap_remove(at);
+        }
+    }
+
+    async fn decide(&mut self) {
+        let Some(at) = self.a_call() else { return };
+        let decision = *self.random.pick(&["approve", "approve", "reject"]);
+        let args = json!({"call_id": format!("c{at:03}"), "decision": decision});
+        let answered = call(&self.world, "ann", "decide_approval", args).await;
+        let it = &mut self.calls[at];
+        if !TOOLS[it.tool].needs_approval {
+            assert_eq!(answered.unwrap_err(), Code::NotFound);
+        } else if it.decided == Some(decision) {
+            assert!(answered.unwrap().1, "the same decision again");
+        } else if it.status == AwaitingApproval {
+            assert!(!answered.unwrap().1);
+            it.decided = Some(decision);
+            it.status = if decision == "approve" { Pending } else { Rejected };
+        } else {
+            assert_eq!(answered.unwrap_err(), Code::Conflict, "{it:?}");
+        }
+    }
+
+    async fn settle(&mut self) {
+        let unknown: Vec<usize> =
+            (0..self.calls.len()).filter(|at| self.calls[*at].status == Unknown).collect();
+        let at = if unknown.is_empty() || self.random.one_in(4) {
+            let Some(at) = self.a_call() else { return };
+            at
+        } else {
+            *self.random.pick(&unknown)
+        };
+        // Somebody looked at the world outside.
+        let ran = self.calls[at].ran > 0;
+        let args = if ran {
+            json!({"call_id": format!("c{at:03}"), "outcome": "succeeded", "result": 1})
+        } else {
+            json!({"call_id": format!("c{at:03}"), "outcome": "failed", "error": "it never ran"})
+        };
+        let answered = call(&self.world, "ann", "settle_tool_call", args).await;
+        let it = &mut self.calls[at];
+        if it.status == Unknown {
+            assert!(!answered.unwrap().1);
+            it.status = if ran { Succeeded } else { Failed };
+            it.settled = true;
+        } else if it.settled && (it.status == Succeeded) == ran {
+            assert!(answered.unwrap().1, "the same settlement again");
+        } else {
+            assert_eq!(answered.unwrap_err(), Code::Conflict, "{it:?}");
+        }
+    }
+
+    async fn cancel_call(&mut self) {
+        let Some(at) = self.a_call() else { return };
+        let args = json!({"call_id": format!("c{at:03}")});
+        let answered = call(&self.world, "ann", "cancel_tool_call", args).await;
+        let it = &mut self.calls[at];
+        match it.status {
+            Pending | AwaitingApproval => {
+                assert!(!answered.unwrap().1);
+                it.status = Cancelled;
+                it.retry_at = None;
+            }
+            Claimed => {
+                assert_eq!(answered.unwrap().1, it.unwanted);
+                it.unwanted = true;
+            }
+            Cancelled => assert!(answered.unwrap().1),
+            _ => assert_eq!(answered.unwrap_err(), Code::Conflict),
+        }
+    }
+
+    /// A session is completed, or is wanted no more.
+    async fn end_session(&mut self) {
+        let at = self.random.below(self.sessions.len());
+        let args = json!({"session_id": format!("s{at}")});
+        let complete = self.random.one_in(3);
+        let reducer = if complete { "complete_session" } else { "cancel_session" };
+        let answered = call(&self.world, "ann", reducer, args).await;
+        let session = &mut self.sessions[at];
+        if session.ended || session.cancelling {
+            if complete && !session.ended {
+                assert!(!answered.unwrap().1);
+                session.ended = true;
+                session.cancelling = false;
+            } else if session.cancelling {
+                assert!(answered.unwrap().1, "asked for before");
+            } else if let Err(code) = answered {
+                assert_eq!(code, Code::BadTransition);
+            }
+            return;
+        }
+        answered.unwrap();
+        let mut running = 0;
+        for it in self.calls.iter_mut().filter(|it| it.session == at) {
+            match it.status {
+                Pending | AwaitingApproval => {
+                    it.status = Cancelled;
+                    it.retry_at = None;
+                }
+                Claimed => {
+                    it.unwanted = true;
+                    running += 1;
+                }
+                _ => {}
+            }
+        }
+        session.ended = complete || running == 0;
+        session.cancelling = !session.ended;
+    }
+
+    fn session_may_end(&mut self, call: usize) {
+        let at = self.calls[call].session;
+        let runs = self.calls.iter().any(|it| it.session == at && it.status == Claimed);
+        let session = &mut self.sessions[at];
+        if session.cancelling && !runs {
+            (session.ended, session.cancelling) = (true, false);
+        }
+    }
+
+    async fn pass(&mut self) {
+        let ms = *self.random.pick(&[0, 1, 49, 400, 2_000, 30_000]);
+        self.pass_ms(ms).await;
+    }
+
+    async fn pass_ms(&mut self, ms: i64) {
+        self.world.pass_ms(ms).await;
+        self.now += ms;
+        for at in 0..self.calls.len() {
+            let it = &mut self.calls[at];
+            if it.status == Claimed && it.lease_until <= self.now {
+                let tool = &TOOLS[it.tool];
+                it.lost.insert(it.token, false);
+                it.status = if tool.once() {
+                    Unknown
+                } else if it.unwanted {
+                    Cancelled
+                } else if it.attempt < tool.max_attempts {
+                    let wait_ms = tool.wait_ms(it.attempt);
+                    it.retry_at = (wait_ms > 0).then(|| self.now + wait_ms);
+                    Pending
+                } else {
+                    Failed
+                };
+                self.session_may_end(at);
+            }
+            let it = &mut self.calls[at];
+            if it.retry_at.is_some_and(|retry_at| retry_at <= self.now) {
+                it.retry_at = None;
+            }
+        }
+    }
+
+    /// Every row stands where the model says.
+    async fn compare(&self) {
+        let stored = rows(
+            &self.world,
+            "SELECT call_id, status, attempt, retry_at IS NOT NULL FROM tool_calls
+            ORDER BY call_id",
+        );
+        let expected: Vec<String> = (self.calls.iter().enumerate())
+            .map(|(at, it)| {
+                let waits = i64::from(it.retry_at.is_some());
+                format!("c{at:03} {} {} {waits}", it.status.text(), it.attempt)
+            })
+            .collect();
+        assert_eq!(stored.await, expected);
+        let heard = "SELECT call_id, fencing_token, reported_at IS NOT NULL FROM lost_leases
+            ORDER BY call_id, fencing_token";
+        let lost = self.calls.iter().enumerate().flat_map(|(at, it)| {
+            it.lost
+                .iter()
+                .map(move |(token, heard)| format!("c{at:03} {token} {}", i64::from(*heard)))
+        });
+        assert_eq!(rows(&self.world, heard).await, lost.collect::<Vec<_>>());
+        let ended = rows(
+            &self.world,
+            "SELECT count(*) FROM sessions WHERE status IN ('completed', 'failed')",
+        );
+        let expected = self.sessions.iter().filter(|session| session.ended).count();
+        assert_eq!(ended.await, [expected.to_string()]);
+        for it in self.calls.iter().filter(|it| TOOLS[it.tool].once()) {
+            assert!(it.ran <= 1, "it ran twice: {it:?}");
+        }
+    }
+
+    /// Good workers come and do what is left, and what is unknown is found out.
+    async fn finish(&mut self) {
+        self.holds.clear();
+        for _ in 0..60 {
+            for at in 0..self.calls.len() {
+                if self.calls[at].status == AwaitingApproval {
+                    let args = json!({"call_id": format!("c{at:03}"), "decision": "approve"});
+                    call(&self.world, "ann", "decide_approval", args).await.unwrap();
+                    self.calls[at].status = Pending;
+                }
+                if self.calls[at].status == Pending && self.calls[at].retry_at.is_none() {
+                    let args = json!({"call_id": format!("c{at:03}"), "lease_ms": 1_000});
+                    let row = call(&self.world, "worker", "claim_tool_call", args).await.unwrap().0;
+                    self.claimed(at, 1_000, &row);
+                    let mut hold = self.holds.pop().unwrap();
+                    hold.ran = true;
+                    self.calls[at].ran += 1;
+                    self.tell(hold, Said::Completed).await;
+                }
+            }
+            self.pass_ms(2_000).await;
+        }
+        for at in 0..self.calls.len() {
+            while self.calls[at].status == Unknown {
+                self.settle().await;
+            }
+        }
+        self.compare().await;
+    }
+
+    fn judge(&self) {
+        for it in &self.calls {
+            let tool = &TOOLS[it.tool];
+            assert!(it.status.ended(), "it never ended: {it:?}");
+            if tool.once() {
+                assert!(it.ran <= 1, "it ran twice: {it:?}");
+            } else if !matches!(it.status, Cancelled | Rejected) {
+                assert!(it.ran >= 1, "it was forgotten: {it:?}");
+            }
+            if it.status == Succeeded {
+                assert!(it.ran >= 1, "it succeeded without having run: {it:?}");
+            }
+        }
+        assert!(self.sessions.iter().all(|session| !session.cancelling), "half cancelled");
+    }
+}
+
+impl Call {
+    /// Why a call is not to be ended under a token that is no longer its holder's.
+    fn not_held(&self, token: i64) -> Code {
+        match self.status {
+            Succeeded | Failed | Rejected | Cancelled if self.token == token => Code::Conflict,
+            _ => Code::LeaseLost,
+        }
+    }
+}
+
+#[test]
+fn effects_happen_as_often_as_they_may() {
+    for_seeds("model::calls::effects_happen", 0..12, |seed| {
+        run(async {
+            let mut model = Model::new(seed).await;
+            for step in 0..900 {
+                model.step().await;
+                if step % 10 == 0 {
+                    model.compare().await;
+                }
+            }
+            model.compare().await;
+            model.finish().await;
+            model.judge();
+            // The run was worth something.
+            let seen = |status| model.calls.iter().filter(|it| it.status == status).count();
+            let lost = model.calls.iter().map(|it| it.lost.len()).sum::<usize>();
+            assert!(seen(Succeeded) > 10 && lost > 10, "{} of {}", seen(Succeeded), lost);
+        });
+    });
+}

@@ -1,0 +1,356 @@
+//! What time does by itself, whatever is waited for: in order, once, bounded, through restarts.
+
+use abide_engine::{Config, Engine, Update, Wanted};
+use abide_schema::reducer::Caller;
+use abide_schema::{
+    Abort, Code, Context, Json, Micros, Module, Refusal, Seq, limits, reducer, table,
+};
+use rusqlite::Connection;
+use serde_json::{Map, json};
+
+use crate::traffic::{Traffic, for_seeds};
+use crate::world::{START, World, run};
+
+/// Something of a user's own that waits for a moment.
+#[table(name = "eggs", index(done_at, where = "boiled = 0"))]
+pub(crate) struct Egg {
+    /// Its number.
+    #[column(key)]
+    pub(crate) id: i64,
+    /// When it is done.
+    pub(crate) done_at: Micros,
+    /// Whether it is.
+    pub(crate) boiled: bool,
+    /// How it breaks, for the tests of broken ones.
+    pub(crate) flaw: Option<String>,
+    /// The event that last changed it.
+    pub(crate) seq: Seq,
+}
+
+/// Puts eggs on: one for each number, done after so many milliseconds.
+#[reducer]
+pub(crate) fn boil(
+    ctx: &mut Context<'_>,
+    after_ms: Vec<i64>,
+    flaw: Option<String>,
+) -> Result<Json, Abort> {
+    let (now, seq) = (ctx.now, ctx.seq);
+    for after_ms in &after_ms {
+        let done_at = now.plus_ms(*after_ms);
+        ctx.insert(Egg { id: 0, done_at, boiled: false, flaw: flaw.clone(), seq })?;
+    }
+    Ok(Json::from(json!(after_ms.len())))
+}
+
+/// An egg is done.
+#[reducer]
+pub(crate) fn take_out(ctx: &mut Context<'_>, id: i64, done_at: Micros) -> Result<Json, Abort> {
+    let mut egg = ctx.get::<Egg>(id)?.expect("time calls of rows that are there");
+    assert!(!egg.boiled && egg.done_at == done_at && done_at <= ctx.now, "time is exact");
+    match egg.flaw.as_deref() {
+        Some("refused") => return Err(Refusal::new(Code::Conflict, "it is cracked").into()),
+        Some("panics") => panic!("it bursts"),
+        _ => {}
+    }
+    egg.boiled = true;
+    egg.seq = ctx.seq;
+    ctx.update(&egg)?;
+    Ok(Json::from(json!(id)))
+}
+
+fn kitchen() -> Module {
+    let waits = "boiled = 0";
+    Module::new("kitchen").table::<Egg>().reducer(boil::definition()).deadline::<Egg>(
+        "done_at",
+        waits,
+        take_out::definition(),
+    )
+}
+
+fn modules() -> Vec<Module> {
+    let mut modules = abide_reducers::modules();
+    modules.push(kitchen());
+    modules
+}
+
+fn kitchen_world() -> World {
+    let mut world = World::new();
+    world.close();
+    reopened(world)
+}
+
+fn reopened(mut world: World) -> World {
+    let config = world.config(modules());
+    world.open_with(config);
+    world
+}
+
+async fn numbers(world: &World, sql: &str) -> Vec<i64> {
+    let rows = world.rows(sql).await;
+    rows.iter().map(|row| row[0].to_json().as_i64().unwrap()).collect()
+}
+
+#[test]
+fn in_the_order_of_their_moments() {
+    let world = kitchen_world();
+    run(async {
+        world.call("boil", json!({"after_ms": [50, 20, 70, 10]})).await.unwrap();
+        world.call("set_timer", json!({"in_ms": 30})).await.unwrap();
+        world.call("set_timer", json!({"in_ms": 60})).await.unwrap();
+        world.pass_ms(69).await;
+        let order = "SELECT json_extract(arguments, '$.due_at', '$.done_at') FROM events
+            WHERE caller = 'system' ORDER BY seq";
+        let heard: Vec<String> =
+            world.rows(order).await.iter().map(|row| row[0].to_json().to_string()).collect();
+        let after = |ms: i64| START.plus_ms(ms).0;
+        let (egg, timer) =
+            (|ms| format!("\"[null,{}]\"", after(ms)), |ms| format!("\"[{},null]\"", after(ms)));
+        assert_eq!(heard, [egg(10), egg(20), timer(30), egg(50), timer(60)]);
+        assert_eq!(numbers(&world, "SELECT count(*) FROM eggs WHERE NOT boiled").await, [1]);
+    });
+}
+
+/// A thousand things that are due at once are taken on in parts, and others get their turn between.
+#[test]
+fn no_more_than_one_transaction_takes() {
+    let world = kitchen_world();
+    let most = i64::try_from(limits::DUE_PER_COMMIT).unwrap();
+    run(async {
+        let after_ms: Vec<i64> = (0..2 * most + 10).map(|n| 1_000 + n % 7).collect();
+        world.call("boil", json!({"after_ms": after_ms})).await.unwrap();
+        world.clock.advance_ms(60_000);
+        let boiled = "SELECT count(*) FROM eggs WHERE boiled";
+        let before = world.engine().metrics().commits_total.get();
+        world.engine().fire_due().await.unwrap();
+        let first = numbers(&world, boiled).await[0];
+        assert!(first >= most, "{first}");
+        for _ in 0..3 {
+            world.engine().fire_due().await.unwrap();
+        }
+        assert_eq!(numbers(&world, boiled).await, [2 * most + 10]);
+        assert_eq!(world.engine().metrics().commits_total.get() - before, 3);
+        assert_eq!(world.engine().metrics().due_total.get(), 2 * most as u64 + 10);
+    });
+}
+
+/// What comes due while nobody has the file open happens at the start, once.
+#[test]
+fn due_while_nobody_looked() {
+    let mut world = kitchen_world();
+    run(async {
+        world.session("s1").await;
+        let timer = json!({"id": "t1", "in_ms": 60_000, "session_id": "s1", "message": "wake up"});
+        world.call("set_timer", timer).await.unwrap();
+        world.call("boil", json!({"after_ms": [1_000, 3_600_000]})).await.unwrap();
+    });
+    for kind in ["killed", "closed", "closed"] {
+        match kind {
+            "killed" => world.drop_engine(),
+            _ => world.close(),
+        }
+        world.clock.advance_ms(120_000);
+        world = reopened(world);
+        run(async {
+            // The first thing that anybody is told already knows of it.
+            let told = world.say("s1", "hello").await.unwrap();
+            assert!(told.seq > Seq(5), "{told:?}");
+            assert_eq!(
+                numbers(&world, "SELECT count(*) FROM agent_state WHERE kind = 'timer'").await,
+                [1]
+            );
+            assert_eq!(numbers(&world, "SELECT count(*) FROM eggs WHERE boiled").await, [1]);
+            let fired = "SELECT count(*) FROM events WHERE caller = 'system'";
+            assert_eq!(numbers(&world, fired).await, [2]);
+        });
+    }
+}
+
+/// A rule that is broken costs its own rows, not those of others behind them.
+#[test]
+fn broken_rows_hold_nobody_up() {
+    for flaw in ["refused", "panics"] {
+        let mut world = kitchen_world();
+        run(async {
+            world.call("boil", json!({"after_ms": [10, 10, 10], "flaw": flaw})).await.unwrap();
+            world.call("boil", json!({"after_ms": [20, 20, 20]})).await.unwrap();
+            world.call("boil", json!({"after_ms": [5_000]})).await.unwrap();
+            world.pass_ms(1_000).await;
+            let boiled = "SELECT id FROM eggs WHERE boiled ORDER BY id";
+            assert_eq!(numbers(&world, boiled).await, [4, 5, 6]);
+            let refused = world.engine().metrics().refusals_total.get();
+            assert_eq!(refused, 3, "each was tried once");
+            world.pass_ms(4_000).await;
+            assert_eq!(numbers(&world, boiled).await, [4, 5, 6, 7]);
+            assert_eq!(world.engine().metrics().refusals_total.get(), refused);
+            assert_eq!(numbers(&world, "SELECT count(*) FROM events").await, [7]);
+        });
+        // Whoever mends the rule, or the row, starts again.
+        world.close();
+        world.raw().execute_batch("UPDATE eggs SET flaw = NULL").unwrap();
+        world = reopened(world);
+        run(async {
+            world.pass_ms(0).await;
+            assert_eq!(numbers(&world, "SELECT count(*) FROM eggs WHERE NOT boiled").await, [0]);
+        });
+    }
+}
+
+/// When very many rows are broken their kind rests, and the engine does not spend its life on them.
+#[test]
+fn a_kind_that_is_broken_rests() {
+    let world = kitchen_world();
+    run(async {
+        let many = vec![10; limits::DUE_STUCK + 300];
+        world.call("boil", json!({"after_ms": many, "flaw": "refused"})).await.unwrap();
+        world.call("boil", json!({"after_ms": [20]})).await.unwrap();
+        world.pass_ms(1_000).await;
+        for _ in 0..10 {
+            world.pass_ms(1_000).await;
+        }
+        let refused = world.engine().metrics().refusals_total.get();
+        assert!(refused < 2 * limits::DUE_STUCK as u64, "{refused}");
+        world.call("set_timer", json!({"in_ms": 10})).await.unwrap();
+        world.pass_ms(10).await;
+        let fired = numbers(&world, "SELECT count(*) FROM timers WHERE status = 'fired'").await;
+        assert_eq!(fired, [1], "other kinds go on");
+    });
+}
+
+/// A clock that is set back makes nothing due again, and nothing late for ever.
+#[test]
+fn a_clock_that_runs_backwards() {
+    let world = kitchen_world();
+    run(async {
+        world.call("boil", json!({"after_ms": [1_000, 10_000]})).await.unwrap();
+        world.pass_ms(5_000).await;
+        world.pass_ms(-4_500).await;
+        assert_eq!(numbers(&world, "SELECT id FROM eggs WHERE boiled").await, [1]);
+        world.pass_ms(9_400).await;
+        assert_eq!(numbers(&world, "SELECT id FROM eggs WHERE boiled").await, [1]);
+        world.pass_ms(100).await;
+        assert_eq!(numbers(&world, "SELECT id FROM eggs WHERE boiled").await, [1, 2]);
+    });
+}
+
+/// By the machine's clock, with nobody calling: whoever watches is told.
+#[test]
+fn by_itself() {
+    let world = World::new();
+    let path = world.folder.path().join("by_itself.db");
+    let engine = Engine::open(path, Config::new(abide_reducers::modules())).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async {
+        let mut connection = engine.connect();
+        let fired = "SELECT id, fired_at >= due_at FROM timers WHERE status = 'fired'";
+        let none = Map::new();
+        connection.subscribe(&Wanted::new("q", fired, &none)).await.unwrap();
+        assert!(matches!(connection.next().await, Update::Snapshot(part) if part.rows.is_empty()));
+        for in_ms in [0, 30, 0, 5] {
+            let args = json!({"id": format!("t{in_ms}-{}", engine.durable_seq()), "in_ms": in_ms});
+            engine.call(&Caller::new("ann"), "set_timer", &args, None).await.unwrap();
+            let Update::Delta { changes, .. } = next_delta(&mut connection).await else { panic!() };
+            let rows = changes[0].delta.rows().as_ref().unwrap();
+            assert_eq!(format!("{rows:?}").matches("Integer(1)").count(), 1, "{rows:?}");
+        }
+    });
+    engine.close();
+}
+
+async fn next_delta(connection: &mut abide_engine::Connection) -> Update {
+    loop {
+        if let update @ Update::Delta { .. } = connection.next().await {
+            return update;
+        }
+    }
+}
+
+/// Who only looks at a file changes nothing in it, whatever is due.
+#[test]
+fn not_for_who_only_looks() {
+    let mut world = World::new();
+    run(async {
+        world.session("s1").await;
+        world.call("register_tool", json!({"name": "put", "effect": "idempotent"})).await.unwrap();
+        let args = json!({"call_id": "c1", "session_id": "s1", "tool_name": "put",
+            "arguments": {}, "claim_lease_ms": 1_000});
+        world.call("request_tool_call", args).await.unwrap();
+    });
+    world.close();
+    world.clock.advance_ms(60_000);
+    let looking = Config { timers: false, ..world.config(abide_reducers::modules()) };
+    world.open_with(looking);
+    run(async {
+        world.pass_ms(0).await;
+        assert_eq!(world.engine().durable_seq(), Seq(4));
+        // A claim need not wait for time to say that the lease has run out.
+        let claimed = world.call("claim_tool_call", json!({"call_id": "c1"})).await.unwrap();
+        let claimed: serde_json::Value = serde_json::from_str(&claimed.result).unwrap();
+        assert_eq!((&claimed["attempt"], &claimed["fencing_token"]), (&json!(2), &json!(5)));
+        let late = json!({"call_id": "c1", "fencing_token": 4, "result": 1});
+        let late = world.call("complete_tool_call", late).await.unwrap_err();
+        assert_eq!(late.code, Code::LeaseLost);
+        assert_eq!(
+            numbers(&world, "SELECT fencing_token FROM lost_leases WHERE result = '1'").await,
+            [4]
+        );
+    });
+}
+
+/// What waits costs nothing: the next is found in an index, in order, without looking at the others.
+#[test]
+fn the_next_is_found_in_an_index() {
+    let mut world = kitchen_world();
+    world.close();
+    let raw = world.raw();
+    let deadlines = modules().into_iter().flat_map(|module| module.deadlines);
+    let mut checked = 0;
+    for deadline in deadlines {
+        let plan = plan(&raw, &format!("EXPLAIN QUERY PLAN {}", deadline.query()));
+        let (table, column) = (deadline.table.name, deadline.column);
+        assert!(plan.contains("INDEX"), "{table}.{column}: {plan}");
+        assert!(!plan.contains("SCAN") || plan.contains(column), "{table}.{column}: {plan}");
+        assert!(!plan.contains("TEMP B-TREE"), "{table}.{column}: {plan}");
+        checked += 1;
+    }
+    assert_eq!(checked, 8);
+}
+
+fn plan(raw: &Connection, sql: &str) -> String {
+    let mut statement = raw.prepare(sql).unwrap();
+    let rows = statement.query_map([1], |row| row.get::<_, String>(3)).unwrap();
+    rows.map(Result::unwrap).collect::<Vec<_>>().join("; ")
+}
+
+/// Whatever happens, in the end nothing waits for a moment that is over, and nothing is claimed by
+/// nobody.
+#[test]
+fn nothing_waits_for_ever() {
+    for_seeds("timers::nothing_waits_for_ever", 60..66, |seed| {
+        let world = World::new();
+        run(async {
+            let mut traffic = Traffic::new(seed);
+            for _ in 0..400 {
+                let _ = traffic.step(&world).await;
+            }
+            // A day later, a second at a time at first: waits that begin end too.
+            for _ in 0..100 {
+                world.pass_ms(1_000).await;
+            }
+            world.pass_ms(86_400_000).await;
+            let waits = "SELECT
+                (SELECT count(*) FROM tool_calls WHERE status = 'claimed' OR retry_at IS NOT NULL) +
+                (SELECT count(*) FROM timers WHERE status = 'pending') +
+                (SELECT count(*) FROM approvals WHERE status = 'pending' AND expires_at IS NOT NULL) +
+                (SELECT count(*) FROM handoff_requests WHERE status = 'claimed'
+                    OR status = 'pending' AND (escalate_at IS NOT NULL OR expires_at IS NOT NULL))";
+            assert_eq!(numbers(&world, waits).await, [0]);
+            assert!(
+                numbers(&world, "SELECT count(*) FROM events WHERE caller = 'system'").await[0] > 5
+            );
+            // A session is cancelled for good once nothing of it runs.
+            let half = "SELECT count(*) FROM sessions WHERE cancel_requested_at IS NOT NULL
+                AND status <> 'failed' AND status <> 'completed'";
+            assert_eq!(numbers(&world, half).await, [0]);
+        });
+    });
+}

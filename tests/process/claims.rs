@@ -1,0 +1,226 @@
+//! Workers as real processes: they race for the same calls, one wins each; they are killed before,
+//! during and after an effect, and what becomes of the call is what its tool declared.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+use abide_client::{Abide, Call};
+use serde_json::{Value as JsonValue, json};
+use tokio::time::timeout;
+
+use crate::program::{PATIENCE, Process, worker};
+use crate::server::Server;
+
+const RACERS: usize = 32;
+const CALLS: usize = 1_000;
+const HANDOFFS: usize = 200;
+
+async fn batch(abide: &Abide, calls: impl Iterator<Item = Call>) {
+    for part in calls.collect::<Vec<_>>().chunks(250) {
+        abide.batch(part.to_vec()).await.unwrap();
+    }
+}
+
+/// Everything that is claimed was won by one process, and the database says the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_race_and_one_wins_each() {
+    let server = Server::start();
+    let abide = server.client().await;
+    abide.call("register_tool", json!({"name": "look"})).await.unwrap();
+    abide.call("create_session", json!({"agent": "support", "id": "s1"})).await.unwrap();
+    let calls = (0..CALLS).map(|n| {
+        let args = json!({"call_id": format!("c{n:04}"), "session_id": "s1",
+            "tool_name": "look", "arguments": n});
+        Call::new("request_tool_call", args)
+    });
+    batch(&abide, calls).await;
+    let handoffs = (0..HANDOFFS).flat_map(|n| {
+        let id = format!("h{n:03}");
+        let asked = json!({"session_id": id, "reason": "help", "required_capability": "refunds"});
+        let created = Call::new("create_session", json!({"agent": "support", "id": id}));
+        [created, Call::new("request_supervisor_handoff", asked)]
+    });
+    batch(&abide, handoffs).await;
+
+    let url = server.url();
+    let racer = |n: usize| Process::spawn(worker().args([&url, "race", &format!("racer-{n}")]));
+    let mut racers: Vec<Process> = (0..RACERS).map(racer).collect();
+    for racer in &racers {
+        assert_eq!(racer.line(), "ready");
+    }
+    racers.iter_mut().for_each(Process::go);
+    let mut winners = BTreeMap::new();
+    let mut wins = [0; RACERS];
+    for (n, racer) in racers.into_iter().enumerate() {
+        for what in racer.ended().good().lines() {
+            let before = winners.insert(what.to_owned(), n);
+            assert_eq!(before, None, "{what} was won twice");
+            wins[n] += 1;
+        }
+    }
+    assert_eq!(winners.len(), CALLS + HANDOFFS, "everything was won");
+    assert!(wins.iter().filter(|wins| **wins > 0).count() > 1, "it was no race: {wins:?}");
+
+    let claimed: Vec<(String, String, i64)> =
+        abide.sql("SELECT call_id, claimed_by, attempt FROM tool_calls").fetch().await.unwrap();
+    assert_eq!(claimed.len(), CALLS);
+    for (call_id, claimed_by, attempt) in claimed {
+        let winner = winners[&format!("call {call_id}")];
+        assert_eq!((claimed_by, attempt), (format!("racer-{winner}"), 1));
+    }
+    let claims = "SELECT reducer, count(*) FROM events WHERE reducer LIKE 'claim%' GROUP BY 1";
+    let claims: Vec<(String, usize)> = abide.sql(claims).fetch().await.unwrap();
+    let expected = [("claim_handoff", HANDOFFS), ("claim_tool_call", CALLS)];
+    assert_eq!(claims, expected.map(|(reducer, count)| (reducer.to_owned(), count)));
+}
+
+/// Where a worker is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moment {
+    Before,
+    During,
+    After,
+}
+
+/// How long a worker's word holds here, in milliseconds.
+const LEASE_MS: &str = "300";
+
+/// A server with a session and a tool of an effect, one pending call of it, and the world outside.
+struct Stage {
+    server: Server,
+    abide: Abide,
+    world: PathBuf,
+}
+
+impl Stage {
+    async fn set(effect: &str) -> Stage {
+        let server = Server::start();
+        let (abide, world) = (server.client().await, server.beside("world"));
+        let tool = json!({"name": "send", "effect": effect});
+        abide.call("register_tool", tool).await.unwrap();
+        abide.call("create_session", json!({"agent": "support", "id": "s1"})).await.unwrap();
+        let call =
+            json!({"call_id": "c1", "session_id": "s1", "tool_name": "send", "arguments": {}});
+        abide.call("request_tool_call", call).await.unwrap();
+        Stage { server, abide, world }
+    }
+
+    fn worker(&self, name: &str, lease_ms: &str) -> Process {
+        let (url, world) = (self.server.url(), self.world.to_str().unwrap());
+        Process::spawn(worker().args([&url, "run", name, "c1", world, lease_ms]))
+    }
+
+    /// How often the world outside saw that.
+    fn seen(&self, what: &str) -> usize {
+        let world = fs::read_to_string(&self.world).unwrap_or_default();
+        world.lines().filter(|line| *line == format!("{what} c1")).count()
+    }
+
+    /// Waits until the call is not claimed any more; what it is then.
+    async fn let_go(&self) -> String {
+        let sql = "SELECT status FROM tool_calls WHERE call_id = 'c1' AND status <> 'claimed'";
+        let mut live = self.abide.subscribe(sql).await.unwrap();
+        loop {
+            if let Some(status) = live.typed_rows::<String>().unwrap().pop() {
+                return status;
+            }
+            timeout(PATIENCE, live.next()).await.expect("it stays claimed for ever");
+        }
+    }
+
+    async fn one(&self, sql: &str) -> JsonValue {
+        let answer = self.abide.sql(sql).rows().await.unwrap();
+        answer.rows.first().map(|row| row[0].to_json()).unwrap_or_default()
+    }
+}
+
+/// Runs a worker up to a moment, and kills it there.
+fn killed_at(moment: Moment, mut worker: Process) {
+    let places = ["claimed", "began", "done"];
+    let last = match moment {
+        Moment::Before => 0,
+        Moment::During => 1,
+        Moment::After => 2,
+    };
+    for (at, place) in places[..=last].iter().enumerate() {
+        assert_eq!(worker.line(), *place);
+        if at < last {
+            worker.go();
+        }
+    }
+    worker.kill();
+}
+
+/// Lets a worker do all of it.
+fn through(mut worker: Process) -> String {
+    for place in ["claimed", "began", "done"] {
+        assert_eq!(worker.line(), place);
+        worker.go();
+    }
+    worker.line()
+}
+
+async fn may_run_again(effect: &str) {
+    for moment in [Moment::Before, Moment::During, Moment::After] {
+        let stage = Stage::set(effect).await;
+        killed_at(moment, stage.worker("first", LEASE_MS));
+        assert_eq!(stage.let_go().await, "pending", "{moment:?}");
+        assert_eq!(through(stage.worker("second", "30000")), "completed");
+        let status = "SELECT status || attempt || claimed_by FROM tool_calls";
+        assert_eq!(stage.one(status).await, "succeeded2second");
+        let twice = usize::from(moment == Moment::After);
+        assert_eq!(stage.seen("done"), 1 + twice, "{moment:?}: at least once");
+    }
+}
+
+#[tokio::test]
+async fn a_read_only_call_is_run_again() {
+    may_run_again("read_only").await;
+}
+
+#[tokio::test]
+async fn an_idempotent_call_is_run_again() {
+    may_run_again("idempotent").await;
+}
+
+#[tokio::test]
+async fn a_call_that_must_not_run_twice_is_not_run_again() {
+    for moment in [Moment::Before, Moment::During, Moment::After] {
+        let mut stage = Stage::set("at_most_once").await;
+        killed_at(moment, stage.worker("first", LEASE_MS));
+        assert_eq!(stage.let_go().await, "unknown", "{moment:?}");
+        assert_eq!(stage.one("SELECT claimed_by FROM unknown_tool_calls").await, "first");
+        // Neither another worker nor another server runs it.
+        assert_eq!(stage.worker("second", "30000").line(), "refused conflict");
+        stage.server.kill();
+        stage.server.start_again();
+        assert_eq!(stage.worker("third", "30000").line(), "refused conflict");
+        // Somebody looks at the world, and tells.
+        let happened = stage.seen("done");
+        assert_eq!(happened, usize::from(moment == Moment::After), "{moment:?}");
+        let outcome = if happened == 1 { Ok(json!("done")) } else { Err("nothing there".into()) };
+        let settled = stage.abide.settle_tool_call("c1", outcome).evidence("the file").await;
+        let expected = if happened == 1 { "succeeded" } else { "failed" };
+        assert_eq!(settled.unwrap().status.as_str(), expected);
+        assert_eq!(stage.one("SELECT count(*) FROM unknown_tool_calls").await, 0);
+    }
+}
+
+/// Not dead, only slow: what it says comes too late, counts for nothing, and is kept.
+#[tokio::test]
+async fn a_slow_worker_is_heard_and_not_believed() {
+    let stage = Stage::set("at_most_once").await;
+    let mut slow = stage.worker("slow", LEASE_MS);
+    for place in ["claimed", "began"] {
+        assert_eq!(slow.line(), place);
+        slow.go();
+    }
+    assert_eq!(slow.line(), "done");
+    assert_eq!(stage.let_go().await, "unknown");
+    slow.go();
+    assert_eq!(slow.line(), "refused lease_lost");
+    assert_eq!(slow.ended().code, Some(0));
+    let kept = "SELECT claimed_by || late_outcome || late_result FROM unknown_tool_calls";
+    assert_eq!(stage.one(kept).await, "slowsucceeded\"done\"");
+}

@@ -1,0 +1,106 @@
+//! A worker as a program of its own, for the tests of real processes: it races for calls and handoffs,
+//! or runs one call whose effect is a line in a file. Between its steps it says where it is, on stdout,
+//! and waits for a line on stdin, so that whoever runs it can kill it in between.
+//!
+//! ```text
+//! worker URL race NAME                      claims everything that it knows of, tells what it won
+//! worker URL run NAME CALL FILE LEASE_MS    claims one call, and runs it step by step
+//! ```
+
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+use std::env;
+use std::fs::OpenOptions;
+use std::io::{BufRead as _, Write as _};
+use std::time::Duration;
+
+use abide_client::{Abide, Code, Error, ToolCall};
+use futures_util::StreamExt as _;
+use futures_util::stream::iter;
+
+/// Claims that are on their way at a time.
+const AT_A_TIME: usize = 8;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    let args: Vec<String> = env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match args.as_slice() {
+        [url, "race", name] => race(&Abide::connect(url).await.unwrap(), name).await,
+        [url, "run", name, call, file, lease_ms] => {
+            let lease = Duration::from_millis(lease_ms.parse().unwrap());
+            let claimed = Abide::connect(url).await.unwrap();
+            run(&claimed, name, call, file, lease).await;
+        }
+        _ => panic!("it takes: URL race NAME, or: URL run NAME CALL FILE LEASE_MS"),
+    }
+}
+
+/// Tells where it is, and waits to be told to go on.
+fn at(place: &str) {
+    say(place);
+    std::io::stdin().lock().read_line(&mut String::new()).unwrap();
+}
+
+fn say(what: &str) {
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "{what}").unwrap();
+    stdout.flush().unwrap();
+}
+
+/// The calls and handoffs that are pending when it begins: everybody knows of the same.
+async fn race(abide: &Abide, name: &str) {
+    let calls = "SELECT call_id FROM tool_calls WHERE status = 'pending' ORDER BY call_id";
+    let calls: Vec<String> = abide.sql(calls).fetch().await.unwrap();
+    let handoffs = "SELECT id FROM handoff_requests WHERE status = 'pending' ORDER BY id";
+    let handoffs: Vec<String> = abide.sql(handoffs).fetch().await.unwrap();
+    at("ready");
+    let claims = iter(&calls).map(|call_id| async move {
+        won(abide.claim_tool_call(call_id).worker(name).await.map(|_| format!("call {call_id}")))
+    });
+    tell(claims.buffer_unordered(AT_A_TIME)).await;
+    let claims = iter(&handoffs).map(|id| async move {
+        won(abide.claim_handoff(id).await.map(|_| format!("handoff {id}")))
+    });
+    tell(claims.buffer_unordered(AT_A_TIME)).await;
+    abide.close().await;
+}
+
+async fn tell(claims: impl futures_util::Stream<Item = Option<String>>) {
+    let mut claims = std::pin::pin!(claims);
+    while let Some(claim) = claims.next().await {
+        claim.iter().for_each(|won| say(won));
+    }
+}
+
+/// What was won; nothing where somebody else was first.
+fn won(claim: Result<String, Error>) -> Option<String> {
+    match claim {
+        Err(error) if error.code() == Some(Code::Conflict) => None,
+        claim => Some(claim.unwrap()),
+    }
+}
+
+async fn run(abide: &Abide, name: &str, call: &str, file: &str, lease: Duration) {
+    let claimed = match abide.claim_tool_call(call).worker(name).lease(lease).await {
+        Err(error) => return say(&format!("refused {}", error.code().unwrap())),
+        Ok(claimed) => claimed.into_inner(),
+    };
+    at("claimed");
+    effect(file, "began", &claimed);
+    at("began");
+    effect(file, "done", &claimed);
+    at("done");
+    match abide.complete_tool_call(&claimed, "done").await {
+        Ok(_) => say("completed"),
+        Err(error) => say(&format!("refused {}", error.code().unwrap())),
+    }
+    abide.close().await;
+}
+
+/// The world outside: a line for good, whatever becomes of this process.
+fn effect(file: &str, what: &str, claimed: &ToolCall) {
+    let mut file = OpenOptions::new().append(true).create(true).open(file).unwrap();
+    writeln!(file, "{what} {}", claimed.call_id).unwrap();
+    file.sync_all().unwrap();
+}
