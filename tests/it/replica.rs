@@ -80,6 +80,8 @@ impl Client {
         let checksum = true;
         let wanted = Wanted { start, checksum, ..Wanted::new(id, &replica.sql, &replica.params) };
         self.connection.subscribe(&wanted).await?;
+        // Begun again from its own seq, it waits for nothing of the earlier connection.
+        replica.stale = false;
         replica.begun = Some(start);
         self.replicas.insert(id.to_owned(), replica);
         while self.replicas.get(id).is_some_and(|replica| replica.begun.is_some()) {
