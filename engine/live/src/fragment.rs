@@ -2,6 +2,9 @@
 //! rendered over the tables as they are, as they were, or over a commit's changes.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+
+use abide_schema::table::Kind;
 
 use crate::catalog::{Catalog, WEIGHT, delta_name};
 
@@ -68,6 +71,8 @@ pub(crate) enum Piece {
     Source(usize),
     /// The n-th value that the rule itself gives.
     Given(usize),
+    /// A column (third) of a subquery in FROM (second), which goes by a name in quotes (first).
+    Derived(Arc<str>, usize, usize),
 }
 
 /// What a fragment is beneath its parentheses, where that matters to routing and shape.
@@ -75,11 +80,16 @@ pub(crate) enum Piece {
 pub(crate) enum Plain {
     /// A column (second) of a source (first).
     Column(usize, usize),
+    /// A column (second) of a subquery in FROM (first).
+    Derived(usize, usize),
     /// A parameter, by its slot.
     Param(usize),
     /// Anything else.
     Other,
 }
+
+/// What columns of subqueries in FROM are, by subquery and column.
+pub(crate) type Known = HashMap<(usize, usize), Fragment>;
 
 /// A piece of resolved SQL, mostly an expression.
 #[derive(Clone, Debug)]
@@ -94,6 +104,10 @@ pub(crate) struct Fragment {
     pub(crate) aggregates: bool,
     /// Whether it names a column of a subquery in FROM.
     pub(crate) derived: bool,
+    /// Whether there is a window function in it.
+    pub(crate) windows: bool,
+    /// What all values of it are that are not NULL, where that is certain and no column says it.
+    pub(crate) kind: Option<Kind>,
 }
 
 impl PartialEq for Fragment {
@@ -113,6 +127,8 @@ impl Fragment {
             collates_within: false,
             aggregates: false,
             derived: false,
+            windows: false,
+            kind: None,
         }
     }
 
@@ -160,11 +176,18 @@ impl Fragment {
     }
 
     /// A column of a subquery in FROM.
-    pub(crate) fn derived(alias: &str, column: &str, value: &Fragment) -> Fragment {
-        let mut fragment = Fragment::text(&format!("{}.{}", quoted(alias), quoted(column)));
-        fragment.collates_within = value.collates_within || value.collation.is_some();
+    pub(crate) fn derived(alias: &str, (subquery, column): (usize, usize)) -> Fragment {
+        let mut fragment = Fragment::new();
+        fragment.pieces.push(Piece::Derived(quoted(alias).into(), subquery, column));
+        fragment.plain = Plain::Derived(subquery, column);
         fragment.derived = true;
         fragment
+    }
+
+    /// The same, of this kind.
+    pub(crate) fn of_kind(mut self, kind: Option<Kind>) -> Fragment {
+        self.kind = kind;
+        self
     }
 
     /// `this IS ?`, of a value that the rule gives.
@@ -188,26 +211,58 @@ impl Fragment {
         self.collates_within |= other.collates_within || other.collation.is_some();
         self.aggregates |= other.aggregates;
         self.derived |= other.derived;
+        self.windows |= other.windows;
     }
 
     /// What it was is now only a part of it.
     fn grows(&mut self) {
         self.plain = Plain::Other;
+        self.kind = None;
         self.collates_within |= self.collation.take().is_some();
     }
 
     /// The same in parentheses, which change neither affinity nor collation.
     pub(crate) fn parenthesized(&self) -> Fragment {
-        if let [Piece::Column(..) | Piece::Param(_)] = self.pieces.as_slice() {
+        if let [Piece::Column(..) | Piece::Derived(..) | Piece::Param(_)] = self.pieces.as_slice() {
             return self.clone();
         }
         let mut fragment = Fragment::text("(");
         fragment.push(self);
         fragment.push_text(")");
         fragment.plain = self.plain;
+        fragment.kind = self.kind;
         fragment.collation = self.collation;
         fragment.collates_within = self.collates_within;
         fragment
+    }
+
+    /// With columns of subqueries in FROM replaced by what they are; nothing where one is not known.
+    pub(crate) fn substituted(&self, known: &Known) -> Option<Fragment> {
+        if !self.derived {
+            return Some(self.clone());
+        }
+        let mut out = Fragment::new();
+        for piece in &self.pieces {
+            match piece {
+                Piece::Derived(_, subquery, column) => out.push(known.get(&(*subquery, *column))?),
+                Piece::Text(text) => out.push_text(text),
+                piece => out.pieces.push(piece.clone()),
+            }
+        }
+        out.collation = self.collation;
+        out.collates_within = self.collates_within;
+        Some(out)
+    }
+
+    /// Puts text in the place of columns.
+    pub(crate) fn replace_columns(&mut self, text: &dyn Fn(usize, usize) -> String) {
+        for piece in std::mem::take(&mut self.pieces) {
+            match piece {
+                Piece::Column(source, column) => self.push_text(&text(source, column)),
+                Piece::Text(text) => self.push_text(&text),
+                piece => self.pieces.push(piece),
+            }
+        }
     }
 
     /// Gives parameters other slots.
@@ -296,6 +351,9 @@ impl<'a> Renderer<'a> {
                 Piece::Param(slot) => self.arg(Arg::Slot(*slot)),
                 Piece::Source(source) => self.source(*source),
                 Piece::Given(at) => self.arg(Arg::Given(*at)),
+                Piece::Derived(alias, _, column) => {
+                    self.text(&format!("{alias}.{}", derived_column(*column)));
+                }
             }
         }
     }
@@ -364,6 +422,11 @@ impl<'a> Renderer<'a> {
             }
         }
     }
+}
+
+/// The name of a column of a subquery in FROM, in quotes.
+pub(crate) fn derived_column(column: usize) -> String {
+    format!("\"c{}\"", column + 1)
 }
 
 /// Appends a token or more, with a space between where one is wanted.

@@ -9,10 +9,12 @@ use sqlite3_parser::ast::{
 use sqlite3_parser::lexer::sql::Parser;
 use sqlite3_parser::{Bump, FallibleIterator as _};
 
-use crate::core::Core;
-use crate::fragment::{Fragment, Source, quoted};
+use crate::core::{Added, Core, Output};
+use crate::fragment::{Fragment, Plain, Source, derived_column, quoted};
+use crate::kind::common;
 use crate::lex;
 use crate::lower::{Conjunct, Entry, Lower, Scope, require_main, unquote, unsupported};
+use crate::reach::Shown;
 use crate::select::Query;
 
 /// Tables that one statement may read, each mention counted: views of views multiply.
@@ -36,11 +38,28 @@ pub(crate) enum Join {
 pub(crate) struct FromTerm {
     /// The table, if it is one.
     pub(crate) source: Option<usize>,
-    /// As SQL.
+    /// The subquery, if it is one.
+    pub(crate) derived: Option<Box<Derived>>,
+    /// As SQL, if it is no subquery.
     pub(crate) item: Fragment,
     pub(crate) join: Join,
     /// The condition of a join that is not inner.
     pub(crate) on: Vec<Conjunct>,
+    /// Its columns that tell its rows apart, if any do.
+    pub(crate) key: Option<Vec<Fragment>>,
+}
+
+/// A subquery in FROM that is evaluated as such.
+#[derive(Clone, Debug)]
+pub(crate) struct Derived {
+    /// Its number within the statement.
+    pub(crate) number: usize,
+    /// The name it goes by.
+    pub(crate) alias: String,
+    /// Its columns are named c1, c2, …
+    pub(crate) query: Query,
+    /// ORDER BY and LIMIT, of one that has a LIMIT.
+    pub(crate) window: Fragment,
 }
 
 impl Join {
@@ -62,9 +81,25 @@ impl Join {
 
 impl FromTerm {
     /// Every fragment of it.
-    pub(crate) fn fragments(&mut self) -> impl Iterator<Item = &mut Fragment> {
+    pub(crate) fn fragments(&mut self) -> Box<dyn Iterator<Item = &mut Fragment> + '_> {
         let on = self.on.iter_mut().map(|conjunct| &mut conjunct.condition);
-        std::iter::once(&mut self.item).chain(on)
+        let own = std::iter::once(&mut self.item).chain(on);
+        match &mut self.derived {
+            None => Box::new(own),
+            Some(derived) => {
+                let Derived { query, window, .. } = &mut **derived;
+                Box::new(own.chain(query.fragments()).chain([window]))
+            }
+        }
+    }
+
+    /// Appends it as SQL, conditions added to SELECTs of subqueries.
+    pub(crate) fn write(&self, added: &Added, out: &mut Fragment) {
+        let Some(derived) = &self.derived else { return out.push(&self.item) };
+        out.push_text("(");
+        out.push(&derived.query.body_with(added));
+        out.push(&derived.window);
+        out.push_text(&format!(") AS {}", quoted(&derived.alias)));
     }
 }
 
@@ -112,16 +147,29 @@ impl Lower<'_> {
     ) -> Result<(), Refusal> {
         let joins = from.joins.as_deref().unwrap_or(&[]);
         let kinds: Vec<JoinKind> = joins.iter().map(|join| join_kind(join.operator)).collect();
-        let outer = kinds.iter().any(|kind| kind.join.keeps_right());
         let Some(first) = from.select else { return Ok(()) };
-        let place = Place { alias: "", join: Join::Inner, inline: !outer };
-        self.read_item(core, first, place, scope)?;
-        for (join, kind) in joins.iter().zip(kinds) {
-            let inline = kind.join == Join::Inner && !outer;
-            let place = Place { alias: "", join: kind.join, inline };
+        let swapped = is_swapped(first, &kinds) && core.from.is_empty();
+        let outer = !swapped && kinds.iter().any(|kind| kind.join.keeps_right());
+        let join = if swapped { Join::Left } else { Join::Inner };
+        let place = Place { alias: "", join, inline: !outer && !swapped };
+        match first {
+            // The first of all may as well stand without its parentheses.
+            SelectTable::Sub(inner, None) if core.from.is_empty() && !outer => {
+                self.read_from(core, inner, scope)?;
+            }
+            _ => self.read_item(core, first, place, scope)?,
+        }
+        for (at, (join, kind)) in joins.iter().zip(kinds).enumerate() {
+            let swapped = swapped && at == 0;
+            let inline = swapped || (kind.join == Join::Inner && !outer);
+            let as_join = if swapped { Join::Inner } else { kind.join };
+            let place = Place { alias: "", join: as_join, inline };
             self.read_item(core, &join.table, place, scope)?;
             let on = self.read_constraint(join.constraint.as_ref(), kind, scope)?;
-            if inline {
+            if swapped {
+                core.from.rotate_left(1);
+            }
+            if inline && !swapped {
                 core.filter.extend(on);
             } else {
                 let term = core.from.last_mut().expect("an item was just read");
@@ -145,28 +193,50 @@ impl Lower<'_> {
             None if kind.natural => common_columns(scope),
             None => return Ok(Vec::new()),
         };
-        if kind.join.keeps_right() {
-            return Err(unsupported("USING with RIGHT or FULL JOIN").hint("write ON instead"));
-        }
         let (last, before) = scope.entries.split_last_mut().expect("an item was just read");
         let mut conjuncts = Vec::new();
         for name in names {
-            let left = before.iter().find_map(|entry| {
-                entry
-                    .find(&name)
-                    .filter(|_| !entry.is_merged(&name))
-                    .map(|(_, value)| value.clone())
-            });
+            let left = before
+                .iter_mut()
+                .find(|entry| entry.find(&name).is_some() && !entry.is_merged(&name));
             let right = last.find(&name).map(|(_, value)| value.clone());
             let (Some(left), Some(right)) = (left, right) else {
                 let detail =
                     format!("cannot join using column {name} - column not present in both tables");
                 return Err(Refusal::new(Code::BadSql, detail));
             };
-            conjuncts.push(Conjunct::equal_columns(&left, &right));
+            let value = left.named(&name).expect("it was found").clone();
+            if kind.join.keeps_right() {
+                let bare = self.either(&value, &right, kind.join == Join::Full)?;
+                left.bare.retain(|(known, _)| !known.eq_ignore_ascii_case(&name));
+                left.bare.push((name.clone(), bare));
+            }
+            let mut equal = Conjunct::equal_columns(&value, &right);
+            equal.equal = self.columns_of(&value, &right);
+            conjuncts.push(equal);
             last.merged.push(name);
         }
         Ok(conjuncts)
+    }
+
+    /// The value of a column that USING made of two, of which either may be NULL. Of one kind both, so
+    /// that where they are equal they are the same.
+    fn either(&self, left: &Fragment, right: &Fragment, full: bool) -> Result<Fragment, Refusal> {
+        let kind = |value: &Fragment| self.kind_of(value);
+        let Some(common) = common([kind(left), kind(right)]) else {
+            return Err(unsupported("USING with RIGHT or FULL JOIN of columns of different types")
+                .hint("write ON instead"));
+        };
+        if !full {
+            return Ok(right.clone());
+        }
+        // CAST changes no value of this kind; it has the affinity that the columns have.
+        let mut value = Fragment::text("CAST(coalesce(");
+        value.push(left);
+        value.push_text(",");
+        value.push(right);
+        value.push_text(&format!(") AS {})", common.sql()));
+        Ok(value.of_kind(Some(common)))
     }
 
     fn read_item(
@@ -210,8 +280,59 @@ impl Lower<'_> {
                 let alias = alias.as_ref().map_or_else(String::new, alias_name);
                 self.read_derived(core, select, (&[], &[]), Place { alias: &alias, ..place }, scope)
             }
-            SelectTable::Sub(..) => Err(unsupported("a join in parentheses")),
+            SelectTable::Sub(from, alias) => {
+                let alias = alias.as_ref().map_or_else(String::new, alias_name);
+                self.read_joined(core, from, Place { alias: &alias, ..place }, scope)
+            }
         }
+    }
+
+    /// A join in parentheses: in their place where that is the same, else as a subquery whose columns
+    /// go by the names of its tables, or by its own where it has one.
+    fn read_joined(
+        &mut self,
+        core: &mut Core,
+        from: &FromClause,
+        place: Place,
+        scope: &mut Scope,
+    ) -> Result<(), Refusal> {
+        let block = self.open_block();
+        let mut joined = Core { block: block.0, ..Core::default() };
+        let mut names = Scope { outer: scope.outer, ..Scope::default() };
+        self.deeper(|lower| lower.read_from(&mut joined, from, &mut names))?;
+        let columns =
+            names.entries.iter().flat_map(|entry| entry.columns.iter().chain(&entry.bare));
+        let output = |(name, value): &(String, Fragment)| {
+            let (name, value) = (name.clone(), value.clone());
+            Output { value, name, hidden: false, aliased: false }
+        };
+        joined.outputs = columns.map(output).collect();
+        self.close_block(block, &joined);
+        let query = Query::of(joined);
+        if place.inline && query.is_simple() {
+            let (_, simple) = query.cores.into_iter().next().expect("a query has a core");
+            core.filter.extend(simple.filter);
+            core.from.extend(simple.from);
+        } else {
+            let mut values = self.add_derived(core, query, place)?.into_iter();
+            for entry in &mut names.entries {
+                entry.rowid = None;
+                for (_, column) in entry.columns.iter_mut().chain(&mut entry.bare) {
+                    *column = values.next().expect("every column was put out");
+                }
+            }
+        }
+        if !place.alias.is_empty() {
+            let shown = names.entries.iter().flat_map(|entry| {
+                let own = entry.columns.iter().filter(|(name, _)| !entry.is_merged(name));
+                own.map(|(name, _)| (name.clone(), entry.named(name).expect("its own").clone()))
+            });
+            let columns = shown.collect();
+            let name = place.alias.to_owned();
+            names.entries = vec![Entry { name, columns, ..Entry::default() }];
+        }
+        scope.entries.extend(names.entries);
+        Ok(())
     }
 
     fn read_table(
@@ -232,12 +353,17 @@ impl Lower<'_> {
             .collect();
         let rowid = self.catalog.rowid_column(table).map(|at| Fragment::column(source, at));
         let name = place.alias.to_owned();
-        scope.entries.push(Entry { name, columns, rowid, merged: Vec::new() });
+        scope.entries.push(Entry { name, columns, rowid, ..Entry::default() });
+        let spec = self.catalog.table(table);
+        let certain = spec.key.iter().all(|column| !spec.columns[*column].nullable);
+        let key = spec.key.iter().map(|column| Fragment::column(source, *column)).collect();
         core.from.push(FromTerm {
             source: Some(source),
+            derived: None,
             item: Fragment::source(source),
             join: place.join,
             on: Vec::new(),
+            key: certain.then_some(key),
         });
         Ok(())
     }
@@ -306,17 +432,113 @@ impl Lower<'_> {
             core.filter.extend(simple.filter);
             core.from.extend(simple.from);
         } else {
-            let unique = self.unique_alias(if alias.is_empty() { "sub" } else { alias });
-            let item = derived.as_item(&unique)?;
-            for (at, (_, value)) in columns.iter_mut().enumerate() {
-                *value = Fragment::derived(&unique, &format!("c{}", at + 1), value);
-            }
-            let on = Vec::new();
-            core.from.push(FromTerm { source: None, item, join: place.join, on });
+            let values = self.add_derived(core, derived, place)?;
+            columns.iter_mut().zip(values).for_each(|(column, value)| column.1 = value);
         }
         let name = alias.to_owned();
-        scope.entries.push(Entry { name, columns, rowid: None, merged: Vec::new() });
+        scope.entries.push(Entry { name, columns, ..Entry::default() });
         Ok(())
+    }
+
+    /// Adds a subquery that is evaluated as such, and tells its columns.
+    fn add_derived(
+        &mut self,
+        core: &mut Core,
+        mut query: Query,
+        place: Place,
+    ) -> Result<Vec<Fragment>, Refusal> {
+        let alias = self.unique_alias(if place.alias.is_empty() { "sub" } else { place.alias });
+        let window = self.window_of(&query)?;
+        for (_, core) in &mut query.cores {
+            core.outputs.retain(|output| !output.hidden);
+            for (at, output) in core.outputs.iter_mut().enumerate() {
+                output.name = format!("c{}", at + 1);
+            }
+        }
+        let number = self.subqueries;
+        self.subqueries += 1;
+        let shown = self.shown_by(&query);
+        for ((_, core), columns) in query.cores.iter().zip(shown) {
+            self.blocks[core.block].shown = Some(Shown { subquery: number, columns });
+        }
+        let outputs = query.outputs().iter().enumerate();
+        let values: Vec<Fragment> = outputs
+            .map(|(at, output)| {
+                let arms = query.cores.iter().map(|(_, core)| &core.outputs[at].value);
+                let kinds = arms.map(|value| self.kind_of(value));
+                let mut value = Fragment::derived(&alias, (number, at)).of_kind(common(kinds));
+                value.collates_within =
+                    output.value.collates_within || output.value.collation.is_some();
+                value
+            })
+            .collect();
+        let key =
+            query.rows_key(self).map(|key| key.iter().map(|at| values[*at].clone()).collect());
+        core.from.push(FromTerm {
+            source: None,
+            derived: Some(Box::new(Derived { number, alias, query, window })),
+            item: Fragment::new(),
+            join: place.join,
+            on: Vec::new(),
+            key,
+        });
+        Ok(values)
+    }
+
+    /// What each SELECT of a subquery in FROM shows of its tables.
+    pub(crate) fn shown_by(&self, query: &Query) -> Vec<Vec<Option<Fragment>>> {
+        let of_one_kind = |at: usize| {
+            let arms = query.cores.iter().map(|(_, core)| &core.outputs[at].value);
+            common(arms.map(|value| self.kind_of(value))).is_some()
+        };
+        let shown = query.cores.iter().map(|(_, core)| {
+            let parts = core.parts();
+            let columns = core.outputs.iter().enumerate().map(|(at, output)| {
+                let value = &output.value;
+                let plain = matches!(value.plain, Plain::Column(..) | Plain::Derived(..));
+                let own = parts.as_ref().is_none_or(|parts| parts.contains(value));
+                let stays = query.limit.is_none() && value.collation.is_none() && of_one_kind(at);
+                (plain && own && stays).then(|| value.clone())
+            });
+            columns.collect()
+        });
+        shown.collect()
+    }
+
+    /// Adds rows of VALUES, as a subquery of constants.
+    pub(crate) fn add_values(
+        &mut self,
+        core: &mut Core,
+        rows: &[Vec<Fragment>],
+        scope: &mut Scope,
+    ) {
+        let alias = self.unique_alias("values");
+        let number = self.subqueries;
+        self.subqueries += 1;
+        let columns = 0..rows[0].len();
+        let names = columns.clone().map(|at| format!("column{} AS {}", at + 1, derived_column(at)));
+        let names = names.collect::<Vec<_>>().join(", ");
+        let mut item = Fragment::text(&format!("(SELECT {names} FROM (VALUES"));
+        for (at, row) in rows.iter().enumerate() {
+            item.push_text(if at > 0 { ", (" } else { "(" });
+            for (at, value) in row.iter().enumerate() {
+                item.push_text(if at > 0 { "," } else { "" });
+                item.push(value);
+            }
+            item.push_text(")");
+        }
+        item.push_text(&format!(")) AS {}", quoted(&alias)));
+        let mut entry = Entry { name: alias.clone(), ..Entry::default() };
+        for at in columns {
+            let kinds = rows.iter().map(|row| self.kind_of(&row[at]));
+            let value = Fragment::derived(&alias, (number, at)).of_kind(common(kinds));
+            let name = format!("column{}", at + 1);
+            entry.columns.push((name.clone(), value.clone()));
+            core.outputs.push(Output { value, name, hidden: false, aliased: false });
+        }
+        scope.entries.push(entry);
+        let (join, on, key) = (Join::Inner, Vec::new(), None);
+        core.from.push(FromTerm { source: None, derived: None, item, join, on, key });
     }
 
     /// Adds a source, under its own name where no other source has that.
@@ -350,25 +572,8 @@ impl Query {
             && !core.from.is_empty()
             && !core.distinct
             && !core.aggregates()
+            && !core.windows()
             && self.limit.is_none()
-    }
-
-    /// As a subquery in FROM, its columns named c1, c2, …
-    fn as_item(&self, alias: &str) -> Result<Fragment, Refusal> {
-        if self.limit.is_some() {
-            return Err(unsupported("LIMIT in a subquery of FROM"));
-        }
-        let mut query = self.clone();
-        for (_, core) in &mut query.cores {
-            core.outputs.retain(|output| !output.hidden);
-            for (at, output) in core.outputs.iter_mut().enumerate() {
-                output.name = format!("c{}", at + 1);
-            }
-        }
-        let mut out = Fragment::text("(");
-        out.push(&query.body(&[]));
-        out.push_text(&format!(") AS {}", quoted(alias)));
-        Ok(out)
     }
 }
 
@@ -389,6 +594,15 @@ fn join_kind(operator: JoinOperator) -> JoinKind {
         (false, false) => Join::Inner,
     };
     JoinKind { join, natural: kind.contains(JoinType::NATURAL) }
+}
+
+/// Whether the first two items are joined by RIGHT JOIN, and no later one keeps rows that nothing
+/// fits: `a RIGHT JOIN b` is `b LEFT JOIN a`.
+fn is_swapped(first: &SelectTable, kinds: &[JoinKind]) -> bool {
+    let Some((second, later)) = kinds.split_first() else { return false };
+    second.join == Join::Right
+        && !later.iter().any(|kind| kind.join.keeps_right())
+        && !matches!(first, SelectTable::Sub(..))
 }
 
 fn common_columns(scope: &Scope) -> Vec<String> {

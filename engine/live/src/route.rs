@@ -71,11 +71,6 @@ pub(crate) enum Route {
 }
 
 impl Route {
-    /// One equality.
-    pub(crate) fn equality(equality: Equality) -> Route {
-        Route::Alternatives(vec![vec![equality]])
-    }
-
     /// Both hold.
     pub(crate) fn and(self, other: Route) -> Route {
         match (self, other) {

@@ -6,6 +6,8 @@
 //! of them over the tables after and before. `Touched`: find the rows of the outermost inner tables that
 //! a change may concern, and evaluate the query with each of them given, after and before. `Whole`: evaluate all of it over both.
 
+mod parts;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,10 +20,11 @@ use crate::core::Core;
 use crate::delta::{Delta, Weights, integer, key_of};
 use crate::exact::{self, Exact};
 use crate::fragment::{Arg, Form, Fragment, Piece, Plain, Renderer, Statement};
-use crate::from::FromTerm;
-use crate::reach::{Reach, reach};
+use crate::reach::{Reach, Way, way};
 use crate::select::Query;
 use crate::sql::{LiveError, Sql};
+
+pub(crate) use parts::Parts;
 
 /// Tables of a join, beyond which its terms (2^n − 1) are too many.
 pub(crate) const JOINED: usize = 5;
@@ -43,6 +46,8 @@ pub(crate) enum Rule {
     Touched(Vec<Term>),
     /// LIMIT: the terms tell whether any row before the cut changed.
     Window(Vec<Term>),
+    /// A result that falls apart: the terms show the touched parts.
+    Parts(Parts),
     /// Anything: evaluated on both states.
     Whole,
 }
@@ -72,14 +77,12 @@ impl Rule {
     /// The cheapest rule that is right for a query.
     pub(crate) fn choose(catalog: &Catalog, query: &Query) -> Rule {
         let [(_, core)] = query.cores.as_slice() else {
-            return all_joined(catalog, query).map_or(Rule::Whole, Rule::Join);
+            let joined = all_joined(catalog, query).map(Rule::Join);
+            return joined.unwrap_or_else(|| Rule::choose_else(catalog, query));
         };
-        let plain = core.is_plain_join() && core.from.len() <= JOINED;
-        if core.distinct || (query.limit.is_some() && (core.aggregates() || !plain)) {
-            return Rule::Whole;
-        }
-        if !plain {
-            return touched(catalog, query, core).map_or(Rule::Whole, Rule::Touched);
+        let plain = core.is_plain_join() && core.from.len() <= JOINED && !core.distinct;
+        if !plain || core.windows() {
+            return Rule::choose_else(catalog, query);
         }
         let reach = core.reach();
         if query.limit.is_some() {
@@ -96,6 +99,25 @@ impl Rule {
         Rule::Join(terms(catalog, query, &reach, None, &shown, Show::Weighted))
     }
 
+    /// The rule for anything but a plain join and its groups.
+    fn choose_else(catalog: &Catalog, query: &Query) -> Rule {
+        if query.limit.is_some() {
+            return Parts::gate(catalog, query).map_or(Rule::Whole, Rule::Window);
+        }
+        if let [(_, core)] = query.cores.as_slice()
+            && !core.distinct
+            && !core.windows()
+        {
+            if let Some(parts) = Parts::of_full_join(catalog, query, core) {
+                return Rule::Parts(parts);
+            }
+            if let Some(terms) = touched(catalog, query, core) {
+                return Rule::Touched(terms);
+            }
+        }
+        Parts::by_values(catalog, query).map_or(Rule::Whole, Rule::Parts)
+    }
+
     /// The statements it runs.
     pub(crate) fn statements(&self, catalog: &Catalog, query: &Query) -> Vec<Statement> {
         let (terms, extent) = match self {
@@ -104,6 +126,7 @@ impl Rule {
             Rule::Groups(terms) => (terms.as_slice(), Some(Extent::Group)),
             Rule::Touched(terms) => (terms.as_slice(), Some(Extent::Row)),
             Rule::Window(terms) => (terms.as_slice(), Some(Extent::Whole)),
+            Rule::Parts(parts) => return parts.statements(catalog, query),
             Rule::Whole => (&[][..], Some(Extent::Whole)),
         };
         let mut statements: Vec<Statement> =
@@ -130,6 +153,7 @@ impl Rule {
             }
             Rule::Groups(terms) => run.groups(terms),
             Rule::Touched(terms) => run.touched(terms),
+            Rule::Parts(parts) => run.parts(parts),
             Rule::Window(terms) => {
                 let mut met = false;
                 run.terms(terms, &mut |_, _| met = true)?;
@@ -404,11 +428,10 @@ fn images(catalog: &Catalog, query: &Query, core: &Core, shown: &[Fragment]) -> 
 /// The terms that show which rows of the outermost inner tables a change of any source may concern.
 /// Nothing where the query is not to be had row by row.
 fn touched(catalog: &Catalog, query: &Query, core: &Core) -> Option<Vec<Term>> {
-    let by_row = |term: &FromTerm| term.source.is_some() && !term.join.keeps_right();
-    if !core.from.iter().all(by_row) {
+    let given: Vec<usize> = query.blocks[0].inner().collect();
+    if given.is_empty() || core.from.iter().any(|term| term.join.keeps_right()) {
         return None;
     }
-    let given: Vec<usize> = query.blocks[0].inner().collect();
     if core.aggregates() {
         let groups = core.group.as_ref()?;
         let grouped = |source: &usize| {
@@ -428,10 +451,13 @@ fn touched(catalog: &Catalog, query: &Query, core: &Core) -> Option<Vec<Term>> {
     let shown: Vec<Fragment> = shown.collect();
     let mut all = Vec::new();
     for source in 0..query.sources.len() {
-        let reach = reach(&query.blocks, source)?;
-        if reach.sources.len() > JOINED {
+        let way = way(&query.blocks, source)?;
+        let leads = |way: &Way| way.reach.connected().sources.len() == way.reach.sources.len();
+        let derived = way.path.iter().any(|at| query.blocks[*at].shown.is_some());
+        if way.reach.sources.len() > JOINED || (derived && !leads(&way)) {
             return None;
         }
+        let reach = way.reach;
         all.extend(terms(catalog, query, &reach, Some(source), &shown, Show::Distinct));
     }
     Some(all)

@@ -214,6 +214,7 @@ impl Binding {
                 Rule::Groups(_) => "the rows of the touched groups, twice",
                 Rule::Touched(_) => "the rows that the changed rows reach, twice",
                 Rule::Window(_) => "the window, twice, where a changed row matches",
+                Rule::Parts(parts) => parts.cost,
                 Rule::Whole => "the whole query, twice",
             },
             statements: template.statements().into_iter().map(|statement| statement.sql).collect(),

@@ -2,11 +2,17 @@
 //! what a fresh query says, by exact type and order.
 
 mod client;
+mod compounds;
 mod deltas;
+mod derived;
 mod generated;
 mod hostile;
 mod refusals;
 mod routing;
+mod sequences;
 mod shapes;
+mod sides;
 mod traps;
+mod windowed;
 mod world;
+mod written;

@@ -1,0 +1,333 @@
+//! The rule of parts: a result that falls apart by the values of some expressions (the columns of a
+//! compound, the partition of windows, the groups of a subquery, the key of a FULL JOIN) changes only
+//! in the parts that a changed row is in. Those are found as groups are, and each of them is evaluated
+//! after and before. With no such expression all of it is one part, evaluated where a changed row has
+//! a say.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use abide_schema::Value;
+use abide_schema::table::Kind;
+
+use super::{JOINED, PARTS, Run, Show, Term, terms};
+use crate::catalog::Catalog;
+use crate::core::{Added, Core};
+use crate::delta::{Delta, Weights};
+use crate::fragment::{Form, Fragment, Piece, Renderer, Source, Statement, quoted};
+use crate::from::{FromTerm, Join};
+use crate::kind::{common, form_of};
+use crate::reach::{Reach, Way, way};
+use crate::select::Query;
+use crate::sql::LiveError;
+
+/// How a result falls apart.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    parts: Vec<Part>,
+    /// What it costs.
+    pub(crate) cost: &'static str,
+}
+
+/// Parts of one sort.
+#[derive(Debug)]
+struct Part {
+    /// Show the values of every part that a changed row is in.
+    terms: Vec<Term>,
+    /// The query, of one part only: that of the given values.
+    body: Fragment,
+    /// The body as SQL, by which sources are taken as they were before: rendered when first needed.
+    rendered: Mutex<HashMap<Vec<bool>, Arc<Statement>>>,
+}
+
+/// An expression by which a result falls apart: what it is in each of the SELECTs that are evaluated
+/// for a part, by their blocks.
+struct Key(Vec<(usize, Fragment)>);
+
+impl Parts {
+    /// By the values of expressions. Nothing where it is not known which rows a change concerns.
+    pub(super) fn by_values(catalog: &Catalog, query: &Query) -> Option<Parts> {
+        let ways = ways(query)?;
+        let mut keys = keys_of(catalog, &query.sources, query);
+        keys.retain(|key| ways.iter().all(|way| key.shown_on(way).is_some()));
+        let cost = match keys.is_empty() {
+            true => "the whole query, twice, where a changed row matches",
+            false if query.cores.len() > 1 => "the rows equal to the touched ones, twice",
+            false if query.cores[0].1.windows() => "the touched partitions, twice",
+            false => "the rows of the touched groups, twice",
+        };
+        let mut added = Added::new();
+        for (at, key) in keys.iter().enumerate() {
+            for (block, value) in &key.0 {
+                added.entry(*block).or_default().push(value.is_given(at));
+            }
+        }
+        let terms = terms_on(catalog, query, &ways, &keys);
+        Some(Parts { parts: vec![Part::new(terms, query.body_with(&added))], cost })
+    }
+
+    /// The terms that tell whether any changed row has a say.
+    pub(super) fn gate(catalog: &Catalog, query: &Query) -> Option<Vec<Term>> {
+        Some(terms_on(catalog, query, &ways(query)?, &[]))
+    }
+
+    /// By the key of a FULL JOIN of two tables: a row meets only rows of the same key, and one of no
+    /// key meets none.
+    pub(super) fn of_full_join(catalog: &Catalog, query: &Query, core: &Core) -> Option<Parts> {
+        let [left, right] = core.from.as_slice() else { return None };
+        let sources = [left.source?, right.source?];
+        let flat = |fragment: &Fragment| !fragment.has_subquery();
+        if right.join != Join::Full
+            || core.aggregates()
+            || core.windows()
+            || !core.outputs.iter().all(|output| flat(&output.value))
+            || !core.filter.iter().all(|conjunct| flat(&conjunct.condition))
+            || !right.on.iter().all(|conjunct| flat(&conjunct.condition))
+        {
+            return None;
+        }
+        let kind = |(source, column): (usize, usize)| -> Kind {
+            catalog.table(query.sources[source].table).columns[column].kind
+        };
+        let mut equal = right.on.iter().filter_map(|conjunct| conjunct.equal);
+        let (first, second) = equal.find(|(first, second)| {
+            let both = [first.0, second.0];
+            (both == sources || both == [sources[1], sources[0]]) && kind(*first) == kind(*second)
+        })?;
+        let columns = if first.0 == sources[0] { [first.1, second.1] } else { [second.1, first.1] };
+        let join = FullJoin { catalog, query, core, sources, columns };
+        let parts = vec![join.matched(), join.unmatched(0, left)?, join.unmatched(1, right)?];
+        Some(Parts { parts, cost: "the rows of the touched join keys, twice" })
+    }
+
+    /// The statements it runs.
+    pub(super) fn statements(&self, catalog: &Catalog, query: &Query) -> Vec<Statement> {
+        let mut statements = Vec::new();
+        for part in &self.parts {
+            statements.extend(part.terms.iter().map(|term| term.statement.clone()));
+            for before in [false, true] {
+                let before = vec![before; query.sources.len()];
+                statements.push(render(catalog, query, &part.body, &before));
+            }
+        }
+        statements
+    }
+}
+
+impl Part {
+    fn new(terms: Vec<Term>, body: Fragment) -> Part {
+        Part { terms, body, rendered: Mutex::default() }
+    }
+
+    fn statement(&self, catalog: &Catalog, query: &Query, before: Vec<bool>) -> Arc<Statement> {
+        // Rendering again after a panic elsewhere is harmless.
+        let mut known = self.rendered.lock().unwrap_or_else(PoisonError::into_inner);
+        let statement = known
+            .entry(before)
+            .or_insert_with_key(|before| Arc::new(render(catalog, query, &self.body, before)));
+        Arc::clone(statement)
+    }
+}
+
+impl Key {
+    /// What it is of the rows that a source reaches: nothing where that is not known, or where no
+    /// condition leads there.
+    fn shown_on(&self, way: &Way) -> Option<Fragment> {
+        let (_, value) = self.0.iter().find(|(block, _)| way.path.contains(block))?;
+        let value = way.of_certain(value)?;
+        let met = value.columns().all(|(source, _)| way.reach.sources.contains(&source));
+        met.then_some(value)
+    }
+}
+
+impl Run<'_> {
+    /// The delta of a result that falls apart.
+    pub(super) fn parts(&mut self, parts: &Parts) -> Result<Delta, LiveError> {
+        let mut touched = Vec::new();
+        for part in &parts.parts {
+            let mut keys = Weights::default();
+            self.terms(&part.terms, &mut |key, _| keys.add(key, 1))?;
+            touched.push(keys);
+        }
+        let mut weights = Weights::default();
+        if touched.iter().map(Weights::len).sum::<usize>() > PARTS {
+            self.add_difference(super::Extent::Whole, &[], (true, true), &mut weights)?;
+            return Ok(Delta::of_weights(&self.query.key, weights));
+        }
+        let changed = self
+            .query
+            .sources
+            .iter()
+            .map(|source| !self.changes.of(self.catalog.table(source.table).name).is_empty());
+        let changed: Vec<bool> = changed.collect();
+        for (part, keys) in parts.parts.iter().zip(&touched) {
+            for (key, _) in keys.rows() {
+                for (before, weight) in [(changed.clone(), -1), (vec![false; changed.len()], 1)] {
+                    let statement = part.statement(self.catalog, self.query, before);
+                    let given: &[Value] = &key;
+                    self.rows(&statement, given, &mut |row| weights.add(row.into(), weight))?;
+                }
+            }
+        }
+        Ok(Delta::of_weights(&self.query.key, weights))
+    }
+}
+
+fn render(catalog: &Catalog, query: &Query, body: &Fragment, before: &[bool]) -> Statement {
+    let mut out = Renderer::new(catalog, &query.sources);
+    for (form, before) in out.forms.iter_mut().zip(before) {
+        *form = if *before { Form::Before } else { Form::After };
+    }
+    out.fragment(body);
+    out.finish()
+}
+
+/// How far each source reaches, as far as conditions lead.
+fn ways(query: &Query) -> Option<Vec<Way>> {
+    let ways = (0..query.sources.len()).map(|source| {
+        let mut way = way(&query.blocks, source)?;
+        way.reach = way.reach.connected();
+        (way.reach.sources.len() <= JOINED).then_some(way)
+    });
+    ways.collect()
+}
+
+fn terms_on(catalog: &Catalog, query: &Query, ways: &[Way], keys: &[Key]) -> Vec<Term> {
+    let mut all = Vec::new();
+    for (source, way) in ways.iter().enumerate() {
+        let shown: Vec<Fragment> = keys.iter().filter_map(|key| key.shown_on(way)).collect();
+        all.extend(terms(catalog, query, &way.reach, Some(source), &shown, Show::Distinct));
+    }
+    all
+}
+
+/// The expressions by which a query may fall apart.
+fn keys_of(catalog: &Catalog, sources: &[Source], query: &Query) -> Vec<Key> {
+    if query.limit.is_some() {
+        return Vec::new();
+    }
+    let [(_, core)] = query.cores.as_slice() else {
+        return keys_of_compound(catalog, sources, query);
+    };
+    let by_value = |by: &Fragment| !by.has_subquery() && form_of(catalog, sources, by).is_some();
+    let key = |by: Fragment| Key(vec![(core.block, by)]);
+    if let Some(parts) = core.parts() {
+        let shown = |by: &Fragment| core.outputs.iter().any(|output| output.value == *by);
+        let usable = parts.into_iter().filter(|by| by_value(by) && (!core.distinct || shown(by)));
+        return usable.map(key).collect();
+    }
+    let inner = || core.from.iter().filter(|term| term.join == Join::Inner);
+    let tables = inner().filter(|term| term.source.is_some());
+    let keys: Vec<Key> =
+        tables.flat_map(|term| term.key.iter().flatten().cloned()).map(key).collect();
+    let derived = inner().find_map(|term| term.derived.as_ref());
+    match derived {
+        Some(derived) if keys.is_empty() => keys_of(catalog, sources, &derived.query),
+        _ => keys,
+    }
+}
+
+/// Of a compound: the columns that have one form in all of its SELECTs.
+fn keys_of_compound(catalog: &Catalog, sources: &[Source], query: &Query) -> Vec<Key> {
+    let splits = |core: &Core, value: &Fragment| {
+        let is_text = |piece: &Piece| matches!(piece, Piece::Text(_));
+        let constant = value.pieces.iter().all(is_text) && !value.aggregates && !value.windows;
+        let apart = match core.parts() {
+            None => true,
+            Some(parts) => parts.contains(value) || (constant && core.group.is_some()),
+        };
+        apart && !value.has_subquery()
+    };
+    let columns = (0..query.outputs().len()).filter_map(|at| {
+        let values = || query.cores.iter().map(|(_, core)| (core, &core.outputs[at].value));
+        let forms = values().map(|(_, value)| form_of(catalog, sources, value));
+        let splits = common(forms).is_some() && values().all(|(core, value)| splits(core, value));
+        splits.then(|| Key(values().map(|(core, value)| (core.block, value.clone())).collect()))
+    });
+    columns.collect()
+}
+
+/// A FULL JOIN of two tables by the equality of two columns of one kind.
+struct FullJoin<'a> {
+    catalog: &'a Catalog,
+    query: &'a Query,
+    core: &'a Core,
+    sources: [usize; 2],
+    columns: [usize; 2],
+}
+
+impl FullJoin<'_> {
+    /// The rows of one key, which is not NULL.
+    fn matched(&self) -> Part {
+        let mut all = Vec::new();
+        let restricted = [0, 1].map(|side| {
+            let column = self.column(side);
+            let mut some = column.clone();
+            some.push_text("NOTNULL");
+            all.extend(self.terms(side, some, std::slice::from_ref(&column)));
+            let mut equal = column;
+            equal.push_text("=");
+            equal.pieces.push(Piece::Given(0));
+            equal
+        });
+        Part::new(all, self.body(restricted))
+    }
+
+    /// One row of one side, which has no key.
+    fn unmatched(&self, side: usize, term: &FromTerm) -> Option<Part> {
+        let key = term.key.as_ref()?;
+        let mut none = self.column(side);
+        none.push_text("ISNULL");
+        let terms = self.terms(side, none.clone(), key);
+        for (at, column) in key.iter().enumerate() {
+            none.push_text("AND");
+            none.push(&column.is_given(at));
+        }
+        // Of the other side nothing, and by its index, so that a query plan shows no scan.
+        let nothing = [0, 1].map(|side| {
+            let mut nothing = self.column(side);
+            nothing.push_text("= NULL");
+            nothing
+        });
+        let mut restricted = nothing;
+        restricted[side] = none;
+        Some(Part::new(terms, self.body(restricted)))
+    }
+
+    fn column(&self, side: usize) -> Fragment {
+        Fragment::column(self.sources[side], self.columns[side])
+    }
+
+    fn terms(&self, side: usize, condition: Fragment, shown: &[Fragment]) -> Vec<Term> {
+        let (sources, conditions) = (vec![self.sources[side]], vec![condition]);
+        let reach = Reach { sources, conditions };
+        terms(self.catalog, self.query, &reach, None, shown, Show::Distinct)
+    }
+
+    /// The query over those rows of either table that meet a condition. They go by names of their
+    /// own, so that a query plan tells what it reads of the tables themselves.
+    fn body(&self, restricted: [Fragment; 2]) -> Fragment {
+        let mut query = Query::of(self.core.clone());
+        let core = &mut query.cores[0].1;
+        core.fragments().for_each(|fragment| {
+            fragment.replace_columns(&|source, column| {
+                let table = self.catalog.table(self.query.sources[source].table);
+                format!("{}.{}", self.name(source), quoted(table.columns[column].name))
+            });
+        });
+        for ((term, source), condition) in core.from.iter_mut().zip(self.sources).zip(&restricted) {
+            let mut item = Fragment::text("(SELECT * FROM");
+            item.push(&Fragment::source(source));
+            item.push_text("WHERE");
+            item.push(condition);
+            item.push_text(&format!(") AS {}", self.name(source)));
+            term.item = item;
+        }
+        query.body(&[])
+    }
+
+    fn name(&self, source: usize) -> String {
+        let [left, right] = self.sources.map(|source| self.query.sources[source].alias.as_str());
+        quoted(&format!("{} of {left}, {right}", self.query.sources[source].alias))
+    }
+}
