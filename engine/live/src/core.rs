@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use abide_schema::{Code, Refusal};
 use sqlite3_parser::ast::{As, Distinctness, Expr, OneSelect, ResultColumn};
 
-use crate::fragment::{Fragment, Plain};
+use crate::fragment::{Fragment, Piece, Plain};
 use crate::from::{FromTerm, Join};
 use crate::lower::{Conjunct, Lower, Scope, Window, unquote, unsupported};
 use crate::select::named;
@@ -165,9 +165,19 @@ impl Core {
     fn write_where(&self, added: &[Fragment], out: &mut Fragment) {
         let conditions = self.filter.iter().map(|conjunct| &conjunct.condition).chain(added);
         for (at, condition) in conditions.enumerate() {
-            out.push_text(if at > 0 { "AND (" } else { "WHERE (" });
-            out.push(condition);
-            out.push_text(")");
+            let mut whole = Fragment::text(if at > 0 { "AND (" } else { "WHERE (" });
+            match condition.pieces.as_slice() {
+                [Piece::Hint(hint)] => {
+                    whole.push(&hint.1);
+                    whole.push_text(")");
+                    out.push(&Fragment::hint(&hint.0, whole));
+                }
+                _ => {
+                    whole.push(condition);
+                    whole.push_text(")");
+                    out.push(&whole);
+                }
+            }
         }
     }
 

@@ -59,7 +59,7 @@ impl Collation {
 }
 
 /// A part of a fragment.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
     /// Text, as it is.
     Text(String),
@@ -73,6 +73,9 @@ pub(crate) enum Piece {
     Given(usize),
     /// A column (third) of a subquery in FROM (second), which goes by a name in quotes (first).
     Derived(Arc<str>, usize, usize),
+    /// A condition (second) that changes nothing, and leads to an index where the columns of a value
+    /// (first) are given: left out elsewhere.
+    Hint(Box<(Fragment, Fragment)>),
 }
 
 /// What a fragment is beneath its parentheses, where that matters to routing and shape.
@@ -115,6 +118,8 @@ impl PartialEq for Fragment {
         self.pieces == other.pieces
     }
 }
+
+impl Eq for Fragment {}
 
 impl Fragment {
     /// Nothing yet.
@@ -181,6 +186,13 @@ impl Fragment {
         fragment.pieces.push(Piece::Derived(quoted(alias).into(), subquery, column));
         fragment.plain = Plain::Derived(subquery, column);
         fragment.derived = true;
+        fragment
+    }
+
+    /// Nothing but a condition that leads to an index where the columns of a value are given.
+    pub(crate) fn hint(value: &Fragment, condition: Fragment) -> Fragment {
+        let mut fragment = Fragment::new();
+        fragment.pieces.push(Piece::Hint(Box::new((value.clone(), condition))));
         fragment
     }
 
@@ -268,8 +280,13 @@ impl Fragment {
     /// Gives parameters other slots.
     pub(crate) fn renumber(&mut self, new: &dyn Fn(usize) -> usize) {
         for piece in &mut self.pieces {
-            if let Piece::Param(slot) = piece {
-                *slot = new(*slot);
+            match piece {
+                Piece::Param(slot) => *slot = new(*slot),
+                Piece::Hint(hint) => {
+                    hint.0.renumber(new);
+                    hint.1.renumber(new);
+                }
+                _ => {}
             }
         }
         if let Plain::Param(slot) = &mut self.plain {
@@ -351,6 +368,12 @@ impl<'a> Renderer<'a> {
                 Piece::Param(slot) => self.arg(Arg::Slot(*slot)),
                 Piece::Source(source) => self.source(*source),
                 Piece::Given(at) => self.arg(Arg::Given(*at)),
+                Piece::Hint(hint) => {
+                    let given = |source: usize| matches!(self.forms[source], Form::Given(_));
+                    if hint.0.columns().all(|(source, _)| given(source)) {
+                        self.fragment(&hint.1);
+                    }
+                }
                 Piece::Derived(alias, _, column) => {
                     self.text(&format!("{alias}.{}", derived_column(*column)));
                 }

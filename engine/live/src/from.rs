@@ -3,8 +3,8 @@
 use abide_schema::{Code, Refusal};
 use sqlite3_parser::ast::fmt::ToTokens;
 use sqlite3_parser::ast::{
-    As, Cmd, FromClause, JoinConstraint, JoinOperator, JoinType, Name, Select, SelectTable, Stmt,
-    With,
+    As, Cmd, FromClause, JoinConstraint, JoinOperator, JoinType, JoinedSelectTable, Name, Select,
+    SelectTable, Stmt, With,
 };
 use sqlite3_parser::lexer::sql::Parser;
 use sqlite3_parser::{Bump, FallibleIterator as _};
@@ -145,37 +145,70 @@ impl Lower<'_> {
         from: &FromClause,
         scope: &mut Scope,
     ) -> Result<(), Refusal> {
-        let joins = from.joins.as_deref().unwrap_or(&[]);
-        let kinds: Vec<JoinKind> = joins.iter().map(|join| join_kind(join.operator)).collect();
-        let Some(first) = from.select else { return Ok(()) };
-        let swapped = is_swapped(first, &kinds) && core.from.is_empty();
-        let outer = !swapped && kinds.iter().any(|kind| kind.join.keeps_right());
-        let join = if swapped { Join::Left } else { Join::Inner };
-        let place = Place { alias: "", join, inline: !outer && !swapped };
-        match first {
+        match from.select {
+            Some(first) => self.read_joins(core, (first, joins_of(from)), scope),
+            None => Ok(()),
+        }
+    }
+
+    fn read_joins(
+        &mut self,
+        core: &mut Core,
+        (first, joins): Joins,
+        scope: &mut Scope,
+    ) -> Result<(), Refusal> {
+        let kind = |join: &JoinedSelectTable| join_kind(join.operator);
+        let last = joins.iter().rposition(|join| kind(join).join.keeps_right());
+        let turned =
+            last.filter(|at| kind(&joins[*at]).join == Join::Right && core.from.is_empty());
+        let outer = last.is_some() && turned.is_none();
+        let (before, after) = joins.split_at(turned.map_or(0, |at| at + 1));
+        match (before.split_last(), first) {
+            (Some((right, left)), _) => self.read_turned(core, (first, left), right, scope)?,
             // The first of all may as well stand without its parentheses.
-            SelectTable::Sub(inner, None) if core.from.is_empty() && !outer => {
+            (None, SelectTable::Sub(inner, None)) if core.from.is_empty() && !outer => {
                 self.read_from(core, inner, scope)?;
             }
-            _ => self.read_item(core, first, place, scope)?,
+            (None, _) => {
+                let place = Place { alias: "", join: Join::Inner, inline: !outer };
+                self.read_item(core, first, place, scope)?;
+            }
         }
-        for (at, (join, kind)) in joins.iter().zip(kinds).enumerate() {
-            let swapped = swapped && at == 0;
-            let inline = swapped || (kind.join == Join::Inner && !outer);
-            let as_join = if swapped { Join::Inner } else { kind.join };
-            let place = Place { alias: "", join: as_join, inline };
+        for join in after {
+            let kind = kind(join);
+            let inline = kind.join == Join::Inner && !outer;
+            let place = Place { alias: "", join: kind.join, inline };
             self.read_item(core, &join.table, place, scope)?;
             let on = self.read_constraint(join.constraint.as_ref(), kind, scope)?;
-            if swapped {
-                core.from.rotate_left(1);
-            }
-            if inline && !swapped {
+            if inline {
                 core.filter.extend(on);
             } else {
                 let term = core.from.last_mut().expect("an item was just read");
                 term.on = on;
             }
         }
+        Ok(())
+    }
+
+    /// `a RIGHT JOIN b` as `b LEFT JOIN a`, whose rows are found as those of any LEFT JOIN are.
+    fn read_turned(
+        &mut self,
+        core: &mut Core,
+        left: Joins,
+        right: &JoinedSelectTable,
+        scope: &mut Scope,
+    ) -> Result<(), Refusal> {
+        let place = Place { alias: "", join: Join::Left, inline: false };
+        match left {
+            (only, []) => self.read_item(core, only, place, scope)?,
+            joined => self.read_joined(core, joined, place, scope)?,
+        }
+        let place = Place { alias: "", join: Join::Inner, inline: true };
+        self.read_item(core, &right.table, place, scope)?;
+        let kind = join_kind(right.operator);
+        let on = self.read_constraint(right.constraint.as_ref(), kind, scope)?;
+        core.from.rotate_left(1);
+        core.from.last_mut().expect("an item was just read").on = on;
         Ok(())
     }
 
@@ -280,9 +313,12 @@ impl Lower<'_> {
                 let alias = alias.as_ref().map_or_else(String::new, alias_name);
                 self.read_derived(core, select, (&[], &[]), Place { alias: &alias, ..place }, scope)
             }
+            SelectTable::Sub(FromClause { select: None, .. }, _) => Ok(()),
             SelectTable::Sub(from, alias) => {
                 let alias = alias.as_ref().map_or_else(String::new, alias_name);
-                self.read_joined(core, from, Place { alias: &alias, ..place }, scope)
+                let first = from.select.expect("it is not without one");
+                let place = Place { alias: &alias, ..place };
+                self.read_joined(core, (first, joins_of(from)), place, scope)
             }
         }
     }
@@ -292,14 +328,14 @@ impl Lower<'_> {
     fn read_joined(
         &mut self,
         core: &mut Core,
-        from: &FromClause,
+        joins: Joins,
         place: Place,
         scope: &mut Scope,
     ) -> Result<(), Refusal> {
         let block = self.open_block();
         let mut joined = Core { block: block.0, ..Core::default() };
         let mut names = Scope { outer: scope.outer, ..Scope::default() };
-        self.deeper(|lower| lower.read_from(&mut joined, from, &mut names))?;
+        self.deeper(|lower| lower.read_joins(&mut joined, joins, &mut names))?;
         let columns =
             names.entries.iter().flat_map(|entry| entry.columns.iter().chain(&entry.bare));
         let output = |(name, value): &(String, Fragment)| {
@@ -596,13 +632,11 @@ fn join_kind(operator: JoinOperator) -> JoinKind {
     JoinKind { join, natural: kind.contains(JoinType::NATURAL) }
 }
 
-/// Whether the first two items are joined by RIGHT JOIN, and no later one keeps rows that nothing
-/// fits: `a RIGHT JOIN b` is `b LEFT JOIN a`.
-fn is_swapped(first: &SelectTable, kinds: &[JoinKind]) -> bool {
-    let Some((second, later)) = kinds.split_first() else { return false };
-    second.join == Join::Right
-        && !later.iter().any(|kind| kind.join.keeps_right())
-        && !matches!(first, SelectTable::Sub(..))
+/// An item of FROM and what is joined to it.
+type Joins<'e, 'b> = (&'e SelectTable<'b>, &'e [JoinedSelectTable<'b>]);
+
+fn joins_of<'e, 'b>(from: &'e FromClause<'b>) -> &'e [JoinedSelectTable<'b>] {
+    from.joins.as_deref().unwrap_or(&[])
 }
 
 fn common_columns(scope: &Scope) -> Vec<String> {

@@ -63,6 +63,8 @@ pub(crate) struct Way {
     pub(crate) reach: Reach,
     /// The SELECTs on the way, the outermost one last.
     pub(crate) path: Vec<usize>,
+    /// The columns that are equal wherever the source has a say.
+    pub(crate) equal: Vec<EqualColumns>,
     /// The sources of which every row on the way has one.
     certain: Vec<usize>,
     /// What columns of subqueries in FROM are.
@@ -218,7 +220,7 @@ pub(crate) fn way(blocks: &[Block], source: usize) -> Option<Way> {
     }
     let certain: Vec<usize> = path.iter().flat_map(|at| blocks[*at].inner()).collect();
     let reach = Reach { sources: vec![source], conditions: Vec::new() };
-    let mut found = Way { reach, path, certain, known: Known::new() };
+    let mut found = Way { reach, path, equal: Vec::new(), certain, known: Known::new() };
     found.follow_left_joins(&blocks[home], source);
     for inner in found.certain.clone() {
         if !found.reach.sources.contains(&inner) {
@@ -290,6 +292,7 @@ impl Way {
     fn demand<'b>(&mut self, conjuncts: impl IntoIterator<Item = &'b Conjunct>) {
         for conjunct in conjuncts {
             self.reach.conditions.extend(self.of_certain(&conjunct.condition));
+            self.equal.extend(conjunct.equal);
         }
     }
 
@@ -300,6 +303,7 @@ impl Way {
         while let Some(source) = pending.pop() {
             let Some(on) = block.left_join(Item::Source(source)) else { continue };
             demanded.extend(on);
+            self.equal.extend(on.iter().filter_map(|conjunct| conjunct.equal));
             let equal = on.iter().filter_map(|conjunct| conjunct.equal);
             for (other, _) in equal.flat_map(|(left, right)| [left, right]) {
                 if block.has(other) && !self.reach.sources.contains(&other) {

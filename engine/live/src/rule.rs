@@ -6,6 +6,7 @@
 //! of them over the tables after and before. `Touched`: find the rows of the outermost inner tables that
 //! a change may concern, and evaluate the query with each of them given, after and before. `Whole`: evaluate all of it over both.
 
+mod groups;
 mod parts;
 
 use std::collections::HashMap;
@@ -24,6 +25,7 @@ use crate::reach::{Reach, Way, way};
 use crate::select::Query;
 use crate::sql::{LiveError, Sql};
 
+use groups::groups_of;
 pub(crate) use parts::Parts;
 
 /// Tables of a join, beyond which its terms (2^n − 1) are too many.
@@ -232,11 +234,12 @@ impl Run<'_> {
         let mut touched = Weights::default();
         self.terms(terms, &mut |group, _| touched.add(group, 1))?;
         let mut weights = Weights::default();
-        if touched.len() > PARTS {
+        let Some(groups) = groups_of(self.query, touched).filter(|groups| groups.len() <= PARTS)
+        else {
             self.add_difference(Extent::Whole, &[], (true, true), &mut weights)?;
             return Ok(Delta::of_weights(&self.query.key, weights));
-        }
-        for (group, _) in touched.rows() {
+        };
+        for group in groups {
             self.add_difference(Extent::Group, &group, (true, true), &mut weights)?;
         }
         Ok(Delta::of_weights(&self.query.key, weights))

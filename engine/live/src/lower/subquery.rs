@@ -7,7 +7,7 @@ use sqlite3_parser::lexer::sql::Parser;
 use sqlite3_parser::{Bump, FallibleIterator as _};
 
 use super::{Conjunct, Lower, Lowered, Scope, unquote, unsupported};
-use crate::core::Core;
+use crate::core::{Added, Core};
 use crate::fragment::{Fragment, quoted};
 use crate::kind::common;
 use crate::lex;
@@ -56,6 +56,7 @@ impl Lower<'_> {
         if !row {
             one_column(&query)?;
         }
+        let mut added = Added::new();
         for ((_, core), shown) in query.cores.iter().zip(self.shown_by(&query)) {
             let outputs = core.outputs.iter().zip(shown).filter(|(output, _)| !output.hidden);
             let own = query.cores.len() == 1 && core.parts().is_none() && query.limit.is_none();
@@ -66,12 +67,15 @@ impl Lower<'_> {
                     [only] if membership == Membership::Demanded => self.columns_of(&out, only),
                     _ => None,
                 };
+                if membership == Membership::Demanded && !out.has_subquery() {
+                    added.insert(core.block, vec![Fragment::hint(&out, link.clone())]);
+                }
                 let link = Conjunct { condition: link, route: Route::Any, equal };
                 self.blocks[core.block].link = Some(link);
             }
         }
         out.push_text(if membership == Membership::Denied { "NOT IN" } else { "IN" });
-        let mut rows = query.without_order();
+        let mut rows = query.without_order_with(&added);
         rows.push(&self.window_of(&query)?);
         out.push(&wrapped("(", &rows));
         Ok(out.of_kind(Some(Kind::Integer)))
@@ -203,11 +207,15 @@ impl Membership {
 impl Query {
     /// Its rows, in whatever order.
     fn without_order(&self) -> Fragment {
+        self.without_order_with(&Added::new())
+    }
+
+    fn without_order_with(&self, added: &Added) -> Fragment {
         let mut query = self.clone();
         for (_, core) in &mut query.cores {
             core.outputs.retain(|output| !output.hidden);
         }
-        query.body(&[])
+        query.body_with(added)
     }
 }
 

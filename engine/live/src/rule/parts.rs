@@ -9,12 +9,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use abide_schema::Value;
 use abide_schema::table::Kind;
+use sqlite3_parser::ast::CompoundOperator;
 
 use super::{JOINED, PARTS, Run, Show, Term, terms};
 use crate::catalog::Catalog;
 use crate::core::{Added, Core};
 use crate::delta::{Delta, Weights};
-use crate::fragment::{Form, Fragment, Piece, Renderer, Source, Statement, quoted};
+use crate::fragment::{Form, Fragment, Piece, Plain, Renderer, Source, Statement, quoted};
 use crate::from::{FromTerm, Join};
 use crate::kind::{common, form_of};
 use crate::reach::{Reach, Way, way};
@@ -42,33 +43,38 @@ struct Part {
 
 /// An expression by which a result falls apart: what it is in each of the SELECTs that are evaluated
 /// for a part, by their blocks.
+#[derive(Clone)]
 struct Key(Vec<(usize, Fragment)>);
 
 impl Parts {
     /// By the values of expressions. Nothing where it is not known which rows a change concerns.
     pub(super) fn by_values(catalog: &Catalog, query: &Query) -> Option<Parts> {
         let ways = ways(query)?;
-        let mut keys = keys_of(catalog, &query.sources, query);
-        keys.retain(|key| ways.iter().all(|way| key.shown_on(way).is_some()));
-        let cost = match keys.is_empty() {
-            true => "the whole query, twice, where a changed row matches",
-            false if query.cores.len() > 1 => "the rows equal to the touched ones, twice",
-            false if query.cores[0].1.windows() => "the touched partitions, twice",
-            false => "the rows of the touched groups, twice",
-        };
-        let mut added = Added::new();
-        for (at, key) in keys.iter().enumerate() {
-            for (block, value) in &key.0 {
-                added.entry(*block).or_default().push(value.is_given(at));
-            }
+        let to_all = |operator: &CompoundOperator| *operator == CompoundOperator::UnionAll;
+        if query.cores.len() > 1
+            && query.cores[1..].iter().all(|(by, _)| by.is_some_and(|by| to_all(&by)))
+        {
+            let arm = |core: &Core| Part::of(catalog, query, &Query::of(core.clone()), &ways).0;
+            let parts = query.cores.iter().map(|(_, core)| arm(core)).collect();
+            return Some(Parts {
+                parts,
+                cost: "the touched rows and groups of each SELECT, twice",
+            });
         }
-        let terms = terms_on(catalog, query, &ways, &keys);
-        Some(Parts { parts: vec![Part::new(terms, query.body_with(&added))], cost })
+        let (part, falls_apart) = Part::of(catalog, query, query, &ways);
+        let cost = match falls_apart {
+            false => "the whole query, twice, where a changed row matches",
+            true if query.cores.len() > 1 => "the rows equal to the touched ones, twice",
+            true if query.cores[0].1.windows() => "the touched partitions, twice",
+            true => "the rows of the touched groups, twice",
+        };
+        Some(Parts { parts: vec![part], cost })
     }
 
     /// The terms that tell whether any changed row has a say.
     pub(super) fn gate(catalog: &Catalog, query: &Query) -> Option<Vec<Term>> {
-        Some(terms_on(catalog, query, &ways(query)?, &[]))
+        let ways = ways(query)?;
+        Some(terms_on(catalog, query, &ways.iter().enumerate().collect::<Vec<_>>(), &[]))
     }
 
     /// By the key of a FULL JOIN of two tables: a row meets only rows of the same key, and one of no
@@ -115,6 +121,25 @@ impl Parts {
 }
 
 impl Part {
+    /// The parts of a query, or of one SELECT of it, and whether there is more than one.
+    fn of(catalog: &Catalog, query: &Query, one: &Query, ways: &[Way]) -> (Part, bool) {
+        let blocks: Vec<usize> = one.cores.iter().map(|(_, core)| core.block).collect();
+        let leads = |way: &Way| way.path.last().is_some_and(|last| blocks.contains(last));
+        let ways: Vec<(usize, &Way)> =
+            ways.iter().enumerate().filter(|(_, way)| leads(way)).collect();
+        let scheme = Scheme { catalog, sources: &query.sources };
+        let mut keys = scheme.keys_of(one);
+        keys.retain(|key| ways.iter().all(|(_, way)| scheme.shown_on(key, way).is_some()));
+        let mut added = Added::new();
+        for (at, key) in keys.iter().enumerate() {
+            for (block, value) in &key.0 {
+                added.entry(*block).or_default().push(value.is_given(at));
+            }
+        }
+        let terms = terms_on(catalog, query, &ways, &keys);
+        (Part::new(terms, one.body_with(&added)), !keys.is_empty())
+    }
+
     fn new(terms: Vec<Term>, body: Fragment) -> Part {
         Part { terms, body, rendered: Mutex::default() }
     }
@@ -126,17 +151,6 @@ impl Part {
             .entry(before)
             .or_insert_with_key(|before| Arc::new(render(catalog, query, &self.body, before)));
         Arc::clone(statement)
-    }
-}
-
-impl Key {
-    /// What it is of the rows that a source reaches: nothing where that is not known, or where no
-    /// condition leads there.
-    fn shown_on(&self, way: &Way) -> Option<Fragment> {
-        let (_, value) = self.0.iter().find(|(block, _)| way.path.contains(block))?;
-        let value = way.of_certain(value)?;
-        let met = value.columns().all(|(source, _)| way.reach.sources.contains(&source));
-        met.then_some(value)
     }
 }
 
@@ -192,59 +206,131 @@ fn ways(query: &Query) -> Option<Vec<Way>> {
     ways.collect()
 }
 
-fn terms_on(catalog: &Catalog, query: &Query, ways: &[Way], keys: &[Key]) -> Vec<Term> {
+fn terms_on(catalog: &Catalog, query: &Query, ways: &[(usize, &Way)], keys: &[Key]) -> Vec<Term> {
+    let scheme = Scheme { catalog, sources: &query.sources };
     let mut all = Vec::new();
-    for (source, way) in ways.iter().enumerate() {
-        let shown: Vec<Fragment> = keys.iter().filter_map(|key| key.shown_on(way)).collect();
-        all.extend(terms(catalog, query, &way.reach, Some(source), &shown, Show::Distinct));
+    for (source, way) in ways {
+        let shown: Vec<Fragment> =
+            keys.iter().filter_map(|key| scheme.shown_on(key, way)).collect();
+        all.extend(terms(catalog, query, &way.reach, Some(*source), &shown, Show::Distinct));
     }
     all
 }
 
-/// The expressions by which a query may fall apart.
-fn keys_of(catalog: &Catalog, sources: &[Source], query: &Query) -> Vec<Key> {
-    if query.limit.is_some() {
-        return Vec::new();
+/// How a query falls apart.
+struct Scheme<'a> {
+    catalog: &'a Catalog,
+    sources: &'a [Source],
+}
+
+impl Scheme<'_> {
+    /// What a key is of the rows that a source reaches: nothing where that is not known, or where no
+    /// condition leads there.
+    fn shown_on(&self, key: &Key, way: &Way) -> Option<Fragment> {
+        if let Some((_, value)) = key.0.iter().find(|(block, _)| way.path.contains(block)) {
+            let value = way.of_certain(value)?;
+            let met = value.columns().all(|(source, _)| way.reach.sources.contains(&source));
+            return met.then_some(value);
+        }
+        let is_key = |column| key.0.iter().any(|(_, value)| column_of(value) == Some(column));
+        way.equal.iter().find_map(|(left, right)| {
+            let other = if is_key(*left) { right } else { left };
+            let linked = is_key(*left) || is_key(*right);
+            let of_one_kind = self.kind(*left) == self.kind(*right);
+            let known = linked && of_one_kind && way.reach.sources.contains(&other.0);
+            known.then(|| Fragment::column(other.0, other.1))
+        })
     }
-    let [(_, core)] = query.cores.as_slice() else {
-        return keys_of_compound(catalog, sources, query);
-    };
-    let by_value = |by: &Fragment| !by.has_subquery() && form_of(catalog, sources, by).is_some();
-    let key = |by: Fragment| Key(vec![(core.block, by)]);
-    if let Some(parts) = core.parts() {
-        let shown = |by: &Fragment| core.outputs.iter().any(|output| output.value == *by);
-        let usable = parts.into_iter().filter(|by| by_value(by) && (!core.distinct || shown(by)));
-        return usable.map(key).collect();
+
+    fn kind(&self, (source, column): (usize, usize)) -> Kind {
+        self.catalog.table(self.sources[source].table).columns[column].kind
     }
-    let inner = || core.from.iter().filter(|term| term.join == Join::Inner);
-    let tables = inner().filter(|term| term.source.is_some());
-    let keys: Vec<Key> =
-        tables.flat_map(|term| term.key.iter().flatten().cloned()).map(key).collect();
-    let derived = inner().find_map(|term| term.derived.as_ref());
-    match derived {
-        Some(derived) if keys.is_empty() => keys_of(catalog, sources, &derived.query),
-        _ => keys,
+
+    fn form(&self, value: &Fragment) -> Option<Kind> {
+        form_of(self.catalog, self.sources, value).filter(|_| !value.has_subquery())
+    }
+
+    /// The expressions by which a query may fall apart.
+    fn keys_of(&self, query: &Query) -> Vec<Key> {
+        if query.limit.is_some() {
+            return Vec::new();
+        }
+        let [(_, core)] = query.cores.as_slice() else { return self.keys_of_compound(query) };
+        let key = |by: Fragment| Key(vec![(core.block, by)]);
+        let keys = match core.parts() {
+            Some(parts) => {
+                let shown = |by: &Fragment| core.outputs.iter().any(|output| output.value == *by);
+                let shown = |by: &Fragment| !core.distinct || shown(by);
+                let usable = |by: &Fragment| self.form(by).is_some() && shown(by);
+                parts.into_iter().filter(usable).map(key).collect()
+            }
+            None => {
+                let inner = || core.from.iter().filter(|term| term.join == Join::Inner);
+                let tables = inner().filter(|term| term.source.is_some());
+                let rows = tables.flat_map(|term| term.key.iter().flatten().cloned());
+                let rows: Vec<Key> = rows.map(key).collect();
+                let derived = inner().find_map(|term| term.derived.as_ref());
+                match derived {
+                    Some(derived) if rows.is_empty() => self.keys_of(&derived.query),
+                    _ => rows,
+                }
+            }
+        };
+        keys.into_iter().map(|key| self.with_linked(core, key)).collect()
+    }
+
+    /// A key with what it is in subqueries of FROM by an equality of columns.
+    fn with_linked(&self, core: &Core, mut key: Key) -> Key {
+        for term in &core.from {
+            let Some(derived) = &term.derived else { continue };
+            let conjuncts = || core.filter.iter().chain(&term.on);
+            let is = |column, value: &(usize, Fragment)| column_of(&value.1) == Some(column);
+            let linked = self.keys_of(&derived.query).into_iter().find(|other| {
+                let mut equal = conjuncts().filter_map(|conjunct| conjunct.equal);
+                equal.any(|(left, right)| {
+                    let links = |one, two| {
+                        key.0.iter().any(|value| is(one, value))
+                            && other.0.iter().any(|value| is(two, value))
+                    };
+                    self.kind(left) == self.kind(right)
+                        && (links(left, right) || links(right, left))
+                })
+            });
+            let new = linked.into_iter().flat_map(|linked| linked.0);
+            let new = new.filter(|(block, _)| key.0.iter().all(|(known, _)| known != block));
+            let new: Vec<(usize, Fragment)> = new.collect();
+            key.0.extend(new);
+        }
+        key
+    }
+
+    /// Of a compound: the columns that have one form in all of its SELECTs.
+    fn keys_of_compound(&self, query: &Query) -> Vec<Key> {
+        let splits = |core: &Core, value: &Fragment| {
+            let is_text = |piece: &Piece| matches!(piece, Piece::Text(_));
+            let constant = value.pieces.iter().all(is_text) && !value.aggregates && !value.windows;
+            match core.parts() {
+                None => true,
+                Some(parts) => parts.contains(value) || (constant && core.group.is_some()),
+            }
+        };
+        let columns = (0..query.outputs().len()).filter_map(|at| {
+            let values = || query.cores.iter().map(|(_, core)| (core, &core.outputs[at].value));
+            let forms = values().map(|(_, value)| self.form(value));
+            let splits =
+                common(forms).is_some() && values().all(|(core, value)| splits(core, value));
+            let key = values().map(|(core, value)| (core.block, value.clone()));
+            splits.then(|| Key(key.collect()))
+        });
+        columns.collect()
     }
 }
 
-/// Of a compound: the columns that have one form in all of its SELECTs.
-fn keys_of_compound(catalog: &Catalog, sources: &[Source], query: &Query) -> Vec<Key> {
-    let splits = |core: &Core, value: &Fragment| {
-        let is_text = |piece: &Piece| matches!(piece, Piece::Text(_));
-        let constant = value.pieces.iter().all(is_text) && !value.aggregates && !value.windows;
-        let apart = match core.parts() {
-            None => true,
-            Some(parts) => parts.contains(value) || (constant && core.group.is_some()),
-        };
-        apart && !value.has_subquery()
-    };
-    let columns = (0..query.outputs().len()).filter_map(|at| {
-        let values = || query.cores.iter().map(|(_, core)| (core, &core.outputs[at].value));
-        let forms = values().map(|(_, value)| form_of(catalog, sources, value));
-        let splits = common(forms).is_some() && values().all(|(core, value)| splits(core, value));
-        splits.then(|| Key(values().map(|(core, value)| (core.block, value.clone())).collect()))
-    });
-    columns.collect()
+fn column_of(value: &Fragment) -> Option<(usize, usize)> {
+    match value.plain {
+        Plain::Column(source, column) if value.collation.is_none() => Some((source, column)),
+        _ => None,
+    }
 }
 
 /// A FULL JOIN of two tables by the equality of two columns of one kind.

@@ -295,3 +295,11 @@ fn tmp_costs() {
         }
     }
 }
+#[test]
+fn tmp_functions() {
+    let mut world = World::new(1);
+    let rows =
+        world.query("SELECT DISTINCT name FROM pragma_function_list ORDER BY 1", &[]).unwrap();
+    let names: Vec<String> = rows.iter().map(|r| format!("{:?}", r[0])).collect();
+    println!("{}", names.join(" "));
+}

@@ -309,3 +309,26 @@ fn the_padded_row_of_a_left_join_comes_and_goes() {
     "#]],
     );
 }
+
+/// Two terms of a join told one group as 1 and as 1.0, and it was counted twice.
+#[test]
+fn a_group_of_equal_values_is_one_group() {
+    let mut stage = Stage::new(&[
+        "SELECT count(*) FROM r JOIN s ON s.b = r.b GROUP BY coalesce(r.a, r.x)",
+        "SELECT count(*) FROM r JOIN s ON s.b = r.b GROUP BY r.c COLLATE NOCASE",
+    ]);
+    stage.commit(
+        &[r#"r: - -> [1, null, 7, "A", 1.0]"#, r#"s: - -> ["k", 7, null, 1]"#],
+        expect![[r#"
+            0: {"deletes":[],"inserts":[[1]],"updates":[]}
+            1: {"deletes":[],"inserts":[[1]],"updates":[]}
+        "#]],
+    );
+    stage.commit(
+        &[r#"r: - -> [2, 1, 7, "a"]"#, r#"s: - -> ["l", 7, null, 1]"#],
+        expect![[r#"
+            0: {"deletes":[[1]],"inserts":[[4]],"updates":[]}
+            1: {"deletes":[[1]],"inserts":[[4]],"updates":[]}
+        "#]],
+    );
+}
