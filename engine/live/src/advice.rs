@@ -1,6 +1,6 @@
 //! What SQLite would have to read whole to make a query's deltas, and the index that spares it.
 
-use abide_schema::Value;
+use abide_schema::{TableSpec, Value};
 
 use crate::select::Query;
 use crate::sql::{Sql, SqlError};
@@ -46,6 +46,13 @@ impl Binding {
         }
         Ok(scans)
     }
+}
+
+/// Whether an index begins with one of these columns.
+pub(crate) fn is_indexed(table: &TableSpec, columns: &[usize]) -> bool {
+    let whole = table.indexes.iter().filter(|index| index.condition.is_none());
+    let first = whole.filter_map(|index| table.column(index.columns.first()?));
+    first.chain(table.key.first().copied()).any(|first| columns.contains(&first))
 }
 
 impl Query {

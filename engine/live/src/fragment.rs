@@ -211,6 +211,15 @@ impl Fragment {
         fragment
     }
 
+    /// `this = ?`, of a value that the rule gives, or that it is NULL.
+    pub(crate) fn equals_given(&self, at: usize, is_null: bool) -> Fragment {
+        let mut fragment = Fragment::text("(");
+        fragment.push(self);
+        fragment.push_text(if is_null { ") ISNULL" } else { ") =" });
+        fragment.pieces.extend((!is_null).then_some(Piece::Given(at)));
+        fragment
+    }
+
     /// Appends another fragment.
     pub(crate) fn push(&mut self, other: &Fragment) {
         for piece in &other.pieces {

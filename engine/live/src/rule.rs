@@ -140,6 +140,19 @@ impl Rule {
         statements
     }
 
+    /// The columns of a source by whose values the result is evaluated in parts.
+    pub(crate) fn part_columns(&self, query: &Query, source: usize) -> Vec<usize> {
+        let own = |value: &Fragment| match value.plain {
+            Plain::Column(known, column) if known == source => Some(column),
+            _ => None,
+        };
+        match self {
+            Rule::Parts(parts) => parts.values().filter_map(own).collect(),
+            Rule::Groups(_) => query.cores[0].1.group.iter().flatten().filter_map(own).collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// The delta of laid out changes. `numbers` are those changes that can concern the query.
     pub(crate) fn delta(
         &self,

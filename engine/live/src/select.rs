@@ -118,7 +118,9 @@ impl Query {
             None => core.distinct,
             Some(operator) => *operator != CompoundOperator::UnionAll,
         };
-        let fewer = || if last.is_none() { core.key(lower) } else { None };
+        let one_row = core.group.is_none() && core.frame.aggregate;
+        let fewer = || if one_row { Some(Vec::new()) } else { core.key(lower) };
+        let fewer = || if last.is_none() { fewer() } else { None };
         if is_set { Some((0..self.outputs().len()).collect()) } else { fewer() }
     }
 

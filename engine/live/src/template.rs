@@ -6,6 +6,7 @@ use std::sync::Arc;
 use abide_schema::wire::Shape;
 use abide_schema::{Refusal, Row, Value};
 
+use crate::advice::is_indexed;
 use crate::catalog::Catalog;
 use crate::changes::Changes;
 use crate::delta::Delta;
@@ -121,8 +122,13 @@ impl Template {
         let spec = self.catalog.table(table);
         let source =
             named.or_else(|| self.query.sources.iter().position(|source| source.table == table));
-        let columns = source.map(|source| self.query.joined_columns(source)).unwrap_or_default();
-        Some((spec.name, columns.into_iter().map(|column| spec.columns[column].name).collect()))
+        let columns = source.map(|source| {
+            let parts = self.rule.part_columns(&self.query, source);
+            let indexed = parts.is_empty() || is_indexed(spec, &parts);
+            if indexed { self.query.joined_columns(source) } else { parts }
+        });
+        let columns = columns.unwrap_or_default().into_iter();
+        Some((spec.name, columns.map(|column| spec.columns[column].name).collect()))
     }
 
     /// The tables it reads.

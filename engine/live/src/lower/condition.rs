@@ -3,8 +3,8 @@
 use sqlite3_parser::ast::{Expr, LikeOperator, Operator};
 
 use super::{
-    Conjunct, EqualColumns, Lower, Lowered, Scope, is_comparison, operator_sql, push_list, spine,
-    subquery,
+    Conjunct, EqualColumns, Lower, Lowered, Scope, is_comparison, literal, operator_sql, push_list,
+    spine, subquery,
 };
 use crate::fragment::{Collation, Fragment, Plain};
 use crate::route::{Equality, Route, Test};
@@ -135,6 +135,7 @@ impl Lower<'_> {
         right: &Expr,
         scope: &Scope,
     ) -> Lowered<(Fragment, Route)> {
+        let literal = literal::liftable(right).and(Some(right));
         let (left, right) = (self.operand(left, scope)?, self.operand(right, scope)?);
         let bounded = |left_test, right_test| {
             self.bound(&left, left_test, &right).and(self.bound(&right, right_test, &left))
@@ -146,10 +147,35 @@ impl Lower<'_> {
             Operator::Greater | Operator::GreaterEquals => bounded(Test::AtLeast, Test::AtMost),
             _ => Route::Any,
         };
-        let mut condition = left;
+        let mut condition = left.clone();
         condition.push_text(operator_sql(operator));
         condition.push(&right);
-        Ok((condition, route))
+        match literal {
+            Some(literal) if operator == Operator::Equals && self.names_part(&left) => {
+                // Said twice: as a parameter it finds the binding, as it stands it finds the index.
+                let mut both = Fragment::text("(");
+                both.push(&left);
+                both.push_text("=");
+                both.push(&self.expr(literal, scope)?);
+                both.push_text("AND");
+                both.push(&condition);
+                both.push_text(")");
+                Ok((both, route))
+            }
+            _ => Ok((condition, route)),
+        }
+    }
+
+    /// Whether the condition of a partial index names a column.
+    fn names_part(&self, fragment: &Fragment) -> bool {
+        let Plain::Column(source, column) = fragment.plain else { return false };
+        let table = self.catalog.table(self.sources[source].table);
+        let name = table.columns[column].name;
+        let mut conditions = table.indexes.iter().filter_map(|index| index.condition);
+        conditions.any(|condition| {
+            let mut words = condition.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            words.any(|word| word.eq_ignore_ascii_case(name))
+        })
     }
 }
 

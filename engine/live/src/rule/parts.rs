@@ -35,15 +35,27 @@ pub(crate) struct Parts {
 struct Part {
     /// Show the values of every part that a changed row is in.
     terms: Vec<Term>,
-    /// The query, of one part only: that of the given values.
-    body: Fragment,
-    /// The body as SQL, by which sources are taken as they were before: rendered when first needed.
-    rendered: Mutex<HashMap<Vec<bool>, Arc<Statement>>>,
+    body: Body,
+    /// The body as SQL, rendered when first needed.
+    rendered: Mutex<HashMap<Variant, Arc<Statement>>>,
 }
+
+/// The query, of one part only: that of the given values.
+#[derive(Debug)]
+enum Body {
+    /// Whatever the values are.
+    Fixed(Fragment),
+    /// With each key equal to its value, or NULL: said in that way, and not by IS, so that also an
+    /// index that leaves NULL out is one.
+    Keyed(Query, Vec<Key>),
+}
+
+/// Which sources are taken as they were before, and which of the given values are NULL.
+type Variant = (Vec<bool>, Vec<bool>);
 
 /// An expression by which a result falls apart: what it is in each of the SELECTs that are evaluated
 /// for a part, by their blocks.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Key(Vec<(usize, Fragment)>);
 
 impl Parts {
@@ -106,14 +118,26 @@ impl Parts {
         Some(Parts { parts, cost: "the rows of the touched join keys, twice" })
     }
 
+    /// The expressions by whose values it evaluates.
+    pub(super) fn values(&self) -> impl Iterator<Item = &Fragment> {
+        let keys = self.parts.iter().flat_map(|part| match &part.body {
+            Body::Keyed(_, keys) => keys.as_slice(),
+            Body::Fixed(_) => &[],
+        });
+        keys.flat_map(|key| key.0.iter().map(|(_, value)| value))
+    }
+
     /// The statements it runs.
     pub(super) fn statements(&self, catalog: &Catalog, query: &Query) -> Vec<Statement> {
         let mut statements = Vec::new();
         for part in &self.parts {
             statements.extend(part.terms.iter().map(|term| term.statement.clone()));
-            for before in [false, true] {
-                let before = vec![before; query.sources.len()];
-                statements.push(render(catalog, query, &part.body, &before));
+            let nulls = part.body.may_be_null(catalog, query);
+            for nulls in std::iter::once(Vec::new()).chain(nulls) {
+                for before in [false, true] {
+                    let variant = (vec![before; query.sources.len()], nulls.clone());
+                    statements.push(part.body.render(catalog, query, &variant));
+                }
             }
         }
         statements
@@ -130,27 +154,56 @@ impl Part {
         let scheme = Scheme { catalog, sources: &query.sources };
         let mut keys = scheme.keys_of(one);
         keys.retain(|key| ways.iter().all(|(_, way)| scheme.shown_on(key, way).is_some()));
-        let mut added = Added::new();
-        for (at, key) in keys.iter().enumerate() {
-            for (block, value) in &key.0 {
-                added.entry(*block).or_default().push(value.is_given(at));
-            }
-        }
-        let terms = terms_on(catalog, query, &ways, &keys);
-        (Part::new(terms, one.body_with(&added)), !keys.is_empty())
+        let (terms, falls_apart) = (terms_on(catalog, query, &ways, &keys), !keys.is_empty());
+        (Part::new(terms, Body::Keyed(one.clone(), keys)), falls_apart)
     }
 
-    fn new(terms: Vec<Term>, body: Fragment) -> Part {
+    fn new(terms: Vec<Term>, body: Body) -> Part {
         Part { terms, body, rendered: Mutex::default() }
     }
 
-    fn statement(&self, catalog: &Catalog, query: &Query, before: Vec<bool>) -> Arc<Statement> {
+    fn statement(&self, catalog: &Catalog, query: &Query, variant: Variant) -> Arc<Statement> {
         // Rendering again after a panic elsewhere is harmless.
         let mut known = self.rendered.lock().unwrap_or_else(PoisonError::into_inner);
         let statement = known
-            .entry(before)
-            .or_insert_with_key(|before| Arc::new(render(catalog, query, &self.body, before)));
+            .entry(variant)
+            .or_insert_with_key(|variant| Arc::new(self.body.render(catalog, query, variant)));
         Arc::clone(statement)
+    }
+}
+
+impl Body {
+    /// Which keys may be NULL, if any may.
+    fn may_be_null(&self, catalog: &Catalog, query: &Query) -> Option<Vec<bool>> {
+        let Body::Keyed(_, keys) = self else { return None };
+        let nullable = |(_, value): &(usize, Fragment)| {
+            column_of(value).is_none_or(|(source, column)| {
+                catalog.table(query.sources[source].table).columns[column].nullable
+            })
+        };
+        let nulls: Vec<bool> = keys.iter().map(|key| key.0.iter().any(nullable)).collect();
+        nulls.contains(&true).then_some(nulls)
+    }
+
+    fn render(&self, catalog: &Catalog, query: &Query, (before, nulls): &Variant) -> Statement {
+        let mut out = Renderer::new(catalog, &query.sources);
+        for (form, before) in out.forms.iter_mut().zip(before) {
+            *form = if *before { Form::Before } else { Form::After };
+        }
+        match self {
+            Body::Fixed(body) => out.fragment(body),
+            Body::Keyed(one, keys) => {
+                let mut added = Added::new();
+                for (at, key) in keys.iter().enumerate() {
+                    let is_null = nulls.get(at).copied().unwrap_or(false);
+                    for (block, value) in &key.0 {
+                        added.entry(*block).or_default().push(value.equals_given(at, is_null));
+                    }
+                }
+                out.fragment(&one.body_with(&added));
+            }
+        }
+        out.finish()
     }
 }
 
@@ -176,8 +229,10 @@ impl Run<'_> {
         let changed: Vec<bool> = changed.collect();
         for (part, keys) in parts.parts.iter().zip(&touched) {
             for (key, _) in keys.rows() {
+                let nulls: Vec<bool> = key.iter().map(|value| *value == Value::Null).collect();
                 for (before, weight) in [(changed.clone(), -1), (vec![false; changed.len()], 1)] {
-                    let statement = part.statement(self.catalog, self.query, before);
+                    let variant = (before, nulls.clone());
+                    let statement = part.statement(self.catalog, self.query, variant);
                     let given: &[Value] = &key;
                     self.rows(&statement, given, &mut |row| weights.add(row.into(), weight))?;
                 }
@@ -185,15 +240,6 @@ impl Run<'_> {
         }
         Ok(Delta::of_weights(&self.query.key, weights))
     }
-}
-
-fn render(catalog: &Catalog, query: &Query, body: &Fragment, before: &[bool]) -> Statement {
-    let mut out = Renderer::new(catalog, &query.sources);
-    for (form, before) in out.forms.iter_mut().zip(before) {
-        *form = if *before { Form::Before } else { Form::After };
-    }
-    out.fragment(body);
-    out.finish()
 }
 
 /// How far each source reaches, as far as conditions lead.
@@ -356,7 +402,7 @@ impl FullJoin<'_> {
             equal.pieces.push(Piece::Given(0));
             equal
         });
-        Part::new(all, self.body(restricted))
+        Part::new(all, Body::Fixed(self.body(restricted)))
     }
 
     /// One row of one side, which has no key.
@@ -377,7 +423,7 @@ impl FullJoin<'_> {
         });
         let mut restricted = nothing;
         restricted[side] = none;
-        Some(Part::new(terms, self.body(restricted)))
+        Some(Part::new(terms, Body::Fixed(self.body(restricted))))
     }
 
     fn column(&self, side: usize) -> Fragment {

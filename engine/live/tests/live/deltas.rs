@@ -291,6 +291,13 @@ fn subscribe(world: &mut World, planner: &Planner, router: &mut Router, sql: &st
     Subscription { sql: sql.to_owned(), binding, id, client, behind, dead: rows.is_err() }
 }
 
+/// Why a query is refused, if it is.
+pub(crate) fn refused(sql: &str) -> Option<String> {
+    let world = World::new(1);
+    let planner = Planner::new(Arc::clone(&world.catalog));
+    planner.bind(sql, &params(sql, &mut Random::new(1))).err().map(|refusal| refusal.detail)
+}
+
 /// `LIVE_SEEDS=100..200 cargo test -p abide-live --release` for more than these.
 pub(crate) fn seeds() -> std::ops::Range<u64> {
     let Ok(wanted) = std::env::var("LIVE_SEEDS") else { return 0..SEEDS };
