@@ -50,8 +50,8 @@ pub(crate) struct Frame {
     pub(crate) by: Vec<Fragment>,
     /// Columns that stand outside of aggregates and groups.
     pub(crate) bare: Vec<(usize, usize)>,
-    /// Whether some column of a derived table stands there.
-    pub(crate) bare_derived: bool,
+    /// The numbers of the subqueries in FROM of which some column stands there.
+    pub(crate) bare_derived: Vec<usize>,
     /// Whether an aggregate was met.
     pub(crate) aggregate: bool,
     /// Whether we are among the arguments of an aggregate.
@@ -427,11 +427,13 @@ impl Lower<'_> {
         let own = |source: usize| core.from.iter().any(|term| term.source == Some(source));
         let arbitrary =
             core.frame.bare.iter().find(|(source, _)| own(*source) && !determined(*source));
+        let own = |number: &usize| core.from.iter().any(|term| term.number == Some(*number));
+        let derived = core.frame.bare_derived.iter().any(own);
         let name = match arbitrary {
             Some((source, column)) => {
                 self.catalog.table(self.sources[*source].table).columns[*column].name
             }
-            None if core.frame.bare_derived => "of a subquery",
+            None if derived => "of a subquery",
             None => return Ok(()),
         };
         Err(unsupported(&format!("a query whose column {name} is neither grouped nor aggregated"))
@@ -591,7 +593,10 @@ impl Frame {
             return;
         }
         let columns: Vec<(usize, usize)> = value.columns().collect();
-        self.bare_derived |= columns.is_empty();
+        self.bare_derived.extend(value.pieces.iter().filter_map(|piece| match piece {
+            Piece::Derived(_, number, _) => Some(*number),
+            _ => None,
+        }));
         self.bare.extend(columns);
     }
 }

@@ -71,7 +71,7 @@ pub(crate) enum Piece {
     Source(usize),
     /// The n-th value that the rule itself gives.
     Given(usize),
-    /// A column (third) of a subquery in FROM (second), which goes by a name in quotes (first).
+    /// A column (third) of a subquery in FROM (second), as it is written (first).
     Derived(Arc<str>, usize, usize),
     /// A condition (second) that changes nothing, and leads to an index where the columns of a value
     /// (first) are given: left out elsewhere.
@@ -181,9 +181,10 @@ impl Fragment {
     }
 
     /// A column of a subquery in FROM.
-    pub(crate) fn derived(alias: &str, (subquery, column): (usize, usize)) -> Fragment {
+    pub(crate) fn derived(alias: &str, name: &str, (subquery, column): (usize, usize)) -> Fragment {
         let mut fragment = Fragment::new();
-        fragment.pieces.push(Piece::Derived(quoted(alias).into(), subquery, column));
+        let text = format!("{}.{}", quoted(alias), quoted(name));
+        fragment.pieces.push(Piece::Derived(text.into(), subquery, column));
         fragment.plain = Plain::Derived(subquery, column);
         fragment.derived = true;
         fragment
@@ -383,9 +384,7 @@ impl<'a> Renderer<'a> {
                         self.fragment(&hint.1);
                     }
                 }
-                Piece::Derived(alias, _, column) => {
-                    self.text(&format!("{alias}.{}", derived_column(*column)));
-                }
+                Piece::Derived(text, ..) => self.text(text),
             }
         }
     }
@@ -454,11 +453,6 @@ impl<'a> Renderer<'a> {
             }
         }
     }
-}
-
-/// The name of a column of a subquery in FROM, in quotes.
-pub(crate) fn derived_column(column: usize) -> String {
-    format!("\"c{}\"", column + 1)
 }
 
 /// Appends a token or more, with a space between where one is wanted.

@@ -1,5 +1,7 @@
 //! FROM: tables, joins, and the views, CTEs and subqueries that are put in the place of their names.
 
+mod listed;
+
 use abide_schema::{Code, Refusal};
 use sqlite3_parser::ast::fmt::ToTokens;
 use sqlite3_parser::ast::{
@@ -10,7 +12,7 @@ use sqlite3_parser::lexer::sql::Parser;
 use sqlite3_parser::{Bump, FallibleIterator as _};
 
 use crate::core::{Added, Core, Output};
-use crate::fragment::{Fragment, Plain, Source, derived_column, quoted};
+use crate::fragment::{Fragment, Plain, Source, quoted};
 use crate::kind::common;
 use crate::lex;
 use crate::lower::{Conjunct, Entry, Lower, Scope, require_main, unquote, unsupported};
@@ -40,6 +42,8 @@ pub(crate) struct FromTerm {
     pub(crate) source: Option<usize>,
     /// The subquery, if it is one.
     pub(crate) derived: Option<Box<Derived>>,
+    /// The number that its columns go by, if it is no table.
+    pub(crate) number: Option<usize>,
     /// As SQL, if it is no subquery.
     pub(crate) item: Fragment,
     pub(crate) join: Join,
@@ -52,8 +56,6 @@ pub(crate) struct FromTerm {
 /// A subquery in FROM that is evaluated as such.
 #[derive(Clone, Debug)]
 pub(crate) struct Derived {
-    /// Its number within the statement.
-    pub(crate) number: usize,
     /// The name it goes by.
     pub(crate) alias: String,
     /// Its columns are named c1, c2, …
@@ -162,6 +164,11 @@ impl Lower<'_> {
         let turned =
             last.filter(|at| kind(&joins[*at]).join == Join::Right && core.from.is_empty());
         let outer = last.is_some() && turned.is_none();
+        let mut items = joins.iter().map(|join| &join.table).chain([first]);
+        if last.is_some() && items.any(|item| matches!(item, SelectTable::TableCall(..))) {
+            return Err(unsupported("a table-valued function beside RIGHT or FULL JOIN")
+                .hint("write it as a LEFT JOIN"));
+        }
         let (before, after) = joins.split_at(turned.map_or(0, |at| at + 1));
         match (before.split_last(), first) {
             (Some((right, left)), _) => self.read_turned(core, (first, left), right, scope)?,
@@ -308,7 +315,11 @@ impl Lower<'_> {
                 self.read_table(core, &table_name, place, scope)
             }
             SelectTable::Table(..) => Err(unsupported("a query with INDEXED BY")),
-            SelectTable::TableCall(..) => Err(unsupported("a table-valued function")),
+            SelectTable::TableCall(name, arguments, alias) => {
+                let alias = alias.as_ref().map_or_else(String::new, alias_name);
+                let place = Place { alias: &alias, ..place };
+                self.read_function(core, name, arguments.unwrap_or(&[]), place, scope)
+            }
             SelectTable::Select(select, alias) => {
                 let alias = alias.as_ref().map_or_else(String::new, alias_name);
                 self.read_derived(core, select, (&[], &[]), Place { alias: &alias, ..place }, scope)
@@ -396,6 +407,7 @@ impl Lower<'_> {
         core.from.push(FromTerm {
             source: Some(source),
             derived: None,
+            number: None,
             item: Fragment::source(source),
             join: place.join,
             on: Vec::new(),
@@ -491,8 +503,7 @@ impl Lower<'_> {
                 output.name = format!("c{}", at + 1);
             }
         }
-        let number = self.subqueries;
-        self.subqueries += 1;
+        let number = self.next_number();
         let shown = self.shown_by(&query);
         for ((_, core), columns) in query.cores.iter().zip(shown) {
             self.blocks[core.block].shown = Some(Shown { subquery: number, columns });
@@ -502,7 +513,9 @@ impl Lower<'_> {
             .map(|(at, output)| {
                 let arms = query.cores.iter().map(|(_, core)| &core.outputs[at].value);
                 let kinds = arms.map(|value| self.kind_of(value));
-                let mut value = Fragment::derived(&alias, (number, at)).of_kind(common(kinds));
+                let name = &output.name;
+                let value = Fragment::derived(&alias, name, (number, at));
+                let mut value = value.of_kind(common(kinds));
                 value.collates_within =
                     output.value.collates_within || output.value.collation.is_some();
                 value
@@ -512,7 +525,8 @@ impl Lower<'_> {
             query.rows_key(self).map(|key| key.iter().map(|at| values[*at].clone()).collect());
         core.from.push(FromTerm {
             source: None,
-            derived: Some(Box::new(Derived { number, alias, query, window })),
+            derived: Some(Box::new(Derived { alias, query, window })),
+            number: Some(number),
             item: Fragment::new(),
             join: place.join,
             on: Vec::new(),
@@ -541,42 +555,6 @@ impl Lower<'_> {
         shown.collect()
     }
 
-    /// Adds rows of VALUES, as a subquery of constants.
-    pub(crate) fn add_values(
-        &mut self,
-        core: &mut Core,
-        rows: &[Vec<Fragment>],
-        scope: &mut Scope,
-    ) {
-        let alias = self.unique_alias("values");
-        let number = self.subqueries;
-        self.subqueries += 1;
-        let columns = 0..rows[0].len();
-        let names = columns.clone().map(|at| format!("column{} AS {}", at + 1, derived_column(at)));
-        let names = names.collect::<Vec<_>>().join(", ");
-        let mut item = Fragment::text(&format!("(SELECT {names} FROM (VALUES"));
-        for (at, row) in rows.iter().enumerate() {
-            item.push_text(if at > 0 { ", (" } else { "(" });
-            for (at, value) in row.iter().enumerate() {
-                item.push_text(if at > 0 { "," } else { "" });
-                item.push(value);
-            }
-            item.push_text(")");
-        }
-        item.push_text(&format!(")) AS {}", quoted(&alias)));
-        let mut entry = Entry { name: alias.clone(), ..Entry::default() };
-        for at in columns {
-            let kinds = rows.iter().map(|row| self.kind_of(&row[at]));
-            let value = Fragment::derived(&alias, (number, at)).of_kind(common(kinds));
-            let name = format!("column{}", at + 1);
-            entry.columns.push((name.clone(), value.clone()));
-            core.outputs.push(Output { value, name, hidden: false, aliased: false });
-        }
-        scope.entries.push(entry);
-        let (join, on, key) = (Join::Inner, Vec::new(), None);
-        core.from.push(FromTerm { source: None, derived: None, item, join, on, key });
-    }
-
     /// Adds a source, under its own name where no other source has that.
     fn add_source(&mut self, table: usize, name: &str) -> Result<usize, Refusal> {
         if self.sources.len() >= SOURCES {
@@ -586,6 +564,11 @@ impl Lower<'_> {
         let alias = self.unique_alias(name);
         self.sources.push(Source { table, alias });
         Ok(self.sources.len() - 1)
+    }
+
+    fn next_number(&mut self) -> usize {
+        self.subqueries += 1;
+        self.subqueries - 1
     }
 
     fn unique_alias(&mut self, name: &str) -> String {

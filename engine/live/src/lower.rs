@@ -159,7 +159,7 @@ impl<'c> Lower<'c> {
 
     /// Any expression.
     pub(crate) fn expr(&mut self, expr: &Expr, scope: &Scope) -> Lowered {
-        let (bare, derived) = (self.frame.bare.len(), self.frame.bare_derived);
+        let (bare, derived) = (self.frame.bare.len(), self.frame.bare_derived.len());
         let lowered = self.deeper(|lower| lower.expr_at(expr, scope))?;
         if self.frame.within || !self.frame.by.contains(&lowered) {
             return Ok(lowered);
@@ -170,7 +170,7 @@ impl<'c> Lower<'c> {
             return Ok(lowered);
         }
         self.frame.bare.truncate(bare);
-        self.frame.bare_derived = derived;
+        self.frame.bare_derived.truncate(derived);
         Ok(self.representative(&lowered))
     }
 
@@ -479,7 +479,8 @@ fn spine<'e, 'b>(expr: &'e Expr<'b>, operator: Operator) -> Vec<&'e Expr<'b>> {
     operands
 }
 
-fn push_list(out: &mut Fragment, list: &[Fragment]) {
+/// Appends a list of fragments.
+pub(crate) fn push_list(out: &mut Fragment, list: &[Fragment]) {
     for (at, item) in list.iter().enumerate() {
         if at > 0 {
             out.push_text(",");

@@ -84,7 +84,7 @@ impl Lower<'_> {
         self.block = around;
         let known = &mut self.blocks[block];
         let joined = core.from.iter().filter_map(|term| {
-            let subquery = || term.derived.as_ref().map(|derived| Item::Subquery(derived.number));
+            let subquery = || term.number.map(Item::Subquery);
             let of = term.source.map(Item::Source).or_else(subquery)?;
             Some(Joined { of, join: term.join, on: term.on.clone() })
         });

@@ -470,7 +470,8 @@ fn touched(catalog: &Catalog, query: &Query, core: &Core) -> Option<Vec<Term>> {
         let way = way(&query.blocks, source)?;
         let leads = |way: &Way| way.reach.connected().sources.len() == way.reach.sources.len();
         let derived = way.path.iter().any(|at| query.blocks[*at].shown.is_some());
-        if way.reach.sources.len() > JOINED || (derived && !leads(&way)) {
+        let listed = core.from.iter().any(|term| term.source.is_none() && term.derived.is_none());
+        if way.reach.sources.len() > JOINED || ((derived || listed) && !leads(&way)) {
             return None;
         }
         let reach = way.reach;

@@ -263,6 +263,9 @@ pub(crate) fn params(sql: &str, random: &mut Random) -> Map<String, JsonValue> {
             params.insert(name.to_owned(), json);
         }
     }
+    if sql.contains(":list") {
+        params.insert("list".to_owned(), json!("[2, 3, null]"));
+    }
     if sql.contains(":n") {
         params.insert("n".to_owned(), json!(1 + random.below(3)));
     }

@@ -7,6 +7,7 @@ mod deltas;
 mod derived;
 mod generated;
 mod hostile;
+mod listed;
 mod partial;
 mod refusals;
 mod richer;

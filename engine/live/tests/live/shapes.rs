@@ -277,6 +277,7 @@ fn tmp_costs() {
         crate::windowed::WINDOWED,
         crate::sequences::SEQUENCES,
         crate::derived::DERIVED,
+        crate::listed::LISTED,
     ] {
         let mut world = World::new(1);
         let planner = Planner::new(Arc::clone(&world.catalog));

@@ -355,19 +355,28 @@ fn a_row_that_is_missing_is_no_row_of_its_table() {
             json!({}),
         ),
     ]);
-    stage.commit(&["r: - -> [1, 0, 7]"], expect![[r#"
+    stage.commit(
+        &["r: - -> [1, 0, 7]"],
+        expect![[r#"
         0: {"deletes":[],"inserts":[[1,null]],"updates":[]}
         1: {"deletes":[],"inserts":[[1,null]],"updates":[]}
         2: {"deletes":[],"inserts":[[1]],"updates":[]}
-    "#]]);
-    stage.commit(&[r#"s: - -> ["k", 7, null, 1]"#], expect![[r#"
+    "#]],
+    );
+    stage.commit(
+        &[r#"s: - -> ["k", 7, null, 1]"#],
+        expect![[r#"
         0: {"deletes":[[1,null]],"inserts":[],"updates":[]}
         1: {"deletes":[[1,null]],"inserts":[],"updates":[]}
         2: {"deletes":[[1]],"inserts":[],"updates":[]}
-    "#]]);
-    stage.commit(&[r#"s: ["k", 7, null, 1] -> ["k", 8, null, 1]"#], expect![[r#"
+    "#]],
+    );
+    stage.commit(
+        &[r#"s: ["k", 7, null, 1] -> ["k", 8, null, 1]"#],
+        expect![[r#"
         0: {"deletes":[],"inserts":[[1,null]],"updates":[]}
         1: {"deletes":[],"inserts":[[1,null]],"updates":[]}
         2: {"deletes":[],"inserts":[[1]],"updates":[]}
-    "#]]);
+    "#]],
+    );
 }

@@ -71,6 +71,7 @@ fn what_is_run_means_what_was_written() {
         crate::sides::SIDES,
         crate::windowed::WINDOWED,
         crate::derived::DERIVED,
+        crate::listed::LISTED,
     ]);
     let queries: Vec<&str> = lists.flatten().copied().filter(|sql| !leaves_open(sql)).collect();
     for seed in seeds() {
