@@ -312,6 +312,18 @@ impl Fragment {
         })
     }
 
+    /// The slots of the parameters that it names.
+    pub(crate) fn params(&self) -> Box<dyn Iterator<Item = usize> + '_> {
+        let slots = self.pieces.iter().flat_map(|piece| -> Box<dyn Iterator<Item = usize> + '_> {
+            match piece {
+                Piece::Param(slot) => Box::new(std::iter::once(*slot)),
+                Piece::Hint(hint) => Box::new(hint.0.params().chain(hint.1.params())),
+                _ => Box::new(std::iter::empty()),
+            }
+        });
+        Box::new(slots)
+    }
+
     /// Whether it is about columns of tables, and nothing else.
     pub(crate) fn is_flat(&self) -> bool {
         !self.derived && !self.has_subquery()

@@ -176,6 +176,14 @@ impl Block {
         conjuncts.map(|conjunct| &mut conjunct.condition)
     }
 
+    /// Leaves out the conditions that name a parameter of these.
+    pub(crate) fn forget(&mut self, lost: &dyn Fn(usize) -> bool) {
+        let kept = |conjunct: &Conjunct| !conjunct.condition.params().any(lost);
+        self.terms.iter_mut().for_each(|term| term.on.retain(kept));
+        self.filter.retain(kept);
+        self.link = self.link.take().filter(kept);
+    }
+
     /// The equalities between columns that it demands.
     pub(crate) fn equal(&self) -> impl Iterator<Item = EqualColumns> {
         let on = self.terms.iter().flat_map(|term| &term.on);

@@ -143,6 +143,15 @@ impl Route {
         self
     }
 
+    /// Demands nothing any more where it is about a parameter of these.
+    pub(crate) fn forget(&mut self, lost: &dyn Fn(usize) -> bool) {
+        let Route::Alternatives(alternatives) = self else { return };
+        let mut slots = alternatives.iter().flatten().flat_map(|equality| &equality.values);
+        if slots.any(|slot| lost(*slot)) {
+            *self = Route::Any;
+        }
+    }
+
     /// Gives parameters other slots.
     pub(crate) fn renumber(&mut self, new: &dyn Fn(usize) -> usize) {
         let Route::Alternatives(alternatives) = self else { return };

@@ -163,10 +163,14 @@ impl Query {
     pub(crate) fn renumber(&mut self, order: &[usize]) {
         let mut places = vec![usize::MAX; self.slots.len()];
         order.iter().enumerate().for_each(|(new, old)| places[*old] = new);
+        let is_shown = |slot: usize| places[slot] != usize::MAX;
         let new = |slot: usize| {
-            assert_ne!(places[slot], usize::MAX, "every slot is in the snapshot");
+            assert!(is_shown(slot), "every slot is in the snapshot");
             places[slot]
         };
+        // What only a column that nothing shows would ask is asked of no row.
+        self.blocks.iter_mut().for_each(|block| block.forget(&|slot| !is_shown(slot)));
+        self.routes.iter_mut().for_each(|route| route.forget(&|slot| !is_shown(slot)));
         self.fragments().for_each(|fragment| fragment.renumber(&new));
         self.blocks.iter_mut().flat_map(Block::fragments).for_each(|fragment| {
             fragment.renumber(&new);

@@ -13,7 +13,7 @@ impl Lower<'_> {
         let (number, key) = if name.is_empty() {
             if !self.by_position {
                 return Err(unsupported(
-                    "? in what is read more than once (WITH, or a column that is grouped by)",
+                    "? in what is read more than once (WITH, WINDOW, or a column that is grouped by)",
                 )
                 .hint("write ?1 or :name"));
             }

@@ -18,6 +18,7 @@ use crate::delta::{Delta, Weights};
 use crate::fragment::{Form, Fragment, Piece, Plain, Renderer, Source, Statement, quoted};
 use crate::from::{FromTerm, Join};
 use crate::kind::{common, form_of};
+use crate::lower::EqualColumns;
 use crate::reach::{Reach, Way, way};
 use crate::select::Query;
 use crate::sql::LiveError;
@@ -77,7 +78,7 @@ impl Parts {
         let cost = match falls_apart {
             false => "the whole query, twice, where a changed row matches",
             true if query.cores.len() > 1 => "the rows equal to the touched ones, twice",
-            true if query.cores[0].1.windows() => "the touched partitions, twice",
+            true if has_windows(query) => "the touched partitions, twice",
             true => "the rows of the touched groups, twice",
         };
         Some(Parts { parts: vec![part], cost })
@@ -172,6 +173,13 @@ impl Part {
     }
 }
 
+impl Key {
+    /// Whether it is the value of a column somewhere.
+    fn is(&self, column: (usize, usize)) -> bool {
+        self.0.iter().any(|(_, value)| column_of(value) == Some(column))
+    }
+}
+
 impl Body {
     /// Which keys may be NULL, if any may.
     fn may_be_null(&self, catalog: &Catalog, query: &Query) -> Option<Vec<bool>> {
@@ -242,6 +250,14 @@ impl Run<'_> {
     }
 }
 
+/// Whether there are window functions in it or in a subquery of its FROM.
+fn has_windows(query: &Query) -> bool {
+    query.cores.iter().any(|(_, core)| {
+        let mut derived = core.from.iter().filter_map(|term| term.derived.as_ref());
+        core.windows() || derived.any(|derived| has_windows(&derived.query))
+    })
+}
+
 /// How far each source reaches, as far as conditions lead.
 fn ways(query: &Query) -> Option<Vec<Way>> {
     let ways = (0..query.sources.len()).map(|source| {
@@ -278,10 +294,9 @@ impl Scheme<'_> {
             let met = value.columns().all(|(source, _)| way.reach.sources.contains(&source));
             return met.then_some(value);
         }
-        let is_key = |column| key.0.iter().any(|(_, value)| column_of(value) == Some(column));
         way.equal.iter().find_map(|(left, right)| {
-            let other = if is_key(*left) { right } else { left };
-            let linked = is_key(*left) || is_key(*right);
+            let other = if key.is(*left) { right } else { left };
+            let linked = key.is(*left) || key.is(*right);
             let of_one_kind = self.kind(*left) == self.kind(*right);
             let known = linked && of_one_kind && way.reach.sources.contains(&other.0);
             known.then(|| Fragment::column(other.0, other.1))
@@ -322,32 +337,33 @@ impl Scheme<'_> {
                 }
             }
         };
-        keys.into_iter().map(|key| self.with_linked(core, key)).collect()
+        self.with_linked(core, keys)
     }
 
-    /// A key with what it is in subqueries of FROM by an equality of columns.
-    fn with_linked(&self, core: &Core, mut key: Key) -> Key {
+    /// Keys with what they are in subqueries of FROM by an equality of columns.
+    fn with_linked(&self, core: &Core, mut keys: Vec<Key>) -> Vec<Key> {
         for term in &core.from {
             let Some(derived) = &term.derived else { continue };
-            let conjuncts = || core.filter.iter().chain(&term.on);
-            let is = |column, value: &(usize, Fragment)| column_of(&value.1) == Some(column);
-            let linked = self.keys_of(&derived.query).into_iter().find(|other| {
-                let mut equal = conjuncts().filter_map(|conjunct| conjunct.equal);
-                equal.any(|(left, right)| {
-                    let links = |one, two| {
-                        key.0.iter().any(|value| is(one, value))
-                            && other.0.iter().any(|value| is(two, value))
-                    };
-                    self.kind(left) == self.kind(right)
-                        && (links(left, right) || links(right, left))
-                })
-            });
-            let new = linked.into_iter().flat_map(|linked| linked.0);
-            let new = new.filter(|(block, _)| key.0.iter().all(|(known, _)| known != block));
-            let new: Vec<(usize, Fragment)> = new.collect();
-            key.0.extend(new);
+            let conjuncts = core.filter.iter().chain(&term.on);
+            let equal = conjuncts.filter_map(|conjunct| conjunct.equal);
+            let equal: Vec<EqualColumns> =
+                equal.filter(|(left, right)| self.kind(*left) == self.kind(*right)).collect();
+            let others = self.keys_of(&derived.query);
+            for key in &mut keys {
+                let links = |other: &&Key| {
+                    equal.iter().any(|(left, right)| {
+                        (key.is(*left) && other.is(*right)) || (key.is(*right) && other.is(*left))
+                    })
+                };
+                let linked = others.iter().find(links).map_or(&[][..], |linked| &linked.0);
+                for (block, value) in linked {
+                    if key.0.iter().all(|(known, _)| known != block) {
+                        key.0.push((*block, value.clone()));
+                    }
+                }
+            }
         }
-        key
+        keys
     }
 
     /// Of a compound: the columns that have one form in all of its SELECTs.

@@ -3,6 +3,7 @@
 
 mod client;
 mod compounds;
+mod costs;
 mod deltas;
 mod derived;
 mod generated;
@@ -16,6 +17,7 @@ mod sequences;
 mod shapes;
 mod sides;
 mod traps;
+mod unordered;
 mod windowed;
 mod world;
 mod written;

@@ -9,7 +9,7 @@ use serde_json::{Value as JsonValue, json};
 use crate::world::World;
 
 /// Every query with what becomes of it, a line of hint below where there is one.
-fn check(queries: &[&str], expected: Expect) {
+pub(crate) fn check(queries: &[&str], expected: Expect) {
     let none = json!({});
     let answers = queries.iter().map(|sql| format!("{sql}\n{}", answer(sql, &none)));
     expected.assert_eq(&answers.collect::<String>());
@@ -226,7 +226,7 @@ fn what_has_no_rule() {
                 unsupported_sql: a query that reads no table cannot be live
                 run it once with  abide sql
             SELECT value FROM json_each('[1]')
-                unsupported_sql: a table-valued function cannot be live
+                unsupported_sql: a query that reads no table cannot be live
                 run it once with  abide sql
             SELECT id FROM r INDEXED BY r_a
                 unsupported_sql: a query with INDEXED BY cannot be live
@@ -329,7 +329,7 @@ fn joins_and_subqueries_must_make_sense() {
             WITH q(x, y) AS (SELECT id FROM r) SELECT x FROM q
                 bad_sql: table q has 1 values for 2 columns
             WITH q AS (SELECT id FROM r WHERE a = ?) SELECT id FROM q
-                unsupported_sql: ? in what is read more than once (WITH, or a column that is grouped by) cannot be live
+                unsupported_sql: ? in what is read more than once (WITH, WINDOW, or a column that is grouped by) cannot be live
                 write ?1 or :name
             SELECT a FROM r UNION SELECT k, n FROM s
                 bad_sql: the SELECTs of a compound do not have the same number of columns

@@ -180,7 +180,7 @@ fn an_explanation_tells_keys_and_statements() {
 }
 
 /// Every query with its rule, what it is found by, and what it would read whole.
-fn check_costs(queries: &[&str], expected: Expect) {
+pub(crate) fn check_costs(queries: &[&str], expected: Expect) {
     let mut world = World::new(1);
     let planner = Planner::new(Arc::clone(&world.catalog));
     let mut told = String::new();
@@ -267,40 +267,4 @@ fn each_query_has_the_cheapest_rule() {
                 r: b
         "#]],
     );
-}
-
-#[test]
-fn tmp_costs() {
-    for list in [
-        crate::compounds::COMPOUNDS,
-        crate::sides::SIDES,
-        crate::windowed::WINDOWED,
-        crate::sequences::SEQUENCES,
-        crate::derived::DERIVED,
-        crate::listed::LISTED,
-    ] {
-        let mut world = World::new(1);
-        let planner = Planner::new(Arc::clone(&world.catalog));
-        for sql in list {
-            let params = crate::deltas::params(sql, &mut world.random);
-            let binding = planner.bind(sql, &params).expect("it can be live");
-            let explanation = binding.explain();
-            let scans = binding.scans(&mut world.db).expect("SQLite explains its plans");
-            let mut scans: Vec<String> = scans
-                .iter()
-                .map(|scan| format!(", scans {}({})", scan.table, scan.columns.join(", ")))
-                .collect();
-            scans.dedup();
-            let (cost, keys) = (explanation.cost, explanation.routed_by.join("; "));
-            println!("{sql}\n    {cost}\n    {keys}{}", scans.concat());
-        }
-    }
-}
-#[test]
-fn tmp_functions() {
-    let mut world = World::new(1);
-    let rows =
-        world.query("SELECT DISTINCT name FROM pragma_function_list ORDER BY 1", &[]).unwrap();
-    let names: Vec<String> = rows.iter().map(|r| format!("{:?}", r[0])).collect();
-    println!("{}", names.join(" "));
 }
