@@ -155,7 +155,7 @@ impl Binding {
 impl Template {
     /// The statements that run whenever their tables change, whatever is found.
     fn every_commit(&self) -> impl Iterator<Item = (Part, &Statement)> {
-        let terms = self.terms().iter().map(|term| (Part::Term, &term.statement));
+        let terms = self.terms().into_iter().map(|term| (Part::Term, &term.statement));
         terms.chain(self.lookup_terms().map(|term| (Part::Lookup, &term.statement)))
     }
 
@@ -169,7 +169,8 @@ impl Template {
         for name in read_whole(statement, sql)? {
             let Some((table, source)) = self.scanned(&name) else { continue };
             let mut columns = Vec::new();
-            for column in self.query.sought_columns(source) {
+            let parts = self.part_columns(source);
+            for column in parts.into_iter().chain(self.query.sought_columns(source)) {
                 let column = table.columns[column].name;
                 if spares(table, column, &name, statement, sql)? {
                     columns.push(column);

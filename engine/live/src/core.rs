@@ -1,11 +1,13 @@
 //! One SELECT between compound operators: its FROM, its conditions, its groups and its columns.
 
+use std::collections::HashMap;
+
 use abide_schema::{Code, Refusal};
 use sqlite3_parser::ast::{As, Distinctness, Expr, OneSelect, ResultColumn};
 
-use crate::fragment::{Fragment, Plain};
+use crate::fragment::{Fragment, Piece, Plain};
 use crate::from::{FromTerm, Join};
-use crate::lower::{Conjunct, Lower, Scope, unquote, unsupported};
+use crate::lower::{Conjunct, Lower, Scope, Window, unquote, unsupported};
 use crate::select::named;
 
 /// A column of the result.
@@ -19,9 +21,14 @@ pub(crate) struct Output {
     pub(crate) aliased: bool,
 }
 
+/// Conditions to be added to SELECTs, by the block that each is.
+pub(crate) type Added = HashMap<usize, Vec<Fragment>>;
+
 /// One SELECT.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Core {
+    /// The block that it is.
+    pub(crate) block: usize,
     pub(crate) from: Vec<FromTerm>,
     /// What must hold: WHERE, and ON of inner joins.
     pub(crate) filter: Vec<Conjunct>,
@@ -43,20 +50,47 @@ pub(crate) struct Frame {
     pub(crate) by: Vec<Fragment>,
     /// Columns that stand outside of aggregates and groups.
     pub(crate) bare: Vec<(usize, usize)>,
-    /// Whether some column of a derived table stands there.
-    pub(crate) bare_derived: bool,
+    /// The numbers of the subqueries in FROM of which some column stands there.
+    pub(crate) bare_derived: Vec<usize>,
     /// Whether an aggregate was met.
     pub(crate) aggregate: bool,
     /// Whether we are among the arguments of an aggregate.
     pub(crate) within: bool,
     /// Whether aggregates may stand here.
     pub(crate) allowed: bool,
+    /// Whether window functions may stand here.
+    pub(crate) windowed: bool,
+    /// What tells the rows of the FROM apart, if anything does.
+    pub(crate) rows: Option<Vec<Fragment>>,
+    /// The windows that have a name.
+    pub(crate) named: Vec<(String, Window)>,
+    /// What each window function divides the rows by, parameters left out.
+    pub(crate) partitions: Vec<Vec<Fragment>>,
 }
 
 impl Core {
     /// Whether it makes one row of many.
     pub(crate) fn aggregates(&self) -> bool {
         self.group.is_some() || self.frame.aggregate
+    }
+
+    /// Whether it has window functions.
+    pub(crate) fn windows(&self) -> bool {
+        !self.frame.partitions.is_empty()
+    }
+
+    /// The expressions by whose values its rows fall into parts that have nothing to do with each
+    /// other; nothing where every row is for itself.
+    pub(crate) fn parts(&self) -> Option<Vec<Fragment>> {
+        let all = self.frame.aggregate.then(Vec::new);
+        let mut parts = self.group.clone().or(all);
+        for partition in &self.frame.partitions {
+            match &mut parts {
+                None => parts = Some(partition.clone()),
+                Some(parts) => parts.retain(|by| partition.contains(by)),
+            }
+        }
+        parts
     }
 
     /// Whether a shown column is compared by anything but bytes.
@@ -91,16 +125,16 @@ impl Core {
         from.chain(filter).chain(outputs).chain(group).chain(&mut self.having)
     }
 
-    /// Appends it as SQL.
-    pub(crate) fn write(&self, restricted: &[Fragment], out: &mut Fragment) {
+    /// Appends it as SQL, conditions added.
+    pub(crate) fn write(&self, added: &Added, out: &mut Fragment) {
         out.push_text(if self.distinct { "SELECT DISTINCT" } else { "SELECT" });
         for (at, output) in self.outputs.iter().enumerate() {
             out.push_text(if at > 0 { "," } else { "" });
             out.push(&output.value);
             out.push_text(&named(&output.name));
         }
-        self.write_from(out);
-        self.write_where(restricted, out);
+        self.write_from(added, out);
+        self.write_where(added.get(&self.block).map_or(&[], Vec::as_slice), out);
         if let Some(group) = &self.group {
             for (at, by) in group.iter().enumerate() {
                 out.push_text(if at > 0 { "," } else { "GROUP BY" });
@@ -117,10 +151,10 @@ impl Core {
     }
 
     /// Appends its FROM.
-    pub(crate) fn write_from(&self, out: &mut Fragment) {
+    pub(crate) fn write_from(&self, added: &Added, out: &mut Fragment) {
         for (at, term) in self.from.iter().enumerate() {
             out.push_text(if at == 0 { "FROM" } else { term.join.sql() });
-            out.push(&term.item);
+            term.write(added, out);
             for (at, conjunct) in term.on.iter().enumerate() {
                 out.push_text(if at > 0 { "AND (" } else { "ON (" });
                 out.push(&conjunct.condition);
@@ -130,12 +164,22 @@ impl Core {
     }
 
     /// Appends its WHERE, with further conditions.
-    pub(crate) fn write_where(&self, restricted: &[Fragment], out: &mut Fragment) {
-        let conditions = self.filter.iter().map(|conjunct| &conjunct.condition).chain(restricted);
+    pub(crate) fn write_where(&self, added: &[Fragment], out: &mut Fragment) {
+        let conditions = self.filter.iter().map(|conjunct| &conjunct.condition).chain(added);
         for (at, condition) in conditions.enumerate() {
-            out.push_text(if at > 0 { "AND (" } else { "WHERE (" });
-            out.push(condition);
-            out.push_text(")");
+            let mut whole = Fragment::text(if at > 0 { "AND (" } else { "WHERE (" });
+            match condition.pieces.as_slice() {
+                [Piece::Hint(hint)] => {
+                    whole.push(&hint.1);
+                    whole.push_text(")");
+                    out.push(&Fragment::hint(&hint.0, whole));
+                }
+                _ => {
+                    whole.push(condition);
+                    whole.push_text(")");
+                    out.push(&whole);
+                }
+            }
         }
     }
 
@@ -159,32 +203,35 @@ impl Core {
         self.join_key(lower)
     }
 
-    /// The fewest primary keys that tell the rows of a join apart: a table that is joined by its whole
-    /// primary key adds nothing to them.
     fn join_key(&self, lower: &Lower) -> Option<Vec<usize>> {
-        let sources = self.sources()?;
-        let mut chosen = sources.clone();
-        for source in sources.iter().rev() {
-            let without: Vec<usize> =
-                chosen.iter().copied().filter(|other| other != source).collect();
-            if self.determines(&without, &sources, lower) {
-                chosen = without;
-            }
-        }
-        let mut key = Vec::new();
-        for source in chosen {
-            let table = lower.catalog.table(lower.sources[source].table);
-            for column in table.key {
-                let at = self.outputs.iter().position(|output| {
-                    output.value.plain == Plain::Column(source, *column) && !output.hidden
-                })?;
-                if table.columns[*column].nullable || !self.is_first_of_name(at) {
-                    return None;
+        let shown = |column: Fragment| {
+            let mut outputs = self.outputs.iter();
+            let at =
+                outputs.position(|output| output.value.plain == column.plain && !output.hidden)?;
+            self.is_first_of_name(at).then_some(at)
+        };
+        self.rows_key(lower)?.into_iter().map(shown).collect()
+    }
+
+    /// The fewest columns that tell the rows of a join apart: a table that is joined by its whole
+    /// primary key adds nothing to them.
+    pub(crate) fn rows_key(&self, lower: &Lower) -> Option<Vec<Fragment>> {
+        let mut chosen = Vec::new();
+        if let Some(sources) = self.sources() {
+            chosen.clone_from(&sources);
+            for source in sources.iter().rev() {
+                let without: Vec<usize> =
+                    chosen.iter().copied().filter(|other| other != source).collect();
+                if self.determines(&without, &sources, lower) {
+                    chosen = without;
                 }
-                key.push(at);
             }
         }
-        Some(key)
+        let needed = self.from.iter().filter(|term| {
+            term.source.is_none_or(|source| chosen.is_empty() || chosen.contains(&source))
+        });
+        let keys: Option<Vec<Vec<Fragment>>> = needed.map(|term| term.key.clone()).collect();
+        Some(keys?.concat())
     }
 
     fn determines(&self, chosen: &[usize], all: &[usize], lower: &Lower) -> bool {
@@ -245,6 +292,24 @@ impl Lower<'_> {
         written: &[String],
         outer: &'s Scope<'s>,
     ) -> Result<(Core, Scope<'s>), Refusal> {
+        let block = self.open_block();
+        let mut core = Core { block: block.0, ..Core::default() };
+        let mut scope = Scope { outer: Some(outer), ..Scope::default() };
+        match select {
+            OneSelect::Select { .. } => self.read_select(&mut core, select, written, &mut scope)?,
+            OneSelect::Values(rows) => self.read_values(&mut core, rows, &mut scope)?,
+        }
+        self.close_block(block, &core);
+        Ok((core, scope))
+    }
+
+    fn read_select(
+        &mut self,
+        core: &mut Core,
+        select: &OneSelect,
+        written: &[String],
+        scope: &mut Scope,
+    ) -> Result<(), Refusal> {
         let OneSelect::Select {
             distinctness,
             columns,
@@ -255,39 +320,75 @@ impl Lower<'_> {
             window_clause,
         } = select
         else {
-            return Err(unsupported("a query of VALUES"));
+            return Ok(());
         };
-        if window_clause.is_some() {
-            return Err(unsupported("a window function"));
-        }
-        let distinct = *distinctness == Some(Distinctness::Distinct);
-        let mut core = Core { distinct, deduplicated: distinct, ..Core::default() };
-        let mut scope = Scope { outer: Some(outer), ..Scope::default() };
-        let block = self.open_block();
+        core.distinct = *distinctness == Some(Distinctness::Distinct);
+        core.deduplicated = core.distinct;
         if let Some(from) = from {
-            self.read_from(&mut core, from, &mut scope)?;
+            self.read_from(core, from, scope)?;
         }
+        let rows = core.rows_key(self);
         if let Some(group_by) = group_by {
-            core.group = Some(self.read_groups(&mut core, group_by, columns, &scope)?);
+            core.group = Some(self.read_groups(core, group_by, columns, scope)?);
             core.frame.by = core.group.clone().unwrap_or_default();
         }
-        self.read_columns(&mut core, columns, written, &mut scope)?;
-        if distinct && !core.aggregates() {
-            self.group_by_all(&mut core);
+        core.frame.rows = rows;
+        core.frame.windowed = true;
+        self.read_windows(core, window_clause.unwrap_or(&[]), scope)?;
+        self.read_columns(core, columns, written, scope)?;
+        core.frame.windowed = false;
+        if core.distinct {
+            self.make_distinct(core)?;
         }
         if let Some(condition) = where_clause {
-            core.filter.extend(self.conjuncts(condition, &scope)?);
+            core.filter.extend(self.conjuncts(condition, scope)?);
         }
         if let Some(having) = having {
-            let having = self.in_frame(&mut core, |lower| lower.expr(having, &scope))?;
+            let having = self.in_frame(core, |lower| lower.expr(having, scope))?;
             core.having = Some(having);
             if !core.aggregates() {
                 let detail = "HAVING clause on a non-aggregate query";
                 return Err(Refusal::new(Code::BadSql, detail));
             }
         }
-        self.close_block(block, &core);
-        Ok((core, scope))
+        Ok(())
+    }
+
+    /// SELECT DISTINCT is GROUP BY all that is shown, where that can be. Otherwise equal rows must be
+    /// the same, or it would be any of them.
+    fn make_distinct(&self, core: &mut Core) -> Result<(), Refusal> {
+        if !core.aggregates() && !core.windows() {
+            self.group_by_all(core);
+            return Ok(());
+        }
+        for output in &core.outputs {
+            if self.form_of(&output.value).is_none() {
+                let what = "SELECT DISTINCT over groups or windows whose column";
+                return Err(unsupported(&format!("{what} {} is not of one type", output.name))
+                    .hint("write CAST(… AS …) around it, or leave DISTINCT out"));
+            }
+        }
+        Ok(())
+    }
+
+    /// VALUES, as a SELECT from a subquery of it.
+    fn read_values<'b>(
+        &mut self,
+        core: &mut Core,
+        rows: &[impl AsRef<[Expr<'b>]>],
+        scope: &mut Scope,
+    ) -> Result<(), Refusal> {
+        let mut values: Vec<Vec<Fragment>> = Vec::new();
+        for row in rows {
+            let row = row.as_ref().iter().map(|value| self.expr(value, scope));
+            values.push(row.collect::<Result<_, Refusal>>()?);
+            if values[0].len() != values[values.len() - 1].len() {
+                let detail = "all VALUES must have the same number of terms";
+                return Err(Refusal::new(Code::BadSql, detail));
+            }
+        }
+        self.add_values(core, &values, scope);
+        Ok(())
     }
 
     /// SELECT DISTINCT is GROUP BY all that is shown.
@@ -328,11 +429,13 @@ impl Lower<'_> {
         let own = |source: usize| core.from.iter().any(|term| term.source == Some(source));
         let arbitrary =
             core.frame.bare.iter().find(|(source, _)| own(*source) && !determined(*source));
+        let own = |number: &usize| core.from.iter().any(|term| term.number == Some(*number));
+        let derived = core.frame.bare_derived.iter().any(own);
         let name = match arbitrary {
             Some((source, column)) => {
                 self.catalog.table(self.sources[*source].table).columns[*column].name
             }
-            None if core.frame.bare_derived => "of a subquery",
+            None if derived => "of a subquery",
             None => return Ok(()),
         };
         Err(unsupported(&format!("a query whose column {name} is neither grouped nor aggregated"))
@@ -474,6 +577,8 @@ impl Lower<'_> {
                 if table.is_none() && entry.is_merged(name) {
                     continue;
                 }
+                let bare = if table.is_none() { entry.named(name) } else { None };
+                let value = bare.unwrap_or(value);
                 core.frame.note(value);
                 let (name, value) = (name.clone(), value.clone());
                 core.outputs.push(Output { value, name, hidden: false, aliased: false });
@@ -490,7 +595,10 @@ impl Frame {
             return;
         }
         let columns: Vec<(usize, usize)> = value.columns().collect();
-        self.bare_derived |= columns.is_empty();
+        self.bare_derived.extend(value.pieces.iter().filter_map(|piece| match piece {
+            Piece::Derived(_, number, _) => Some(*number),
+            _ => None,
+        }));
         self.bare.extend(columns);
     }
 }

@@ -2,6 +2,9 @@
 //! rendered over the tables as they are, as they were, or over a commit's changes.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+
+use abide_schema::table::Kind;
 
 use crate::catalog::{Catalog, WEIGHT, delta_name};
 
@@ -56,7 +59,7 @@ impl Collation {
 }
 
 /// A part of a fragment.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
     /// Text, as it is.
     Text(String),
@@ -70,6 +73,11 @@ pub(crate) enum Piece {
     Given(usize),
     /// Where a part begins or ends that some rule takes out. It is not written.
     Mark(Mark),
+    /// A column (third) of a subquery in FROM (second), as it is written (first).
+    Derived(Arc<str>, usize, usize),
+    /// A condition (second) that changes nothing, and leads to an index where the columns of a value
+    /// (first) are given: left out elsewhere.
+    Hint(Box<(Fragment, Fragment)>),
 }
 
 /// What a [`Piece::Mark`] marks.
@@ -115,11 +123,16 @@ pub(crate) enum Aggregate {
 pub(crate) enum Plain {
     /// A column (second) of a source (first).
     Column(usize, usize),
+    /// A column (second) of a subquery in FROM (first).
+    Derived(usize, usize),
     /// A parameter, by its slot.
     Param(usize),
     /// Anything else.
     Other,
 }
+
+/// What columns of subqueries in FROM are, by subquery and column.
+pub(crate) type Known = HashMap<(usize, usize), Fragment>;
 
 /// A piece of resolved SQL, mostly an expression.
 #[derive(Clone, Debug)]
@@ -134,6 +147,10 @@ pub(crate) struct Fragment {
     pub(crate) aggregates: bool,
     /// Whether it names a column of a subquery in FROM.
     pub(crate) derived: bool,
+    /// Whether there is a window function in it.
+    pub(crate) windows: bool,
+    /// What all values of it are that are not NULL, where that is certain and no column says it.
+    pub(crate) kind: Option<Kind>,
 }
 
 impl PartialEq for Fragment {
@@ -141,6 +158,8 @@ impl PartialEq for Fragment {
         self.pieces == other.pieces
     }
 }
+
+impl Eq for Fragment {}
 
 impl Fragment {
     /// Nothing yet.
@@ -153,6 +172,8 @@ impl Fragment {
             collates_within: false,
             aggregates: false,
             derived: false,
+            windows: false,
+            kind: None,
         }
     }
 
@@ -200,11 +221,26 @@ impl Fragment {
     }
 
     /// A column of a subquery in FROM.
-    pub(crate) fn derived(alias: &str, column: &str, value: &Fragment) -> Fragment {
-        let mut fragment = Fragment::text(&format!("{}.{}", quoted(alias), quoted(column)));
-        fragment.collates_within = value.collates_within || value.collation.is_some();
+    pub(crate) fn derived(alias: &str, name: &str, (subquery, column): (usize, usize)) -> Fragment {
+        let mut fragment = Fragment::new();
+        let text = format!("{}.{}", quoted(alias), quoted(name));
+        fragment.pieces.push(Piece::Derived(text.into(), subquery, column));
+        fragment.plain = Plain::Derived(subquery, column);
         fragment.derived = true;
         fragment
+    }
+
+    /// Nothing but a condition that leads to an index where the columns of a value are given.
+    pub(crate) fn hint(value: &Fragment, condition: Fragment) -> Fragment {
+        let mut fragment = Fragment::new();
+        fragment.pieces.push(Piece::Hint(Box::new((value.clone(), condition))));
+        fragment
+    }
+
+    /// The same, of this kind.
+    pub(crate) fn of_kind(mut self, kind: Option<Kind>) -> Fragment {
+        self.kind = kind;
+        self
     }
 
     /// `this IS ?`, of a value that the rule gives.
@@ -213,6 +249,15 @@ impl Fragment {
         fragment.push(self);
         fragment.push_text(") IS");
         fragment.pieces.push(Piece::Given(at));
+        fragment
+    }
+
+    /// `this = ?`, of a value that the rule gives, or that it is NULL.
+    pub(crate) fn equals_given(&self, at: usize, is_null: bool) -> Fragment {
+        let mut fragment = Fragment::text("(");
+        fragment.push(self);
+        fragment.push_text(if is_null { ") ISNULL" } else { ") =" });
+        fragment.pieces.extend((!is_null).then_some(Piece::Given(at)));
         fragment
     }
 
@@ -228,23 +273,26 @@ impl Fragment {
         self.collates_within |= other.collates_within || other.collation.is_some();
         self.aggregates |= other.aggregates;
         self.derived |= other.derived;
+        self.windows |= other.windows;
     }
 
     /// What it was is now only a part of it.
     fn grows(&mut self) {
         self.plain = Plain::Other;
+        self.kind = None;
         self.collates_within |= self.collation.take().is_some();
     }
 
     /// The same in parentheses, which change neither affinity nor collation.
     pub(crate) fn parenthesized(&self) -> Fragment {
-        if let [Piece::Column(..) | Piece::Param(_)] = self.pieces.as_slice() {
+        if let [Piece::Column(..) | Piece::Derived(..) | Piece::Param(_)] = self.pieces.as_slice() {
             return self.clone();
         }
         let mut fragment = Fragment::text("(");
         fragment.push(self);
         fragment.push_text(")");
         fragment.plain = self.plain;
+        fragment.kind = self.kind;
         fragment.collation = self.collation;
         fragment.collates_within = self.collates_within;
         fragment
@@ -255,11 +303,45 @@ impl Fragment {
         self.pieces.push(Piece::Mark(mark));
     }
 
+    /// With columns of subqueries in FROM replaced by what they are; nothing where one is not known.
+    pub(crate) fn substituted(&self, known: &Known) -> Option<Fragment> {
+        if !self.derived {
+            return Some(self.clone());
+        }
+        let mut out = Fragment::new();
+        for piece in &self.pieces {
+            match piece {
+                Piece::Derived(_, subquery, column) => out.push(known.get(&(*subquery, *column))?),
+                Piece::Text(text) => out.push_text(text),
+                piece => out.pieces.push(piece.clone()),
+            }
+        }
+        out.collation = self.collation;
+        out.collates_within = self.collates_within;
+        Some(out)
+    }
+
+    /// Puts text in the place of columns.
+    pub(crate) fn replace_columns(&mut self, text: &dyn Fn(usize, usize) -> String) {
+        for piece in std::mem::take(&mut self.pieces) {
+            match piece {
+                Piece::Column(source, column) => self.push_text(&text(source, column)),
+                Piece::Text(text) => self.push_text(&text),
+                piece => self.pieces.push(piece),
+            }
+        }
+    }
+
     /// Gives parameters other slots.
     pub(crate) fn renumber(&mut self, new: &dyn Fn(usize) -> usize) {
         for piece in &mut self.pieces {
-            if let Piece::Param(slot) = piece {
-                *slot = new(*slot);
+            match piece {
+                Piece::Param(slot) => *slot = new(*slot),
+                Piece::Hint(hint) => {
+                    hint.0.renumber(new);
+                    hint.1.renumber(new);
+                }
+                _ => {}
             }
         }
         if let Plain::Param(slot) = &mut self.plain {
@@ -273,6 +355,18 @@ impl Fragment {
             Piece::Column(source, column) => Some((*source, *column)),
             _ => None,
         })
+    }
+
+    /// The slots of the parameters that it names.
+    pub(crate) fn params(&self) -> Box<dyn Iterator<Item = usize> + '_> {
+        let slots = self.pieces.iter().flat_map(|piece| -> Box<dyn Iterator<Item = usize> + '_> {
+            match piece {
+                Piece::Param(slot) => Box::new(std::iter::once(*slot)),
+                Piece::Hint(hint) => Box::new(hint.0.params().chain(hint.1.params())),
+                _ => Box::new(std::iter::empty()),
+            }
+        });
+        Box::new(slots)
     }
 
     /// Whether it is about columns of tables, and nothing else.
@@ -342,6 +436,13 @@ impl<'a> Renderer<'a> {
                 Piece::Source(source) => self.source(*source),
                 Piece::Given(at) => self.arg(Arg::Given(*at)),
                 Piece::Mark(_) => {}
+                Piece::Hint(hint) => {
+                    let given = |source: usize| matches!(self.forms[source], Form::Given(_));
+                    if hint.0.columns().all(|(source, _)| given(source)) {
+                        self.fragment(&hint.1);
+                    }
+                }
+                Piece::Derived(text, ..) => self.text(text),
             }
         }
     }

@@ -1,18 +1,22 @@
 //! FROM: tables, joins, and the views, CTEs and subqueries that are put in the place of their names.
 
+mod listed;
+
 use abide_schema::{Code, Refusal};
 use sqlite3_parser::ast::fmt::ToTokens;
 use sqlite3_parser::ast::{
-    As, Cmd, FromClause, JoinConstraint, JoinOperator, JoinType, Name, Select, SelectTable, Stmt,
-    With,
+    As, Cmd, FromClause, JoinConstraint, JoinOperator, JoinType, JoinedSelectTable, Name, Select,
+    SelectTable, Stmt, With,
 };
 use sqlite3_parser::lexer::sql::Parser;
 use sqlite3_parser::{Bump, FallibleIterator as _};
 
-use crate::core::Core;
-use crate::fragment::{Fragment, Source, quoted};
+use crate::core::{Added, Core, Output};
+use crate::fragment::{Fragment, Plain, Source, quoted};
+use crate::kind::common;
 use crate::lex;
 use crate::lower::{Conjunct, Entry, Lower, Scope, require_main, unquote, unsupported};
+use crate::reach::Shown;
 use crate::select::Query;
 
 /// Tables that one statement may read, each mention counted: views of views multiply.
@@ -36,11 +40,28 @@ pub(crate) enum Join {
 pub(crate) struct FromTerm {
     /// The table, if it is one.
     pub(crate) source: Option<usize>,
-    /// As SQL.
+    /// The subquery, if it is one.
+    pub(crate) derived: Option<Box<Derived>>,
+    /// The number that its columns go by, if it is no table.
+    pub(crate) number: Option<usize>,
+    /// As SQL, if it is no subquery.
     pub(crate) item: Fragment,
     pub(crate) join: Join,
     /// The condition of a join that is not inner.
     pub(crate) on: Vec<Conjunct>,
+    /// Its columns that tell its rows apart, if any do.
+    pub(crate) key: Option<Vec<Fragment>>,
+}
+
+/// A subquery in FROM that is evaluated as such.
+#[derive(Clone, Debug)]
+pub(crate) struct Derived {
+    /// The name it goes by.
+    pub(crate) alias: String,
+    /// Its columns are named c1, c2, …
+    pub(crate) query: Query,
+    /// ORDER BY and LIMIT, of one that has a LIMIT.
+    pub(crate) window: Fragment,
 }
 
 impl Join {
@@ -62,9 +83,25 @@ impl Join {
 
 impl FromTerm {
     /// Every fragment of it.
-    pub(crate) fn fragments(&mut self) -> impl Iterator<Item = &mut Fragment> {
+    pub(crate) fn fragments(&mut self) -> Box<dyn Iterator<Item = &mut Fragment> + '_> {
         let on = self.on.iter_mut().map(|conjunct| &mut conjunct.condition);
-        std::iter::once(&mut self.item).chain(on)
+        let own = std::iter::once(&mut self.item).chain(on);
+        match &mut self.derived {
+            None => Box::new(own),
+            Some(derived) => {
+                let Derived { query, window, .. } = &mut **derived;
+                Box::new(own.chain(query.fragments()).chain([window]))
+            }
+        }
+    }
+
+    /// Appends it as SQL, conditions added to SELECTs of subqueries.
+    pub(crate) fn write(&self, added: &Added, out: &mut Fragment) {
+        let Some(derived) = &self.derived else { return out.push(&self.item) };
+        out.push_text("(");
+        out.push(&derived.query.body_with(added));
+        out.push(&derived.window);
+        out.push_text(&format!(") AS {}", quoted(&derived.alias)));
     }
 }
 
@@ -110,13 +147,42 @@ impl Lower<'_> {
         from: &FromClause,
         scope: &mut Scope,
     ) -> Result<(), Refusal> {
-        let joins = from.joins.as_deref().unwrap_or(&[]);
-        let kinds: Vec<JoinKind> = joins.iter().map(|join| join_kind(join.operator)).collect();
-        let outer = kinds.iter().any(|kind| kind.join.keeps_right());
-        let Some(first) = from.select else { return Ok(()) };
-        let place = Place { alias: "", join: Join::Inner, inline: !outer };
-        self.read_item(core, first, place, scope)?;
-        for (join, kind) in joins.iter().zip(kinds) {
+        match from.select {
+            Some(first) => self.read_joins(core, (first, joins_of(from)), scope),
+            None => Ok(()),
+        }
+    }
+
+    fn read_joins(
+        &mut self,
+        core: &mut Core,
+        (first, joins): Joins,
+        scope: &mut Scope,
+    ) -> Result<(), Refusal> {
+        let kind = |join: &JoinedSelectTable| join_kind(join.operator);
+        let last = joins.iter().rposition(|join| kind(join).join.keeps_right());
+        let turned =
+            last.filter(|at| kind(&joins[*at]).join == Join::Right && core.from.is_empty());
+        let outer = last.is_some() && turned.is_none();
+        let mut items = joins.iter().map(|join| &join.table).chain([first]);
+        if last.is_some() && items.any(|item| matches!(item, SelectTable::TableCall(..))) {
+            return Err(unsupported("a table-valued function beside RIGHT or FULL JOIN")
+                .hint("write it as a LEFT JOIN"));
+        }
+        let (before, after) = joins.split_at(turned.map_or(0, |at| at + 1));
+        match (before.split_last(), first) {
+            (Some((right, left)), _) => self.read_turned(core, (first, left), right, scope)?,
+            // The first of all may as well stand without its parentheses.
+            (None, SelectTable::Sub(inner, None)) if core.from.is_empty() && !outer => {
+                self.read_from(core, inner, scope)?;
+            }
+            (None, _) => {
+                let place = Place { alias: "", join: Join::Inner, inline: !outer };
+                self.read_item(core, first, place, scope)?;
+            }
+        }
+        for join in after {
+            let kind = kind(join);
             let inline = kind.join == Join::Inner && !outer;
             let place = Place { alias: "", join: kind.join, inline };
             self.read_item(core, &join.table, place, scope)?;
@@ -128,6 +194,28 @@ impl Lower<'_> {
                 term.on = on;
             }
         }
+        Ok(())
+    }
+
+    /// `a RIGHT JOIN b` as `b LEFT JOIN a`, whose rows are found as those of any LEFT JOIN are.
+    fn read_turned(
+        &mut self,
+        core: &mut Core,
+        left: Joins,
+        right: &JoinedSelectTable,
+        scope: &mut Scope,
+    ) -> Result<(), Refusal> {
+        let place = Place { alias: "", join: Join::Left, inline: false };
+        match left {
+            (only, []) => self.read_item(core, only, place, scope)?,
+            joined => self.read_joined(core, joined, place, scope)?,
+        }
+        let place = Place { alias: "", join: Join::Inner, inline: true };
+        self.read_item(core, &right.table, place, scope)?;
+        let kind = join_kind(right.operator);
+        let on = self.read_constraint(right.constraint.as_ref(), kind, scope)?;
+        core.from.rotate_left(1);
+        core.from.last_mut().expect("an item was just read").on = on;
         Ok(())
     }
 
@@ -145,28 +233,50 @@ impl Lower<'_> {
             None if kind.natural => common_columns(scope),
             None => return Ok(Vec::new()),
         };
-        if kind.join.keeps_right() {
-            return Err(unsupported("USING with RIGHT or FULL JOIN").hint("write ON instead"));
-        }
         let (last, before) = scope.entries.split_last_mut().expect("an item was just read");
         let mut conjuncts = Vec::new();
         for name in names {
-            let left = before.iter().find_map(|entry| {
-                entry
-                    .find(&name)
-                    .filter(|_| !entry.is_merged(&name))
-                    .map(|(_, value)| value.clone())
-            });
+            let left = before
+                .iter_mut()
+                .find(|entry| entry.find(&name).is_some() && !entry.is_merged(&name));
             let right = last.find(&name).map(|(_, value)| value.clone());
             let (Some(left), Some(right)) = (left, right) else {
                 let detail =
                     format!("cannot join using column {name} - column not present in both tables");
                 return Err(Refusal::new(Code::BadSql, detail));
             };
-            conjuncts.push(Conjunct::equal_columns(&left, &right));
+            let value = left.named(&name).expect("it was found").clone();
+            if kind.join.keeps_right() {
+                let bare = self.either(&value, &right, kind.join == Join::Full)?;
+                left.bare.retain(|(known, _)| !known.eq_ignore_ascii_case(&name));
+                left.bare.push((name.clone(), bare));
+            }
+            let mut equal = Conjunct::equal_columns(&value, &right);
+            equal.equal = self.columns_of(&value, &right);
+            conjuncts.push(equal);
             last.merged.push(name);
         }
         Ok(conjuncts)
+    }
+
+    /// The value of a column that USING made of two, of which either may be NULL. Of one kind both, so
+    /// that where they are equal they are the same.
+    fn either(&self, left: &Fragment, right: &Fragment, full: bool) -> Result<Fragment, Refusal> {
+        let kind = |value: &Fragment| self.kind_of(value);
+        let Some(common) = common([kind(left), kind(right)]) else {
+            return Err(unsupported("USING with RIGHT or FULL JOIN of columns of different types")
+                .hint("write ON instead"));
+        };
+        if !full {
+            return Ok(right.clone());
+        }
+        // CAST changes no value of this kind; it has the affinity that the columns have.
+        let mut value = Fragment::text("CAST(coalesce(");
+        value.push(left);
+        value.push_text(",");
+        value.push(right);
+        value.push_text(&format!(") AS {})", common.sql()));
+        Ok(value.of_kind(Some(common)))
     }
 
     fn read_item(
@@ -205,13 +315,71 @@ impl Lower<'_> {
                 self.read_table(core, &table_name, place, scope)
             }
             SelectTable::Table(..) => Err(unsupported("a query with INDEXED BY")),
-            SelectTable::TableCall(..) => Err(unsupported("a table-valued function")),
+            SelectTable::TableCall(name, arguments, alias) => {
+                let alias = alias.as_ref().map_or_else(String::new, alias_name);
+                let place = Place { alias: &alias, ..place };
+                self.read_function(core, name, arguments.unwrap_or(&[]), place, scope)
+            }
             SelectTable::Select(select, alias) => {
                 let alias = alias.as_ref().map_or_else(String::new, alias_name);
                 self.read_derived(core, select, (&[], &[]), Place { alias: &alias, ..place }, scope)
             }
-            SelectTable::Sub(..) => Err(unsupported("a join in parentheses")),
+            SelectTable::Sub(FromClause { select: None, .. }, _) => Ok(()),
+            SelectTable::Sub(from, alias) => {
+                let alias = alias.as_ref().map_or_else(String::new, alias_name);
+                let first = from.select.expect("it is not without one");
+                let place = Place { alias: &alias, ..place };
+                self.read_joined(core, (first, joins_of(from)), place, scope)
+            }
         }
+    }
+
+    /// A join in parentheses: in their place where that is the same, else as a subquery whose columns
+    /// go by the names of its tables, or by its own where it has one.
+    fn read_joined(
+        &mut self,
+        core: &mut Core,
+        joins: Joins,
+        place: Place,
+        scope: &mut Scope,
+    ) -> Result<(), Refusal> {
+        let block = self.open_block();
+        let mut joined = Core { block: block.0, ..Core::default() };
+        let mut names = Scope { outer: scope.outer, ..Scope::default() };
+        self.deeper(|lower| lower.read_joins(&mut joined, joins, &mut names))?;
+        let columns =
+            names.entries.iter().flat_map(|entry| entry.columns.iter().chain(&entry.bare));
+        let output = |(name, value): &(String, Fragment)| {
+            let (name, value) = (name.clone(), value.clone());
+            Output { value, name, hidden: false, aliased: false }
+        };
+        joined.outputs = columns.map(output).collect();
+        self.close_block(block, &joined);
+        let query = Query::of(joined);
+        if place.inline && query.is_simple() {
+            let (_, simple) = query.cores.into_iter().next().expect("a query has a core");
+            core.filter.extend(simple.filter);
+            core.from.extend(simple.from);
+        } else {
+            let mut values = self.add_derived(core, query, place)?.into_iter();
+            for entry in &mut names.entries {
+                entry.rowid = None;
+                for (_, column) in entry.columns.iter_mut().chain(&mut entry.bare) {
+                    *column = values.next().expect("every column was put out");
+                }
+            }
+        }
+        if !place.alias.is_empty() {
+            let shown = names.entries.iter().flat_map(|entry| {
+                let own = entry.columns.iter().filter(|(name, _)| !entry.is_merged(name));
+                own.map(|(name, _)| (name.clone(), entry.named(name).expect("its own").clone()))
+            });
+            let columns = shown.collect();
+            let name = place.alias.to_owned();
+            names.entries = vec![Entry { name, columns, ..Entry::default() }];
+        }
+        scope.entries.extend(names.entries);
+        Ok(())
     }
 
     fn read_table(
@@ -232,12 +400,18 @@ impl Lower<'_> {
             .collect();
         let rowid = self.catalog.rowid_column(table).map(|at| Fragment::column(source, at));
         let name = place.alias.to_owned();
-        scope.entries.push(Entry { name, columns, rowid, merged: Vec::new() });
+        scope.entries.push(Entry { name, columns, rowid, ..Entry::default() });
+        let spec = self.catalog.table(table);
+        let certain = spec.key.iter().all(|column| !spec.columns[*column].nullable);
+        let key = spec.key.iter().map(|column| Fragment::column(source, *column)).collect();
         core.from.push(FromTerm {
             source: Some(source),
+            derived: None,
+            number: None,
             item: Fragment::source(source),
             join: place.join,
             on: Vec::new(),
+            key: certain.then_some(key),
         });
         Ok(())
     }
@@ -306,17 +480,79 @@ impl Lower<'_> {
             core.filter.extend(simple.filter);
             core.from.extend(simple.from);
         } else {
-            let unique = self.unique_alias(if alias.is_empty() { "sub" } else { alias });
-            let item = derived.as_item(&unique)?;
-            for (at, (_, value)) in columns.iter_mut().enumerate() {
-                *value = Fragment::derived(&unique, &format!("c{}", at + 1), value);
-            }
-            let on = Vec::new();
-            core.from.push(FromTerm { source: None, item, join: place.join, on });
+            let values = self.add_derived(core, derived, place)?;
+            columns.iter_mut().zip(values).for_each(|(column, value)| column.1 = value);
         }
         let name = alias.to_owned();
-        scope.entries.push(Entry { name, columns, rowid: None, merged: Vec::new() });
+        scope.entries.push(Entry { name, columns, ..Entry::default() });
         Ok(())
+    }
+
+    /// Adds a subquery that is evaluated as such, and tells its columns.
+    fn add_derived(
+        &mut self,
+        core: &mut Core,
+        mut query: Query,
+        place: Place,
+    ) -> Result<Vec<Fragment>, Refusal> {
+        let alias = self.unique_alias(if place.alias.is_empty() { "sub" } else { place.alias });
+        let window = self.window_of(&query)?;
+        for (_, core) in &mut query.cores {
+            core.outputs.retain(|output| !output.hidden);
+            for (at, output) in core.outputs.iter_mut().enumerate() {
+                output.name = format!("c{}", at + 1);
+            }
+        }
+        let number = self.next_number();
+        let shown = self.shown_by(&query);
+        for ((_, core), columns) in query.cores.iter().zip(shown) {
+            self.blocks[core.block].shown = Some(Shown { subquery: number, columns });
+        }
+        let outputs = query.outputs().iter().enumerate();
+        let values: Vec<Fragment> = outputs
+            .map(|(at, output)| {
+                let arms = query.cores.iter().map(|(_, core)| &core.outputs[at].value);
+                let kinds = arms.map(|value| self.kind_of(value));
+                let name = &output.name;
+                let value = Fragment::derived(&alias, name, (number, at));
+                let mut value = value.of_kind(common(kinds));
+                value.collates_within =
+                    output.value.collates_within || output.value.collation.is_some();
+                value
+            })
+            .collect();
+        let key =
+            query.rows_key(self).map(|key| key.iter().map(|at| values[*at].clone()).collect());
+        core.from.push(FromTerm {
+            source: None,
+            derived: Some(Box::new(Derived { alias, query, window })),
+            number: Some(number),
+            item: Fragment::new(),
+            join: place.join,
+            on: Vec::new(),
+            key,
+        });
+        Ok(values)
+    }
+
+    /// What each SELECT of a subquery in FROM shows of its tables.
+    pub(crate) fn shown_by(&self, query: &Query) -> Vec<Vec<Option<Fragment>>> {
+        let of_one_kind = |at: usize| {
+            let arms = query.cores.iter().map(|(_, core)| &core.outputs[at].value);
+            common(arms.map(|value| self.kind_of(value))).is_some()
+        };
+        let shown = query.cores.iter().map(|(_, core)| {
+            let parts = core.parts();
+            let columns = core.outputs.iter().enumerate().map(|(at, output)| {
+                let value = &output.value;
+                let plain = matches!(value.plain, Plain::Column(..) | Plain::Derived(..));
+                let own = parts.as_ref().is_none_or(|parts| parts.contains(value));
+                let stays = query.limit.is_none() && value.collation.is_none() && of_one_kind(at);
+                (plain && own && stays).then(|| value.clone())
+            });
+            columns.collect()
+        });
+        shown.collect()
     }
 
     /// Adds a source, under its own name where no other source has that.
@@ -328,6 +564,11 @@ impl Lower<'_> {
         let alias = self.unique_alias(name);
         self.sources.push(Source { table, alias });
         Ok(self.sources.len() - 1)
+    }
+
+    fn next_number(&mut self) -> usize {
+        self.subqueries += 1;
+        self.subqueries - 1
     }
 
     fn unique_alias(&mut self, name: &str) -> String {
@@ -356,25 +597,8 @@ impl Query {
             && !core.from.is_empty()
             && !core.distinct
             && !core.aggregates()
+            && !core.windows()
             && self.limit.is_none()
-    }
-
-    /// As a subquery in FROM, its columns named c1, c2, …
-    fn as_item(&self, alias: &str) -> Result<Fragment, Refusal> {
-        if self.limit.is_some() {
-            return Err(unsupported("LIMIT in a subquery of FROM"));
-        }
-        let mut query = self.clone();
-        for (_, core) in &mut query.cores {
-            core.outputs.retain(|output| !output.hidden);
-            for (at, output) in core.outputs.iter_mut().enumerate() {
-                output.name = format!("c{}", at + 1);
-            }
-        }
-        let mut out = Fragment::text("(");
-        out.push(&query.body(&[]));
-        out.push_text(&format!(") AS {}", quoted(alias)));
-        Ok(out)
     }
 }
 
@@ -395,6 +619,13 @@ fn join_kind(operator: JoinOperator) -> JoinKind {
         (false, false) => Join::Inner,
     };
     JoinKind { join, natural: kind.contains(JoinType::NATURAL) }
+}
+
+/// An item of FROM and what is joined to it.
+type Joins<'e, 'b> = (&'e SelectTable<'b>, &'e [JoinedSelectTable<'b>]);
+
+fn joins_of<'e, 'b>(from: &'e FromClause<'b>) -> &'e [JoinedSelectTable<'b>] {
+    from.joins.as_deref().unwrap_or(&[])
 }
 
 fn common_columns(scope: &Scope) -> Vec<String> {

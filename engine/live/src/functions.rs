@@ -12,30 +12,31 @@ pub(crate) enum Function {
     Scalar,
     /// One value for a group of rows.
     Aggregate,
+    /// An aggregate that depends on the order of the rows.
+    Sequence,
+    /// Only a window function.
+    Window(Windowed),
     /// Date and time: the position of the first time value among its arguments.
     Time(usize),
 }
 
+/// What a function that is only a window function asks of its window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Windowed {
+    /// Which rows are equal in its order.
+    Rank,
+    /// The rows one by one, whatever the frame.
+    Place,
+    /// One row of the frame.
+    Pick,
+}
+
 const SCALAR: &[&str] = &[
     "abs",
-    "acos",
-    "acosh",
-    "asin",
-    "asinh",
-    "atan",
-    "atan2",
-    "atanh",
-    "ceil",
-    "ceiling",
     "char",
     "coalesce",
     "concat",
     "concat_ws",
-    "cos",
-    "cosh",
-    "degrees",
-    "exp",
-    "floor",
     "format",
     "glob",
     "hex",
@@ -45,6 +46,7 @@ const SCALAR: &[&str] = &[
     "instr",
     "json",
     "json_array",
+    "json_array_insert",
     "json_array_length",
     "json_error_position",
     "json_extract",
@@ -60,6 +62,7 @@ const SCALAR: &[&str] = &[
     "json_valid",
     "jsonb",
     "jsonb_array",
+    "jsonb_array_insert",
     "jsonb_extract",
     "jsonb_insert",
     "jsonb_object",
@@ -71,35 +74,20 @@ const SCALAR: &[&str] = &[
     "like",
     "likelihood",
     "likely",
-    "ln",
-    "log",
-    "log10",
-    "log2",
     "lower",
     "ltrim",
-    "mod",
     "nullif",
     "octet_length",
-    "pi",
-    "pow",
-    "power",
     "printf",
     "quote",
-    "radians",
     "replace",
     "round",
     "rtrim",
     "sign",
-    "sin",
-    "sinh",
     "soundex",
-    "sqrt",
     "substr",
     "substring",
-    "tan",
-    "tanh",
     "trim",
-    "trunc",
     "typeof",
     "unhex",
     "unicode",
@@ -112,26 +100,24 @@ const SCALAR: &[&str] = &[
 
 const AGGREGATE: &[&str] = &["avg", "count", "max", "min", "sum", "total"];
 
-/// Aggregates whose value depends on the order in which rows are met, and window functions.
-const ORDERED: &[&str] = &[
-    "cume_dist",
-    "dense_rank",
-    "first_value",
+/// Aggregates whose value depends on the order in which rows are met.
+const SEQUENCE: &[&str] = &[
     "group_concat",
     "json_group_array",
     "json_group_object",
     "jsonb_group_array",
     "jsonb_group_object",
-    "lag",
-    "last_value",
-    "lead",
-    "nth_value",
-    "ntile",
-    "percent_rank",
-    "rank",
-    "row_number",
     "string_agg",
 ];
+
+/// Window functions that look at which rows are equal in the window's order.
+const RANK: &[&str] = &["cume_dist", "dense_rank", "percent_rank", "rank"];
+
+/// Window functions that count rows one by one, whatever the frame is.
+const PLACE: &[&str] = &["lag", "lead", "ntile", "row_number"];
+
+/// Window functions that take one row out of the frame.
+const PICK: &[&str] = &["first_value", "last_value", "nth_value"];
 
 /// Different from one call, connection or build to the next.
 const FICKLE: &[&str] = &[
@@ -161,13 +147,12 @@ pub(crate) fn classify(name: &str, arguments: usize) -> Result<Function, Refusal
         "strftime" => Ok(Function::Time(1)),
         "timediff" => Ok(Function::Time(0)),
         _ if known(AGGREGATE) => Ok(Function::Aggregate),
+        _ if known(SEQUENCE) => Ok(Function::Sequence),
+        _ if known(RANK) => Ok(Function::Window(Windowed::Rank)),
+        _ if known(PLACE) => Ok(Function::Window(Windowed::Place)),
+        _ if known(PICK) => Ok(Function::Window(Windowed::Pick)),
         _ if known(SCALAR) => Ok(Function::Scalar),
         _ if known(FICKLE) => Err(not_deterministic(&format!("{lower}()"))),
-        _ if known(ORDERED) => Err(Refusal::new(
-            Code::UnsupportedSql,
-            format!("{lower}() depends on the order of rows, so this query cannot be live"),
-        )
-        .hint("run it once with  abide sql")),
         _ => Err(Refusal::new(Code::BadSql, format!("no such function: {name}"))),
     }
 }

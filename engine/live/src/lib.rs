@@ -23,6 +23,7 @@ mod fragment;
 mod from;
 mod functions;
 mod interval;
+mod kind;
 mod lex;
 mod lookup;
 mod lower;

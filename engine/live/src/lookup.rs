@@ -5,7 +5,7 @@ use abide_schema::Value;
 
 use crate::catalog::Catalog;
 use crate::fragment::{Fragment, Piece};
-use crate::reach::{Reach, reach};
+use crate::reach::{Reach, way};
 use crate::route::{Equality, Test, canonical};
 use crate::rule::{JOINED, Show, Term, terms};
 use crate::select::Query;
@@ -25,7 +25,7 @@ impl Lookup {
         if query.routes[source].of_source(source).is_some() {
             return None;
         }
-        let reach = reach(&query.blocks, source)?;
+        let reach = way(&query.blocks, source)?.reach;
         let with_params = reach.sources.iter().filter(|other| **other != source);
         let equalities = with_params.filter_map(|other| single(query, *other)).next()?;
         let free = |condition: &&Fragment| {

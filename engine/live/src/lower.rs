@@ -3,28 +3,33 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use abide_schema::table::Kind;
 use abide_schema::{Code, Refusal, Value};
-use sqlite3_parser::ast::{Expr, FunctionTail, LikeOperator, Literal, Operator, UnaryOperator};
+use sqlite3_parser::ast::{
+    Expr, FunctionCallOrder, FunctionTail, LikeOperator, Literal, Operator, UnaryOperator,
+};
 
 use crate::catalog::Catalog;
 use crate::core::Frame;
 use crate::fragment::{Collation, Fragment, Plain, Source};
 use crate::from::Named;
 use crate::functions;
+use crate::kind;
 use crate::lex;
 use crate::reach::Block;
 use crate::route::Route;
 
+mod aggregate;
 mod call;
 mod condition;
 mod literal;
 mod names;
 mod subquery;
-
-use condition::columns_of;
+mod window;
 
 pub(crate) use literal::unquote;
 pub(crate) use names::require_main;
+pub(crate) use window::Window;
 
 /// What a parameter of a template is filled with.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,7 +41,7 @@ pub(crate) enum Slot {
 }
 
 /// A table, view or subquery in a FROM clause.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Entry {
     /// The name its columns may be qualified with.
     pub(crate) name: String,
@@ -46,12 +51,21 @@ pub(crate) struct Entry {
     pub(crate) rowid: Option<Fragment>,
     /// Columns that USING made one with those of an earlier table.
     pub(crate) merged: Vec<String>,
+    /// What the bare names of columns mean that USING made one with those of a later table, where
+    /// that is not the column itself.
+    pub(crate) bare: Vec<(String, Fragment)>,
 }
 
 impl Entry {
     /// The column of a name.
     pub(crate) fn find(&self, name: &str) -> Option<&(String, Fragment)> {
         self.columns.iter().find(|(column, _)| column.eq_ignore_ascii_case(name))
+    }
+
+    /// What the bare name of a column means here.
+    pub(crate) fn named(&self, name: &str) -> Option<&Fragment> {
+        let bare = self.bare.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+        bare.or_else(|| self.find(name)).map(|(_, value)| value)
     }
 
     /// Whether the bare name means an earlier table's column.
@@ -88,7 +102,7 @@ impl Conjunct {
         let mut condition = left.clone();
         condition.push_text("=");
         condition.push(right);
-        Conjunct { condition, route: Route::Any, equal: columns_of(left, right) }
+        Conjunct { condition, route: Route::Any, equal: None }
     }
 }
 
@@ -104,6 +118,8 @@ pub(crate) struct Lower<'c> {
     named: BTreeMap<String, u32>,
     /// The names that sources go by.
     pub(crate) aliases_taken: HashSet<String>,
+    /// Subqueries in FROM, counted.
+    pub(crate) subqueries: usize,
     /// Every SELECT, and the one that is being lowered.
     pub(crate) blocks: Vec<Block>,
     pub(crate) block: Option<usize>,
@@ -130,6 +146,7 @@ impl<'c> Lower<'c> {
             numbered: BTreeMap::new(),
             named: BTreeMap::new(),
             aliases_taken: HashSet::new(),
+            subqueries: 0,
             blocks: Vec::new(),
             block: None,
             named_queries: Vec::new(),
@@ -142,7 +159,7 @@ impl<'c> Lower<'c> {
 
     /// Any expression.
     pub(crate) fn expr(&mut self, expr: &Expr, scope: &Scope) -> Lowered {
-        let (bare, derived) = (self.frame.bare.len(), self.frame.bare_derived);
+        let (bare, derived) = (self.frame.bare.len(), self.frame.bare_derived.len());
         let lowered = self.deeper(|lower| lower.expr_at(expr, scope))?;
         if self.frame.within || !self.frame.by.contains(&lowered) {
             return Ok(lowered);
@@ -153,7 +170,7 @@ impl<'c> Lower<'c> {
             return Ok(lowered);
         }
         self.frame.bare.truncate(bare);
-        self.frame.bare_derived = derived;
+        self.frame.bare_derived.truncate(derived);
         Ok(self.representative(&lowered))
     }
 
@@ -176,7 +193,7 @@ impl<'c> Lower<'c> {
         out.push_text(") AS INTEGER) END");
         out.aggregates = true;
         out.collation = by.collation;
-        out
+        out.of_kind(self.kind_of(by))
     }
 
     fn expr_at(&mut self, expr: &Expr, scope: &Scope) -> Lowered {
@@ -205,7 +222,7 @@ impl<'c> Lower<'c> {
                 out.push(&self.operand(start, scope)?);
                 out.push_text("AND");
                 out.push(&self.operand(end, scope)?);
-                Ok(out)
+                Ok(out.of_kind(Some(Kind::Integer)))
             }
             Expr::Like { lhs, not, op, rhs, escape } => {
                 self.like(lhs, *not, *op, rhs, *escape, scope)
@@ -221,7 +238,10 @@ impl<'c> Lower<'c> {
                     distinct: distinctness.is_some(),
                     arguments: args.unwrap_or(&[]),
                     star: false,
-                    ordered: order_by.is_some(),
+                    order: match order_by {
+                        Some(FunctionCallOrder::SortList(terms)) => terms,
+                        None => &[],
+                    },
                     tail: filter_over.as_ref(),
                 };
                 self.call(&call, scope)
@@ -234,15 +254,14 @@ impl<'c> Lower<'c> {
                     distinct: false,
                     arguments: &[],
                     star: true,
-                    ordered: false,
+                    order: &[],
                     tail,
                 };
                 self.call(&call, scope)
             }
-            Expr::Exists(_) | Expr::Subquery(_) | Expr::InSelect { .. } => {
+            Expr::Exists(_) | Expr::Subquery(_) | Expr::InSelect { .. } | Expr::InTable { .. } => {
                 self.with_subquery(expr, scope)
             }
-            Expr::InTable { .. } => Err(unsupported("IN with a table")),
             Expr::Raise(..) => {
                 Err(Refusal::new(Code::BadSql, "RAISE() may only be used within a trigger-program"))
             }
@@ -261,7 +280,7 @@ impl<'c> Lower<'c> {
     }
 
     fn literal(&mut self, literal: &Literal) -> Lowered {
-        Ok(match literal {
+        let lowered = match literal {
             Literal::Numeric(text) | Literal::String(text) => Fragment::text(text),
             Literal::Blob(hex) => Fragment::text(&format!("x'{hex}'")),
             Literal::Keyword(word) => Fragment::text(word),
@@ -271,7 +290,8 @@ impl<'c> Lower<'c> {
             Literal::CurrentTimestamp => {
                 return Err(functions::not_deterministic("CURRENT_TIMESTAMP"));
             }
-        })
+        };
+        Ok(lowered.of_kind(kind::of_literal(literal)))
     }
 
     fn parenthesized(&mut self, items: &[Expr], scope: &Scope) -> Lowered {
@@ -294,7 +314,7 @@ impl<'c> Lower<'c> {
         let mut out = self.operand(left, scope)?;
         out.push_text(operator_sql(*operator));
         out.push(&self.operand(right, scope)?);
-        Ok(out)
+        Ok(out.of_kind(Some(Kind::Integer)))
     }
 
     /// Chains of operators lean to the left: walked along, not down, so that a long sum of terms
@@ -309,8 +329,11 @@ impl<'c> Lower<'c> {
         }
         let mut out = self.expr(first, scope)?;
         for (operator, right) in rest.into_iter().rev() {
+            let right = self.expr(right, scope)?;
+            let kind = kind::of_operator(operator, self.kind_of(&out), self.kind_of(&right));
             out.push_text(operator_sql(operator));
-            out.push(&self.expr(right, scope)?);
+            out.push(&right);
+            out.kind = kind;
         }
         Ok(out)
     }
@@ -322,8 +345,15 @@ impl<'c> Lower<'c> {
             UnaryOperator::Not => "NOT",
             UnaryOperator::Positive => "+",
         });
-        out.push(&self.expr(operand, scope)?);
-        Ok(out)
+        let number = literal::is_integer(operand);
+        let operand = self.expr(operand, scope)?;
+        let kind = self.kind_of(&operand);
+        out.push(&operand);
+        Ok(out.of_kind(match operator {
+            UnaryOperator::BitwiseNot | UnaryOperator::Not => Some(Kind::Integer),
+            UnaryOperator::Negative => kind.filter(|kind| number || *kind == Kind::Real),
+            UnaryOperator::Positive => kind,
+        }))
     }
 
     fn collate(&mut self, operand: &Expr, name: &str, scope: &Scope) -> Lowered {
@@ -333,10 +363,10 @@ impl<'c> Lower<'c> {
                 .hint("there are BINARY, NOCASE and RTRIM")
         })?;
         let mut out = self.expr(operand, scope)?;
-        let plain = out.plain;
+        let (plain, kind) = (out.plain, out.kind);
         let within = out.collates_within;
         out.push_text(&format!("COLLATE {}", collation.sql()));
-        out.plain = plain;
+        (out.plain, out.kind) = (plain, kind);
         out.collation = Some(collation);
         out.collates_within = within;
         Ok(out)
@@ -345,7 +375,7 @@ impl<'c> Lower<'c> {
     fn postfix(&mut self, operand: &Expr, operator: &str, scope: &Scope) -> Lowered {
         let mut out = self.expr(operand, scope)?;
         out.push_text(operator);
-        Ok(out)
+        Ok(out.of_kind(Some(Kind::Integer)))
     }
 
     fn like(
@@ -371,7 +401,7 @@ impl<'c> Lower<'c> {
             out.push_text("ESCAPE");
             out.push(&self.expr(escape, scope)?);
         }
-        Ok(out)
+        Ok(out.of_kind(Some(Kind::Integer)))
     }
 
     fn in_list(&mut self, left: &Expr, not: bool, list: &[Expr], scope: &Scope) -> Lowered {
@@ -381,7 +411,7 @@ impl<'c> Lower<'c> {
             list.iter().map(|expr| self.operand(expr, scope)).collect::<Lowered<_>>()?;
         push_list(&mut out, &list);
         out.push_text(")");
-        Ok(out)
+        Ok(out.of_kind(Some(Kind::Integer)))
     }
 
     fn case(
@@ -395,18 +425,33 @@ impl<'c> Lower<'c> {
         if let Some(base) = base {
             out.push(&self.expr(base, scope)?);
         }
+        let mut kinds = Vec::new();
         for (when, then) in pairs {
             out.push_text("WHEN");
             out.push(&self.expr(when, scope)?);
             out.push_text("THEN");
-            out.push(&self.expr(then, scope)?);
+            let then = self.expr(then, scope)?;
+            kinds.push(self.kind_of(&then));
+            out.push(&then);
         }
         if let Some(otherwise) = otherwise {
             out.push_text("ELSE");
-            out.push(&self.expr(otherwise, scope)?);
+            let otherwise = self.expr(otherwise, scope)?;
+            kinds.push(self.kind_of(&otherwise));
+            out.push(&otherwise);
         }
         out.push_text("END");
-        Ok(out)
+        Ok(out.of_kind(kind::common(kinds)))
+    }
+
+    /// The kind of a fragment.
+    pub(crate) fn kind_of(&self, fragment: &Fragment) -> Option<Kind> {
+        kind::kind_of(self.catalog, &self.sources, fragment)
+    }
+
+    /// The kind of a fragment whose equal values are also the same.
+    pub(crate) fn form_of(&self, fragment: &Fragment) -> Option<Kind> {
+        kind::form_of(self.catalog, &self.sources, fragment)
     }
 
     pub(crate) fn deeper<T>(&mut self, work: impl FnOnce(&mut Self) -> Lowered<T>) -> Lowered<T> {
@@ -434,7 +479,8 @@ fn spine<'e, 'b>(expr: &'e Expr<'b>, operator: Operator) -> Vec<&'e Expr<'b>> {
     operands
 }
 
-fn push_list(out: &mut Fragment, list: &[Fragment]) {
+/// Appends a list of fragments.
+pub(crate) fn push_list(out: &mut Fragment, list: &[Fragment]) {
     for (at, item) in list.iter().enumerate() {
         if at > 0 {
             out.push_text(",");

@@ -1,5 +1,6 @@
 //! ORDER BY: which column of the result each term means, and the columns hidden behind the shown ones.
 
+use abide_schema::table::Kind;
 use abide_schema::{Code, Refusal};
 use sqlite3_parser::ast::{Expr, NullsOrder, SortOrder, SortedColumn};
 
@@ -46,7 +47,8 @@ impl Lower<'_> {
             };
             let value = &query.outputs()[output].value;
             let collation = stated.or(value.collation);
-            if collation.is_none() && value.collates_within {
+            let is_text = matches!(self.kind_of(value), None | Some(Kind::Text));
+            if collation.is_none() && value.collates_within && is_text {
                 return Err(unsupported("an order by an expression with COLLATE inside")
                     .hint("write COLLATE at the end of the ORDER BY term"));
             }

@@ -5,7 +5,7 @@
 //! wherever the changed row has a say.
 
 use crate::core::Core;
-use crate::fragment::Fragment;
+use crate::fragment::{Fragment, Known, Plain};
 use crate::from::Join;
 use crate::lower::{Conjunct, EqualColumns, Lower};
 use crate::route::{Equality, Route};
@@ -15,12 +15,39 @@ use crate::route::{Equality, Route};
 pub(crate) struct Block {
     /// The SELECT around it.
     parent: Option<usize>,
-    /// Its sources, how they are joined, and the conditions of joins that are not inner.
-    terms: Vec<(usize, Join, Vec<Conjunct>)>,
+    /// What its FROM joins.
+    terms: Vec<Joined>,
     /// What must hold of its inner sources.
     filter: Vec<Conjunct>,
     /// What connects its rows with those around it: `x = column` of `x IN (SELECT column …)`.
     pub(crate) link: Option<Conjunct>,
+    /// What it shows to the SELECT around it, where it is (an arm of) a subquery in its FROM.
+    pub(crate) shown: Option<Shown>,
+}
+
+/// What a subquery in FROM shows of the rows of one of its SELECTs.
+#[derive(Clone, Debug)]
+pub(crate) struct Shown {
+    /// The number of the subquery.
+    pub(crate) subquery: usize,
+    /// What each of its columns is, where that is a plain column such that a changed row has a say
+    /// only in those rows of the subquery that show its own value of it.
+    pub(crate) columns: Vec<Option<Fragment>>,
+}
+
+/// A term of a FROM.
+#[derive(Clone, Debug)]
+struct Joined {
+    of: Item,
+    join: Join,
+    /// The condition of a join that is not inner.
+    on: Vec<Conjunct>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Item {
+    Source(usize),
+    Subquery(usize),
 }
 
 /// The sources and conditions that lead from a changed source to the outermost rows.
@@ -28,6 +55,20 @@ pub(crate) struct Block {
 pub(crate) struct Reach {
     pub(crate) sources: Vec<usize>,
     pub(crate) conditions: Vec<Fragment>,
+}
+
+/// How a source reaches the outermost rows.
+#[derive(Debug)]
+pub(crate) struct Way {
+    pub(crate) reach: Reach,
+    /// The SELECTs on the way, the outermost one last.
+    pub(crate) path: Vec<usize>,
+    /// The columns that are equal wherever the source has a say.
+    pub(crate) equal: Vec<EqualColumns>,
+    /// The sources of which every row on the way has one.
+    certain: Vec<usize>,
+    /// What columns of subqueries in FROM are.
+    known: Known,
 }
 
 impl Lower<'_> {
@@ -42,16 +83,15 @@ impl Lower<'_> {
     pub(crate) fn close_block(&mut self, (block, around): (usize, Option<usize>), core: &Core) {
         self.block = around;
         let known = &mut self.blocks[block];
-        known.terms = core
-            .from
-            .iter()
-            .filter_map(|term| term.source.map(|source| (source, term.join, term.on.clone())))
-            .collect();
+        let joined = core.from.iter().filter_map(|term| {
+            let subquery = || term.number.map(Item::Subquery);
+            let of = term.source.map(Item::Source).or_else(subquery)?;
+            Some(Joined { of, join: term.join, on: term.on.clone() })
+        });
+        known.terms = joined.collect();
         known.filter.clone_from(&core.filter);
     }
-}
 
-impl Lower<'_> {
     /// What a row of a source must meet to matter: the conditions of its SELECT and of those around it,
     /// carried over columns that are equal. `session_id = sessions.id AND sessions.id = :id` is a key
     /// of both tables.
@@ -59,28 +99,29 @@ impl Lower<'_> {
         let Some(home) = self.blocks.iter().position(|block| block.has(source)) else {
             return Route::Any;
         };
-        let mut conjuncts = Vec::new();
-        let mut next = Some(home);
-        while let Some(at) = next {
+        let (mut conjuncts, mut own): (Vec<&Conjunct>, Vec<&Conjunct>) = (Vec::new(), Vec::new());
+        // Whether a row of the source may be all NULL in what is asked about it from here on.
+        let mut padded = false;
+        let mut from = Some(Item::Source(source));
+        for at in path(&self.blocks, home) {
             let block = &self.blocks[at];
-            if block.terms.iter().any(|(_, join, _)| join.keeps_right()) {
+            if block.keeps_right() {
                 return Route::Any;
             }
-            conjuncts.extend(block.filter.iter().chain(&block.link));
-            next = block.parent;
+            if let Some(on) = from.and_then(|of| block.left_join(of)) {
+                conjuncts.extend(on);
+                own.extend(on.iter().filter(|_| !padded));
+                padded = true;
+            }
+            let demanded = || block.filter.iter().chain(&block.link);
+            conjuncts.extend(demanded());
+            own.extend(demanded().filter(|_| !padded));
+            from = block.shown.as_ref().map(|shown| Item::Subquery(shown.subquery));
         }
         let certain = |other: usize| {
             let mut blocks = self.blocks.iter();
             blocks.any(|block| block.inner().any(|inner| inner == other))
         };
-        let mut own: Vec<&Conjunct> = conjuncts.clone();
-        if let Some((_, Join::Left, on)) =
-            self.blocks[home].terms.iter().find(|(known, _, _)| *known == source)
-        {
-            // It may be all NULL where WHERE is asked: only its ON speaks of its rows.
-            own = on.iter().collect();
-            conjuncts.extend(on);
-        }
         let demands = conjuncts.iter().fold(Route::Any, |route, conjunct| {
             let speaks = |equality: &Equality| {
                 if equality.source == source {
@@ -99,91 +140,193 @@ impl Lower<'_> {
             equal.filter(|(left, right)| kind(*left) == kind(*right)).collect();
         demands.carried(&equal)
     }
+
+    /// The columns of tables that a fragment is: one, or for a column of a compound subquery in FROM
+    /// those of its SELECTs as far as they are known.
+    pub(crate) fn origins(&self, fragment: &Fragment) -> Vec<(usize, usize)> {
+        match fragment.plain {
+            Plain::Column(source, column) => vec![(source, column)],
+            Plain::Derived(subquery, column) => {
+                let shown = self.blocks.iter().filter_map(|block| block.shown.as_ref());
+                let shown = shown.filter(|shown| shown.subquery == subquery);
+                let columns = shown.filter_map(|shown| shown.columns.get(column)?.as_ref());
+                columns.flat_map(|value| self.origins(value)).collect()
+            }
+            Plain::Param(_) | Plain::Other => Vec::new(),
+        }
+    }
+
+    /// The one column of a table that a fragment is.
+    pub(crate) fn origin(&self, fragment: &Fragment) -> Option<(usize, usize)> {
+        if let Plain::Derived(subquery, _) = fragment.plain {
+            let shown = self.blocks.iter().filter_map(|block| block.shown.as_ref());
+            if shown.filter(|shown| shown.subquery == subquery).count() > 1 {
+                return None;
+            }
+        }
+        self.origins(fragment).first().copied()
+    }
 }
 
 impl Block {
     /// Every fragment of it.
     pub(crate) fn fragments(&mut self) -> impl Iterator<Item = &mut Fragment> {
-        let on = self.terms.iter_mut().flat_map(|(_, _, on)| on);
+        let on = self.terms.iter_mut().flat_map(|term| &mut term.on);
         let conjuncts = on.chain(&mut self.filter).chain(&mut self.link);
         conjuncts.map(|conjunct| &mut conjunct.condition)
     }
 
+    /// Leaves out the conditions that name a parameter of these.
+    pub(crate) fn forget(&mut self, lost: &dyn Fn(usize) -> bool) {
+        let kept = |conjunct: &Conjunct| !conjunct.condition.params().any(lost);
+        self.terms.iter_mut().for_each(|term| term.on.retain(kept));
+        self.filter.retain(kept);
+        self.link = self.link.take().filter(kept);
+    }
+
     /// The equalities between columns that it demands.
     pub(crate) fn equal(&self) -> impl Iterator<Item = EqualColumns> {
-        let on = self.terms.iter().flat_map(|(_, _, on)| on);
+        let on = self.terms.iter().flat_map(|term| &term.on);
         on.chain(&self.filter).chain(&self.link).filter_map(|conjunct| conjunct.equal)
     }
 
     fn has(&self, source: usize) -> bool {
-        self.terms.iter().any(|(known, _, _)| *known == source)
+        self.terms.iter().any(|term| term.of == Item::Source(source))
+    }
+
+    fn keeps_right(&self) -> bool {
+        self.terms.iter().any(|term| term.join.keeps_right())
+    }
+
+    /// The condition of the LEFT JOIN that may leave an item all NULL.
+    fn left_join(&self, of: Item) -> Option<&Vec<Conjunct>> {
+        let mut terms = self.terms.iter();
+        terms.find(|term| term.of == of && term.join == Join::Left).map(|term| &term.on)
     }
 
     /// The sources of which every row of it has one.
     pub(crate) fn inner(&self) -> impl Iterator<Item = usize> {
-        let terms = self.terms.iter();
-        terms.filter(|(_, join, _)| *join == Join::Inner).map(|(source, _, _)| *source)
+        self.terms.iter().filter_map(|term| match term.of {
+            Item::Source(source) if term.join == Join::Inner => Some(source),
+            _ => None,
+        })
     }
 }
 
-/// From one source to the inner sources of the outermost SELECT, which is the first block. Nothing
-/// where the source is no part of it.
-pub(crate) fn reach(blocks: &[Block], source: usize) -> Option<Reach> {
+/// A block and those around it, from the inside out.
+fn path(blocks: &[Block], home: usize) -> impl Iterator<Item = usize> {
+    std::iter::successors(Some(home), |at| blocks[*at].parent)
+}
+
+/// From one source to the inner sources of the outermost SELECT that it is in. Nothing where some
+/// join on the way keeps rows that nothing fits.
+pub(crate) fn way(blocks: &[Block], source: usize) -> Option<Way> {
     let home = blocks.iter().position(|block| block.has(source))?;
-    let mut found = Reach { sources: vec![source], conditions: Vec::new() };
-    found.follow_left_joins(&blocks[home], source);
-    let mut certain: Vec<usize> = Vec::new();
-    let mut next = Some(home);
-    let mut last = home;
-    while let Some(at) = next {
-        certain.extend(blocks[at].inner());
-        last = at;
-        next = blocks[at].parent;
-    }
-    if last != 0 {
+    let path: Vec<usize> = path(blocks, home).collect();
+    if path.iter().any(|at| blocks[*at].keeps_right()) {
         return None;
     }
-    for inner in &certain {
-        if !found.sources.contains(inner) {
-            found.sources.push(*inner);
+    let certain: Vec<usize> = path.iter().flat_map(|at| blocks[*at].inner()).collect();
+    let reach = Reach { sources: vec![source], conditions: Vec::new() };
+    let mut found = Way { reach, path, equal: Vec::new(), certain, known: Known::new() };
+    found.follow_left_joins(&blocks[home], source);
+    for inner in found.certain.clone() {
+        if !found.reach.sources.contains(&inner) {
+            found.reach.sources.push(inner);
         }
     }
-    let mut next = Some(home);
-    while let Some(at) = next {
+    let mut shown: Option<&Shown> = None;
+    for at in found.path.clone() {
         let block = &blocks[at];
-        for condition in block.filter.iter().chain(&block.link) {
-            let condition = &condition.condition;
-            let within = condition.columns().all(|(source, _)| certain.contains(&source));
-            // A source that may be all NULL says nothing in WHERE, nor does one of another block.
-            if within && condition.is_flat() {
-                found.conditions.push(condition.clone());
+        if let Some(shown) = shown {
+            found.learn(shown);
+            if let Some(on) = block.left_join(Item::Subquery(shown.subquery)) {
+                found.demand(on);
+                // From here on its rows may be all NULL.
+                found.known.clear();
             }
         }
-        next = block.parent;
+        found.demand(block.filter.iter().chain(&block.link));
+        shown = block.shown.as_ref();
     }
     Some(found)
 }
 
 impl Reach {
-    /// A source of a LEFT JOIN has a say only where its ON holds; so have those that its ON names.
+    /// Only what conditions connect with the first of its sources.
+    pub(crate) fn connected(&self) -> Reach {
+        let mut sources = vec![self.sources[0]];
+        let mut grew = true;
+        while std::mem::take(&mut grew) {
+            for condition in &self.conditions {
+                let named: Vec<usize> = condition.columns().map(|(source, _)| source).collect();
+                if named.iter().any(|source| sources.contains(source)) {
+                    for source in named {
+                        grew |= !sources.contains(&source);
+                        if !sources.contains(&source) {
+                            sources.push(source);
+                        }
+                    }
+                }
+            }
+        }
+        let among = |condition: &&Fragment| {
+            condition.columns().all(|(source, _)| sources.contains(&source))
+        };
+        let conditions = self.conditions.iter().filter(among).cloned().collect();
+        Reach { sources, conditions }
+    }
+}
+
+impl Way {
+    /// A fragment in terms of the sources on the way, where every row has those.
+    pub(crate) fn of_certain(&self, fragment: &Fragment) -> Option<Fragment> {
+        let fragment = fragment.substituted(&self.known)?;
+        let certain = fragment.columns().all(|(source, _)| self.certain.contains(&source));
+        (certain && fragment.is_flat()).then_some(fragment)
+    }
+
+    fn learn(&mut self, shown: &Shown) {
+        for (column, value) in shown.columns.iter().enumerate() {
+            let value = value.as_ref().and_then(|value| value.substituted(&self.known));
+            if let Some(value) = value {
+                self.known.insert((shown.subquery, column), value);
+            }
+        }
+    }
+
+    /// Takes the conditions that speak of nothing but what every row has: a source that may be all
+    /// NULL says nothing in WHERE, nor does one of another block.
+    fn demand<'b>(&mut self, conjuncts: impl IntoIterator<Item = &'b Conjunct>) {
+        for conjunct in conjuncts {
+            self.reach.conditions.extend(self.of_certain(&conjunct.condition));
+            self.equal.extend(conjunct.equal);
+        }
+    }
+
+    /// A source of a LEFT JOIN has a say only where its ON holds. Another such source that the ON
+    /// equals with a column has a row there, which its own ON holds for; otherwise it may be all NULL.
     fn follow_left_joins(&mut self, block: &Block, source: usize) {
-        let mut pending = vec![source];
+        let (mut pending, mut demanded) = (vec![source], Vec::new());
         while let Some(source) = pending.pop() {
-            let term = block.terms.iter().find(|(known, _, _)| *known == source);
-            let Some((_, Join::Left, on)) = term else { continue };
-            let named: Vec<usize> =
-                on.iter().flat_map(|on| on.condition.columns()).map(|(source, _)| source).collect();
-            for other in named {
-                if block.has(other) && !self.sources.contains(&other) {
-                    self.sources.push(other);
+            let Some(on) = block.left_join(Item::Source(source)) else { continue };
+            demanded.extend(on);
+            self.equal.extend(on.iter().filter_map(|conjunct| conjunct.equal));
+            let equal = on.iter().filter_map(|conjunct| conjunct.equal);
+            for (other, _) in equal.flat_map(|(left, right)| [left, right]) {
+                if block.has(other) && !self.reach.sources.contains(&other) {
+                    self.reach.sources.push(other);
                     pending.push(other);
                 }
             }
-            let conditions = on.iter().map(|conjunct| &conjunct.condition);
-            for condition in conditions.filter(|condition| condition.is_flat()) {
-                if condition.columns().all(|(source, _)| block.has(source)) {
-                    self.conditions.push(condition.clone());
-                }
+        }
+        for conjunct in demanded {
+            let named = |source: usize| {
+                self.reach.sources.contains(&source) || self.certain.contains(&source)
+            };
+            let condition = &conjunct.condition;
+            if condition.is_flat() && condition.columns().all(|(source, _)| named(source)) {
+                self.reach.conditions.push(condition.clone());
             }
         }
     }

@@ -71,11 +71,6 @@ pub(crate) enum Route {
 }
 
 impl Route {
-    /// One equality.
-    pub(crate) fn equality(equality: Equality) -> Route {
-        Route::Alternatives(vec![vec![equality]])
-    }
-
     /// Both hold.
     pub(crate) fn and(self, other: Route) -> Route {
         match (self, other) {
@@ -146,6 +141,15 @@ impl Route {
             }
         }
         self
+    }
+
+    /// Demands nothing any more where it is about a parameter of these.
+    pub(crate) fn forget(&mut self, lost: &dyn Fn(usize) -> bool) {
+        let Route::Alternatives(alternatives) = self else { return };
+        let mut slots = alternatives.iter().flatten().flat_map(|equality| &equality.values);
+        if slots.any(|slot| lost(*slot)) {
+            *self = Route::Any;
+        }
     }
 
     /// Gives parameters other slots.

@@ -6,6 +6,9 @@
 //! of them over the tables after and before. `Touched`: find the rows of the outermost inner tables that
 //! a change may concern, and evaluate the query with each of them given, after and before. `Whole`: evaluate all of it over both.
 
+mod groups;
+mod parts;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,14 +21,16 @@ use crate::core::Core;
 use crate::delta::{Delta, Weights, integer, key_of};
 use crate::exact::{self, Exact};
 use crate::fragment::{Arg, Form, Fragment, Piece, Plain, Renderer, Statement};
-use crate::from::FromTerm;
 use crate::meter::Spent;
-use crate::reach::{Reach, reach};
+use crate::reach::{Reach, Way, way};
 use crate::select::Query;
 use crate::sql::{LiveError, Sql};
 use crate::state::State;
 use crate::tally::{Filled, Tally};
 use crate::window::Cut;
+
+use groups::groups_of;
+pub(crate) use parts::Parts;
 
 /// Tables of a join, beyond which its terms (2^n − 1) are too many.
 pub(crate) const JOINED: usize = 5;
@@ -47,8 +52,12 @@ pub(crate) enum Rule {
     Groups(Vec<Term>),
     /// Outer joins and subqueries: the terms show the rows that a change may concern.
     Touched(Vec<Term>),
-    /// LIMIT: the terms tell whether any row changed that could be shown.
+    /// LIMIT of plain joins.
     Window(Cut),
+    /// The terms tell whether any changed row has a say; then all of it is evaluated.
+    Gate(Vec<Term>),
+    /// A result that falls apart: the terms show the touched parts.
+    Parts(Parts),
     /// Anything: evaluated on both states.
     Whole,
 }
@@ -90,16 +99,17 @@ impl Rule {
     /// The cheapest rule that is right for a query.
     pub(crate) fn choose(catalog: &Catalog, query: &Query) -> Rule {
         let [(_, core)] = query.cores.as_slice() else {
-            return all_joined(catalog, query).map_or(Rule::Whole, Rule::Join);
+            let joined = all_joined(catalog, query).map(Rule::Join);
+            return joined.unwrap_or_else(|| Rule::choose_else(catalog, query));
         };
-        let plain = core.is_plain_join() && core.from.len() <= JOINED;
-        if core.distinct || (query.limit.is_some() && (core.aggregates() || !plain)) {
-            return Rule::Whole;
-        }
-        if !plain {
-            return touched(catalog, query, core).map_or(Rule::Whole, Rule::Touched);
+        let plain = core.is_plain_join() && core.from.len() <= JOINED && !core.distinct;
+        if !plain || core.windows() {
+            return Rule::choose_else(catalog, query);
         }
         let reach = core.reach();
+        if query.limit.is_some() && core.aggregates() {
+            return Rule::Gate(terms(catalog, query, &reach, None, &[], Show::Distinct));
+        }
         if query.limit.is_some() {
             return Rule::Window(Cut::of(catalog, query, core));
         }
@@ -126,21 +136,43 @@ impl Rule {
             Rule::Tally(..) => "tally",
             Rule::Groups(_) => "groups",
             Rule::Touched(_) => "touched",
-            Rule::Window(_) => "window",
+            Rule::Window(_) | Rule::Gate(_) => "window",
+            Rule::Parts(_) => "parts",
             Rule::Whole => "whole",
         }
     }
 
     /// What joins changed rows with other tables.
-    pub(crate) fn terms(&self) -> &[Term] {
+    pub(crate) fn terms(&self) -> Vec<&Term> {
         match self {
-            Rule::Images(_) | Rule::Whole => &[],
+            Rule::Images(_) | Rule::Whole => Vec::new(),
             Rule::Join(terms)
             | Rule::Tally(_, terms)
             | Rule::Groups(terms)
-            | Rule::Touched(terms) => terms,
-            Rule::Window(cut) => &cut.terms,
+            | Rule::Touched(terms)
+            | Rule::Gate(terms) => terms.iter().collect(),
+            Rule::Window(cut) => cut.terms.iter().collect(),
+            Rule::Parts(parts) => parts.terms().collect(),
         }
+    }
+
+    /// The rule for anything but a plain join and its groups.
+    fn choose_else(catalog: &Catalog, query: &Query) -> Rule {
+        if query.limit.is_some() {
+            return Parts::gate(catalog, query).map_or(Rule::Whole, Rule::Gate);
+        }
+        if let [(_, core)] = query.cores.as_slice()
+            && !core.distinct
+            && !core.windows()
+        {
+            if let Some(parts) = Parts::of_full_join(catalog, query, core) {
+                return Rule::Parts(parts);
+            }
+            if let Some(terms) = touched(catalog, query, core) {
+                return Rule::Touched(terms);
+            }
+        }
+        Parts::by_values(catalog, query).map_or(Rule::Whole, Rule::Parts)
     }
 
     /// The statements it runs.
@@ -151,6 +183,8 @@ impl Rule {
             Rule::Tally(_, terms) | Rule::Groups(terms) => (terms.as_slice(), Some(Extent::Group)),
             Rule::Touched(terms) => (terms.as_slice(), Some(Extent::Row)),
             Rule::Window(cut) => (cut.terms.as_slice(), Some(Extent::Whole)),
+            Rule::Gate(terms) => (terms.as_slice(), Some(Extent::Whole)),
+            Rule::Parts(parts) => return parts.statements(catalog, query),
             Rule::Whole => (&[][..], Some(Extent::Whole)),
         };
         let mut statements = match self {
@@ -187,6 +221,21 @@ impl Rule {
         }
     }
 
+    /// The columns of a source by whose values the result is evaluated in parts.
+    pub(crate) fn part_columns(&self, query: &Query, source: usize) -> Vec<usize> {
+        let own = |value: &Fragment| match value.plain {
+            Plain::Column(known, column) if known == source => Some(column),
+            _ => None,
+        };
+        match self {
+            Rule::Parts(parts) => parts.values().filter_map(own).collect(),
+            Rule::Tally(..) | Rule::Groups(_) => {
+                query.cores[0].1.group.iter().flatten().filter_map(own).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     /// The delta of laid out changes. `numbers` are those changes that can concern the query.
     pub(crate) fn delta(
         &self,
@@ -207,6 +256,12 @@ impl Rule {
             Rule::Groups(terms) => run.groups(terms),
             Rule::Touched(terms) => run.touched(terms),
             Rule::Window(cut) => cut.delta(run),
+            Rule::Parts(parts) => run.parts(parts),
+            Rule::Gate(terms) => {
+                let mut met = false;
+                run.terms(terms, &mut |_, _| met = true)?;
+                if met { run.whole() } else { Ok(Delta::default()) }
+            }
             Rule::Whole => run.whole(),
         }
     }
@@ -285,11 +340,12 @@ impl Run<'_> {
         let mut touched = Weights::default();
         self.terms(terms, &mut |group, _| touched.add(group, 1))?;
         let mut weights = Weights::default();
-        if touched.len() > PARTS {
+        let Some(groups) = groups_of(self.query, touched).filter(|groups| groups.len() <= PARTS)
+        else {
             self.add_difference(Extent::Whole, &[], (true, true), &mut weights)?;
             return Ok(Delta::of_weights(&self.query.key, weights));
-        }
-        for (group, _) in touched.rows() {
+        };
+        for group in groups {
             self.add_difference(Extent::Group, &group, (true, true), &mut weights)?;
         }
         Ok(Delta::of_weights(&self.query.key, weights))
@@ -497,11 +553,10 @@ fn images(catalog: &Catalog, query: &Query, core: &Core, shown: &[Fragment]) -> 
 /// The terms that show which rows of the outermost inner tables a change of any source may concern.
 /// Nothing where the query is not to be had row by row.
 fn touched(catalog: &Catalog, query: &Query, core: &Core) -> Option<Vec<Term>> {
-    let by_row = |term: &FromTerm| term.source.is_some() && !term.join.keeps_right();
-    if !core.from.iter().all(by_row) {
+    let given: Vec<usize> = query.blocks[0].inner().collect();
+    if given.is_empty() || core.from.iter().any(|term| term.join.keeps_right()) {
         return None;
     }
-    let given: Vec<usize> = query.blocks[0].inner().collect();
     if core.aggregates() {
         let groups = core.group.as_ref()?;
         let grouped = |source: &usize| {
@@ -521,10 +576,14 @@ fn touched(catalog: &Catalog, query: &Query, core: &Core) -> Option<Vec<Term>> {
     let shown: Vec<Fragment> = shown.collect();
     let mut all = Vec::new();
     for source in 0..query.sources.len() {
-        let reach = reach(&query.blocks, source)?;
-        if reach.sources.len() > JOINED {
+        let way = way(&query.blocks, source)?;
+        let leads = |way: &Way| way.reach.connected().sources.len() == way.reach.sources.len();
+        let derived = way.path.iter().any(|at| query.blocks[*at].shown.is_some());
+        let listed = core.from.iter().any(|term| term.source.is_none() && term.derived.is_none());
+        if way.reach.sources.len() > JOINED || ((derived || listed) && !leads(&way)) {
             return None;
         }
+        let reach = way.reach;
         all.extend(terms(catalog, query, &reach, Some(source), &shown, Show::Distinct));
     }
     Some(all)

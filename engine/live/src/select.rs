@@ -1,20 +1,19 @@
 //! A whole query, resolved: its cores, what it shows and in which order, and what that looks like.
 
-use abide_schema::table::Kind;
 use abide_schema::wire::{Column, OrderTerm, Shape};
 use abide_schema::{Code, Refusal};
 use sqlite3_parser::ast::{CompoundOperator, Select};
 
 use crate::catalog::Catalog;
-use crate::core::{Core, Output};
-use crate::fragment::{Collation, Fragment, Piece, Plain, Source, quoted};
+use crate::core::{Added, Core, Output};
+use crate::fragment::{Collation, Fragment, Plain, Source, quoted};
 use crate::lower::{Lower, Scope, Slot, unsupported};
 use crate::order::Order;
 use crate::reach::Block;
 use crate::route::Route;
 
 /// A resolved query.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Query {
     /// The sources of the whole statement.
     pub(crate) sources: Vec<Source>,
@@ -53,6 +52,11 @@ impl Query {
         Ok(query)
     }
 
+    /// One SELECT by itself.
+    pub(crate) fn of(core: Core) -> Query {
+        Query { cores: vec![(None, core)], ..Query::default() }
+    }
+
     /// What is shown, hidden columns last. A compound is named by its first SELECT.
     pub(crate) fn outputs(&self) -> &[Output] {
         &self.cores[0].1.outputs
@@ -60,6 +64,12 @@ impl Query {
 
     /// The query as text over symbolic sources. With `restricted`, further conditions hold.
     pub(crate) fn body(&self, restricted: &[Fragment]) -> Fragment {
+        let cores = self.cores.iter();
+        self.body_with(&cores.map(|(_, core)| (core.block, restricted.to_vec())).collect())
+    }
+
+    /// The same, with conditions added to any SELECT of it or of a subquery in its FROM.
+    pub(crate) fn body_with(&self, added: &Added) -> Fragment {
         let mut out = Fragment::new();
         for (operator, core) in &self.cores {
             out.push_text(match operator {
@@ -69,7 +79,7 @@ impl Query {
                 Some(CompoundOperator::Except) => "EXCEPT",
                 Some(CompoundOperator::Intersect) => "INTERSECT",
             });
-            core.write(restricted, &mut out);
+            core.write(added, &mut out);
         }
         out
     }
@@ -78,6 +88,12 @@ impl Query {
     pub(crate) fn text(&self) -> Fragment {
         let mut out = self.body(&[]);
         self.write_order(&mut out);
+        self.write_limit(&mut out);
+        out
+    }
+
+    /// Appends LIMIT and OFFSET, where it has them.
+    pub(crate) fn write_limit(&self, out: &mut Fragment) {
         if let Some((limit, offset)) = &self.limit {
             out.push_text("LIMIT");
             out.push(limit);
@@ -86,7 +102,6 @@ impl Query {
                 out.push(offset);
             }
         }
-        out
     }
 
     /// The primary keys of the sources, or the groups, where all of them are shown.
@@ -94,6 +109,26 @@ impl Query {
         if let [(_, core)] = self.cores.as_slice() {
             self.key = core.key(lower).unwrap_or_default();
         }
+    }
+
+    /// The outputs that tell its rows apart: of what has no equal rows all of them, if no fewer.
+    pub(crate) fn rows_key(&self, lower: &Lower) -> Option<Vec<usize>> {
+        let (last, core) = self.cores.last().expect("a query has a core");
+        let is_set = match last {
+            None => core.distinct,
+            Some(operator) => *operator != CompoundOperator::UnionAll,
+        };
+        let one_row = core.group.is_none() && core.frame.aggregate;
+        let fewer = || if one_row { Some(Vec::new()) } else { core.key(lower) };
+        let fewer = || if last.is_none() { fewer() } else { None };
+        if is_set { Some((0..self.outputs().len()).collect()) } else { fewer() }
+    }
+
+    /// Every fragment of it that is written.
+    pub(crate) fn fragments(&mut self) -> impl Iterator<Item = &mut Fragment> {
+        let limit = self.limit.iter_mut();
+        let limit = limit.flat_map(|(limit, offset)| std::iter::once(limit).chain(offset));
+        self.cores.iter_mut().flat_map(|(_, core)| core.fragments()).chain(limit)
     }
 
     /// The shape that clients see.
@@ -129,20 +164,18 @@ impl Query {
     pub(crate) fn renumber(&mut self, order: &[usize]) {
         let mut places = vec![usize::MAX; self.slots.len()];
         order.iter().enumerate().for_each(|(new, old)| places[*old] = new);
+        let is_shown = |slot: usize| places[slot] != usize::MAX;
         let new = |slot: usize| {
-            assert_ne!(places[slot], usize::MAX, "every slot is in the snapshot");
+            assert!(is_shown(slot), "every slot is in the snapshot");
             places[slot]
         };
-        for (_, core) in &mut self.cores {
-            core.fragments().for_each(|fragment| fragment.renumber(&new));
-        }
+        // What only a column that nothing shows would ask is asked of no row.
+        self.blocks.iter_mut().for_each(|block| block.forget(&|slot| !is_shown(slot)));
+        self.routes.iter_mut().for_each(|route| route.forget(&|slot| !is_shown(slot)));
+        self.fragments().for_each(|fragment| fragment.renumber(&new));
         self.blocks.iter_mut().flat_map(Block::fragments).for_each(|fragment| {
             fragment.renumber(&new);
         });
-        if let Some((limit, offset)) = &mut self.limit {
-            limit.renumber(&new);
-            offset.iter_mut().for_each(|offset| offset.renumber(&new));
-        }
         self.routes.iter_mut().for_each(|route| route.renumber(&new));
         self.slots = order.iter().map(|slot| self.slots[*slot].clone()).collect();
     }
@@ -170,17 +203,11 @@ impl Lower<'_> {
             cores.push((Some(compound.operator), core));
         }
         self.require_one_form(&cores)?;
-        let mut query = Query {
-            sources: Vec::new(),
-            routes: Vec::new(),
-            blocks: Vec::new(),
-            cores,
-            order: Vec::new(),
-            limit: None,
-            key: Vec::new(),
-            slots: Vec::new(),
-        };
+        let mut query = Query { cores, ..Query::default() };
+        let around = self.block.replace(query.cores[0].1.block);
+        query.cores[0].1.frame.windowed = true;
         self.read_order(&mut query, select.order_by.unwrap_or(&[]), &mut scope)?;
+        self.block = around;
         for (_, core) in &query.cores {
             self.settle(core)?;
         }
@@ -209,14 +236,7 @@ impl Lower<'_> {
         if !cores.iter().any(|(operator, _)| merges(operator)) {
             return Ok(());
         }
-        let form = |output: &Output| match (output.value.plain, output.value.pieces.as_slice()) {
-            _ if output.value.collation.is_some() => None,
-            (Plain::Column(source, column), _) => {
-                Some(self.catalog.table(self.sources[source].table).columns[column].kind)
-            }
-            (_, [Piece::Text(text)]) if text.starts_with('\'') => Some(Kind::Text),
-            _ => None,
-        };
+        let form = |output: &Output| self.form_of(&output.value);
         for (at, first) in cores[0].1.outputs.iter().enumerate() {
             let wanted = form(first);
             if wanted.is_none() || cores.iter().any(|(_, core)| form(&core.outputs[at]) != wanted) {
@@ -224,7 +244,7 @@ impl Lower<'_> {
                     "a compound query whose column {} is not of one type",
                     first.name
                 ))
-                .hint("select plain columns of the same type, or use UNION ALL"));
+                .hint("write CAST(… AS …) around it, or use UNION ALL"));
             }
         }
         Ok(())

@@ -11,7 +11,7 @@ use abide_schema::table::Kind;
 use abide_schema::{Row, Value};
 
 use crate::catalog::Catalog;
-use crate::core::Core;
+use crate::core::{Added, Core};
 use crate::delta::{Delta, Weights};
 use crate::exact::{self, Exact};
 use crate::fragment::{Aggregate, Fragment, Mark, Piece, Plain, Renderer, Statement};
@@ -498,7 +498,7 @@ impl Found {
         });
         out.push(&self.argument);
         out.push_text(")");
-        core.write_from(&mut out);
+        core.write_from(&Added::new(), &mut out);
         let restricted: Vec<Fragment> = restricted.iter().chain(&self.filter).cloned().collect();
         core.write_where(&restricted, &mut out);
         Some(out)
@@ -541,7 +541,10 @@ fn from_given(
                 out.push_text(&format!("AS {})", kind.sql()));
             }
             Piece::Text(_) | Piece::Param(_) => out.pieces.push(piece.clone()),
-            Piece::Source(_) | Piece::Given(_) | Piece::Mark(_) => return None,
+            Piece::Hint(_) => {}
+            Piece::Source(_) | Piece::Given(_) | Piece::Mark(_) | Piece::Derived(..) => {
+                return None;
+            }
         }
     }
     out.plain = if matches!(value.plain, Plain::Column(..)) { value.plain } else { Plain::Other };
@@ -590,11 +593,11 @@ fn fill(core: &Core, found: &[Found], restricted: &[Fragment]) -> Fragment {
     let mut out = Fragment::text(&format!("SELECT {}", shown.join(", ")));
     if shown.len() == 1 {
         // Nothing but rows to count: SQLite has a faster way where nothing stands between.
-        core.write_from(&mut out);
+        core.write_from(&Added::new(), &mut out);
         core.write_where(restricted, &mut out);
         return out;
     }
-    core.write_from(&mut rows);
+    core.write_from(&Added::new(), &mut rows);
     core.write_where(restricted, &mut rows);
     out.push_text("FROM (");
     out.push(&rows);

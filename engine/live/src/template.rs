@@ -107,7 +107,7 @@ impl Template {
 
     /// Whether remembering something of a result makes its deltas cheaper.
     pub(crate) fn remembers(&self) -> bool {
-        matches!(self.rule, Rule::Tally(..) | Rule::Window(_) | Rule::Whole)
+        matches!(self.rule, Rule::Tally(..) | Rule::Window(_) | Rule::Gate(_) | Rule::Whole)
     }
 
     /// What its rule runs with, remembering nothing.
@@ -150,7 +150,7 @@ impl Template {
     }
 
     /// Those of them that join changed rows with other tables.
-    pub(crate) fn terms(&self) -> &[Term] {
+    pub(crate) fn terms(&self) -> Vec<&Term> {
         self.rule.terms()
     }
 
@@ -168,6 +168,11 @@ impl Template {
             sources.iter().position(|source| source.table == table)
         })?;
         Some((self.catalog.table(sources[source].table), source))
+    }
+
+    /// The columns of a source by whose values the result is evaluated in parts.
+    pub(crate) fn part_columns(&self, source: usize) -> Vec<usize> {
+        self.rule.part_columns(&self.query, source)
     }
 
     /// The tables it reads.
@@ -272,13 +277,19 @@ impl Binding {
                 Rule::Groups(_) => "the rows of the touched groups, twice",
                 Rule::Touched(_) => "the rows that the changed rows reach, twice",
                 Rule::Window(_) => "the window, where a changed row comes before its end",
+                Rule::Gate(_) => "the whole query, where a changed row matches",
+                Rule::Parts(parts) => parts.cost,
                 Rule::Whole => "the whole query",
             },
             statements: template.statements().into_iter().map(|statement| statement.sql).collect(),
             state: match &template.rule {
-                Rule::Images(_) | Rule::Join(_) | Rule::Groups(_) | Rule::Touched(_) => "none",
+                Rule::Images(_)
+                | Rule::Join(_)
+                | Rule::Groups(_)
+                | Rule::Touched(_)
+                | Rule::Parts(_) => "none",
                 Rule::Tally(..) => "accumulators of the touched groups",
-                Rule::Window(_) | Rule::Whole => "the rows last shown",
+                Rule::Window(_) | Rule::Gate(_) | Rule::Whole => "the rows last shown",
             },
             routed_by: routed_by.collect(),
         }

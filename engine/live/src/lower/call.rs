@@ -2,11 +2,14 @@
 
 use abide_schema::table::Kind;
 use abide_schema::{Code, Refusal};
-use sqlite3_parser::ast::{Expr, FunctionTail, Literal, Operator, Type, TypeSize, UnaryOperator};
+use sqlite3_parser::ast::{
+    Expr, FunctionTail, Literal, Operator, SortedColumn, Type, TypeSize, UnaryOperator,
+};
 
-use super::{Lower, Lowered, Scope, unquote, unsupported};
-use crate::fragment::{Aggregate, Fragment, Mark, Piece, Plain};
+use super::{Lower, Lowered, Scope, push_list, unquote};
+use crate::fragment::Fragment;
 use crate::functions::{self, Function};
+use crate::kind;
 
 /// A function call as written.
 pub(super) struct Call<'e, 'b> {
@@ -14,111 +17,65 @@ pub(super) struct Call<'e, 'b> {
     pub(super) distinct: bool,
     pub(super) arguments: &'e [Expr<'b>],
     pub(super) star: bool,
-    pub(super) ordered: bool,
+    pub(super) order: &'e [SortedColumn<'b>],
     pub(super) tail: Option<&'e FunctionTail<'b>>,
 }
 
-impl Call<'_, '_> {
-    /// How it is kept up to date, if it is an aggregate. An extremum only of a column: of values that
-    /// are equal and yet differ, it would be any.
-    fn kept_by(&self, argument: Plain) -> Aggregate {
-        match (self.name.to_ascii_lowercase().as_str(), argument) {
-            ("min", Plain::Column(..)) => Aggregate::Min,
-            ("max", Plain::Column(..)) => Aggregate::Max,
-            _ if self.distinct => Aggregate::Other,
-            ("count", _) if self.star || self.arguments.is_empty() => {
-                let filtered = self.tail.is_some_and(|tail| tail.filter_clause.is_some());
-                if filtered { Aggregate::Count } else { Aggregate::Rows }
-            }
-            ("count", _) => Aggregate::Count,
-            ("sum", _) => Aggregate::Sum,
-            ("total", _) => Aggregate::Total,
-            ("avg", _) => Aggregate::Average,
-            _ => Aggregate::Other,
-        }
-    }
-}
-
-impl Call<'_, '_> {
-    fn require_one_extremum(&self, argument: &Fragment) -> Result<(), Refusal> {
-        let collates = argument.collation.is_some() || argument.collates_within;
-        if collates && ["min", "max"].iter().any(|m| self.name.eq_ignore_ascii_case(m)) {
-            return Err(unsupported("min() or max() with COLLATE")
-                .hint("of equal texts it would be any: take it of lower(…)"));
-        }
-        Ok(())
+impl<'e, 'b> Call<'e, 'b> {
+    pub(super) fn filter(&self) -> Option<&'e Expr<'b>> {
+        self.tail.and_then(|tail| tail.filter_clause)
     }
 }
 
 impl Lower<'_> {
     pub(super) fn call(&mut self, call: &Call, scope: &Scope) -> Lowered {
-        if call.tail.is_some_and(|tail| tail.over_clause.is_some()) {
-            return Err(unsupported("a window function"));
-        }
         let function = functions::classify(&call.name, call.arguments.len())?;
-        let aggregate = function == Function::Aggregate;
-        let filter = call.tail.and_then(|tail| tail.filter_clause);
-        if !aggregate && (call.distinct || call.star || filter.is_some()) {
+        if let Some(over) = call.tail.and_then(|tail| tail.over_clause) {
+            return self.windowed(call, function, over, scope);
+        }
+        match function {
+            Function::Aggregate => self.aggregate(call, false, scope),
+            Function::Sequence => self.aggregate(call, true, scope),
+            Function::Window(_) => {
+                Err(misuse(&format!("misuse of window function {}()", call.name)))
+            }
+            Function::Scalar | Function::Time(_) => self.scalar_call(call, function, scope),
+        }
+    }
+
+    fn scalar_call(&mut self, call: &Call, function: Function, scope: &Scope) -> Lowered {
+        if call.distinct || call.star || call.filter().is_some() {
             return Err(misuse(&format!("{}() is no aggregate function", call.name)));
         }
-        if call.ordered {
-            return Err(unsupported("ORDER BY within a function"));
+        if !call.order.is_empty() {
+            let detail = format!("ORDER BY may not be used with non-aggregate {}()", call.name);
+            return Err(misuse(&detail));
         }
-        if aggregate {
-            if !std::mem::take(&mut self.frame.allowed) {
-                return Err(misuse(&format!("misuse of aggregate function {}()", call.name)));
+        let arguments = self.arguments(call, scope)?;
+        if let Function::Time(first) = function {
+            for (at, lowered) in arguments.iter().enumerate() {
+                self.require_fixed_time(call, at, first, lowered)?;
             }
-            self.frame.within = true;
+            if arguments.len() <= first {
+                return Err(functions::not_deterministic(&format!("{}()", call.name)));
+            }
         }
-        let mut out = Fragment::new();
-        let mark = |out: &mut Fragment, mark: Mark| {
-            if aggregate {
-                out.mark(mark)
-            }
-        };
-        mark(&mut out, Mark::Aggregate(Aggregate::Other));
-        out.push_text(&format!("{}(", call.name.to_ascii_lowercase()));
-        out.push_text(if call.distinct { "DISTINCT" } else { "" });
-        out.push_text(if call.star { "*" } else { "" });
-        mark(&mut out, Mark::Argument);
-        let mut plain = Plain::Other;
-        for (at, argument) in call.arguments.iter().enumerate() {
-            if at > 0 {
-                out.push_text(",");
-            }
-            let lowered = self.expr(argument, scope)?;
-            if aggregate {
-                call.require_one_extremum(&lowered)?;
-            }
-            if let Function::Time(first) = function {
-                self.require_fixed_time(call, at, first, &lowered)?;
-            }
-            plain = lowered.plain;
-            out.push(&lowered);
-        }
-        mark(&mut out, Mark::ArgumentEnd);
-        if let Function::Time(first) = function
-            && call.arguments.len() <= first
-        {
-            return Err(functions::not_deterministic(&format!("{}()", call.name)));
-        }
+        let mut out = open(call);
+        push_list(&mut out, &arguments);
         out.push_text(")");
-        if let Some(filter) = filter {
-            out.push_text("FILTER (WHERE");
-            out.mark(Mark::Filter);
-            out.push(&self.expr(filter, scope)?);
-            out.mark(Mark::FilterEnd);
-            out.push_text(")");
-        }
-        if aggregate {
-            out.pieces[0] = Piece::Mark(Mark::Aggregate(call.kept_by(plain)));
-            out.mark(Mark::End);
-            self.frame.within = false;
-            self.frame.allowed = true;
-            self.frame.aggregate = true;
-            out.aggregates = true;
-        }
-        Ok(out)
+        Ok(out.of_kind(self.kind_of_call(call, &arguments)))
+    }
+
+    /// The arguments of any call.
+    pub(super) fn arguments(&mut self, call: &Call, scope: &Scope) -> Lowered<Vec<Fragment>> {
+        call.arguments.iter().map(|argument| self.expr(argument, scope)).collect()
+    }
+
+    /// The kind of what a call yields.
+    pub(super) fn kind_of_call(&self, call: &Call, arguments: &[Fragment]) -> Option<Kind> {
+        let kinds = arguments.iter().map(|value| self.kind_of(value));
+        let kinds: Vec<Option<Kind>> = kinds.collect();
+        kind::of_call(&call.name.to_ascii_lowercase(), &kinds)
     }
 
     /// A time value or modifier must not be able to mean the present or the server's time zone.
@@ -160,9 +117,8 @@ impl Lower<'_> {
 
     /// Whether an expression can only be a number or NULL.
     fn is_number(&self, expr: &Expr, lowered: &Fragment) -> bool {
-        if let Plain::Column(source, column) = lowered.plain {
-            let table = self.catalog.table(self.sources[source].table);
-            return matches!(table.columns[column].kind, Kind::Integer | Kind::Real);
+        if let Some(kind) = self.kind_of(lowered) {
+            return matches!(kind, Kind::Integer | Kind::Real);
         }
         match expr {
             Expr::Literal(Literal::Numeric(_)) => true,
@@ -187,6 +143,7 @@ impl Lower<'_> {
         let mut out = Fragment::text("CAST(");
         out.push(&self.expr(expr, scope)?);
         out.push_text("AS");
+        let kind = to.filter(|to| to.size.is_none()).and_then(|to| kind::of_cast(to.name));
         if let Some(to) = to {
             out.push_text(to.name);
             match &to.size {
@@ -198,7 +155,7 @@ impl Lower<'_> {
             }
         }
         out.push_text(")");
-        Ok(out)
+        Ok(out.of_kind(kind))
     }
 
     fn size(&mut self, out: &mut Fragment, sizes: &[&Expr], scope: &Scope) -> Result<(), Refusal> {
@@ -214,6 +171,15 @@ impl Lower<'_> {
     }
 }
 
-fn misuse(detail: &str) -> Refusal {
+/// A call up to its arguments.
+pub(super) fn open(call: &Call) -> Fragment {
+    let mut out = Fragment::text(&format!("{}(", call.name.to_ascii_lowercase()));
+    out.push_text(if call.distinct { "DISTINCT" } else { "" });
+    out.push_text(if call.star { "*" } else { "" });
+    out
+}
+
+/// The refusal of a call where it has no place.
+pub(super) fn misuse(detail: &str) -> Refusal {
     Refusal::new(Code::BadSql, detail)
 }

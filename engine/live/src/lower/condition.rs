@@ -3,8 +3,8 @@
 use sqlite3_parser::ast::{Expr, LikeOperator, Operator};
 
 use super::{
-    Conjunct, EqualColumns, Lower, Lowered, Scope, is_comparison, operator_sql, push_list, spine,
-    subquery,
+    Conjunct, EqualColumns, Lower, Lowered, Scope, is_comparison, literal, operator_sql, push_list,
+    spine, subquery,
 };
 use crate::fragment::{Collation, Fragment, Plain};
 use crate::route::{Equality, Route, Test};
@@ -37,7 +37,8 @@ impl Lower<'_> {
             |expr: &Expr| matches!(expr, Expr::Id(_) | Expr::Name(_) | Expr::Qualified(..));
         match bare {
             Expr::Binary(left, Operator::Equals, right) if is_name(left) && is_name(right) => {
-                Ok(columns_of(&self.expr(left, scope)?, &self.expr(right, scope)?))
+                let (left, right) = (self.expr(left, scope)?, self.expr(right, scope)?);
+                Ok(self.columns_of(&left, &right))
             }
             _ => Ok(None),
         }
@@ -58,8 +59,11 @@ impl Lower<'_> {
             Expr::Between { lhs, not: false, start, end } => {
                 let left = lower.operand(lhs, scope)?;
                 let (start, end) = (lower.operand(start, scope)?, lower.operand(end, scope)?);
-                let route =
-                    bound(&left, Test::AtLeast, &start).and(bound(&left, Test::AtMost, &end));
+                let route = lower.bound(&left, Test::AtLeast, &start).and(lower.bound(
+                    &left,
+                    Test::AtMost,
+                    &end,
+                ));
                 let mut condition = left;
                 condition.push_text("BETWEEN");
                 condition.push(&start);
@@ -72,7 +76,7 @@ impl Lower<'_> {
             {
                 let (left, right) = (lower.operand(lhs, scope)?, lower.operand(rhs, scope)?);
                 let like = *op == LikeOperator::Like;
-                let route = bound(&left, if like { Test::Like } else { Test::Glob }, &right);
+                let route = lower.bound(&left, if like { Test::Like } else { Test::Glob }, &right);
                 let mut condition = left;
                 condition.push_text(if like { "LIKE" } else { "GLOB" });
                 condition.push(&right);
@@ -82,7 +86,7 @@ impl Lower<'_> {
                 let left = lower.operand(lhs, scope)?;
                 let list: Vec<Fragment> =
                     list.iter().map(|expr| lower.operand(expr, scope)).collect::<Lowered<_>>()?;
-                let route = membership(&left, &list);
+                let route = lower.membership(&left, &list);
                 let mut condition = left;
                 condition.push_text("IN (");
                 push_list(&mut condition, &list);
@@ -91,6 +95,9 @@ impl Lower<'_> {
             }
             Expr::InSelect { lhs, not: false, rhs } => {
                 Ok((lower.in_select(lhs, subquery::Membership::Demanded, rhs, scope)?, Route::Any))
+            }
+            Expr::InTable { lhs, not: false, rhs, args: None } => {
+                Ok((lower.in_table(lhs, subquery::Membership::Demanded, rhs, scope)?, Route::Any))
             }
             other => Ok((lower.expr(other, scope)?, Route::Any)),
         })
@@ -128,83 +135,119 @@ impl Lower<'_> {
         right: &Expr,
         scope: &Scope,
     ) -> Lowered<(Fragment, Route)> {
+        let literal = literal::liftable(right).and(Some(right));
         let (left, right) = (self.operand(left, scope)?, self.operand(right, scope)?);
         let bounded = |left_test, right_test| {
-            bound(&left, left_test, &right).and(bound(&right, right_test, &left))
+            self.bound(&left, left_test, &right).and(self.bound(&right, right_test, &left))
         };
         let route = match operator {
-            Operator::Equals => equality(&left, &right, false),
-            Operator::Is => equality(&left, &right, true),
+            Operator::Equals => self.equality(&left, &right, false),
+            Operator::Is => self.equality(&left, &right, true),
             Operator::Less | Operator::LessEquals => bounded(Test::AtMost, Test::AtLeast),
             Operator::Greater | Operator::GreaterEquals => bounded(Test::AtLeast, Test::AtMost),
             _ => Route::Any,
         };
-        let mut condition = left;
+        let mut condition = left.clone();
         condition.push_text(operator_sql(operator));
         condition.push(&right);
-        Ok((condition, route))
-    }
-}
-
-/// The two columns of an equality that compares bytes.
-pub(super) fn columns_of(left: &Fragment, right: &Fragment) -> Option<EqualColumns> {
-    let binary = |fragment: &Fragment| fragment.collation.is_none_or(|c| c == Collation::Binary);
-    match (left.plain, right.plain) {
-        (Plain::Column(a, b), Plain::Column(c, d)) if binary(left) && binary(right) => {
-            Some(((a, b), (c, d)))
+        match literal {
+            Some(literal) if operator == Operator::Equals && self.names_part(&left) => {
+                // Said twice: as a parameter it finds the binding, as it stands it finds the index.
+                let mut both = Fragment::text("(");
+                both.push(&left);
+                both.push_text("=");
+                both.push(&self.expr(literal, scope)?);
+                both.push_text("AND");
+                both.push(&condition);
+                both.push_text(")");
+                Ok((both, route))
+            }
+            _ => Ok((condition, route)),
         }
-        _ => None,
+    }
+
+    /// Whether the condition of a partial index names a column.
+    fn names_part(&self, fragment: &Fragment) -> bool {
+        let Plain::Column(source, column) = fragment.plain else { return false };
+        let table = self.catalog.table(self.sources[source].table);
+        let name = table.columns[column].name;
+        let mut conditions = table.indexes.iter().filter_map(|index| index.condition);
+        conditions.any(|condition| {
+            let mut words = condition.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            words.any(|word| word.eq_ignore_ascii_case(name))
+        })
     }
 }
 
-/// `column = parameter`, either way round.
-fn equality(left: &Fragment, right: &Fragment, nulls_match: bool) -> Route {
-    let collation = left.collation.or(right.collation).unwrap_or(Collation::Binary);
-    match (left.plain, right.plain) {
-        (Plain::Column(source, column), Plain::Param(slot))
-        | (Plain::Param(slot), Plain::Column(source, column)) => {
+impl Lower<'_> {
+    /// The two columns of an equality that compares bytes.
+    pub(crate) fn columns_of(&self, left: &Fragment, right: &Fragment) -> Option<EqualColumns> {
+        let binary =
+            |fragment: &Fragment| fragment.collation.is_none_or(|c| c == Collation::Binary);
+        let both = (self.origin(left)?, self.origin(right)?);
+        (binary(left) && binary(right)).then_some(both)
+    }
+
+    /// `column = parameter`, either way round.
+    fn equality(&self, left: &Fragment, right: &Fragment, nulls_match: bool) -> Route {
+        let collation = left.collation.or(right.collation).unwrap_or(Collation::Binary);
+        let (column, slot) = match (left.plain, right.plain) {
+            (_, Plain::Param(slot)) => (left, slot),
+            (Plain::Param(slot), _) => (right, slot),
+            _ => return Route::Any,
+        };
+        self.compared_columns(column, |source, column| {
             let (test, values) = (Test::Among, vec![slot]);
-            Route::equality(Equality { test, source, column, collation, nulls_match, values })
-        }
-        _ => Route::Any,
+            Equality { test, source, column, collation, nulls_match, values }
+        })
     }
-}
 
-/// A column bounded by a parameter.
-fn bound(column: &Fragment, test: Test, param: &Fragment) -> Route {
-    let collation = match test {
-        Test::Like => Collation::NoCase,
-        Test::Glob => Collation::Binary,
-        _ => column.collation.or(param.collation).unwrap_or(Collation::Binary),
-    };
-    let compares_bytes = collation == Collation::Binary || test == Test::Like;
-    match (column.plain, param.plain) {
-        (Plain::Column(source, column), Plain::Param(slot)) if compares_bytes => {
+    /// A column bounded by a parameter.
+    fn bound(&self, column: &Fragment, test: Test, param: &Fragment) -> Route {
+        let collation = match test {
+            Test::Like => Collation::NoCase,
+            Test::Glob => Collation::Binary,
+            _ => column.collation.or(param.collation).unwrap_or(Collation::Binary),
+        };
+        let compares_bytes = collation == Collation::Binary || test == Test::Like;
+        let Plain::Param(slot) = param.plain else { return Route::Any };
+        if !compares_bytes {
+            return Route::Any;
+        }
+        self.compared_columns(column, |source, column| {
             let (nulls_match, values) = (false, vec![slot]);
-            Route::equality(Equality { test, source, column, collation, nulls_match, values })
-        }
-        _ => Route::Any,
+            Equality { test, source, column, collation, nulls_match, values }
+        })
     }
-}
 
-/// `column IN (parameters)`.
-fn membership(left: &Fragment, list: &[Fragment]) -> Route {
-    let slots: Option<Vec<usize>> = list
-        .iter()
-        .map(|item| match item.plain {
+    /// `column IN (parameters)`.
+    fn membership(&self, left: &Fragment, list: &[Fragment]) -> Route {
+        let slots = list.iter().map(|item| match item.plain {
             Plain::Param(slot) if item.collation.is_none() => Some(slot),
             _ => None,
-        })
-        .collect();
-    match (left.plain, slots) {
-        (Plain::Column(source, column), Some(values)) => Route::equality(Equality {
+        });
+        let Some(slots) = slots.collect::<Option<Vec<usize>>>() else { return Route::Any };
+        self.compared_columns(left, |source, column| Equality {
             test: Test::Among,
             source,
             column,
             collation: left.collation.unwrap_or(Collation::Binary),
             nulls_match: false,
-            values,
-        }),
-        _ => Route::Any,
+            values: slots.clone(),
+        })
+    }
+
+    /// What a comparison demands of each of the columns that a fragment is.
+    fn compared_columns(
+        &self,
+        fragment: &Fragment,
+        demand: impl Fn(usize, usize) -> Equality,
+    ) -> Route {
+        let columns = self.origins(fragment);
+        if columns.is_empty() {
+            return Route::Any;
+        }
+        let demands = columns.into_iter().map(|(source, column)| demand(source, column));
+        Route::Alternatives(vec![demands.collect()])
     }
 }

@@ -17,6 +17,11 @@ pub(crate) fn liftable(expr: &Expr) -> Option<Value> {
     }
 }
 
+/// Whether an expression is an integer as SQLite reads it.
+pub(super) fn is_integer(expr: &Expr) -> bool {
+    matches!(expr, Expr::Literal(Literal::Numeric(text)) if integer(text, "").is_some())
+}
+
 fn integer(text: &str, sign: &str) -> Option<i64> {
     let plain = text.bytes().all(|b| b.is_ascii_digit()) && !text.is_empty();
     if plain { format!("{sign}{text}").parse().ok() } else { None }

@@ -13,7 +13,7 @@ impl Lower<'_> {
         let (number, key) = if name.is_empty() {
             if !self.by_position {
                 return Err(unsupported(
-                    "? in what is read more than once (WITH, or a column that is grouped by)",
+                    "? in what is read more than once (WITH, WINDOW, or a column that is grouped by)",
                 )
                 .hint("write ?1 or :name"));
             }
@@ -98,9 +98,13 @@ fn in_scope(table: Option<&str>, column: &str, scope: &Scope) -> Lowered<Option<
     };
     let mut found = entries()
         .filter(|entry| table.is_some() || !entry.is_merged(column))
-        .flat_map(|entry| &entry.columns)
-        .filter(|(name, _)| name.eq_ignore_ascii_case(column));
-    if let Some((_, fragment)) = found.next() {
+        .flat_map(|entry| entry.columns.iter().map(move |(name, value)| (entry, name, value)))
+        .filter(|(_, name, _)| name.eq_ignore_ascii_case(column))
+        .map(|(entry, name, value)| match table {
+            None => entry.named(name).unwrap_or(value),
+            Some(_) => value,
+        });
+    if let Some(fragment) = found.next() {
         if found.next().is_some() {
             let name = table.map_or(column.to_owned(), |table| format!("{table}.{column}"));
             return Err(Refusal::new(Code::BadSql, format!("ambiguous column name: {name}"))

@@ -1,11 +1,16 @@
 //! Subqueries in expressions: EXISTS, IN, and those that are one value.
 
+use abide_schema::table::Kind;
 use abide_schema::{Code, Refusal};
-use sqlite3_parser::ast::{Expr, Select};
+use sqlite3_parser::ast::{Cmd, Expr, QualifiedName, Select, Stmt};
+use sqlite3_parser::lexer::sql::Parser;
+use sqlite3_parser::{Bump, FallibleIterator as _};
 
-use super::{Conjunct, Lower, Lowered, Scope, columns_of, unsupported};
-use crate::core::Core;
-use crate::fragment::Fragment;
+use super::{Conjunct, Lower, Lowered, Scope, unquote, unsupported};
+use crate::core::{Added, Core};
+use crate::fragment::{Fragment, quoted};
+use crate::kind::common;
+use crate::lex;
 use crate::route::Route;
 use crate::select::Query;
 
@@ -18,6 +23,11 @@ impl Lower<'_> {
                 let membership = if *not { Membership::Denied } else { Membership::Asked };
                 self.in_select(lhs, membership, rhs, scope)
             }
+            Expr::InTable { lhs, not, rhs, args: None } => {
+                let membership = if *not { Membership::Denied } else { Membership::Asked };
+                self.in_table(lhs, membership, rhs, scope)
+            }
+            Expr::InTable { .. } => Err(unsupported("IN with a table-valued function")),
             other => self.expr(other, scope),
         }
     }
@@ -25,14 +35,12 @@ impl Lower<'_> {
     fn exists(&mut self, select: &Select, scope: &Scope) -> Lowered {
         let mut query = self.inner(select, scope)?;
         let at_least_one = |expr: &Expr| expr.is_integer().is_some_and(|n| n > 0);
-        match select.limit {
-            None => {}
-            Some(limit) if limit.offset.is_none() && at_least_one(&limit.expr) => {
-                query.limit = None
-            }
-            Some(_) => return Err(unsupported("EXISTS with LIMIT")),
+        if select.limit.is_some_and(|limit| limit.offset.is_none() && at_least_one(&limit.expr)) {
+            query.limit = None;
         }
-        Ok(wrapped("EXISTS (", &query.without_order()))
+        let mut rows = query.without_order();
+        query.write_limit(&mut rows);
+        Ok(wrapped("EXISTS (", &rows).of_kind(Some(Kind::Integer)))
     }
 
     pub(super) fn in_select(
@@ -43,58 +51,129 @@ impl Lower<'_> {
         scope: &Scope,
     ) -> Lowered {
         let mut out = self.expr(left, scope)?;
-        let first_block = self.blocks.len();
         let query = self.inner(select, scope)?;
-        if query.limit.is_some() {
-            return Err(unsupported("IN with LIMIT"));
-        }
         let row = matches!(left, Expr::Parenthesized(items) if items.len() > 1);
         if !row {
             one_column(&query)?;
         }
-        if let [(_, core)] = query.cores.as_slice()
-            && !core.aggregates()
-        {
-            self.blocks[first_block].link = Some(membership.link(&out, core));
+        let mut added = Added::new();
+        for ((_, core), shown) in query.cores.iter().zip(self.shown_by(&query)) {
+            let outputs = core.outputs.iter().zip(shown).filter(|(output, _)| !output.hidden);
+            let own = query.cores.len() == 1 && core.parts().is_none() && query.limit.is_none();
+            if outputs.clone().all(|(_, shown)| own || shown.is_some()) {
+                let values: Vec<&Fragment> = outputs.map(|(output, _)| &output.value).collect();
+                let link = membership.link(&out, &values);
+                let equal = match values.as_slice() {
+                    [only] if membership == Membership::Demanded => self.columns_of(&out, only),
+                    _ => None,
+                };
+                if membership == Membership::Demanded && !out.has_subquery() {
+                    added.insert(core.block, vec![Fragment::hint(&out, link.clone())]);
+                }
+                let link = Conjunct { condition: link, route: Route::Any, equal };
+                self.blocks[core.block].link = Some(link);
+            }
         }
         out.push_text(if membership == Membership::Denied { "NOT IN" } else { "IN" });
-        out.push(&wrapped("(", &query.without_order()));
-        Ok(out)
+        let mut rows = query.without_order_with(&added);
+        rows.push(&self.window_of(&query)?);
+        out.push(&wrapped("(", &rows));
+        Ok(out.of_kind(Some(Kind::Integer)))
+    }
+
+    /// `x IN t` is `x IN (SELECT * FROM t)`.
+    pub(super) fn in_table(
+        &mut self,
+        left: &Expr,
+        membership: Membership,
+        table: &QualifiedName,
+        scope: &Scope,
+    ) -> Lowered {
+        let schema = table.db_name.as_ref().map(|name| format!("{}.", quoted(&unquote(name.0))));
+        let name = quoted(&unquote(table.name.0));
+        let text = format!("SELECT * FROM {}{name}", schema.unwrap_or_default());
+        let bump = Bump::new();
+        let mut parser = Parser::new(&bump, text.as_bytes());
+        match &parser.next().map_err(|error| lex::refusal(&text, &error))? {
+            Some(Cmd::Stmt(Stmt::Select(select))) => {
+                self.in_select(left, membership, select, scope)
+            }
+            _ => unreachable!("a SELECT was written"),
+        }
     }
 
     /// A subquery as a value: that of its first row, which must be the same row every time.
     fn scalar(&mut self, select: &Select, scope: &Scope) -> Lowered {
         let query = self.inner(select, scope)?;
         one_column(&query)?;
-        let [(_, core)] = query.cores.as_slice() else {
-            return Err(unsupported("a compound query as a value"));
-        };
-        if core.group.is_some() || core.distinct {
-            return Err(unsupported("a grouped or DISTINCT query as a value"));
-        }
-        if core.frame.aggregate {
-            if query.limit.is_some() {
-                return Err(unsupported("an aggregate with LIMIT as a value"));
-            }
-            return Ok(wrapped("(", &query.without_order()));
-        }
-        let sources = core.sources().ok_or_else(|| {
-            unsupported("the first row of a subquery of a subquery")
-                .hint("aggregate it: min() or max()")
-        })?;
-        let mut ties = Vec::new();
-        for source in sources {
-            let table = self.catalog.table(self.sources[source].table);
-            ties.extend(table.key.iter().map(|column| Fragment::column(source, *column)));
-        }
-        Ok(wrapped("(", &query.first_rows(&ties)))
+        let mut rows = query.without_order();
+        rows.push(&self.order_of(&query)?);
+        query.write_limit(&mut rows);
+        let arms = query.cores.iter().map(|(_, core)| &core.outputs[0].value);
+        let kind = common(arms.map(|value| self.kind_of(value)));
+        Ok(wrapped("(", &rows).of_kind(kind))
     }
 
     fn inner(&mut self, select: &Select, scope: &Scope) -> Result<Query, Refusal> {
         let allowed = std::mem::replace(&mut self.frame.allowed, false);
+        let windowed = std::mem::replace(&mut self.frame.windowed, false);
         let query = self.select(select, &[], scope);
-        self.frame.allowed = allowed;
+        (self.frame.allowed, self.frame.windowed) = (allowed, windowed);
         query
+    }
+
+    /// ORDER BY and LIMIT of a subquery that has a LIMIT: nothing for any other.
+    pub(crate) fn window_of(&self, query: &Query) -> Lowered {
+        if query.limit.is_none() {
+            return Ok(Fragment::new());
+        }
+        let mut out = self.order_of(query)?;
+        query.write_limit(&mut out);
+        Ok(out)
+    }
+
+    /// ORDER BY of a subquery, ties broken: by what tells its rows apart.
+    fn order_of(&self, query: &Query) -> Lowered {
+        let (_, core) = &query.cores[0];
+        let mut terms = Vec::new();
+        let by_position = query.cores.len() > 1 || core.distinct;
+        for term in &query.order {
+            let mut value = if by_position {
+                Fragment::text(&(term.output + 1).to_string())
+            } else {
+                query.outputs()[term.output].value.parenthesized()
+            };
+            value.push_text(&format!("COLLATE {}", term.collation.sql()));
+            value.push_text(if term.desc { "DESC" } else { "ASC" });
+            value.push_text(if term.nulls_last { "NULLS LAST" } else { "NULLS FIRST" });
+            terms.push(value);
+        }
+        if by_position {
+            let arms = || query.cores.iter().map(|(_, core)| core);
+            for at in 0..query.outputs().len() {
+                let form = |core: &Core| self.form_of(&core.outputs[at].value);
+                if common(arms().map(form)).is_none() {
+                    return Err(unsupported(
+                        "the first rows of what may be equal and not the same",
+                    )
+                    .hint("write CAST(… AS …) around its columns"));
+                }
+                terms.push(Fragment::text(&format!("{} COLLATE BINARY", at + 1)));
+            }
+        } else if let Some(group) = &core.group {
+            terms.extend(group.iter().map(|by| self.representative(by)));
+        } else if !core.frame.aggregate {
+            terms.extend(core.rows_key(self).ok_or_else(|| {
+                unsupported("the first rows of a subquery whose rows no key tells apart")
+                    .hint("aggregate it: min() or max()")
+            })?);
+        }
+        let mut out = Fragment::new();
+        for (at, term) in terms.iter().enumerate() {
+            out.push_text(if at > 0 { "," } else { "ORDER BY" });
+            out.push(term);
+        }
+        Ok(out)
     }
 }
 
@@ -112,58 +191,31 @@ pub(super) enum Membership {
 impl Membership {
     /// What holds of every row of the subquery that has a say: that it equals the left side or, where
     /// unknown matters, that it is not known to differ.
-    fn link(self, left: &Fragment, core: &Core) -> Conjunct {
+    fn link(self, left: &Fragment, values: &[&Fragment]) -> Fragment {
         let mut link = Fragment::text(if self == Membership::Demanded { "(" } else { "((" });
         link.push(left);
         link.push_text("= (");
-        for (at, output) in core.outputs.iter().filter(|output| !output.hidden).enumerate() {
+        for (at, value) in values.iter().enumerate() {
             link.push_text(if at > 0 { "," } else { "" });
-            link.push(&output.value);
+            link.push(value);
         }
         link.push_text(if self == Membership::Demanded { "))" } else { ")) IS NOT 0)" });
-        let equal = match core.outputs.as_slice() {
-            [only] if self == Membership::Demanded => columns_of(left, &only.value),
-            _ => None,
-        };
-        Conjunct { condition: link, route: Route::Any, equal }
+        link
     }
 }
 
 impl Query {
     /// Its rows, in whatever order.
     fn without_order(&self) -> Fragment {
+        self.without_order_with(&Added::new())
+    }
+
+    fn without_order_with(&self, added: &Added) -> Fragment {
         let mut query = self.clone();
         for (_, core) in &mut query.cores {
             core.outputs.retain(|output| !output.hidden);
         }
-        query.body(&[])
-    }
-
-    /// Its rows in their order, ties broken.
-    fn first_rows(&self, ties: &[Fragment]) -> Fragment {
-        let mut out = self.without_order();
-        let mut terms = Vec::new();
-        for term in &self.order {
-            let mut value = self.outputs()[term.output].value.parenthesized();
-            value.push_text(&format!("COLLATE {}", term.collation.sql()));
-            value.push_text(if term.desc { "DESC" } else { "ASC" });
-            value.push_text(if term.nulls_last { "NULLS LAST" } else { "NULLS FIRST" });
-            terms.push(value);
-        }
-        terms.extend(ties.iter().cloned());
-        for (at, term) in terms.iter().enumerate() {
-            out.push_text(if at > 0 { "," } else { "ORDER BY" });
-            out.push(term);
-        }
-        if let Some((limit, offset)) = &self.limit {
-            out.push_text("LIMIT");
-            out.push(limit);
-            if let Some(offset) = offset {
-                out.push_text("OFFSET");
-                out.push(offset);
-            }
-        }
-        out
+        query.body_with(added)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::world::{Random, State, World, net};
 const SEEDS: u64 = 6;
 
 /// One table. `:v` and `:w` are random values.
-const FILTERS: &[&str] = &[
+pub(crate) const FILTERS: &[&str] = &[
     "SELECT * FROM r",
     "SELECT * FROM r WHERE a = :v",
     "SELECT * FROM r WHERE :v = a AND c = :w",
@@ -85,7 +85,7 @@ const FILTERS: &[&str] = &[
     "SELECT id, strftime('%Y', a, 'unixepoch') AS year FROM r WHERE a = :v",
 ];
 
-const WINDOWS: &[&str] = &[
+pub(crate) const WINDOWS: &[&str] = &[
     "SELECT * FROM r ORDER BY a LIMIT 3",
     "SELECT id, a FROM r WHERE b = :v ORDER BY a DESC LIMIT 2",
     "SELECT id, c FROM r ORDER BY c COLLATE NOCASE DESC, x NULLS LAST LIMIT 3 OFFSET 1",
@@ -99,7 +99,7 @@ const WINDOWS: &[&str] = &[
     "SELECT r.id, s.k FROM r JOIN s ON s.b = r.b ORDER BY s.n DESC LIMIT 4",
 ];
 
-const GROUPS: &[&str] = &[
+pub(crate) const GROUPS: &[&str] = &[
     "SELECT count(*) FROM r",
     "SELECT count(*), sum(a), min(c), max(x), avg(b), total(a) FROM r WHERE b = :v",
     "SELECT a, count(*) AS n FROM r GROUP BY a",
@@ -124,7 +124,7 @@ const GROUPS: &[&str] = &[
     "SELECT r_id, sum(v), avg(v) FROM p GROUP BY r_id",
 ];
 
-const JOINS: &[&str] = &[
+pub(crate) const JOINS: &[&str] = &[
     "SELECT r.id, s.k FROM r JOIN s ON r.b = s.b",
     "SELECT r.id, s.* FROM r JOIN s USING (b) WHERE r.a = :v",
     "SELECT * FROM r NATURAL JOIN s",
@@ -147,7 +147,7 @@ const JOINS: &[&str] = &[
     "SELECT s.n, r.id, r.c FROM s JOIN r ON r.b = s.b WHERE s.k = 'k'",
 ];
 
-const OUTER: &[&str] = &[
+pub(crate) const OUTER: &[&str] = &[
     "SELECT r.id, s.k FROM r LEFT JOIN s ON r.b = s.b",
     "SELECT r.id, s.k FROM r LEFT JOIN s ON r.b = s.b AND s.n = :v WHERE r.a IS :w",
     "SELECT r.id, s.k FROM r LEFT JOIN s ON r.b = s.b AND r.a = 2",
@@ -167,7 +167,7 @@ const OUTER: &[&str] = &[
     "SELECT r.id, q.n FROM r LEFT JOIN (SELECT b, n FROM s WHERE n > 0) AS q ON q.b = r.b",
 ];
 
-const SUBQUERIES: &[&str] = &[
+pub(crate) const SUBQUERIES: &[&str] = &[
     "SELECT id FROM r WHERE b IN (SELECT b FROM s)",
     "SELECT id FROM r WHERE b IN (SELECT b FROM s WHERE n = :v) AND a = :w",
     "SELECT id FROM r WHERE b NOT IN (SELECT b FROM s WHERE n > 1)",
@@ -192,7 +192,7 @@ const SUBQUERIES: &[&str] = &[
     "SELECT id FROM r WHERE b NOT IN (SELECT b FROM s WHERE s.c = r.c)",
 ];
 
-const SETS: &[&str] = &[
+pub(crate) const SETS: &[&str] = &[
     "SELECT DISTINCT a FROM r",
     "SELECT DISTINCT a, c FROM r WHERE b = :v ORDER BY c, a DESC",
     "SELECT DISTINCT c COLLATE BINARY FROM r JOIN p ON p.r_id = r.id",
@@ -254,7 +254,7 @@ const VALUES: &[&str] = &[
     "1e300",
 ];
 
-fn params(sql: &str, random: &mut Random) -> Map<String, JsonValue> {
+pub(crate) fn params(sql: &str, random: &mut Random) -> Map<String, JsonValue> {
     let mut params = Map::new();
     for name in ["v", "w"] {
         if sql.contains(&format!(":{name}")) {
@@ -262,6 +262,12 @@ fn params(sql: &str, random: &mut Random) -> Map<String, JsonValue> {
                 .expect("a value is JSON");
             params.insert(name.to_owned(), json);
         }
+    }
+    if sql.contains(":list") {
+        params.insert("list".to_owned(), json!("[2, 3, null]"));
+    }
+    if sql.contains(":n") {
+        params.insert("n".to_owned(), json!(1 + random.below(3)));
     }
     params
 }
@@ -286,6 +292,13 @@ fn subscribe(world: &mut World, planner: &Planner, router: &mut Router, sql: &st
     let client = Client::new(&binding, rows.clone().unwrap_or_default());
     let behind = (world.state.clone(), client.clone());
     Subscription { sql: sql.to_owned(), binding, id, client, behind, dead: rows.is_err() }
+}
+
+/// Why a query is refused, if it is.
+pub(crate) fn refused(sql: &str) -> Option<String> {
+    let world = World::new(1);
+    let planner = Planner::new(Arc::clone(&world.catalog));
+    planner.bind(sql, &params(sql, &mut Random::new(1))).err().map(|refusal| refusal.detail)
 }
 
 /// `LIVE_SEEDS=100..200 cargo test -p abide-live --release` for more than these.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use abide_live::Planner;
-use serde_json::Map;
+use serde_json::{Map, json};
 
 use crate::world::{Random, World};
 
@@ -107,4 +107,38 @@ fn depth_and_length_are_bounded() {
         bind(&planner, &format!("SELECT 1 FROM r{}", " UNION SELECT 1".repeat(count / 10)));
         bind(&planner, &format!("SELECT 1 FROM r{}", ", r".repeat(count / 2)));
     }
+}
+
+/// A parameter in a part of the text that nothing shows once broke the numbering of all others.
+#[test]
+fn parameters_that_nothing_shows_do_no_harm() {
+    let world = World::new(1);
+    let planner = Planner::new(Arc::clone(&world.catalog));
+    for sql in [
+        "SELECT id FROM (SELECT id, (SELECT max(n) FROM s WHERE n < :v) AS m FROM r) WHERE id = :w",
+        "SELECT id FROM (SELECT id FROM r ORDER BY (SELECT max(n) FROM s WHERE n < :v)) WHERE id = :w",
+        "SELECT q.id FROM s LEFT JOIN (SELECT id, b FROM r ORDER BY a + :v) q ON q.b = s.b AND s.n = \
+         :w",
+        "SELECT q.id FROM (SELECT id FROM r ORDER BY rank() OVER (PARTITION BY a + :v ORDER BY b)) q \
+         WHERE q.id = :w",
+        "SELECT id FROM r WHERE a = :w WINDOW w AS (ORDER BY (SELECT max(n) FROM s WHERE n < :v))",
+        "SELECT EXISTS (SELECT :v FROM s WHERE s.n = :w) FROM r",
+    ] {
+        let params = [("v".to_owned(), json!(1)), ("w".to_owned(), json!(2))];
+        let binding = planner.bind(sql, &Map::from_iter(params)).expect(sql);
+        assert!(!binding.params().is_empty(), "{sql}");
+        assert!(!binding.explain().statements.is_empty(), "{sql}");
+    }
+}
+
+/// Each level asks the one below once: three columns to a level must not make it 3^n.
+#[test]
+fn nested_groups_are_planned_in_no_time() {
+    let world = World::new(1);
+    let planner = Planner::new(Arc::clone(&world.catalog));
+    let mut sql = "SELECT a, b, c FROM r".to_owned();
+    for level in 0..40 {
+        sql = format!("SELECT a, b, c FROM ({sql}) AS q{level} GROUP BY a, b, c");
+    }
+    assert!(planner.bind(&sql, &Map::new()).is_ok());
 }

@@ -3,11 +3,22 @@
 
 mod budget;
 mod client;
+mod compounds;
+mod costs;
 mod deltas;
+mod derived;
 mod generated;
 mod hostile;
+mod listed;
+mod partial;
 mod refusals;
+mod richer;
 mod routing;
+mod sequences;
 mod shapes;
+mod sides;
 mod traps;
+mod unordered;
+mod windowed;
 mod world;
+mod written;

@@ -181,7 +181,7 @@ fn an_explanation_tells_keys_and_statements() {
 }
 
 /// Every query with its rule, what it is found by, and what it would read whole.
-fn check_costs(queries: &[&str], expected: Expect) {
+pub(crate) fn check_costs(queries: &[&str], expected: Expect) {
     let mut world = World::new(1);
     let planner = Planner::new(Arc::clone(&world.catalog));
     let mut told = String::new();
@@ -258,16 +258,16 @@ fn each_query_has_the_cheapest_rule() {
                 the window, where a changed row comes before its end
                 r: a
             SELECT r.id, s.k FROM r FULL JOIN s ON s.b = r.b
-                the whole query
-                r: every change; s: every change, evaluation scans r(), evaluation scans s()
+                the rows of the touched join keys, twice
+                r: every change; s: every change
             SELECT a FROM r WHERE b = 1 UNION SELECT n FROM s WHERE b = 2
-                the whole query
+                the rows equal to the touched ones, twice
                 r: b; s: b
             SELECT bee FROM positive WHERE id = 1
                 the changed rows that match its keys
                 r: id
             SELECT n FROM (SELECT a, count(*) AS n FROM r WHERE b = 1 GROUP BY a)
-                the whole query
+                the rows of the touched groups, twice
                 r: b
         "#]],
     );

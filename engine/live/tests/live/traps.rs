@@ -8,7 +8,7 @@ use abide_live::{Binding, BindingId, Changes, Delta, LiveError, Planner, Router,
 use abide_schema::Row;
 use abide_schema::{TableSpec, Value};
 use expect_test::{Expect, expect};
-use serde_json::{Map, Value as JsonValue};
+use serde_json::{Value as JsonValue, json};
 
 use crate::world::{TABLES, World};
 
@@ -22,12 +22,19 @@ struct Stage {
 
 impl Stage {
     fn new(queries: &[&str]) -> Stage {
+        let queries: Vec<(&str, JsonValue)> = queries.iter().map(|sql| (*sql, json!({}))).collect();
+        Stage::with(&queries)
+    }
+
+    /// Each query with its parameters.
+    fn with(queries: &[(&str, JsonValue)]) -> Stage {
         let world = World::new(1);
         let planner = Planner::new(Arc::clone(&world.catalog));
         let router = Router::new(Arc::clone(&world.catalog));
         let mut stage = Stage { world, planner, router, bindings: Vec::new() };
-        for sql in queries {
-            let binding = stage.planner.bind(sql, &Map::new()).expect("it can be live");
+        for (sql, params) in queries {
+            let params = params.as_object().expect("an object");
+            let binding = stage.planner.bind(sql, params).expect("it can be live");
             let id = stage.router.attach(&binding).expect("there is room");
             stage.bindings.push((id, binding));
         }
@@ -335,6 +342,70 @@ fn names_that_look_like_those_of_images() {
         0: {"deletes":[[1,"k"]],"inserts":[],"updates":[]}
         1: {"deletes":[[1,"k"]],"inserts":[[1,null]],"updates":[]}
         2: {"deletes":[[1,"k",null]],"inserts":[],"updates":[]}
+    "#]],
+    );
+}
+
+/// Two terms of a join told one group as 1 and as 1.0, and it was counted twice.
+#[test]
+fn a_group_of_equal_values_is_one_group() {
+    let mut stage = Stage::new(&[
+        "SELECT count(*) FROM r JOIN s ON s.b = r.b GROUP BY coalesce(r.a, r.x)",
+        "SELECT count(*) FROM r JOIN s ON s.b = r.b GROUP BY r.c COLLATE NOCASE",
+    ]);
+    stage.commit(
+        &[r#"r: - -> [1, null, 7, "A", 1.0]"#, r#"s: - -> ["k", 7, null, 1]"#],
+        expect![[r#"
+            0: {"deletes":[],"inserts":[[1]],"updates":[]}
+            1: {"deletes":[],"inserts":[[1]],"updates":[]}
+        "#]],
+    );
+    stage.commit(
+        &[r#"r: - -> [2, 1, 7, "a"]"#, r#"s: - -> ["l", 7, null, 1]"#],
+        expect![[r#"
+            0: {"deletes":[[1]],"inserts":[[4]],"updates":[]}
+            1: {"deletes":[[1]],"inserts":[[4]],"updates":[]}
+        "#]],
+    );
+}
+
+/// Whoever waits for a row to be absent hears of rows that his condition does not name.
+#[test]
+fn a_row_that_is_missing_is_no_row_of_its_table() {
+    let mut stage = Stage::with(&[
+        (
+            "SELECT r.id, q.n FROM r LEFT JOIN (SELECT b, count(*) AS n FROM s GROUP BY b) q ON q.b = \
+          r.b WHERE q.b IS :v",
+            json!({"v": null}),
+        ),
+        ("SELECT r.id, s.k FROM r LEFT JOIN s ON s.b = r.b WHERE s.b IS :v", json!({"v": null})),
+        (
+            "SELECT r.id FROM r LEFT JOIN (SELECT DISTINCT b FROM s) q ON q.b = r.b WHERE q.b IS NULL",
+            json!({}),
+        ),
+    ]);
+    stage.commit(
+        &["r: - -> [1, 0, 7]"],
+        expect![[r#"
+        0: {"deletes":[],"inserts":[[1,null]],"updates":[]}
+        1: {"deletes":[],"inserts":[[1,null]],"updates":[]}
+        2: {"deletes":[],"inserts":[[1]],"updates":[]}
+    "#]],
+    );
+    stage.commit(
+        &[r#"s: - -> ["k", 7, null, 1]"#],
+        expect![[r#"
+        0: {"deletes":[[1,null]],"inserts":[],"updates":[]}
+        1: {"deletes":[[1,null]],"inserts":[],"updates":[]}
+        2: {"deletes":[[1]],"inserts":[],"updates":[]}
+    "#]],
+    );
+    stage.commit(
+        &[r#"s: ["k", 7, null, 1] -> ["k", 8, null, 1]"#],
+        expect![[r#"
+        0: {"deletes":[],"inserts":[[1,null]],"updates":[]}
+        1: {"deletes":[],"inserts":[[1,null]],"updates":[]}
+        2: {"deletes":[],"inserts":[[1]],"updates":[]}
     "#]],
     );
 }

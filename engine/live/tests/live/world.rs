@@ -117,15 +117,20 @@ impl World {
     pub(crate) fn new(seed: u64) -> World {
         let views = vec![
             ("positive", "SELECT id, a, b AS bee FROM r WHERE a > 0"),
+            ("one_column", "SELECT b FROM s WHERE b IS NOT NULL"),
             ("pairs", "SELECT r.id AS rid, s.k AS sk, s.n FROM r JOIN s ON s.b = r.b"),
         ];
-        let catalog = Arc::new(Catalog::new(TABLES.to_vec(), views));
+        let catalog = Arc::new(Catalog::new(TABLES.to_vec(), views.clone()));
         let connection = Connection::open_in_memory().expect("a database in memory opens");
         connection.set_prepared_statement_cache_capacity(8_192);
         for table in TABLES {
             for statement in table.ddl() {
                 connection.execute_batch(&statement).expect("the schema is valid");
             }
+        }
+        for (name, select) in views {
+            let view = format!("CREATE VIEW {name} AS {select}");
+            connection.execute_batch(&view).expect("the views are valid");
         }
         for statement in catalog.setup_sql() {
             connection.execute_batch(&statement).expect("the setup is valid");
@@ -242,7 +247,8 @@ pub(crate) fn net(before: &State, after: &State) -> Changes {
     changes
 }
 
-struct Bound<'a>(&'a Value);
+/// A value as rusqlite binds it.
+pub(crate) struct Bound<'a>(pub(crate) &'a Value);
 
 impl ToSql for Bound<'_> {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
@@ -273,19 +279,22 @@ impl Sql for Database {
         let params = rusqlite::params_from_iter(params.iter().map(Bound));
         let mut rows = prepared.query(params).map_err(failed)?;
         while let Some(row) = rows.next().map_err(failed)? {
-            let cells: Vec<Value> = (0..width)
-                .map(|at| match row.get_ref(at).expect("the column exists") {
-                    ValueRef::Null => Value::Null,
-                    ValueRef::Integer(n) => Value::Integer(n),
-                    ValueRef::Real(x) => Value::Real(x),
-                    ValueRef::Text(text) => Value::Text(String::from_utf8_lossy(text).into_owned()),
-                    ValueRef::Blob(bytes) => Value::Blob(bytes.to_vec()),
-                })
-                .collect();
-            each(&cells);
+            each(&read(row, width));
         }
         drop(rows);
         let steps = prepared.reset_status(StatementStatus::VmStep);
         Ok(u64::try_from(steps).unwrap_or(0))
     }
+}
+
+/// The cells of a row.
+pub(crate) fn read(row: &rusqlite::Row<'_>, width: usize) -> Vec<Value> {
+    let cell = |at: usize| match row.get_ref(at).expect("the column exists") {
+        ValueRef::Null => Value::Null,
+        ValueRef::Integer(n) => Value::Integer(n),
+        ValueRef::Real(x) => Value::Real(x),
+        ValueRef::Text(text) => Value::Text(String::from_utf8_lossy(text).into_owned()),
+        ValueRef::Blob(bytes) => Value::Blob(bytes.to_vec()),
+    };
+    (0..width).map(cell).collect()
 }

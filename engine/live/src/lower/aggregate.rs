@@ -1,0 +1,193 @@
+//! Aggregates, also those whose value depends on the order of the rows: they get one that is total.
+
+use abide_schema::Refusal;
+use sqlite3_parser::ast::{NullsOrder, SortOrder, SortedColumn};
+
+use super::call::{Call, misuse, open};
+use super::{Lower, Lowered, Scope, push_list, unsupported};
+use crate::fragment::{Aggregate, Fragment, Mark, Piece, Plain};
+
+impl Lower<'_> {
+    /// One value for a group of rows. `sequence`: one that depends on their order.
+    pub(super) fn aggregate(&mut self, call: &Call, sequence: bool, scope: &Scope) -> Lowered {
+        if !std::mem::take(&mut self.frame.allowed) {
+            return Err(misuse(&format!("misuse of aggregate function {}()", call.name)));
+        }
+        let windowed = std::mem::take(&mut self.frame.windowed);
+        self.frame.within = true;
+        let arguments = self.arguments(call, scope)?;
+        self.require_no_collation(call, &arguments)?;
+        let order = self.order_within(call, sequence, &arguments, scope)?;
+        let filter = call.filter().map(|filter| self.expr(filter, scope)).transpose()?;
+        require_own_columns(call, arguments.iter().chain(&filter), scope)?;
+        let mut out = Fragment::new();
+        out.mark(Mark::Aggregate(kept_by(call, &arguments, &order)));
+        out.push(&open(call));
+        out.mark(Mark::Argument);
+        push_list(&mut out, &arguments);
+        out.mark(Mark::ArgumentEnd);
+        out.push(&order);
+        out.push_text(")");
+        push_filter(&mut out, filter.as_ref());
+        out.mark(Mark::End);
+        self.frame.within = false;
+        self.frame.windowed = windowed;
+        self.frame.allowed = true;
+        self.frame.aggregate = true;
+        out.aggregates = true;
+        Ok(out.of_kind(self.kind_of_call(call, &arguments)))
+    }
+
+    /// Of texts that a collation holds equal, min() and max() would be any.
+    pub(super) fn require_no_collation(
+        &self,
+        call: &Call,
+        arguments: &[Fragment],
+    ) -> Result<(), Refusal> {
+        let extreme = ["min", "max"].iter().any(|name| call.name.eq_ignore_ascii_case(name));
+        let collates = |value: &Fragment| value.collation.is_some() || value.collates_within;
+        if extreme && arguments.iter().any(collates) {
+            return Err(unsupported("min() or max() with COLLATE")
+                .hint("of equal texts it would be any: take it of lower(…)"));
+        }
+        Ok(())
+    }
+
+    /// ORDER BY within the call: as written, then by what tells the rows apart.
+    fn order_within(
+        &mut self,
+        call: &Call,
+        sequence: bool,
+        arguments: &[Fragment],
+        scope: &Scope,
+    ) -> Lowered {
+        let mut terms = Vec::new();
+        for term in call.order {
+            terms.push((self.expr(&term.expr, scope)?, direction(term)));
+        }
+        if call.distinct {
+            return self.order_of_distinct(call, sequence, arguments, terms);
+        }
+        if !sequence && terms.is_empty() {
+            return Ok(Fragment::new());
+        }
+        match self.frame.rows.clone() {
+            Some(rows) => terms.extend(rows.into_iter().map(|key| (key, String::new()))),
+            None if sequence => return Err(no_key(&call.name)),
+            None => {}
+        }
+        Ok(order_by(&terms))
+    }
+
+    /// Of equal values, DISTINCT takes that of any row: so they must be the same, and nothing else of
+    /// that row may matter.
+    fn order_of_distinct(
+        &self,
+        call: &Call,
+        sequence: bool,
+        arguments: &[Fragment],
+        mut terms: Vec<(Fragment, String)>,
+    ) -> Lowered {
+        let [only] = arguments else {
+            return Err(misuse("DISTINCT aggregates must have exactly one argument"));
+        };
+        let sums = call.name.eq_ignore_ascii_case("sum");
+        if (sequence || sums) && self.form_of(only).is_none() {
+            let what = format!("{}(DISTINCT …) of what is not of one type", call.name);
+            return Err(unsupported(&what).hint("write CAST(… AS …) around it"));
+        }
+        if !sequence {
+            return Ok(Fragment::new());
+        }
+        if terms.iter().any(|(value, _)| value != only) {
+            let what = format!("{}(DISTINCT …) in the order of something else", call.name);
+            return Err(unsupported(&what).hint("order it by its argument"));
+        }
+        if terms.is_empty() {
+            terms.push((only.clone(), String::new()));
+        }
+        Ok(order_by(&terms))
+    }
+}
+
+/// An aggregate of nothing but columns of a query around it belongs to that query: its rows are not
+/// those of the FROM beside it.
+fn require_own_columns<'f>(
+    call: &Call,
+    values: impl Iterator<Item = &'f Fragment>,
+    scope: &Scope,
+) -> Result<(), Refusal> {
+    let own = |piece: &Piece| {
+        scope.entries.iter().any(|entry| {
+            let columns = entry.columns.iter().map(|(_, value)| value).chain(&entry.rowid);
+            columns.into_iter().any(|value| value.pieces.contains(piece))
+        })
+    };
+    let is_column = |piece: &&Piece| matches!(piece, Piece::Column(..) | Piece::Derived(..));
+    let mut columns = values.flat_map(|value| &value.pieces).filter(is_column).peekable();
+    if columns.peek().is_none() || columns.any(own) {
+        return Ok(());
+    }
+    Err(unsupported(&format!("{}() of the columns of a query around it", call.name))
+        .hint("take it in that query itself"))
+}
+
+/// How an aggregate is kept up to date. An extremum only of a column: of values that are equal and yet
+/// differ, it would be any.
+fn kept_by(call: &Call, arguments: &[Fragment], order: &Fragment) -> Aggregate {
+    let name = call.name.to_ascii_lowercase();
+    match (name.as_str(), arguments) {
+        _ if !order.pieces.is_empty() => Aggregate::Other,
+        ("min", [only]) if matches!(only.plain, Plain::Column(..)) => Aggregate::Min,
+        ("max", [only]) if matches!(only.plain, Plain::Column(..)) => Aggregate::Max,
+        _ if call.distinct => Aggregate::Other,
+        ("count", []) if call.filter().is_none() => Aggregate::Rows,
+        ("count", _) => Aggregate::Count,
+        ("sum", [_]) => Aggregate::Sum,
+        ("total", [_]) => Aggregate::Total,
+        ("avg", [_]) => Aggregate::Average,
+        _ => Aggregate::Other,
+    }
+}
+
+/// Appends FILTER.
+pub(super) fn push_filter(out: &mut Fragment, filter: Option<&Fragment>) {
+    if let Some(filter) = filter {
+        out.push_text("FILTER (WHERE");
+        out.mark(Mark::Filter);
+        out.push(filter);
+        out.mark(Mark::FilterEnd);
+        out.push_text(")");
+    }
+}
+
+/// The refusal where the order of rows matters and nothing tells them apart.
+pub(super) fn no_key(name: &str) -> Refusal {
+    unsupported(&format!("{name}() over rows that no key tells apart"))
+        .hint("select the keys of the tables in every subquery of FROM")
+}
+
+/// How a term of an order goes.
+pub(super) fn direction(term: &SortedColumn) -> String {
+    let order = match term.order {
+        Some(SortOrder::Desc) => "DESC",
+        Some(SortOrder::Asc) | None => "",
+    };
+    let nulls = match term.nulls {
+        Some(NullsOrder::First) => " NULLS FIRST",
+        Some(NullsOrder::Last) => " NULLS LAST",
+        None => "",
+    };
+    format!("{order}{nulls}").trim().to_owned()
+}
+
+/// ORDER BY these.
+pub(super) fn order_by(terms: &[(Fragment, String)]) -> Fragment {
+    let mut out = Fragment::new();
+    for (at, (value, direction)) in terms.iter().enumerate() {
+        out.push_text(if at > 0 { "," } else { "ORDER BY" });
+        out.push(value);
+        out.push_text(direction);
+    }
+    out
+}

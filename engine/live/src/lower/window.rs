@@ -1,0 +1,366 @@
+//! Window functions: their windows written out, and the order in them made total.
+//!
+//! Rows that are equal in a window's order (peers) come in any order. What depends on that order gets
+//! the keys of the rows as last terms, where that leaves the meaning as it is; where a frame is bounded
+//! by peers, a further term would change it, and such a query is refused.
+
+use abide_schema::table::Kind;
+use abide_schema::{Code, Refusal};
+use sqlite3_parser::ast::{
+    FrameBound, FrameClause, FrameExclude, FrameMode, Over, Window as Written, WindowDef,
+};
+
+use super::aggregate::{direction, no_key, order_by, push_filter};
+use super::call::{Call, misuse, open};
+use super::{Lower, Lowered, Scope, push_list, unquote, unsupported};
+use crate::core::Core;
+use crate::fragment::{Fragment, Piece};
+use crate::functions::{Function, Windowed};
+
+/// A window, resolved.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Window {
+    partition: Vec<Fragment>,
+    /// The terms of its order, each with its direction.
+    order: Vec<(Fragment, String)>,
+    frame: Option<Span>,
+}
+
+/// A frame: the rows around the present one that a function looks at.
+#[derive(Clone, Debug)]
+struct Span {
+    mode: FrameMode,
+    start: Bound,
+    end: Bound,
+    exclude: FrameExclude,
+}
+
+#[derive(Clone, Debug)]
+enum Bound {
+    First,
+    Preceding(Fragment),
+    Current,
+    Following(Fragment),
+    Last,
+}
+
+/// What a function looks at in its window.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sight {
+    /// Which rows are peers.
+    Peers,
+    /// The rows one by one, whatever the frame.
+    Rows,
+    /// The frame, in whatever order.
+    Set,
+    /// The frame, in its order.
+    Sequence,
+    /// The first row of the frame.
+    First,
+    /// The last row of the frame.
+    Last,
+}
+
+impl Lower<'_> {
+    /// Makes the named windows of a SELECT known. Each may build upon those before it.
+    pub(crate) fn read_windows(
+        &mut self,
+        core: &mut Core,
+        windows: &[WindowDef],
+        scope: &Scope,
+    ) -> Result<(), Refusal> {
+        let numbered = std::mem::replace(&mut self.by_position, false);
+        for definition in windows {
+            let window = self.in_frame(core, |lower| lower.window(&definition.window, scope))?;
+            core.frame.named.push((unquote(definition.name.0), window));
+        }
+        self.by_position = numbered;
+        Ok(())
+    }
+
+    /// A function call with OVER.
+    pub(super) fn windowed(
+        &mut self,
+        call: &Call,
+        function: Function,
+        over: &Over,
+        scope: &Scope,
+    ) -> Lowered {
+        let aggregate = matches!(function, Function::Aggregate | Function::Sequence);
+        if !aggregate && !matches!(function, Function::Window(_)) {
+            return Err(misuse(&format!("{}() may not be used as a window function", call.name)));
+        }
+        if !std::mem::take(&mut self.frame.windowed) {
+            return Err(misuse(&format!("misuse of window function {}()", call.name)));
+        }
+        if call.distinct {
+            return Err(misuse("DISTINCT is not supported for window functions"));
+        }
+        if !aggregate && (call.star || call.filter().is_some()) {
+            return Err(misuse("FILTER clause may only be used with aggregate window functions"));
+        }
+        if !call.order.is_empty() {
+            let detail = format!("ORDER BY may not be used with non-aggregate {}()", call.name);
+            return Err(misuse(&detail));
+        }
+        let arguments = self.arguments(call, scope)?;
+        self.require_no_collation(call, &arguments)?;
+        let filter = call.filter().map(|filter| self.expr(filter, scope)).transpose()?;
+        let window = match over {
+            Over::Name(name) => self.named_window(&unquote(name.0))?,
+            Over::Window(window) => self.window(window, scope)?,
+        };
+        let sight = self.sight(call, function, &arguments);
+        let window = self.with_total_order(call, sight, window)?;
+        let known = |by: &&Fragment| {
+            let is_param = |piece: &Piece| matches!(piece, Piece::Param(_));
+            !by.has_subquery() && !by.pieces.iter().any(is_param)
+        };
+        let partition = window.partition.iter().filter(known).cloned().collect();
+        self.frame.partitions.push(partition);
+        self.frame.windowed = true;
+        let mut out = open(call);
+        push_list(&mut out, &arguments);
+        out.push_text(")");
+        push_filter(&mut out, filter.as_ref());
+        window.write(&mut out);
+        out.windows = true;
+        Ok(out.of_kind(self.kind_of_call(call, &arguments)))
+    }
+
+    fn named_window(&self, name: &str) -> Result<Window, Refusal> {
+        let mut named = self.frame.named.iter().rev();
+        let found = named.find(|(known, _)| known.eq_ignore_ascii_case(name));
+        found.map(|(_, window)| window.clone()).ok_or_else(|| {
+            Refusal::new(Code::BadSql, format!("no such window: {name}"))
+                .hint("define it:  WINDOW name AS (PARTITION BY … ORDER BY …)")
+        })
+    }
+
+    fn window(&mut self, written: &Written, scope: &Scope) -> Lowered<Window> {
+        let mut window = match &written.base {
+            Some(name) => self.base_window(&unquote(name.0), written)?,
+            None => Window::default(),
+        };
+        for by in written.partition_by.unwrap_or(&[]) {
+            window.partition.push(self.expr(by, scope)?);
+        }
+        for term in written.order_by.unwrap_or(&[]) {
+            let value = self.expr(&term.expr, scope)?;
+            window.order.push((value, direction(term)));
+        }
+        window.frame = written.frame_clause.as_ref().map(|frame| self.span(frame)).transpose()?;
+        Ok(window)
+    }
+
+    /// A window that another one builds upon, as far as SQLite allows.
+    fn base_window(&self, name: &str, upon: &Written) -> Result<Window, Refusal> {
+        let base = self.named_window(name)?;
+        let overridden = if upon.partition_by.is_some() {
+            "PARTITION clause"
+        } else if upon.order_by.is_some() && !base.order.is_empty() {
+            "ORDER BY clause"
+        } else if base.frame.is_some() {
+            "frame specification"
+        } else {
+            return Ok(base);
+        };
+        Err(misuse(&format!("cannot override {overridden} of window: {name}")))
+    }
+
+    fn span(&mut self, frame: &FrameClause) -> Lowered<Span> {
+        Ok(Span {
+            mode: frame.mode,
+            start: self.bound_of(&frame.start)?,
+            end: frame.end.as_ref().map_or(Ok(Bound::Current), |end| self.bound_of(end))?,
+            exclude: frame.exclude.clone().unwrap_or(FrameExclude::NoOthers),
+        })
+    }
+
+    fn bound_of(&mut self, bound: &FrameBound) -> Lowered<Bound> {
+        let mut offset = |expr| {
+            let offset = self.expr(expr, &Scope::default())?;
+            if offset.has_subquery() {
+                return Err(unsupported("a subquery in a frame"));
+            }
+            Ok(offset)
+        };
+        Ok(match bound {
+            FrameBound::UnboundedPreceding => Bound::First,
+            FrameBound::Preceding(expr) => Bound::Preceding(offset(expr)?),
+            FrameBound::CurrentRow => Bound::Current,
+            FrameBound::Following(expr) => Bound::Following(offset(expr)?),
+            FrameBound::UnboundedFollowing => Bound::Last,
+        })
+    }
+
+    fn sight(&self, call: &Call, function: Function, arguments: &[Fragment]) -> Sight {
+        let is = |name: &str| call.name.eq_ignore_ascii_case(name);
+        let only = arguments.first();
+        match function {
+            Function::Window(Windowed::Rank) => Sight::Peers,
+            Function::Window(Windowed::Place) => Sight::Rows,
+            Function::Window(Windowed::Pick) if is("first_value") => Sight::First,
+            Function::Window(Windowed::Pick) if is("last_value") => Sight::Last,
+            Function::Aggregate if is("count") => Sight::Set,
+            Function::Aggregate if is("min") || is("max") => {
+                let form = only.and_then(|only| self.form_of(only));
+                form.map_or(Sight::Sequence, |_| Sight::Set)
+            }
+            // A sum of integers is exact; that of reals is rounded at every step.
+            Function::Aggregate => {
+                let kind = only.and_then(|only| self.kind_of(only));
+                if kind == Some(Kind::Integer) { Sight::Set } else { Sight::Sequence }
+            }
+            _ => Sight::Sequence,
+        }
+    }
+
+    /// The window in which the function's value does not depend on the order of peers.
+    fn with_total_order(&self, call: &Call, sight: Sight, window: Window) -> Lowered<Window> {
+        let grouped = !self.frame.by.is_empty();
+        let keys: Option<Vec<Fragment>> = if grouped {
+            Some(self.frame.by.iter().map(|by| self.representative(by)).collect())
+        } else {
+            self.frame.rows.clone()
+        };
+        let is_total = keys.as_ref().is_some_and(|keys| window.orders_by(keys));
+        let with_keys = |frame: Option<Span>| {
+            let keys = keys.as_ref().ok_or_else(|| no_key(&call.name))?;
+            Ok(Window { frame, ..window.clone() }.ordered_by(keys))
+        };
+        if sight == Sight::Rows {
+            return with_keys(None);
+        }
+        if sight == Sight::Peers || is_total {
+            return Ok(window);
+        }
+        let whole = window.frame_is_whole();
+        let by_rows = window.frame.as_ref().is_some_and(|frame| frame.mode == FrameMode::Rows);
+        if whole || (!by_rows && window.takes_an_end(sight)) {
+            return if sight == Sight::Set { Ok(window) } else { with_keys(Some(Span::whole())) };
+        }
+        if by_rows && !window.excludes_peers() {
+            return with_keys(window.frame.clone());
+        }
+        if sight == Sight::Set && !by_rows {
+            return Ok(window);
+        }
+        let what = format!("{}() over rows that may be equal in its window's order", call.name);
+        Err(unsupported(&what).hint("add a key to the window's order, or frame it by ROWS"))
+    }
+}
+
+impl Window {
+    /// Whether no two rows of a partition are peers.
+    fn orders_by(&self, keys: &[Fragment]) -> bool {
+        keys.iter().all(|key| self.has(key))
+    }
+
+    fn has(&self, key: &Fragment) -> bool {
+        self.partition.contains(key) || self.order.iter().any(|(value, _)| value == key)
+    }
+
+    /// With these as the last terms of the order.
+    fn ordered_by(mut self, keys: &[Fragment]) -> Window {
+        for key in keys {
+            if !self.has(key) {
+                self.order.push((key.clone(), String::new()));
+            }
+        }
+        self
+    }
+
+    /// Whether the frame of every row is its whole partition.
+    fn frame_is_whole(&self) -> bool {
+        let all_peers = self.order.is_empty();
+        let Some(frame) = &self.frame else { return all_peers };
+        let by_peers = all_peers && frame.mode != FrameMode::Rows;
+        let from_first = match frame.start {
+            Bound::First => true,
+            Bound::Current => by_peers,
+            _ => false,
+        };
+        let to_last = match frame.end {
+            Bound::Last => true,
+            Bound::Current => by_peers,
+            _ => false,
+        };
+        from_first && to_last && frame.exclude == FrameExclude::NoOthers
+    }
+
+    /// Whether the one row that a function takes is the first or the last of the partition.
+    fn takes_an_end(&self, sight: Sight) -> bool {
+        let Some(frame) = &self.frame else { return sight == Sight::First };
+        let bounds = match sight {
+            Sight::First => {
+                matches!(frame.start, Bound::First)
+                    && matches!(frame.end, Bound::Current | Bound::Following(_) | Bound::Last)
+            }
+            Sight::Last => {
+                matches!(frame.start, Bound::First | Bound::Preceding(_) | Bound::Current)
+                    && matches!(frame.end, Bound::Last)
+            }
+            _ => false,
+        };
+        bounds && frame.exclude == FrameExclude::NoOthers
+    }
+
+    fn excludes_peers(&self) -> bool {
+        let exclude = self.frame.as_ref().map(|frame| &frame.exclude);
+        matches!(exclude, Some(FrameExclude::Group | FrameExclude::Ties))
+    }
+
+    fn write(&self, out: &mut Fragment) {
+        out.push_text("OVER (");
+        for (at, by) in self.partition.iter().enumerate() {
+            out.push_text(if at > 0 { "," } else { "PARTITION BY" });
+            out.push(by);
+        }
+        out.push(&order_by(&self.order));
+        if let Some(frame) = &self.frame {
+            frame.write(out);
+        }
+        out.push_text(")");
+    }
+}
+
+impl Span {
+    fn whole() -> Span {
+        let (start, end, exclude) = (Bound::First, Bound::Last, FrameExclude::NoOthers);
+        Span { mode: FrameMode::Rows, start, end, exclude }
+    }
+
+    fn write(&self, out: &mut Fragment) {
+        out.push_text(match self.mode {
+            FrameMode::Groups => "GROUPS BETWEEN",
+            FrameMode::Range => "RANGE BETWEEN",
+            FrameMode::Rows => "ROWS BETWEEN",
+        });
+        self.start.write(out);
+        out.push_text("AND");
+        self.end.write(out);
+        out.push_text(match self.exclude {
+            FrameExclude::NoOthers => "",
+            FrameExclude::CurrentRow => "EXCLUDE CURRENT ROW",
+            FrameExclude::Group => "EXCLUDE GROUP",
+            FrameExclude::Ties => "EXCLUDE TIES",
+        });
+    }
+}
+
+impl Bound {
+    fn write(&self, out: &mut Fragment) {
+        let (offset, direction) = match self {
+            Bound::First => (None, "UNBOUNDED PRECEDING"),
+            Bound::Preceding(offset) => (Some(offset), "PRECEDING"),
+            Bound::Current => (None, "CURRENT ROW"),
+            Bound::Following(offset) => (Some(offset), "FOLLOWING"),
+            Bound::Last => (None, "UNBOUNDED FOLLOWING"),
+        };
+        if let Some(offset) = offset {
+            out.push(offset);
+        }
+        out.push_text(direction);
+    }
+}

@@ -1,0 +1,32 @@
+//! Which of the values that terms show for groups are the same group: 1 and 1.0 are, and 'a' and 'A'
+//! by NOCASE. A group that is evaluated twice would change twice.
+
+use std::collections::HashSet;
+
+use abide_schema::Row;
+
+use crate::delta::Weights;
+use crate::exact::Exact;
+use crate::fragment::Collation;
+use crate::route::canonical;
+use crate::select::Query;
+
+/// Each touched group once. Nothing where a collation inside of an expression leaves it uncertain
+/// which of several are the same.
+pub(super) fn groups_of(query: &Query, touched: Weights) -> Option<Vec<Row>> {
+    let by = query.cores[0].1.group.as_deref().unwrap_or(&[]);
+    let uncertain = by.iter().any(|by| by.collation.is_none() && by.collates_within);
+    if uncertain && touched.len() > 1 {
+        return None;
+    }
+    let mut known = HashSet::new();
+    let mut groups: Vec<Row> = touched.rows().map(|(group, _)| group).collect();
+    groups.retain(|group| {
+        let cells = by
+            .iter()
+            .zip(group.iter())
+            .map(|(by, cell)| canonical(by.collation.unwrap_or(Collation::Binary), cell));
+        known.insert(Exact(cells.collect()))
+    });
+    Some(groups)
+}

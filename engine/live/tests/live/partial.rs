@@ -1,0 +1,99 @@
+//! Partial indexes: a literal that is lifted out of the text must not hide them from SQLite, nor a key
+//! that may be NULL.
+
+use std::sync::Arc;
+
+use abide_live::{Catalog, Planner};
+use abide_schema::TableSpec;
+use abide_schema::table::{ColumnSpec, IndexSpec, Kind};
+use expect_test::{Expect, expect};
+use rusqlite::Connection;
+use serde_json::Map;
+
+use crate::world::Database;
+
+const fn column(name: &'static str, nullable: bool) -> ColumnSpec {
+    let (kind, json, unique) = (Kind::Text, false, false);
+    ColumnSpec { name, doc: "", kind, nullable, json, one_of: &[], references: None, unique }
+}
+
+static TASKS: TableSpec = TableSpec {
+    name: "tasks",
+    doc: "",
+    columns: &[
+        column("id", false),
+        column("status", false),
+        column("owner", true),
+        column("parent", true),
+    ],
+    key: &[0],
+    without_rowid: false,
+    indexes: &[
+        IndexSpec { columns: &["owner"], unique: false, condition: Some("status = 'pending'") },
+        IndexSpec { columns: &["parent"], unique: false, condition: Some("parent IS NOT NULL") },
+    ],
+    constraints: &[],
+    triggers: &[],
+};
+
+/// Every query with its rule, what it is found by, and the tables that it reads whole.
+fn check(queries: &[&str], expected: Expect) {
+    let catalog = Arc::new(Catalog::new(vec![&TASKS], Vec::new()));
+    let mut db = Database(Connection::open_in_memory().expect("a database in memory opens"));
+    for statement in TASKS.ddl().into_iter().chain(catalog.setup_sql()) {
+        db.0.execute_batch(&statement).expect("the schema is valid");
+    }
+    let planner = Planner::new(catalog);
+    let mut told = String::new();
+    for sql in queries {
+        let binding = planner.bind(sql, &Map::new()).expect("it can be live");
+        let scans = binding.scans(&mut db).expect("SQLite explains its plans").len();
+        let explanation = binding.explain();
+        let keys = explanation.routed_by.join("; ");
+        let plan = format!("EXPLAIN QUERY PLAN {}", binding.snapshot_sql());
+        let mut statement = db.0.prepare(&plan).expect("it is valid");
+        for at in 0..binding.params().len() {
+            statement.raw_bind_parameter(at + 1, "x").expect("it is bound");
+        }
+        let mut rows = statement.raw_query();
+        let row = rows.next().expect("a plan is made").expect("it has a line");
+        let snapshot: String = row.get(3).expect("a detail");
+        told += &format!(
+            "{sql}\n    {}\n    {keys}, {scans} scans\n    {snapshot}\n",
+            explanation.cost
+        );
+    }
+    expected.assert_eq(&told);
+}
+
+#[test]
+fn a_literal_still_finds_its_partial_index() {
+    check(
+        &[
+            "SELECT id FROM tasks WHERE status = 'pending' AND owner = 'a'",
+            "SELECT id, rank() OVER (PARTITION BY owner ORDER BY id) FROM tasks WHERE status = \
+             'pending'",
+            "SELECT parent, rank() OVER (PARTITION BY parent ORDER BY owner) FROM tasks",
+            "SELECT t.id, c.n FROM tasks t LEFT JOIN (SELECT parent, count(*) AS n FROM tasks GROUP \
+             BY parent) c ON c.parent = t.id",
+        ],
+        expect![[r#"
+            SELECT id FROM tasks WHERE status = 'pending' AND owner = 'a'
+                the changed rows that match its keys
+                tasks: status, owner, 0 scans
+                SEARCH tasks USING INDEX tasks_owner (owner=?)
+            SELECT id, rank() OVER (PARTITION BY owner ORDER BY id) FROM tasks WHERE status = 'pending'
+                the touched partitions, twice
+                tasks: status, 0 scans
+                CO-ROUTINE (subquery-2)
+            SELECT parent, rank() OVER (PARTITION BY parent ORDER BY owner) FROM tasks
+                the touched partitions, twice
+                tasks: every change, 1 scans
+                CO-ROUTINE (subquery-2)
+            SELECT t.id, c.n FROM tasks t LEFT JOIN (SELECT parent, count(*) AS n FROM tasks GROUP BY parent) c ON c.parent = t.id
+                the rows that the changed rows reach, twice
+                tasks: every change; tasks: every change, 0 scans
+                MATERIALIZE c
+        "#]],
+    );
+}
