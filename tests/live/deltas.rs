@@ -288,7 +288,7 @@ fn subscribe(world: &mut World, planner: &Planner, router: &mut Router, sql: &st
     Subscription { sql: sql.to_owned(), binding, id, client, behind, dead: rows.is_err() }
 }
 
-/// `LIVE_SEEDS=100..200 cargo test -p abide-live --release` for more than these.
+/// `LIVE_SEEDS=100..200 cargo test -p abide-tests --test live --release` for more than these.
 pub(crate) fn seeds() -> std::ops::Range<u64> {
     let Ok(wanted) = std::env::var("LIVE_SEEDS") else { return 0..SEEDS };
     let (from, to) = wanted.split_once("..").expect("LIVE_SEEDS is from..to");
