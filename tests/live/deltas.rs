@@ -329,7 +329,10 @@ pub(crate) fn run(seed: u64, commits: usize, queries: &[&str]) {
             let (with, without) = (routed.clone().map(sorted), alone.map(sorted));
             assert_eq!(with, without, "the router disagrees: {what}");
             match routed {
-                Ok(delta) => subscription.client.apply(&delta),
+                Ok(delta) => {
+                    let applied = subscription.client.apply(&delta);
+                    applied.unwrap_or_else(|why| panic!("{why}: {what}"));
+                }
                 Err(error) => panic!("{error}: {what}"),
             }
             check(&subscription.client, &fresh, &what);
@@ -361,7 +364,7 @@ fn catch_up(subscription: &mut Subscription, world: &mut World, fresh: &[Row], w
     let (state, client) = &mut subscription.behind;
     let span = net(state, &world.state);
     let delta = subscription.binding.delta(&span, &mut world.db).expect("the statements run");
-    client.apply(&delta);
+    client.apply(&delta).unwrap_or_else(|why| panic!("{why}: {what}"));
     check(client, fresh, &format!("resumed, {what}"));
     *state = world.state.clone();
 }

@@ -4,10 +4,14 @@
 mod budget;
 mod client;
 mod deltas;
+mod engine;
+mod frames;
 mod generated;
 mod hostile;
+mod proof;
 mod refusals;
 mod routing;
 mod shapes;
+mod slt;
 mod traps;
 mod world;

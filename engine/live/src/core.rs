@@ -5,7 +5,9 @@ use sqlite3_parser::ast::{As, Distinctness, Expr, OneSelect, ResultColumn};
 
 use crate::fragment::{Fragment, Plain};
 use crate::from::{FromTerm, Join};
-use crate::lower::{Conjunct, Lower, Scope, unquote, unsupported};
+use crate::lower::{
+    Conjunct, Lower, Scope, position, unquote, unsupported, without_collation,
+};
 use crate::select::named;
 
 /// A column of the result.
@@ -49,6 +51,10 @@ pub(crate) struct Frame {
     pub(crate) aggregate: bool,
     /// Whether we are among the arguments of an aggregate.
     pub(crate) within: bool,
+    /// How many SELECTs are around this one.
+    pub(crate) depth: usize,
+    /// Of which SELECTs columns were named, a bit for each by how many are around it.
+    pub(crate) named: u128,
     /// Whether aggregates may stand here.
     pub(crate) allowed: bool,
 }
@@ -104,10 +110,14 @@ impl Core {
         if let Some(group) = &self.group {
             for (at, by) in group.iter().enumerate() {
                 out.push_text(if at > 0 { "," } else { "GROUP BY" });
-                // In brackets, so that no number among them is taken for a position.
-                out.push_text("(");
-                out.push(by);
-                out.push_text(")");
+                if by.is_constant() {
+                    // All rows are one group. A number would be taken for a position, brackets or not.
+                    out.push_text("NULL");
+                } else {
+                    out.push_text("(");
+                    out.push(by);
+                    out.push_text(")");
+                }
             }
         }
         if let Some(having) = &self.having {
@@ -261,8 +271,10 @@ impl Lower<'_> {
             return Err(unsupported("a window function"));
         }
         let distinct = *distinctness == Some(Distinctness::Distinct);
-        let mut core = Core { distinct, deduplicated: distinct, ..Core::default() };
-        let mut scope = Scope { outer: Some(outer), ..Scope::default() };
+        let frame = Frame { depth: outer.depth + 1, ..Frame::default() };
+        let mut core = Core { distinct, deduplicated: distinct, frame, ..Core::default() };
+        let (outer, depth) = (Some(outer), outer.depth + 1);
+        let mut scope = Scope { outer, depth, ..Scope::default() };
         let block = self.open_block();
         if let Some(from) = from {
             self.read_from(&mut core, from, &mut scope)?;
@@ -296,7 +308,7 @@ impl Lower<'_> {
         for output in &mut core.outputs {
             output.value = self.representative(&output.value);
         }
-        core.frame = Frame { by: shown.clone(), ..Frame::default() };
+        core.frame = Frame { by: shown.clone(), depth: core.frame.depth, ..Frame::default() };
         core.group = Some(shown);
         core.distinct = false;
     }
@@ -312,6 +324,7 @@ impl Lower<'_> {
         let result = work(self);
         std::mem::swap(&mut self.frame, &mut core.frame);
         core.frame.allowed = false;
+        self.frame.named |= core.frame.named;
         result
     }
 
@@ -364,7 +377,12 @@ impl Lower<'_> {
             let alias = named.and_then(|name| {
                 aliases.iter().find(|(alias, _)| alias.eq_ignore_ascii_case(&name))
             });
-            let expr = match (by.is_integer(), alias) {
+            let (bare, collation) = without_collation(by)?;
+            if collation.is_some() && position(bare).is_some() {
+                return Err(unsupported("GROUP BY a position with COLLATE")
+                    .hint("write the column instead of its number"));
+            }
+            let expr = match (position(bare), alias) {
                 (Some(position), _) => {
                     let position = usize::try_from(position - 1).ok();
                     match position.and_then(|position| columns.get(position)) {
@@ -379,15 +397,15 @@ impl Lower<'_> {
                 (None, Some((_, expr))) => expr,
                 (None, None) => by,
             };
-            // Not in the frame: an aggregate has no place here. What is read twice has no `?`.
-            let frame = std::mem::take(&mut self.frame);
-            let by_position = std::mem::replace(&mut self.by_position, std::ptr::eq(expr, by));
+            // Not in the frame: an aggregate has no place here.
+            let apart = Frame { depth: scope.depth, ..Frame::default() };
+            let around = std::mem::replace(&mut self.frame, apart);
             let group = self.expr(expr, scope);
-            self.by_position = by_position;
-            self.frame = frame;
-            groups.push(group?);
+            let apart = std::mem::replace(&mut self.frame, around);
+            self.frame.named |= apart.named;
+            groups.push(Fragment { fixed: !apart.names_own(), ..group? });
         }
-        core.frame = Default::default();
+        core.frame = Frame { depth: scope.depth, ..Frame::default() };
         Ok(groups)
     }
 
@@ -405,7 +423,9 @@ impl Lower<'_> {
                     self.expand(core, scope, Some(&unquote(table.0)))?
                 }
                 ResultColumn::Expr(expr, alias) => {
+                    core.frame.named = 0;
                     let value = self.in_frame(core, |lower| lower.expr(expr, scope))?;
+                    let value = Fragment { fixed: !core.frame.names_own(), ..value };
                     let alias =
                         alias.as_ref().map(|(As::As(name) | As::Elided(name))| unquote(name.0));
                     let plain_name = self.column_name(expr, &value, scope);
@@ -484,6 +504,16 @@ impl Lower<'_> {
 }
 
 impl Frame {
+    /// Whether a column of this SELECT was named.
+    pub(crate) fn names_own(&self) -> bool {
+        self.named & (1 << self.depth) != 0
+    }
+
+    /// Whether a column of a SELECT around this one was named.
+    pub(crate) fn names_around(&self) -> bool {
+        self.named & ((1 << self.depth) - 1) != 0
+    }
+
     /// Notes the columns of a value that stands by itself.
     pub(crate) fn note(&mut self, value: &Fragment) {
         if self.by.contains(value) {

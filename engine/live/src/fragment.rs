@@ -134,6 +134,9 @@ pub(crate) struct Fragment {
     pub(crate) aggregates: bool,
     /// Whether it names a column of a subquery in FROM.
     pub(crate) derived: bool,
+    /// Whether it is shown or grouped by and names no column of its own SELECT: it is the same for all
+    /// rows.
+    pub(crate) fixed: bool,
 }
 
 impl PartialEq for Fragment {
@@ -153,6 +156,7 @@ impl Fragment {
             collates_within: false,
             aggregates: false,
             derived: false,
+            fixed: false,
         }
     }
 
@@ -273,6 +277,16 @@ impl Fragment {
             Piece::Column(source, column) => Some((*source, *column)),
             _ => None,
         })
+    }
+
+    /// Whether it is the same for every row.
+    pub(crate) fn is_constant(&self) -> bool {
+        !self.derived && self.pieces.iter().all(|piece| matches!(piece, Piece::Text(_)))
+    }
+
+    /// Whether it consists of literals and parameters.
+    pub(crate) fn is_flat_constant(&self) -> bool {
+        self.is_flat() && self.columns().next().is_none()
     }
 
     /// Whether it is about columns of tables, and nothing else.

@@ -9,7 +9,7 @@ use sqlite3_parser::ast::{
 use sqlite3_parser::lexer::sql::Parser;
 use sqlite3_parser::{Bump, FallibleIterator as _};
 
-use crate::core::Core;
+use crate::core::{Core, Frame, Output};
 use crate::fragment::{Fragment, Source, quoted};
 use crate::lex;
 use crate::lower::{Conjunct, Entry, Lower, Scope, require_main, unquote, unsupported};
@@ -260,9 +260,7 @@ impl Lower<'_> {
         };
         // It sees those before it. One that names itself is recursive, and then not found here.
         let after = self.named_queries.split_off(at);
-        let numbered = std::mem::replace(&mut self.by_position, false);
         let result = self.read_derived(core, select, (&written, &named.columns), place, scope);
-        self.by_position = numbered;
         self.named_queries.extend(after);
         result.map_err(|refusal| {
             let itself = format!("no such table: {}", named.name);
@@ -282,10 +280,12 @@ impl Lower<'_> {
         scope: &mut Scope,
     ) -> Result<(), Refusal> {
         let alias = place.alias;
-        let frame = std::mem::take(&mut self.frame);
+        let apart = Frame { depth: self.frame.depth, ..Frame::default() };
+        let frame = std::mem::replace(&mut self.frame, apart);
         let outer = scope.outer.cloned().unwrap_or_default();
         let derived = self.deeper(|lower| lower.select(select, written, &outer));
-        self.frame = frame;
+        let apart = std::mem::replace(&mut self.frame, frame);
+        self.frame.named |= apart.named;
         let derived = derived?;
         let visible = derived.outputs().iter().filter(|output| !output.hidden);
         let mut columns: Vec<(String, Fragment)> =
@@ -352,8 +352,11 @@ impl Query {
     fn is_simple(&self) -> bool {
         let [(_, core)] = self.cores.as_slice() else { return false };
         let inner = core.from.iter().all(|term| term.join == Join::Inner);
+        // What is a column of it must not become one of a query around it.
+        let around = |output: &Output| output.value.fixed && !output.value.is_flat_constant();
         inner
             && !core.from.is_empty()
+            && !core.outputs.iter().any(around)
             && !core.distinct
             && !core.aggregates()
             && self.limit.is_none()

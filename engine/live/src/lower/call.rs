@@ -70,6 +70,7 @@ impl Lower<'_> {
             }
             self.frame.within = true;
         }
+        let named_before = std::mem::take(&mut self.frame.named);
         let mut out = Fragment::new();
         let mark = |out: &mut Fragment, mark: Mark| {
             if aggregate {
@@ -111,6 +112,11 @@ impl Lower<'_> {
             out.push_text(")");
         }
         if aggregate {
+            if self.frame.names_around() && !self.frame.names_own() {
+                // SQLite makes it an aggregate of the query around, which then is one row.
+                return Err(unsupported("an aggregate over columns of the query around it")
+                    .hint("write it in the query that the columns are of"));
+            }
             out.pieces[0] = Piece::Mark(Mark::Aggregate(call.kept_by(plain)));
             out.mark(Mark::End);
             self.frame.within = false;
@@ -118,6 +124,7 @@ impl Lower<'_> {
             self.frame.aggregate = true;
             out.aggregates = true;
         }
+        self.frame.named |= named_before;
         Ok(out)
     }
 

@@ -145,6 +145,10 @@ impl Query {
         let mut terms = Vec::new();
         for term in &self.order {
             let mut value = self.outputs()[term.output].value.parenthesized();
+            if value.is_constant() {
+                // It orders nothing, and a number would be taken for a position.
+                continue;
+            }
             value.push_text(&format!("COLLATE {}", term.collation.sql()));
             value.push_text(if term.desc { "DESC" } else { "ASC" });
             value.push_text(if term.nulls_last { "NULLS LAST" } else { "NULLS FIRST" });
