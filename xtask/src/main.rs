@@ -1,9 +1,11 @@
 //! `cargo xtask <verb>`: the project's own automation, in its own language.
 //!
-//! This file is the table of contents, each verb is one file: `test` runs the suite, `tidy`
-//! holds the house to its style, `ci` is all that `.ci/run` asks. Nothing here is shipped.
+//! This file is the table of contents, each verb is one file: `test` runs the suite, `live` proves live
+//! SQL for as long as one likes, `tidy` holds the house to its style, `ci` is all that `.ci/run` asks.
+//! Nothing here is shipped.
 
 mod ci;
+mod live;
 mod test;
 mod tidy;
 
@@ -16,23 +18,38 @@ use std::process::{Command, ExitCode};
 struct Verb {
     name: &'static str,
     about: &'static str,
+    /// Its arguments; none where it takes none.
+    takes: &'static str,
     /// `Ok` is the verdict, which the verb has explained; `Err` says why there is none.
-    run: fn(&Path) -> Result<ExitCode, String>,
+    run: fn(&Path, &[String]) -> Result<ExitCode, String>,
 }
 
 const VERBS: &[Verb] = &[
     Verb {
         name: "test",
         about: "run every test of the workspace, tidy among them",
-        run: test::run,
+        takes: "",
+        run: |root, _| test::run(root),
+    },
+    Verb {
+        name: "live",
+        about: "hold live SQL against SQLite on cases made at random",
+        takes: live::TAKES,
+        run: live::run,
     },
     Verb {
         name: "tidy",
         about: "check the style of the house, without building it",
-        run: tidy::run,
+        takes: "",
+        run: |root, _| tidy::run(root),
     },
-    Verb { name: "ci", about: "all that .ci/run asks, each step with its seconds", run: ci::run },
-    Verb { name: "help", about: "this list", run: help },
+    Verb {
+        name: "ci",
+        about: "all that .ci/run asks, each step with its seconds",
+        takes: "",
+        run: |root, _| ci::run(root),
+    },
+    Verb { name: "help", about: "this list", takes: "", run: |_, _| Ok(help()) },
 ];
 
 /// Wrong use, as opposed to a "no" (1).
@@ -40,23 +57,25 @@ const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     let words: Vec<String> = env::args().skip(1).collect();
-    let name = match words.as_slice() {
-        [] => "help",
-        [name] => name.as_str(),
-        [name, extra, ..] => return wrong(&format!("`{name}` takes no argument: {extra}")),
+    let (name, arguments) = match words.split_first() {
+        None => ("help", &[][..]),
+        Some((name, arguments)) => (name.as_str(), arguments),
     };
     let Some(verb) = VERBS.iter().find(|verb| verb.name == name) else {
         return wrong(&format!("there is no verb `{name}`"));
     };
-    (verb.run)(root()).unwrap_or_else(|why| {
+    if let (true, Some(extra)) = (verb.takes.is_empty(), arguments.first()) {
+        return wrong(&format!("`{name}` takes no argument: {extra}"));
+    }
+    (verb.run)(root(), arguments).unwrap_or_else(|why| {
         eprintln!("error: {name}: {why}");
         ExitCode::FAILURE
     })
 }
 
-fn help(_root: &Path) -> Result<ExitCode, String> {
+fn help() -> ExitCode {
     print!("{}", usage());
-    Ok(ExitCode::SUCCESS)
+    ExitCode::SUCCESS
 }
 
 fn wrong(why: &str) -> ExitCode {
@@ -65,7 +84,11 @@ fn wrong(why: &str) -> ExitCode {
 }
 
 fn usage() -> String {
-    let verbs = VERBS.iter().map(|verb| format!("  {:<6}{}\n", verb.name, verb.about));
+    let verbs = VERBS.iter().map(|verb| {
+        let takes = if verb.takes.is_empty() { "" } else { "        " };
+        let newline = if verb.takes.is_empty() { "" } else { "\n" };
+        format!("  {:<6}{}\n{takes}{}{newline}", verb.name, verb.about, verb.takes)
+    });
     format!("cargo xtask <verb>\n\n{}", verbs.collect::<String>())
 }
 

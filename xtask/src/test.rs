@@ -3,7 +3,8 @@
 //! It is `cargo test` and nothing cleverer, so that it works wherever cargo does; what it adds is
 //! the sum over all test binaries. A test that must leave something out (recordings that are not
 //! on this machine, say) tells so past the harness' capture, in a line which is repeated at the end:
-//! `writeln!(std::io::stdout(), "left out: 12 of 13 files, ../shared is not here")`.
+//! `writeln!(std::io::stdout(), "left out: 12 of 13 files, ../shared is not here")`. One that runs on a
+//! budget tells how far it came in the same way, after `counted: `.
 
 mod tally;
 

@@ -7,7 +7,9 @@ use sqlite3_parser::ast::{As, Distinctness, Expr, OneSelect, ResultColumn};
 
 use crate::fragment::{Fragment, Piece, Plain};
 use crate::from::{FromTerm, Join};
-use crate::lower::{Conjunct, Lower, Scope, Window, unquote, unsupported};
+use crate::lower::{
+    Conjunct, Lower, Scope, Window, position, unquote, unsupported, without_collation,
+};
 use crate::select::named;
 
 /// A column of the result.
@@ -56,6 +58,10 @@ pub(crate) struct Frame {
     pub(crate) aggregate: bool,
     /// Whether we are among the arguments of an aggregate.
     pub(crate) within: bool,
+    /// How many SELECTs are around this one.
+    pub(crate) depth: usize,
+    /// Of which SELECTs columns were named, a bit for each by how many are around it.
+    pub(crate) reads: u128,
     /// Whether aggregates may stand here.
     pub(crate) allowed: bool,
     /// Whether window functions may stand here.
@@ -138,10 +144,14 @@ impl Core {
         if let Some(group) = &self.group {
             for (at, by) in group.iter().enumerate() {
                 out.push_text(if at > 0 { "," } else { "GROUP BY" });
-                // In brackets, so that no number among them is taken for a position.
-                out.push_text("(");
-                out.push(by);
-                out.push_text(")");
+                if by.is_constant() {
+                    // All rows are one group. A number would be taken for a position, brackets or not.
+                    out.push_text("NULL");
+                } else {
+                    out.push_text("(");
+                    out.push(by);
+                    out.push_text(")");
+                }
             }
         }
         if let Some(having) = &self.having {
@@ -293,8 +303,10 @@ impl Lower<'_> {
         outer: &'s Scope<'s>,
     ) -> Result<(Core, Scope<'s>), Refusal> {
         let block = self.open_block();
-        let mut core = Core { block: block.0, ..Core::default() };
-        let mut scope = Scope { outer: Some(outer), ..Scope::default() };
+        let depth = outer.depth + 1;
+        let frame = Frame { depth, ..Frame::default() };
+        let mut core = Core { block: block.0, frame, ..Core::default() };
+        let mut scope = Scope { outer: Some(outer), depth, ..Scope::default() };
         match select {
             OneSelect::Select { .. } => self.read_select(&mut core, select, written, &mut scope)?,
             OneSelect::Values(rows) => self.read_values(&mut core, rows, &mut scope)?,
@@ -397,7 +409,7 @@ impl Lower<'_> {
         for output in &mut core.outputs {
             output.value = self.representative(&output.value);
         }
-        core.frame = Frame { by: shown.clone(), ..Frame::default() };
+        core.frame = Frame { by: shown.clone(), depth: core.frame.depth, ..Frame::default() };
         core.group = Some(shown);
         core.distinct = false;
     }
@@ -413,6 +425,7 @@ impl Lower<'_> {
         let result = work(self);
         std::mem::swap(&mut self.frame, &mut core.frame);
         core.frame.allowed = false;
+        self.frame.reads |= core.frame.reads;
         result
     }
 
@@ -467,7 +480,12 @@ impl Lower<'_> {
             let alias = named.and_then(|name| {
                 aliases.iter().find(|(alias, _)| alias.eq_ignore_ascii_case(&name))
             });
-            let expr = match (by.is_integer(), alias) {
+            let (bare, collation) = without_collation(by)?;
+            if collation.is_some() && position(bare).is_some() {
+                return Err(unsupported("GROUP BY a position with COLLATE")
+                    .hint("write the column instead of its number"));
+            }
+            let expr = match (position(bare), alias) {
                 (Some(position), _) => {
                     let position = usize::try_from(position - 1).ok();
                     match position.and_then(|position| columns.get(position)) {
@@ -482,15 +500,15 @@ impl Lower<'_> {
                 (None, Some((_, expr))) => expr,
                 (None, None) => by,
             };
-            // Not in the frame: an aggregate has no place here. What is read twice has no `?`.
-            let frame = std::mem::take(&mut self.frame);
-            let by_position = std::mem::replace(&mut self.by_position, std::ptr::eq(expr, by));
+            // Not in the frame: an aggregate has no place here.
+            let apart = Frame { depth: scope.depth, ..Frame::default() };
+            let around = std::mem::replace(&mut self.frame, apart);
             let group = self.expr(expr, scope);
-            self.by_position = by_position;
-            self.frame = frame;
-            groups.push(group?);
+            let apart = std::mem::replace(&mut self.frame, around);
+            self.frame.reads |= apart.reads;
+            groups.push(Fragment { fixed: !apart.names_own(), ..group? });
         }
-        core.frame = Default::default();
+        core.frame = Frame { depth: scope.depth, ..Frame::default() };
         Ok(groups)
     }
 
@@ -508,7 +526,9 @@ impl Lower<'_> {
                     self.expand(core, scope, Some(&unquote(table.0)))?
                 }
                 ResultColumn::Expr(expr, alias) => {
+                    core.frame.reads = 0;
                     let value = self.in_frame(core, |lower| lower.expr(expr, scope))?;
+                    let value = Fragment { fixed: !core.frame.names_own(), ..value };
                     let alias =
                         alias.as_ref().map(|(As::As(name) | As::Elided(name))| unquote(name.0));
                     let plain_name = self.column_name(expr, &value, scope);
@@ -589,6 +609,11 @@ impl Lower<'_> {
 }
 
 impl Frame {
+    /// Whether a column of this SELECT was named.
+    pub(crate) fn names_own(&self) -> bool {
+        self.reads & (1 << self.depth) != 0
+    }
+
     /// Notes the columns of a value that stands by itself.
     pub(crate) fn note(&mut self, value: &Fragment) {
         if self.by.contains(value) {

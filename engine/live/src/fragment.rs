@@ -151,6 +151,9 @@ pub(crate) struct Fragment {
     pub(crate) windows: bool,
     /// What all values of it are that are not NULL, where that is certain and no column says it.
     pub(crate) kind: Option<Kind>,
+    /// Whether it is shown or grouped by and names no column of its own SELECT: it is the same for all
+    /// rows.
+    pub(crate) fixed: bool,
 }
 
 impl PartialEq for Fragment {
@@ -174,6 +177,7 @@ impl Fragment {
             derived: false,
             windows: false,
             kind: None,
+            fixed: false,
         }
     }
 
@@ -367,6 +371,16 @@ impl Fragment {
             }
         });
         Box::new(slots)
+    }
+
+    /// Whether it is the same for every row.
+    pub(crate) fn is_constant(&self) -> bool {
+        !self.derived && self.pieces.iter().all(|piece| matches!(piece, Piece::Text(_)))
+    }
+
+    /// Whether it consists of literals and parameters.
+    pub(crate) fn is_flat_constant(&self) -> bool {
+        self.is_flat() && self.columns().next().is_none()
     }
 
     /// Whether it is about columns of tables, and nothing else.

@@ -11,7 +11,7 @@ use sqlite3_parser::ast::{
 use sqlite3_parser::lexer::sql::Parser;
 use sqlite3_parser::{Bump, FallibleIterator as _};
 
-use crate::core::{Added, Core, Output};
+use crate::core::{Added, Core, Frame, Output};
 use crate::fragment::{Fragment, Plain, Source, quoted};
 use crate::kind::common;
 use crate::lex;
@@ -345,7 +345,8 @@ impl Lower<'_> {
     ) -> Result<(), Refusal> {
         let block = self.open_block();
         let mut joined = Core { block: block.0, ..Core::default() };
-        let mut names = Scope { outer: scope.outer, ..Scope::default() };
+        let (outer, depth) = (scope.outer, scope.depth);
+        let mut names = Scope { outer, depth, ..Scope::default() };
         self.deeper(|lower| lower.read_joins(&mut joined, joins, &mut names))?;
         let columns =
             names.entries.iter().flat_map(|entry| entry.columns.iter().chain(&entry.bare));
@@ -434,9 +435,7 @@ impl Lower<'_> {
         };
         // It sees those before it. One that names itself is recursive, and then not found here.
         let after = self.named_queries.split_off(at);
-        let numbered = std::mem::replace(&mut self.by_position, false);
         let result = self.read_derived(core, select, (&written, &named.columns), place, scope);
-        self.by_position = numbered;
         self.named_queries.extend(after);
         result.map_err(|refusal| {
             let itself = format!("no such table: {}", named.name);
@@ -456,10 +455,12 @@ impl Lower<'_> {
         scope: &mut Scope,
     ) -> Result<(), Refusal> {
         let alias = place.alias;
-        let frame = std::mem::take(&mut self.frame);
+        let apart = Frame { depth: self.frame.depth, ..Frame::default() };
+        let frame = std::mem::replace(&mut self.frame, apart);
         let outer = scope.outer.cloned().unwrap_or_default();
         let derived = self.deeper(|lower| lower.select(select, written, &outer));
-        self.frame = frame;
+        let apart = std::mem::replace(&mut self.frame, frame);
+        self.frame.reads |= apart.reads;
         let derived = derived?;
         let visible = derived.outputs().iter().filter(|output| !output.hidden);
         let mut columns: Vec<(String, Fragment)> =
@@ -593,8 +594,11 @@ impl Query {
     fn is_simple(&self) -> bool {
         let [(_, core)] = self.cores.as_slice() else { return false };
         let inner = core.from.iter().all(|term| term.join == Join::Inner);
+        // What is a column of it must not become one of a query around it.
+        let around = |output: &Output| output.value.fixed && !output.value.is_flat_constant();
         inner
             && !core.from.is_empty()
+            && !core.outputs.iter().any(around)
             && !core.distinct
             && !core.aggregates()
             && !core.windows()

@@ -1,6 +1,8 @@
 //! What must be known of a text before and beside its syntax tree: that it nests within bounds, that it
 //! is one statement, and how its result columns are written, since SQLite names columns by that.
 
+use std::collections::HashSet;
+
 use abide_schema::{Code, Refusal, limits};
 use sqlite3_parser::dialect::TokenType::{
     self, TK_AS, TK_CASE, TK_COMMA, TK_DISTINCT, TK_END, TK_EXCEPT, TK_FROM, TK_GROUP, TK_HAVING,
@@ -11,6 +13,9 @@ use sqlite3_parser::lexer::sql::{Error, Tokenizer};
 
 /// How deeply parentheses and CASE may nest: every level is a level of our stack and SQLite's.
 pub(crate) const NESTING: usize = 100;
+
+/// The highest number of a parameter, as SQLite has it.
+const PARAMETERS: u32 = 32_766;
 
 /// How each item between SELECT and FROM is written, of the outermost first SELECT.
 pub(crate) fn columns_as_written(text: &str) -> Result<Vec<String>, Refusal> {
@@ -49,6 +54,67 @@ pub(crate) fn columns_as_written(text: &str) -> Result<Vec<String>, Refusal> {
     }
     columns.close(text.len());
     Ok(columns.items)
+}
+
+/// A parameter as a text names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Parameter {
+    /// SQLite's number for it.
+    pub(crate) number: u32,
+    /// Without its sigil; the number where it has no name.
+    pub(crate) name: String,
+}
+
+/// The text with a number at every `?`, and its parameters in the order in which they are first
+/// written. They are numbered as SQLite does: `?` takes the next number, `?7` its own, a name the next
+/// one where it is first met. It is done here because a tree is not read in the order of its text.
+pub(crate) fn number_parameters(text: &str) -> Result<(String, Vec<Parameter>), Refusal> {
+    let (mut numbered, mut copied) = (String::with_capacity(text.len()), 0);
+    let (mut parameters, mut known, mut last) = (Vec::new(), HashSet::new(), 0);
+    let mut scanner = Scanner::new(Tokenizer::new());
+    while let (start, Some((token, kind)), end) =
+        scanner.scan(text.as_bytes()).map_err(|error| refusal(text, &error))?
+    {
+        if kind != TokenType::TK_VARIABLE {
+            continue;
+        }
+        let written = std::str::from_utf8(token).unwrap_or_default();
+        let next = last + 1;
+        let name = match parameter_name(written) {
+            _ if written.starts_with('#') => {
+                let detail = format!("near \"{written}\": syntax error");
+                return Err(Refusal::new(Code::BadSql, detail));
+            }
+            "" => {
+                numbered.push_str(text.get(copied..start).unwrap_or_default());
+                numbered.push_str(&format!("?{next}"));
+                copied = end;
+                next.to_string()
+            }
+            name => name.to_owned(),
+        };
+        if !known.insert(name.clone()) {
+            continue;
+        }
+        let number = if written.bytes().all(|b| b.is_ascii_digit()) {
+            name.parse().ok().filter(|number| (1..=PARAMETERS).contains(number))
+        } else {
+            Some(next).filter(|number| *number <= PARAMETERS)
+        };
+        let number = number.ok_or_else(|| {
+            let detail = format!("variable number must be between ?1 and ?{PARAMETERS}");
+            Refusal::new(Code::BadSql, detail)
+        })?;
+        last = last.max(number);
+        parameters.push(Parameter { number, name });
+    }
+    numbered.push_str(text.get(copied..).unwrap_or_default());
+    Ok((numbered, parameters))
+}
+
+/// A parameter's name: `sid` of `:sid`, `1` of `?1`.
+pub(crate) fn parameter_name(written: &str) -> &str {
+    written.strip_prefix([':', '@', '$']).unwrap_or(written)
 }
 
 /// The refusal of what nests too deeply.

@@ -82,6 +82,8 @@ pub(crate) struct Scope<'s> {
     pub(crate) aliases: Vec<(String, Fragment)>,
     /// Around this query.
     pub(crate) outer: Option<&'s Scope<'s>>,
+    /// How many are around it.
+    pub(crate) depth: usize,
 }
 
 /// Two columns, each of a source.
@@ -113,9 +115,9 @@ pub(crate) struct Lower<'c> {
     pub(crate) sources: Vec<Source>,
     /// Its parameters.
     pub(crate) slots: Vec<Slot>,
-    /// The slot of each of the caller's parameters, by SQLite's number for it.
+    /// The slot of each of the caller's parameters, by SQLite's number for it and by its name.
     numbered: BTreeMap<u32, usize>,
-    named: BTreeMap<String, u32>,
+    named: BTreeMap<String, usize>,
     /// The names that sources go by.
     pub(crate) aliases_taken: HashSet<String>,
     /// Subqueries in FROM, counted.
@@ -129,8 +131,6 @@ pub(crate) struct Lower<'c> {
     pub(crate) frame: Frame,
     /// Whether literals that are compared become parameters here.
     pub(crate) lifting: bool,
-    /// Whether `?` may stand here: not in a text that is read more than once.
-    pub(crate) by_position: bool,
     depth: usize,
 }
 
@@ -152,7 +152,6 @@ impl<'c> Lower<'c> {
             named_queries: Vec::new(),
             frame: Frame::default(),
             lifting: false,
-            by_position: true,
             depth: 0,
         }
     }
@@ -161,9 +160,11 @@ impl<'c> Lower<'c> {
     pub(crate) fn expr(&mut self, expr: &Expr, scope: &Scope) -> Lowered {
         let (bare, derived) = (self.frame.bare.len(), self.frame.bare_derived.len());
         let lowered = self.deeper(|lower| lower.expr_at(expr, scope))?;
-        if self.frame.within || !self.frame.by.contains(&lowered) {
+        if self.frame.within {
             return Ok(lowered);
         }
+        let by = self.frame.by.iter().find(|by| **by == lowered);
+        let Some(lowered) = by.cloned() else { return Ok(lowered) };
         // A group expression, whole: what it consists of no longer stands by itself.
         let plain = matches!(lowered.plain, Plain::Column(..)) && lowered.collation.is_none();
         if !plain && !self.frame.allowed {
@@ -177,7 +178,7 @@ impl<'c> Lower<'c> {
     /// The value of a group expression. Where values that are equal may yet differ (1 and 1.0, 'a' and
     /// 'A' by NOCASE), the one that does not depend on the order of the rows.
     pub(crate) fn representative(&self, by: &Fragment) -> Fragment {
-        if matches!(by.plain, Plain::Column(..)) && by.collation.is_none() {
+        if by.fixed || (matches!(by.plain, Plain::Column(..)) && by.collation.is_none()) {
             return by.clone();
         }
         let mut out = Fragment::new();
@@ -357,11 +358,7 @@ impl<'c> Lower<'c> {
     }
 
     fn collate(&mut self, operand: &Expr, name: &str, scope: &Scope) -> Lowered {
-        let name = unquote(name);
-        let collation = Collation::parse(&name).ok_or_else(|| {
-            Refusal::new(Code::BadSql, format!("no such collation sequence: {name}"))
-                .hint("there are BINARY, NOCASE and RTRIM")
-        })?;
+        let collation = collation_of(name)?;
         let mut out = self.expr(operand, scope)?;
         let (plain, kind) = (out.plain, out.kind);
         let within = out.collates_within;
@@ -528,6 +525,36 @@ fn operator_sql(operator: Operator) -> &'static str {
         Operator::RightShift => ">>",
         Operator::Subtract => "-",
     }
+}
+
+/// The position that a number in ORDER BY or GROUP BY means. SQLite takes only those of 32 bits for one.
+pub(crate) fn position(expr: &Expr) -> Option<i64> {
+    expr.is_integer().filter(|number| i32::try_from(*number).is_ok())
+}
+
+/// An expression in ORDER BY or GROUP BY without its parentheses, and without the COLLATE at its end.
+pub(crate) fn without_collation<'e, 'b>(
+    expr: &'e Expr<'b>,
+) -> Result<(&'e Expr<'b>, Option<Collation>), Refusal> {
+    let (mut bare, mut collation) = (expr, None);
+    loop {
+        match bare {
+            Expr::Collate(inner, name) => {
+                collation = collation.or(Some(collation_of(name)?));
+                bare = inner;
+            }
+            Expr::Parenthesized(items) if items.len() == 1 => bare = &items[0],
+            _ => return Ok((bare, collation)),
+        }
+    }
+}
+
+fn collation_of(name: &str) -> Result<Collation, Refusal> {
+    let name = unquote(name);
+    Collation::parse(&name).ok_or_else(|| {
+        Refusal::new(Code::BadSql, format!("no such collation sequence: {name}"))
+            .hint("there are BINARY, NOCASE and RTRIM")
+    })
 }
 
 /// The refusal of what has no rule yet.

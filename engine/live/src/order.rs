@@ -6,7 +6,7 @@ use sqlite3_parser::ast::{Expr, NullsOrder, SortOrder, SortedColumn};
 
 use crate::core::Output;
 use crate::fragment::{Collation, Fragment};
-use crate::lower::{Lower, Scope, unquote, unsupported};
+use crate::lower::{Lower, Scope, position, unquote, unsupported, without_collation};
 use crate::select::Query;
 
 /// A term of the order, as a position among the outputs.
@@ -35,7 +35,7 @@ impl Lower<'_> {
                 Expr::Name(name) => aliased(query, name.0, scope),
                 _ => None,
             };
-            let output = if let Some(position) = bare.is_integer() {
+            let output = if let Some(position) = position(bare) {
                 let position = usize::try_from(position).ok().filter(|n| (1..=visible).contains(n));
                 position.map(|n| n - 1).ok_or_else(|| out_of_range(at, visible))?
             } else if let Some(alias) = alias {
@@ -94,27 +94,6 @@ fn output_of(query: &mut Query, value: Fragment) -> Result<usize, Refusal> {
     let outputs = &mut query.cores[0].1.outputs;
     outputs.push(Output { value, name, hidden: true, aliased: false });
     Ok(outputs.len() - 1)
-}
-
-/// An ORDER BY term without the COLLATE at its end.
-fn without_collation<'e, 'b>(
-    expr: &'e Expr<'b>,
-) -> Result<(&'e Expr<'b>, Option<Collation>), Refusal> {
-    let (mut bare, mut collation) = (expr, None);
-    loop {
-        match bare {
-            Expr::Collate(inner, name) => {
-                let name = unquote(name);
-                let found = Collation::parse(&name).ok_or_else(|| {
-                    Refusal::new(Code::BadSql, format!("no such collation sequence: {name}"))
-                })?;
-                collation = collation.or(Some(found));
-                bare = inner;
-            }
-            Expr::Parenthesized(items) if items.len() == 1 => bare = &items[0],
-            _ => return Ok((bare, collation)),
-        }
-    }
 }
 
 fn out_of_range(at: usize, columns: usize) -> Refusal {

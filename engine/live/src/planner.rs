@@ -115,12 +115,15 @@ impl Planner {
 /// A text as a resolved query.
 fn parse(catalog: &Catalog, sql: &str) -> Result<Query, Refusal> {
     let written = lex::columns_as_written(sql)?;
+    let (numbered, parameters) = lex::number_parameters(sql)?;
     let bump = Bump::new();
-    let mut parser = Parser::new(&bump, sql.as_bytes());
+    let mut parser = Parser::new(&bump, numbered.as_bytes());
     let command = parser.next().map_err(|error| lex::refusal(sql, &error))?;
     match &command {
         Some(Cmd::Stmt(Stmt::Select(select))) => {
-            Query::resolve(Lower::new(catalog), select, &written)
+            let mut lower = Lower::new(catalog);
+            lower.declare(&parameters);
+            Query::resolve(lower, select, &written)
         }
         Some(_) => Err(Refusal::new(Code::BadSql, "only a SELECT can be watched")
             .hint("change data through a reducer:  POST /v1/call/{reducer}")),

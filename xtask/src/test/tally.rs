@@ -10,6 +10,7 @@ pub(crate) struct Tally {
     suites: usize,
     ignored: usize,
     left_out: Vec<String>,
+    counted: Vec<String>,
     failures: Vec<String>,
 }
 
@@ -23,6 +24,8 @@ impl Tally {
             self.ignored += count(result, "ignored");
         } else if let Some((_, what)) = line.split_once("left out: ") {
             self.left_out.push(what.to_owned());
+        } else if let Some((_, what)) = line.split_once("counted: ") {
+            self.counted.push(what.to_owned());
         } else if let Some(name) = failed_test(line) {
             self.failures.push(name.to_owned());
         }
@@ -47,6 +50,9 @@ impl fmt::Display for Tally {
         }
         for what in &self.left_out {
             writeln!(f, "left out  {what}")?;
+        }
+        for what in &self.counted {
+            writeln!(f, "counted   {what}")?;
         }
         for name in &self.failures {
             writeln!(f, "failed    {name}")?;

@@ -52,3 +52,18 @@ failed    cargo test itself: no build, or a test binary that died
 ";
     assert_eq!(account(false, ""), expected);
 }
+
+#[test]
+fn repeats_what_was_counted() {
+    let output = "\
+test proof::random ... counted: live SQL: 412 seeds in 20 s
+ok
+test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 20.00s
+";
+    let expected = "\
+suites    1
+counted   live SQL: 412 seeds in 20 s
+1 passed, 0 failed
+";
+    assert_eq!(account(true, output), expected);
+}

@@ -2,40 +2,29 @@
 
 use abide_schema::{Code, Refusal};
 
-use super::{Entry, Lower, Lowered, Scope, Slot, unquote, unsupported};
+use super::{Entry, Lower, Lowered, Scope, Slot, unquote};
 use crate::fragment::Fragment;
+use crate::lex::{self, Parameter};
 
 impl Lower<'_> {
-    /// A parameter, numbered as SQLite numbers it: `?` takes the next number, `?7` its own, a name the
-    /// next one when it is first met.
-    pub(super) fn variable(&mut self, name: &str) -> Lowered {
-        let next = self.numbered.last_key_value().map_or(1, |(last, _)| last + 1);
-        let (number, key) = if name.is_empty() {
-            if !self.by_position {
-                return Err(unsupported(
-                    "? in what is read more than once (WITH, WINDOW, or a column that is grouped by)",
-                )
-                .hint("write ?1 or :name"));
-            }
-            (next, next.to_string())
-        } else if name.bytes().all(|b| b.is_ascii_digit()) {
-            let number = name.parse().ok().filter(|number: &u32| (1..=32_766).contains(number));
-            let number = number.ok_or_else(|| {
-                Refusal::new(Code::BadSql, "variable number must be between ?1 and ?32766")
-            })?;
-            (number, number.to_string())
-        } else {
-            let key = name.get(1..).filter(|_| !name.starts_with('#')).ok_or_else(|| {
-                Refusal::new(Code::BadSql, format!("near \"{name}\": syntax error"))
-            })?;
-            (*self.named.entry(key.to_owned()).or_insert(next), key.to_owned())
-        };
-        let slots = &mut self.slots;
-        let slot = *self.numbered.entry(number).or_insert_with(|| {
-            slots.push(Slot::Caller(key));
-            slots.len() - 1
-        });
-        Ok(Fragment::param(slot))
+    /// Makes the parameters of the text known, in the order in which they are written.
+    pub(crate) fn declare(&mut self, parameters: &[Parameter]) {
+        for parameter in parameters {
+            let slots = &mut self.slots;
+            let slot = *self.numbered.entry(parameter.number).or_insert_with(|| {
+                slots.push(Slot::Caller(parameter.name.clone()));
+                slots.len() - 1
+            });
+            self.named.insert(parameter.name.clone(), slot);
+        }
+    }
+
+    /// A parameter, as it was declared.
+    pub(super) fn variable(&self, written: &str) -> Lowered {
+        let slot = self.named.get(lex::parameter_name(written));
+        let slot =
+            slot.ok_or_else(|| Refusal::new(Code::BadSql, "parameters are not allowed in views"))?;
+        Ok(Fragment::param(*slot))
     }
 
     pub(super) fn name(&mut self, raw: &str, scope: &Scope) -> Lowered {
@@ -43,7 +32,7 @@ impl Lower<'_> {
         let mut level = Some(scope);
         while let Some(scope) = level {
             if let Some(found) = in_scope(None, &name, scope)? {
-                self.note(&found);
+                self.note(&found, scope.depth);
                 return Ok(found);
             }
             let alias = scope.aliases.iter().find(|(alias, _)| alias.eq_ignore_ascii_case(&name));
@@ -68,7 +57,9 @@ impl Lower<'_> {
         })
     }
 
-    pub(super) fn note(&mut self, found: &Fragment) {
+    /// Notes a column that was named, of a SELECT that so many are around.
+    fn note(&mut self, found: &Fragment, depth: usize) {
+        self.frame.reads |= 1 << depth;
         if !self.frame.within {
             self.frame.note(found);
         }
@@ -79,7 +70,7 @@ impl Lower<'_> {
         let mut level = Some(scope);
         while let Some(scope) = level {
             if let Some(found) = in_scope(Some(table), &column, scope)? {
-                self.note(&found);
+                self.note(&found, scope.depth);
                 return Ok(found);
             }
             level = scope.outer;

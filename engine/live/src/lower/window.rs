@@ -69,12 +69,10 @@ impl Lower<'_> {
         windows: &[WindowDef],
         scope: &Scope,
     ) -> Result<(), Refusal> {
-        let numbered = std::mem::replace(&mut self.by_position, false);
         for definition in windows {
             let window = self.in_frame(core, |lower| lower.window(&definition.window, scope))?;
             core.frame.named.push((unquote(definition.name.0), window));
         }
-        self.by_position = numbered;
         Ok(())
     }
 

@@ -301,7 +301,7 @@ pub(crate) fn refused(sql: &str) -> Option<String> {
     planner.bind(sql, &params(sql, &mut Random::new(1))).err().map(|refusal| refusal.detail)
 }
 
-/// `LIVE_SEEDS=100..200 cargo test -p abide-live --release` for more than these.
+/// `LIVE_SEEDS=100..200 cargo test -p abide-tests --test live --release` for more than these.
 pub(crate) fn seeds() -> std::ops::Range<u64> {
     let Ok(wanted) = std::env::var("LIVE_SEEDS") else { return 0..SEEDS };
     let (from, to) = wanted.split_once("..").expect("LIVE_SEEDS is from..to");
@@ -342,7 +342,10 @@ pub(crate) fn run(seed: u64, commits: usize, queries: &[&str]) {
             let (with, without) = (routed.clone().map(sorted), alone.map(sorted));
             assert_eq!(with, without, "the router disagrees: {what}");
             match routed {
-                Ok(delta) => subscription.client.apply(&delta),
+                Ok(delta) => {
+                    let applied = subscription.client.apply(&delta);
+                    applied.unwrap_or_else(|why| panic!("{why}: {what}"));
+                }
                 Err(error) => panic!("{error}: {what}"),
             }
             check(&subscription.client, &fresh, &what);
@@ -374,7 +377,7 @@ fn catch_up(subscription: &mut Subscription, world: &mut World, fresh: &[Row], w
     let (state, client) = &mut subscription.behind;
     let span = net(state, &world.state);
     let delta = subscription.binding.delta(&span, &mut world.db).expect("the statements run");
-    client.apply(&delta);
+    client.apply(&delta).unwrap_or_else(|why| panic!("{why}: {what}"));
     check(client, fresh, &format!("resumed, {what}"));
     *state = world.state.clone();
 }

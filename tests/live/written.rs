@@ -10,7 +10,7 @@ use serde_json::Map;
 
 use crate::client::exact;
 use crate::deltas::{FILTERS, GROUPS, JOINS, OUTER, SETS, SUBQUERIES, params, seeds};
-use crate::world::{Bound, Random, World, read};
+use crate::world::{Bound, Random, World, cells};
 
 /// The rows of a text as it stands.
 fn as_written(
@@ -31,7 +31,7 @@ fn as_written(
     let mut all = Vec::new();
     loop {
         match rows.next() {
-            Ok(Some(row)) => all.push(read(row, width).into()),
+            Ok(Some(row)) => all.push(cells(row, width).into()),
             Ok(None) => return Some(all),
             Err(_) => return None,
         }

@@ -228,6 +228,34 @@ impl World {
     }
 }
 
+/// The rows that tables hold.
+pub(crate) fn read_state(db: &Connection, tables: &[&'static TableSpec]) -> State {
+    let mut state = State::new();
+    for table in tables {
+        let rows = state.entry(table.name).or_default();
+        let sql = format!("SELECT * FROM {}", table.name);
+        let mut statement = db.prepare_cached(&sql).expect("a table can be read");
+        let mut found = statement.query([]).expect("a table can be read");
+        while let Some(row) = found.next().expect("a table can be read") {
+            let row = Row::from(cells(row, table.columns.len()));
+            rows.insert(identity(table, &row), row);
+        }
+    }
+    state
+}
+
+/// The cells of a row that SQLite shows.
+pub(crate) fn cells(row: &rusqlite::Row, width: usize) -> Vec<Value> {
+    let cell = |at: usize| match row.get_ref(at).expect("the column exists") {
+        ValueRef::Null => Value::Null,
+        ValueRef::Integer(n) => Value::Integer(n),
+        ValueRef::Real(x) => Value::Real(x),
+        ValueRef::Text(text) => Value::Text(String::from_utf8_lossy(text).into_owned()),
+        ValueRef::Blob(bytes) => Value::Blob(bytes.to_vec()),
+    };
+    (0..width).map(cell).collect()
+}
+
 fn identity(table: &TableSpec, row: &[Value]) -> String {
     format!("{:?}", table.key_of(row))
 }
@@ -279,22 +307,10 @@ impl Sql for Database {
         let params = rusqlite::params_from_iter(params.iter().map(Bound));
         let mut rows = prepared.query(params).map_err(failed)?;
         while let Some(row) = rows.next().map_err(failed)? {
-            each(&read(row, width));
+            each(&cells(row, width));
         }
         drop(rows);
         let steps = prepared.reset_status(StatementStatus::VmStep);
         Ok(u64::try_from(steps).unwrap_or(0))
     }
-}
-
-/// The cells of a row.
-pub(crate) fn read(row: &rusqlite::Row<'_>, width: usize) -> Vec<Value> {
-    let cell = |at: usize| match row.get_ref(at).expect("the column exists") {
-        ValueRef::Null => Value::Null,
-        ValueRef::Integer(n) => Value::Integer(n),
-        ValueRef::Real(x) => Value::Real(x),
-        ValueRef::Text(text) => Value::Text(String::from_utf8_lossy(text).into_owned()),
-        ValueRef::Blob(bytes) => Value::Blob(bytes.to_vec()),
-    };
-    (0..width).map(cell).collect()
 }

@@ -18,7 +18,11 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(binding: &Binding, rows: Vec<Row>) -> Client {
-        let (shape, window) = (binding.shape(), binding.is_window());
+        Client::of_shape(binding.shape(), binding.is_window(), rows)
+    }
+
+    /// From what a snapshot tells.
+    pub(crate) fn of_shape(shape: &Shape, window: bool, rows: Vec<Row>) -> Client {
         let position = |name: &String| {
             shape.columns.iter().position(|column| column.name == *name).expect("a key is a column")
         };
@@ -27,54 +31,72 @@ impl Client {
         Client { shape: shape.clone(), key, window, rows, checksum }
     }
 
-    /// Works a delta in. A delete or update of what is not there, or an insert of what is, is an error;
-    /// so is a change of the checksum that is not that of the rows.
-    pub(crate) fn apply(&mut self, delta: &Delta) {
+    /// Works a delta in.
+    ///
+    /// # Errors
+    /// What does not fit: a delete or update of what is not there, an insert of what is, a change of
+    /// the checksum that is not that of the rows.
+    pub(crate) fn apply(&mut self, delta: &Delta) -> Result<(), String> {
         if self.window {
-            self.apply_window(delta);
+            self.apply_window(delta)?;
         } else {
-            self.apply_rows(delta);
+            self.apply_rows(delta)?;
         }
         self.checksum = self.checksum.plus(delta.checksum_change());
-        assert_eq!(self.checksum, Checksum::of(&self.rows), "the checksum is that of the rows");
+        let right = self.checksum == Checksum::of(&self.rows);
+        require(right, || "the checksum is not that of the rows".into())
     }
 
-    fn apply_rows(&mut self, delta: &Delta) {
-        assert_eq!(delta.window, Window::default(), "positions where there is no window");
+    fn apply_rows(&mut self, delta: &Delta) -> Result<(), String> {
+        require(delta.window == Window::default(), || "positions where there is no window".into())?;
         for gone in &delta.deletes {
-            let at = self.find(gone).unwrap_or_else(|| panic!("deleted {gone:?} is not there"));
+            let at = self.find(gone).ok_or_else(|| format!("deleted {gone:?} is not there"))?;
             self.rows.remove(at);
         }
         for new in &delta.inserts {
             let taken = !self.key.is_empty() && self.find(&self.key_of(new)).is_some();
-            assert!(!taken, "inserted {new:?} is there already");
+            require(!taken, || format!("inserted {new:?} is there already"))?;
             self.place(new.clone());
         }
         for new in &delta.updates {
-            assert!(!self.key.is_empty(), "an update of a result without a key");
-            let at = self
-                .find(&self.key_of(new))
-                .unwrap_or_else(|| panic!("updated {new:?} is not there"));
-            assert!(!same(&self.rows[at], new), "an update that changes nothing");
+            require(!self.key.is_empty(), || "an update of a result without a key".into())?;
+            let at = self.find(&self.key_of(new));
+            let at = at.ok_or_else(|| format!("updated {new:?} is not there"))?;
+            require(!same(&self.rows[at], new), || format!("an update to {new:?}, as it is"))?;
             self.rows.remove(at);
             self.place(new.clone());
         }
+        Ok(())
     }
 
-    fn apply_window(&mut self, delta: &Delta) {
-        assert!(delta.deletes.is_empty() && delta.inserts.is_empty() && delta.updates.is_empty());
-        assert!(delta.window.deletes.is_sorted_by(|a, b| a > b), "deletes go from the end");
-        for at in &delta.window.deletes {
+    fn apply_window(&mut self, delta: &Delta) -> Result<(), String> {
+        let by_key = delta.deletes.len() + delta.inserts.len() + delta.updates.len();
+        require(by_key == 0, || "rows without a position in a window".into())?;
+        let Window { deletes, inserts, updates } = &delta.window;
+        require(deletes.is_sorted_by(|a, b| a > b), || "deletes that go not from the end".into())?;
+        for at in deletes {
+            require(*at < self.rows.len(), || format!("nothing to delete at {at}"))?;
             self.rows.remove(*at);
         }
-        assert!(delta.window.inserts.is_sorted_by(|a, b| a.at < b.at), "inserts go from the start");
-        for placed in &delta.window.inserts {
+        let rising = inserts.is_sorted_by(|a, b| a.at < b.at);
+        require(rising, || "inserts that go not from the start".into())?;
+        for placed in inserts {
+            require(placed.at <= self.rows.len(), || format!("no place {}", placed.at))?;
             self.rows.insert(placed.at, placed.row.clone());
         }
-        for placed in &delta.window.updates {
-            assert!(!same(&self.rows[placed.at], &placed.row), "an update that changes nothing");
-            self.rows[placed.at] = placed.row.clone();
+        for placed in updates {
+            let held = self.rows.get_mut(placed.at);
+            let held = held.ok_or_else(|| format!("nothing to update at {}", placed.at))?;
+            require(!same(held, &placed.row), || "an update that changes nothing".into())?;
+            *held = placed.row.clone();
         }
+        Ok(())
+    }
+
+    /// What it shows of its rows.
+    pub(crate) fn visible(&self) -> Vec<Row> {
+        let width = self.shape.columns.iter().filter(|column| !column.hidden).count();
+        self.rows.iter().map(|row| Row::from(&row[..width])).collect()
     }
 
     /// Whether it holds exactly these rows: in their order where the shape orders them and has a key,
@@ -106,8 +128,19 @@ impl Client {
         self.rows.iter().position(|row| same(&self.key_of(row), key))
     }
 
+    /// Whether the order leaves open which of two rows comes first.
+    pub(crate) fn is_tie(&self, left: &[Value], right: &[Value]) -> bool {
+        self.by_order(left, right).is_eq()
+    }
+
     fn compare(&self, left: &[Value], right: &[Value]) -> Ordering {
-        let terms = self.shape.order.iter().map(|term| {
+        let by_key = self.key.iter().map(|at| value_order(&left[*at], &right[*at], "BINARY"));
+        let by_key = by_key.into_iter().find(|order| order.is_ne()).unwrap_or(Ordering::Equal);
+        self.by_order(left, right).then(by_key)
+    }
+
+    fn by_order(&self, left: &[Value], right: &[Value]) -> Ordering {
+        let mut terms = self.shape.order.iter().map(|term| {
             let (left, right) = (&left[term.index], &right[term.index]);
             match (left, right) {
                 (Value::Null, Value::Null) => Ordering::Equal,
@@ -119,9 +152,12 @@ impl Client {
                 _ => value_order(left, right, &term.collation),
             }
         });
-        let keys = self.key.iter().map(|at| value_order(&left[*at], &right[*at], "BINARY"));
-        terms.chain(keys).find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
+        terms.find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
     }
+}
+
+fn require(holds: bool, otherwise: impl Fn() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(otherwise()) }
 }
 
 pub(crate) fn same(left: &[Value], right: &[Value]) -> bool {

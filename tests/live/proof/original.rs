@@ -1,0 +1,153 @@
+//! Whether the planner's query is the text: both are run, and their rows compared.
+//!
+//! The planner says more than the text does. It adds columns that carry the order, breaks ties by the
+//! key, and shows of equal values the one that does not depend on which row is met first. So much may
+//! differ, and nothing else.
+
+use std::collections::BTreeMap;
+
+use abide_live::{Binding, Planner};
+use abide_schema::{Row, Value};
+use rusqlite::Connection;
+use serde_json::{Map, Value as JsonValue};
+
+use crate::client::Client;
+use crate::proof::grammar::{Fidelity, Query};
+use crate::world::{Bound, cells};
+
+/// Holds a fresh result of the planner's query against the text.
+pub(crate) fn check(
+    db: &Connection,
+    planner: &Planner,
+    query: &Query,
+    binding: &Binding,
+    rows: &[Row],
+) -> Result<(), String> {
+    if query.fidelity == Fidelity::Open {
+        return Ok(());
+    }
+    let params = query.named();
+    // The planner's query may end where the text fails, and the reverse: conditions are tried in
+    // another order. What fails is no result to compare with.
+    let Ok(original) = run(db, &query.text(), &params) else { return Ok(()) };
+    if !binding.is_window() {
+        return same_rows(query, binding, rows, &original);
+    }
+    if original.len() != rows.len() {
+        return Err(format!("{} rows instead of {}", rows.len(), original.len()));
+    }
+    window(db, planner, query, binding, rows)
+}
+
+fn same_rows(
+    query: &Query,
+    binding: &Binding,
+    rows: &[Row],
+    original: &[Row],
+) -> Result<(), String> {
+    let told = || {
+        let lines = |rows: &[Row]| rows.iter().map(|row| format!("\n    {row:?}")).collect();
+        let [ours, theirs]: [String; 2] = [lines(rows), lines(original)];
+        format!("the planner's query says {ours}\nthe text says {theirs}")
+    };
+    if rows.len() != original.len() {
+        return Err(told());
+    }
+    let visible = binding.shape().columns.iter().filter(|column| !column.hidden).count();
+    let client = Client::new(binding, Vec::new());
+    let mut first = 0;
+    while first < rows.len() {
+        // Rows that tie may stand in any order.
+        let ordered = !binding.shape().order.is_empty();
+        let ties = |row: &&Row| !ordered || client.is_tie(&rows[first], row);
+        let count = rows[first..].iter().take_while(ties).count();
+        let texts = |rows: &[Row]| {
+            let mut texts: Vec<String> =
+                rows[first..first + count].iter().map(|row| text(query, &row[..visible])).collect();
+            texts.sort();
+            texts
+        };
+        if texts(rows) != texts(original) {
+            return Err(told());
+        }
+        first += count;
+    }
+    Ok(())
+}
+
+/// The rows of a window stand in the whole result, at the window's place.
+fn window(
+    db: &Connection,
+    planner: &Planner,
+    query: &Query,
+    binding: &Binding,
+    rows: &[Row],
+) -> Result<(), String> {
+    let unlimited = Query { limit: "".into(), ..query.clone() };
+    let Ok(whole) = planner.bind(&unlimited.text(), &unlimited.named()) else { return Ok(()) };
+    let mut statement = db.prepare(whole.snapshot_sql()).map_err(|why| why.to_string())?;
+    let width = statement.column_count();
+    let params = rusqlite::params_from_iter(whole.params().iter().map(Bound));
+    let all = statement.query_map(params, |row| Ok(Row::from(cells(row, width))));
+    let all: Result<Vec<Row>, _> = all.and_then(Iterator::collect);
+    let Ok(all) = all else { return Ok(()) };
+    let original = run(db, &unlimited.text(), &unlimited.named());
+    if let Ok(original) = original {
+        same_rows(&unlimited, &whole, &all, &original)?;
+    }
+    let mut left: BTreeMap<String, usize> = BTreeMap::new();
+    let visible = binding.shape().columns.iter().filter(|column| !column.hidden).count();
+    for row in &all {
+        *left.entry(text(query, &row[..visible])).or_default() += 1;
+    }
+    for row in rows {
+        match left.get_mut(&text(query, &row[..visible])) {
+            Some(count) if *count > 0 => *count -= 1,
+            _ => return Err(format!("{row:?} is not in the whole result")),
+        }
+    }
+    if binding.shape().order.is_empty() {
+        return Ok(());
+    }
+    let limit = query.limit.text();
+    let offset = limit.split(" OFFSET ").nth(1).and_then(|text| text.parse().ok()).unwrap_or(0);
+    let client = Client::new(binding, Vec::new());
+    let misplaced =
+        rows.iter().zip(all.iter().skip(offset)).find(|(row, at)| !client.is_tie(row, at));
+    match misplaced {
+        Some((row, at)) => Err(format!("{row:?} stands where {at:?} should")),
+        None => Ok(()),
+    }
+}
+
+/// A row as text: by exact type, or with all that is equal alike.
+fn text(query: &Query, row: &[Value]) -> String {
+    if query.fidelity == Fidelity::Exact {
+        return format!("{row:?}");
+    }
+    let loose = |value: &Value| match value {
+        #[expect(clippy::cast_precision_loss, reason = "equal numbers stay equal")]
+        Value::Integer(n) => format!("{:?}", *n as f64),
+        Value::Real(x) => format!("{x:?}"),
+        Value::Text(text) => format!("{:?}", text.to_ascii_lowercase().trim_end_matches(' ')),
+        other => format!("{other:?}"),
+    };
+    row.iter().map(loose).collect::<Vec<_>>().join(", ")
+}
+
+fn run(db: &Connection, sql: &str, params: &Map<String, JsonValue>) -> rusqlite::Result<Vec<Row>> {
+    let mut statement = db.prepare(sql)?;
+    for (name, json) in params {
+        let value = Value::from_json(json).expect("a parameter is a value");
+        if let Some(at) = statement.parameter_index(&format!(":{name}"))? {
+            statement.raw_bind_parameter(at, Bound(&value))?;
+        }
+    }
+    let width = statement.column_count();
+    let mut found = statement.raw_query();
+    let mut rows = Vec::new();
+    while let Some(row) = found.next()? {
+        rows.push(Row::from(cells(row, width)));
+    }
+    Ok(rows)
+}

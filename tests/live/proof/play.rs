@@ -1,0 +1,405 @@
+//! Plays a case: every commit, every subscription, every way to follow it, each held against SQLite's
+//! own answer.
+//!
+//! After each commit, for each live query: the delta by the router is that of the query alone; what
+//! the client made of it is a fresh query, by exact type and order; a client that was told of every
+//! statement by itself holds the same; so do those that were away and are told of a span at once. Now
+//! and then the fresh query itself is held against the text as it was written.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use abide_live::{
+    Binding, BindingId, Catalog, Changes, Delta, LiveError, Planner, Router, Sql as _,
+};
+use abide_schema::{Code, Row};
+use rusqlite::Connection;
+
+use crate::client::Client;
+use crate::proof::case::Case;
+use crate::proof::original;
+use crate::world::{Database, State, net, read_state};
+
+/// Steps of SQLite's machine beyond which a query is left out: a join without a condition that says
+/// nothing new and takes the time of a hundred others.
+const STEPS: i32 = 60_000;
+
+/// What went wrong, and with which query after which commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) query: usize,
+    pub(crate) commit: usize,
+    pub(crate) what: What,
+    pub(crate) detail: String,
+}
+
+/// Sorts of failures: a case that is made smaller must fail the same way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// Something of ours panicked.
+    Panicked,
+    /// Refused as bad SQL, and SQLite takes it.
+    RefusedThoughGood,
+    /// Taken, and SQLite does not.
+    TakenThoughBad,
+    /// The planner made SQL that SQLite does not take.
+    MadeBadSql,
+    /// A fresh query is not what the text means.
+    NotTheText,
+    /// A delta failed where the query does not.
+    Failed,
+    /// The router and the query alone say two things.
+    RouterDisagrees,
+    /// A delta does not fit what the client holds.
+    DoesNotFit,
+    /// The client holds something else than a fresh query says.
+    Differs,
+    /// A client that was told statement by statement holds something else.
+    DiffersStepwise,
+    /// A client that was away and was told of a span holds something else.
+    DiffersResumed,
+}
+
+/// What was done.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) cases: u64,
+    pub(crate) commits: u64,
+    pub(crate) queries: u64,
+    pub(crate) live: u64,
+    /// By reason.
+    pub(crate) refused: BTreeMap<String, u64>,
+    /// Deltas that were not empty, and all that were compared.
+    pub(crate) deltas: u64,
+    pub(crate) compared: u64,
+    /// Queries that failed by themselves on the way: an overflow, malformed JSON.
+    pub(crate) ended: u64,
+}
+
+impl Tally {
+    /// With another's.
+    pub(crate) fn add(&mut self, other: &Tally) {
+        self.cases += other.cases;
+        self.commits += other.commits;
+        self.queries += other.queries;
+        self.live += other.live;
+        self.deltas += other.deltas;
+        self.compared += other.compared;
+        self.ended += other.ended;
+        for (why, count) in &other.refused {
+            *self.refused.entry(why.clone()).or_default() += count;
+        }
+    }
+}
+
+/// What is done wrong on purpose, to see that it is found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Bug {
+    /// Nothing.
+    #[default]
+    None,
+    /// The client does not hear of rows that leave.
+    ForgetsDeletes,
+    /// Changes of the last table are not routed.
+    LosesTable,
+}
+
+/// Plays a case to its end.
+pub(crate) fn play(case: &Case, bug: Bug) -> Result<Tally, Failure> {
+    let mut stage = Stage::new(case, bug);
+    for commit in 0..=case.commits.len() {
+        stage.subscribe(commit)?;
+        if commit < case.commits.len() {
+            stage.commit(commit)?;
+        }
+    }
+    stage.tally.cases = 1;
+    Ok(stage.tally)
+}
+
+struct Stage<'c> {
+    case: &'c Case,
+    bug: Bug,
+    db: Database,
+    planner: Planner,
+    router: Router,
+    /// Hears of every statement as of a commit.
+    stepwise: Router,
+    state: State,
+    live: Vec<Live>,
+    tally: Tally,
+}
+
+/// A subscription.
+struct Live {
+    query: usize,
+    binding: Binding,
+    id: BindingId,
+    stepwise_id: BindingId,
+    client: Client,
+    /// Nothing once the query failed in the middle of a commit, where nobody looks.
+    stepwise: Option<Client>,
+    away: Away,
+    ended: bool,
+}
+
+type Routed = BTreeMap<BindingId, Result<Delta, LiveError>>;
+
+impl<'c> Stage<'c> {
+    fn new(case: &'c Case, bug: Bug) -> Stage<'c> {
+        let catalog = Arc::new(Catalog::new(case.schema.tables.clone(), case.schema.views.clone()));
+        let connection = Connection::open_in_memory().expect("a database in memory opens");
+        connection.set_prepared_statement_cache_capacity(4_096);
+        for statement in case.schema.ddl().into_iter().chain(catalog.setup_sql()) {
+            let made = connection.execute_batch(&statement);
+            made.unwrap_or_else(|why| panic!("{why} in {statement}"));
+        }
+        let db = Database(connection);
+        let planner = Planner::new(Arc::clone(&catalog));
+        let [router, stepwise] = [Router::new(Arc::clone(&catalog)), Router::new(catalog)];
+        let (live, tally) = (Vec::new(), Tally::default());
+        let state = read_state(&db.0, &case.schema.tables);
+        Stage { case, bug, db, planner, router, stepwise, state, live, tally }
+    }
+
+    /// Takes in the queries whose time it is.
+    fn subscribe(&mut self, commit: usize) -> Result<(), Failure> {
+        for (number, subscribed) in self.case.subscriptions.iter().enumerate() {
+            if subscribed.at != commit {
+                continue;
+            }
+            let failed = |(what, detail)| Failure { query: number, commit, what, detail };
+            self.tally.queries += 1;
+            if let Some(live) = self.begin(number, commit).map_err(failed)? {
+                self.tally.live += 1;
+                self.live.push(live);
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing where it is refused, or fails from the start.
+    fn begin(&mut self, number: usize, commit: usize) -> Result<Option<Live>, (What, String)> {
+        let query = &self.case.subscriptions[number].query;
+        let (text, params) = (query.text(), query.named());
+        let taken = self.db.0.prepare(&text).map(drop);
+        let bound = quietly(|| self.planner.bind(&text, &params))?;
+        let binding = match (bound, taken) {
+            (Ok(binding), Ok(())) => binding,
+            (Ok(_), Err(why)) if is_lenient(&text, &why.to_string()) => return Ok(None),
+            (Ok(_), Err(why)) => return Err((What::TakenThoughBad, why.to_string())),
+            (Err(refusal), Ok(())) if refusal.code == Code::BadSql => {
+                return Err((What::RefusedThoughGood, refusal.detail));
+            }
+            (Err(refusal), _) => {
+                *self.tally.refused.entry(reason(&refusal.detail)).or_default() += 1;
+                return Ok(None);
+            }
+        };
+        self.db.0.progress_handler(STEPS, Some(|| true)).expect("a handler can be set");
+        let rows = self.fresh(&binding);
+        self.db.0.progress_handler(0, None::<fn() -> bool>).expect("a handler can be taken off");
+        let Some(rows) = rows? else {
+            self.tally.ended += 1;
+            return Ok(None);
+        };
+        original::check(&self.db.0, &self.planner, query, &binding, &rows)
+            .map_err(|why| (What::NotTheText, why))?;
+        let id = self.router.attach(&binding).expect("there is room");
+        let stepwise_id = self.stepwise.attach(&binding).expect("there is room");
+        let client = Client::new(&binding, rows);
+        let away = Away::new(commit, &self.state, &client);
+        let (stepwise, query, ended) = (Some(client.clone()), number, false);
+        Ok(Some(Live { query, binding, id, stepwise_id, client, stepwise, away, ended }))
+    }
+
+    /// The whole result; nothing where the query fails by itself.
+    fn fresh(&mut self, binding: &Binding) -> Result<Option<Vec<Row>>, (What, String)> {
+        let mut rows = Vec::new();
+        let outcome = self.db.run(binding.snapshot_sql(), binding.params(), &mut |row| {
+            rows.push(Row::from(row));
+        });
+        match outcome {
+            Ok(()) => Ok(Some(rows)),
+            Err(error) if error.broken => Err((What::MadeBadSql, error.message)),
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn commit(&mut self, commit: usize) -> Result<(), Failure> {
+        let before = self.state.clone();
+        for statement in &self.case.commits[commit] {
+            // One that a constraint forbids changes nothing.
+            let _ = self.db.0.execute_batch(&statement.text());
+            let after = read_state(&self.db.0, &self.case.schema.tables);
+            let changes = net(&self.state, &after);
+            self.state = after;
+            if !changes.is_empty() {
+                self.step(commit, &changes)?;
+            }
+        }
+        self.tally.commits += 1;
+        let mut changes = net(&before, &self.state);
+        if self.bug == Bug::LosesTable {
+            let lost = self.case.schema.tables.last().map_or("", |table| table.name);
+            changes = without_table(&changes, lost);
+        }
+        let (router, db) = (&mut self.router, &mut self.db);
+        let routed: Routed = router.commit(&changes, db).into_iter().collect();
+        for at in 0..self.live.len() {
+            if self.live[at].ended {
+                continue;
+            }
+            let query = self.live[at].query;
+            let failed = |(what, detail)| Failure { query, commit, what, detail };
+            self.follow(at, commit, &changes, &routed).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Tells those who hear of every statement.
+    fn step(&mut self, commit: usize, changes: &Changes) -> Result<(), Failure> {
+        let routed: Routed = self.stepwise.commit(changes, &mut self.db).into_iter().collect();
+        for live in self.live.iter_mut().filter(|live| !live.ended) {
+            let query = live.query;
+            let failed = |detail| Failure { query, commit, what: What::DiffersStepwise, detail };
+            match (routed.get(&live.stepwise_id), &mut live.stepwise) {
+                (Some(Ok(delta)), Some(client)) => client.apply(delta).map_err(failed)?,
+                (Some(Err(LiveError::Query(_))), _) => live.stepwise = None,
+                (Some(Err(error)), _) => return Err(failed(error.to_string())),
+                (None, _) | (_, None) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn follow(
+        &mut self,
+        at: usize,
+        commit: usize,
+        changes: &Changes,
+        routed: &Routed,
+    ) -> Result<(), (What, String)> {
+        let binding = self.live[at].binding.clone();
+        let fresh = self.fresh(&binding)?;
+        let db = &mut self.db;
+        let alone = quietly(|| binding.delta(changes, db))?;
+        let Some(fresh) = fresh else {
+            self.live[at].ended = true;
+            self.tally.ended += 1;
+            return Ok(());
+        };
+        let live = &mut self.live[at];
+        let routed = routed.get(&live.id).cloned().unwrap_or_else(|| Ok(Delta::default()));
+        if routed != alone {
+            let detail = format!("routed {routed:?}\nalone {alone:?}");
+            return Err((What::RouterDisagrees, detail));
+        }
+        let mut delta = routed.map_err(|error| (What::Failed, error.to_string()))?;
+        if self.bug == Bug::ForgetsDeletes {
+            delta.deletes.clear();
+        }
+        live.client.apply(&delta).map_err(|why| (What::DoesNotFit, why))?;
+        self.tally.deltas += u64::from(!delta.is_empty());
+        self.tally.compared += 1;
+        compare(&live.client, &fresh, What::Differs)?;
+        if let Some(stepwise) = &live.stepwise {
+            compare(stepwise, &fresh, What::DiffersStepwise)?;
+        }
+        let query = &self.case.subscriptions[live.query].query;
+        if commit % 3 == at % 3 {
+            original::check(&self.db.0, &self.planner, query, &binding, &fresh)
+                .map_err(|why| (What::NotTheText, why))?;
+        }
+        self.resume(at, commit, &fresh)
+    }
+
+    /// Two clients that left at the same time: one is told N → K → M, the other N → M.
+    fn resume(&mut self, at: usize, commit: usize, fresh: &[Row]) -> Result<(), (What, String)> {
+        let live = &mut self.live[at];
+        let waited = commit - live.away.since.min(commit);
+        if waited < 1 + at % 2 || (live.away.met && waited < 2 + at % 3) {
+            return Ok(());
+        }
+        let coming = if live.away.met { 2 } else { 1 };
+        for (state, client) in &mut live.away.clients[..coming] {
+            let (span, db) = (net(state, &self.state), &mut self.db);
+            let delta = quietly(|| live.binding.delta(&span, db))?;
+            let delta = delta.map_err(|error| (What::Failed, error.to_string()))?;
+            client.apply(&delta).map_err(|why| (What::DiffersResumed, why))?;
+            compare(client, fresh, What::DiffersResumed)?;
+            *state = self.state.clone();
+        }
+        if std::mem::replace(&mut live.away.met, true) {
+            live.away = Away::new(commit, &self.state, &live.client);
+        }
+        Ok(())
+    }
+}
+
+/// Two clients that were last told everything after the same commit.
+struct Away {
+    since: usize,
+    clients: [(State, Client); 2],
+    /// The first of them came back on the way.
+    met: bool,
+}
+
+impl Away {
+    fn new(since: usize, state: &State, client: &Client) -> Away {
+        let one = || (state.clone(), client.clone());
+        Away { since, clients: [one(), one()], met: false }
+    }
+}
+
+/// What is taken though SQLite does not: once a RIGHT or FULL JOIN stands in FROM, it loses track of
+/// columns that USING made one.
+fn is_lenient(text: &str, why: &str) -> bool {
+    let has = |words: [&str; 2]| words.iter().any(|word| text.contains(word));
+    has(["NATURAL", "USING"]) && has(["RIGHT", "FULL"]) && why.contains("ambiguous column name")
+}
+
+fn compare(client: &Client, fresh: &[Row], what: What) -> Result<(), (What, String)> {
+    if client.holds(fresh) {
+        return Ok(());
+    }
+    Err((
+        what,
+        format!("the client holds {}\na fresh query says {}", rows(&client.rows), rows(fresh)),
+    ))
+}
+
+fn rows(rows: &[Row]) -> String {
+    rows.iter().map(|row| format!("\n    {row:?}")).collect()
+}
+
+fn without_table(changes: &Changes, name: &str) -> Changes {
+    let mut kept = Changes::new();
+    for (table, rows) in changes.tables().filter(|(table, _)| *table != name) {
+        for row in rows {
+            kept.push(table, row.old.clone(), row.new.clone());
+        }
+    }
+    kept
+}
+
+/// A refusal without the names in it.
+fn reason(detail: &str) -> String {
+    let mut words: Vec<&str> = detail.split(' ').collect();
+    for at in 1..words.len() {
+        if ["column", "column:", "parameter"].contains(&words[at - 1]) {
+            words[at] = "…";
+        }
+    }
+    words.join(" ")
+}
+
+/// A panic as a failure like others.
+fn quietly<T>(work: impl FnOnce() -> T) -> Result<T, (What, String)> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+        (What::Panicked, text.unwrap_or_default())
+    })
+}

@@ -1,0 +1,70 @@
+//! `cargo xtask live`: the proof of live SQL on random cases, in release, on all cores.
+//!
+//! It is the test that `cargo xtask test` runs on a budget of seconds, with a budget of one's own. The
+//! test itself stands in `tests/live/proof.rs`, prints what it did, and of what fails the smallest case
+//! that fails alike, as SQL.
+
+use std::path::Path;
+use std::process::{ExitCode, Stdio};
+
+/// What it takes.
+pub(crate) const TAKES: &str =
+    "[--seeds N | --minutes N | --seed N]   the first N (10000), for N minutes, or that one";
+
+/// What a run without arguments tries.
+const SEEDS: u64 = 10_000;
+
+const COMMAND: [&str; 8] =
+    ["test", "--release", "--package", "abide-tests", "--test", "live", "--", "--nocapture"];
+const TEST: [&str; 2] = ["--exact", "proof::random_cases_follow_every_commit"];
+
+/// Runs it; the verdict is that of the test.
+pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
+    let (variable, number) = wanted(words)?;
+    let mut cargo = crate::cargo(root);
+    cargo.args(COMMAND).args(TEST).stdin(Stdio::null());
+    for other in ["LIVE_SEED", "LIVE_SEEDS", "LIVE_MINUTES"] {
+        cargo.env_remove(other);
+    }
+    cargo.env(variable, number.to_string());
+    let status = cargo.status().map_err(|why| format!("cannot start cargo: {why}"))?;
+    Ok(crate::verdict(status.success()))
+}
+
+/// The variable that tells the test how far to go, and its value.
+fn wanted(words: &[String]) -> Result<(&'static str, u64), String> {
+    let (option, number) = match words {
+        [] => return Ok(("LIVE_SEEDS", SEEDS)),
+        [option, number] => (option.as_str(), number),
+        _ => return Err(format!("it takes {TAKES}")),
+    };
+    let variable = match option {
+        "--seeds" => "LIVE_SEEDS",
+        "--minutes" => "LIVE_MINUTES",
+        "--seed" => "LIVE_SEED",
+        _ => return Err(format!("there is no {option}; it takes {TAKES}")),
+    };
+    let number = number.parse().map_err(|_| format!("{option} takes a number, not {number}"))?;
+    Ok((variable, number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::wanted;
+
+    fn of(line: &str) -> Result<(&'static str, u64), String> {
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        wanted(&words)
+    }
+
+    #[test]
+    fn how_far_to_go() {
+        assert_eq!(of(""), Ok(("LIVE_SEEDS", 10_000)));
+        assert_eq!(of("--seeds 12"), Ok(("LIVE_SEEDS", 12)));
+        assert_eq!(of("--minutes 3"), Ok(("LIVE_MINUTES", 3)));
+        assert_eq!(of("--seed 4711"), Ok(("LIVE_SEED", 4711)));
+        for line in ["--seed", "--seed x", "--seed -1", "--days 3", "1 2 3"] {
+            of(line).expect_err(line);
+        }
+    }
+}
