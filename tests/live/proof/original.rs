@@ -112,7 +112,8 @@ fn window(
     let limit = query.limit.text();
     let offset = limit.split(" OFFSET ").nth(1).and_then(|text| text.parse().ok()).unwrap_or(0);
     let client = Client::new(binding, Vec::new());
-    let misplaced = rows.iter().zip(all.iter().skip(offset)).find(|(row, at)| !client.is_tie(row, at));
+    let misplaced =
+        rows.iter().zip(all.iter().skip(offset)).find(|(row, at)| !client.is_tie(row, at));
     match misplaced {
         Some((row, at)) => Err(format!("{row:?} stands where {at:?} should")),
         None => Ok(()),

@@ -127,9 +127,8 @@ fn fewer_tables(case: &Case) -> Vec<Case> {
             let mut tables = case.schema.tables.clone();
             tables.remove(at);
             let mut fewer = with(tables);
-            let about = |statement: &Sql| {
-                statement.text().split(' ').any(|word| word == table.name)
-            };
+            let about =
+                |statement: &Sql| statement.text().split(' ').any(|word| word == table.name);
             fewer.commits.iter_mut().for_each(|commit| commit.retain(|write| !about(write)));
             steps.push(fewer);
         }

@@ -77,8 +77,11 @@ fn update(random: &mut Random, table: &TableSpec) -> Sql {
 }
 
 fn condition(random: &mut Random, table: &TableSpec) -> Sql {
-    let columns: Vec<usize> =
-        if random.below(2) == 0 { table.key.to_vec() } else { vec![random.below(table.columns.len())] };
+    let columns: Vec<usize> = if random.below(2) == 0 {
+        table.key.to_vec()
+    } else {
+        vec![random.below(table.columns.len())]
+    };
     let terms = columns.iter().map(|at| {
         let name = table.columns[*at].name;
         let comparison = *random.pick(&["=", "=", "=", "IS", ">=", "<"]);

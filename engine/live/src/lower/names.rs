@@ -22,9 +22,8 @@ impl Lower<'_> {
     /// A parameter, as it was declared.
     pub(super) fn variable(&self, written: &str) -> Lowered {
         let slot = self.named.get(lex::parameter_name(written));
-        let slot = slot.ok_or_else(|| {
-            Refusal::new(Code::BadSql, "parameters are not allowed in views")
-        })?;
+        let slot =
+            slot.ok_or_else(|| Refusal::new(Code::BadSql, "parameters are not allowed in views"))?;
         Ok(Fragment::param(*slot))
     }
 

@@ -6,7 +6,8 @@ use super::{Fidelity, Grammar, NESTED, Scope, Source};
 use crate::proof::tree::{List, Sql, clause, commas, maybe, seq, value};
 
 const ALL: &[Kind] = &[Kind::Integer, Kind::Real, Kind::Text, Kind::Blob];
-const COMPARISONS: &[&str] = &[" = ", " = ", " <> ", " < ", " <= ", " > ", " >= ", " IS ", " IS NOT "];
+const COMPARISONS: &[&str] =
+    &[" = ", " = ", " <> ", " < ", " <= ", " > ", " >= ", " IS ", " IS NOT "];
 
 impl Grammar<'_> {
     /// The conditions of a WHERE, each of which may go.
@@ -21,7 +22,8 @@ impl Grammar<'_> {
             let deeper = depth - 1;
             match self.random.below(16) {
                 0 => {
-                    let items = (0..2 + self.random.below(2)).map(|_| self.condition(scope, deeper));
+                    let items =
+                        (0..2 + self.random.below(2)).map(|_| self.condition(scope, deeper));
                     let items = items.collect();
                     let between = self.pick(&[" OR ", " OR ", " AND "]);
                     return value![List { open: "(", between, close: ")", least: 1, items }];
@@ -196,7 +198,8 @@ impl Grammar<'_> {
                 if inner.own.iter().any(|source| source.key.is_empty()) || self.one_in(10) {
                     self.at_most(Fidelity::Open);
                 }
-                let order = List { open: " ORDER BY ", between: ", ", close: "", least: 2, items: order };
+                let order =
+                    List { open: " ORDER BY ", between: ", ", close: "", least: 2, items: order };
                 value!["(SELECT ", number, from, filter, order, " LIMIT 1)"]
             }
         }

@@ -244,8 +244,10 @@ impl Grammar<'_> {
         };
         for at in 0..2 + self.random.below(2) {
             let (from, scope) = self.from(&[], &[1, 1, 1, 2, 2, 3]);
-            let shown: Vec<Sql> = kinds.iter().map(|kind| self.arm_value(&scope, *kind, all)).collect();
-            let list = List { open: "", between: ", ", close: "", least: kinds.len(), items: shown };
+            let shown: Vec<Sql> =
+                kinds.iter().map(|kind| self.arm_value(&scope, *kind, all)).collect();
+            let list =
+                List { open: "", between: ", ", close: "", least: kinds.len(), items: shown };
             let operator = if at == 0 { "" } else { self.pick(operators) };
             let operator = Sql::Word(operator, if at == 0 { "" } else { " UNION ALL " });
             arms.push((operator, seq!["SELECT ", Sql::List(list), from, self.filter(&scope)]));

@@ -13,8 +13,11 @@ impl Grammar<'_> {
         let mut terms = Vec::new();
         for at in 0..count {
             let (item, source) = self.item(outer);
-            let (join, on) =
-                if at == 0 { (Sql::Word("", ""), maybe(None)) } else { self.join(&mut scope, &source) };
+            let (join, on) = if at == 0 {
+                (Sql::Word("", ""), maybe(None))
+            } else {
+                self.join(&mut scope, &source)
+            };
             terms.push(Term { join, item, alias: source.alias.clone(), on });
             scope.own.push(source);
         }
@@ -37,12 +40,16 @@ impl Grammar<'_> {
         if !self.schema.views.is_empty() && self.one_in(6) {
             let (name, sql) = *self.random.pick(&self.schema.views);
             let columns = view_columns(sql);
-            return (format!("{name} AS {alias}").into(), Source { alias, columns, key: Vec::new() });
+            return (
+                format!("{name} AS {alias}").into(),
+                Source { alias, columns, key: Vec::new() },
+            );
         }
         let table = *self.random.pick(&self.schema.tables);
         let columns = table.columns.iter().map(|column| (column.name.to_owned(), column.kind));
         let key = table.key.iter().map(|at| table.columns[*at].name.to_owned());
-        let source = Source { alias: alias.clone(), columns: columns.collect(), key: key.collect() };
+        let source =
+            Source { alias: alias.clone(), columns: columns.collect(), key: key.collect() };
         (format!("{} AS {alias}", table.name).into(), source)
     }
 
@@ -135,10 +142,8 @@ impl Grammar<'_> {
         let group = if form == 0 { clause(" GROUP BY ", ", ", groups) } else { maybe(None) };
         let more = if form == 2 && outer.is_empty() {
             let (from, scope) = self.from(&[], &[1]);
-            let again: Vec<Sql> = columns
-                .iter()
-                .map(|(_, kind)| self.of_kind(&scope, *kind, 0))
-                .collect();
+            let again: Vec<Sql> =
+                columns.iter().map(|(_, kind)| self.of_kind(&scope, *kind, 0)).collect();
             maybe(Some(seq![" UNION ALL SELECT ", commas(again), from]))
         } else {
             maybe(None)

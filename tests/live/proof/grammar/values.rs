@@ -99,7 +99,9 @@ impl Grammar<'_> {
                 value![function, self.text(scope, depth), ")"]
             }
             11 => value!["instr(", self.text(scope, depth), ", ", self.text(scope, 0), ")"],
-            12 => value!["CAST(", self.text(scope, depth), self.pick(&[" AS INTEGER)", " AS REAL)"])],
+            12 => {
+                value!["CAST(", self.text(scope, depth), self.pick(&[" AS INTEGER)", " AS REAL)"])]
+            }
             13 => self.json_number(scope),
             14 | 15 => self.choice(scope, Kind::Integer, depth),
             16 => {
@@ -128,7 +130,13 @@ impl Grammar<'_> {
                 let function = self.pick(&["upper(", "lower(", "trim(", "rtrim(", "quote("]);
                 value![function, self.text(scope, depth), ")"]
             }
-            4 => value!["substr(", self.text(scope, depth), ", ", self.pick(&["1", "2", "-1"]), ", 1)"],
+            4 => value![
+                "substr(",
+                self.text(scope, depth),
+                ", ",
+                self.pick(&["1", "2", "-1"]),
+                ", 1)"
+            ],
             5 => {
                 let (what, by) = (self.text(scope, 0), self.text(scope, 0));
                 value!["replace(", self.text(scope, depth), ", ", what, ", ", by, ")"]
@@ -173,7 +181,11 @@ impl Grammar<'_> {
     fn choice(&mut self, scope: &Scope, kind: Kind, depth: usize) -> Sql {
         let branch = |grammar: &mut Self| {
             // Now and then of another kind than the rest: 1 here and 1.0 there.
-            if grammar.one_in(5) { grammar.value(scope, 0) } else { grammar.of_kind(scope, kind, 0) }
+            if grammar.one_in(5) {
+                grammar.value(scope, 0)
+            } else {
+                grammar.of_kind(scope, kind, 0)
+            }
         };
         let (then, otherwise) = (branch(self), branch(self));
         match self.random.below(3) {
@@ -195,8 +207,20 @@ impl Grammar<'_> {
         let text = self.text(scope, 0);
         let path = self.pick(&["$.a", "$.b[0]", "$.b[#-1]", "$[1]"]);
         match self.random.below(3) {
-            0 => value!["iif(json_valid(", text.clone(), "), json_extract(", text, format!(", '{path}'))")],
-            1 => value!["CASE WHEN json_valid(", text.clone(), ") THEN ", text, format!(" ->> '{path}' END")],
+            0 => value![
+                "iif(json_valid(",
+                text.clone(),
+                "), json_extract(",
+                text,
+                format!(", '{path}'))")
+            ],
+            1 => value![
+                "CASE WHEN json_valid(",
+                text.clone(),
+                ") THEN ",
+                text,
+                format!(" ->> '{path}' END")
+            ],
             _ => value!["json_valid(", text, ")"],
         }
     }
