@@ -103,7 +103,7 @@ fn run(seed: u64, budget: Budget) -> (usize, usize) {
             match delta {
                 Ok(delta) => {
                     known += 1;
-                    listener.client.apply(&delta);
+                    listener.client.apply(&delta).expect("it fits");
                 }
                 Err(LiveError::OverBudget) => {
                     unknown += 1;

@@ -160,6 +160,18 @@ fn require(holds: bool, otherwise: impl Fn() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(otherwise()) }
 }
 
+/// A delta is a set: what is remembered of a result may show its rows in another order.
+pub(crate) fn as_set(delta: Delta) -> (Vec<String>, Window, Checksum) {
+    let rows = delta.deletes.iter().chain(&delta.inserts).chain(&delta.updates);
+    let mut rows: Vec<String> = rows.map(|row| format!("{row:?}")).collect();
+    let (deletes, inserts) = (delta.deletes.len(), delta.deletes.len() + delta.inserts.len());
+    rows[..deletes].sort_unstable();
+    rows[deletes..inserts].sort_unstable();
+    rows[inserts..].sort_unstable();
+    let checksum = delta.checksum_change();
+    (rows, delta.window, checksum)
+}
+
 pub(crate) fn same(left: &[Value], right: &[Value]) -> bool {
     exact(left) == exact(right)
 }

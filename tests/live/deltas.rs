@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use abide_live::{Binding, BindingId, Delta, LiveError, Planner, Router, Window};
-use abide_schema::{Checksum, Row};
+use abide_live::{Binding, BindingId, Delta, LiveError, Planner, Router};
+use abide_schema::Row;
 use serde_json::{Map, Value as JsonValue, json};
 
-use crate::client::Client;
+use crate::client::{Client, as_set};
 use crate::world::{Random, State, World, net};
 
 /// What a run of all tests tries.
@@ -301,10 +301,10 @@ pub(crate) fn refused(sql: &str) -> Option<String> {
     planner.bind(sql, &params(sql, &mut Random::new(1))).err().map(|refusal| refusal.detail)
 }
 
-/// `LIVE_SEEDS=100..200 cargo test -p abide-tests --test live --release` for more than these.
+/// `LIVE_LISTED=100..200 cargo test -p abide-tests --test live --release` for more than these.
 pub(crate) fn seeds() -> std::ops::Range<u64> {
-    let Ok(wanted) = std::env::var("LIVE_SEEDS") else { return 0..SEEDS };
-    let (from, to) = wanted.split_once("..").expect("LIVE_SEEDS is from..to");
+    let Ok(wanted) = std::env::var("LIVE_LISTED") else { return 0..SEEDS };
+    let (from, to) = wanted.split_once("..").expect("LIVE_LISTED is from..to");
     from.parse().expect("a number")..to.parse().expect("a number")
 }
 
@@ -339,7 +339,7 @@ pub(crate) fn run(seed: u64, commits: usize, queries: &[&str]) {
                 continue;
             };
             let routed = routed.get(&subscription.id).cloned().unwrap_or(Ok(Delta::default()));
-            let (with, without) = (routed.clone().map(sorted), alone.map(sorted));
+            let (with, without) = (routed.clone().map(as_set), alone.map(as_set));
             assert_eq!(with, without, "the router disagrees: {what}");
             match routed {
                 Ok(delta) => {
@@ -358,18 +358,6 @@ pub(crate) fn run(seed: u64, commits: usize, queries: &[&str]) {
         router.detach(subscription.id);
     }
     assert!(router.is_empty());
-}
-
-/// A delta is a set: what is remembered of a result may show its rows in another order.
-fn sorted(delta: Delta) -> (Vec<String>, Window, Checksum) {
-    let rows = delta.deletes.iter().chain(&delta.inserts).chain(&delta.updates);
-    let mut rows: Vec<String> = rows.map(|row| format!("{row:?}")).collect();
-    let (deletes, inserts) = (delta.deletes.len(), delta.deletes.len() + delta.inserts.len());
-    rows[..deletes].sort_unstable();
-    rows[deletes..inserts].sort_unstable();
-    rows[inserts..].sort_unstable();
-    let checksum = delta.checksum_change();
-    (rows, delta.window, checksum)
 }
 
 /// A client that was away gets one delta over all that happened meanwhile.

@@ -8,7 +8,6 @@ mod costs;
 mod deltas;
 mod derived;
 mod engine;
-mod frames;
 mod generated;
 mod hostile;
 mod listed;

@@ -329,8 +329,8 @@ fn joins_and_subqueries_must_make_sense() {
             WITH q(x, y) AS (SELECT id FROM r) SELECT x FROM q
                 bad_sql: table q has 1 values for 2 columns
             WITH q AS (SELECT id FROM r WHERE a = ?) SELECT id FROM q
-                unsupported_sql: ? in what is read more than once (WITH, WINDOW, or a column that is grouped by) cannot be live
-                write ?1 or :name
+                bad_arguments: parameter 1 is missing
+                pass it in params: {"1": …}
             SELECT a FROM r UNION SELECT k, n FROM s
                 bad_sql: the SELECTs of a compound do not have the same number of columns
             SELECT id FROM r LIMIT (SELECT count(*) FROM s)

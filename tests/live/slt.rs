@@ -217,23 +217,23 @@ impl Play {
         (Play { db, tables, planner, router, state, live, refused: 0 }, prelude)
     }
 
-    fn subscribe(&mut self, number: usize, query: &Query, place: &str) {
+    fn subscribe(&mut self, number: usize, query: &Query) {
         let Ok(binding) = self.planner.bind(&query.sql, &Map::new()) else {
             self.refused += 1;
             return;
         };
-        let rows = self.snapshot(&binding, place);
+        let Some(rows) = self.snapshot(&binding) else { return };
         let id = self.router.attach(&binding).expect("there is room");
         let client = Client::new(&binding, rows);
         self.live.insert(number, Live { binding, id, client });
     }
 
-    fn snapshot(&mut self, binding: &Binding, place: &str) -> Vec<Row> {
+    /// Nothing where the query fails by itself: a text that is no JSON.
+    fn snapshot(&mut self, binding: &Binding) -> Option<Vec<Row>> {
         let mut rows = Vec::new();
         let mut each = |row: &[Value]| rows.push(Row::from(row));
         let outcome = self.db.run(binding.snapshot_sql(), binding.params(), &mut each);
-        outcome.unwrap_or_else(|why| panic!("{place}: {why}"));
-        rows
+        outcome.ok().map(|_| rows)
     }
 
     fn run(&mut self, sql: &str, place: &str) {
@@ -250,12 +250,16 @@ impl Play {
         for number in self.live.keys().copied().collect::<Vec<_>>() {
             let live = self.live.get_mut(&number).expect("it is there");
             let place = format!("{place}: {}", live.binding.snapshot_sql());
+            let binding = live.binding.clone();
+            let Some(fresh) = self.snapshot(&binding) else {
+                self.live.remove(&number);
+                continue;
+            };
+            let live = self.live.get_mut(&number).expect("it is there");
             if let Some(delta) = deltas.get(&live.id) {
                 let delta = delta.as_ref().unwrap_or_else(|why| panic!("{place}: {why}"));
                 live.client.apply(delta).unwrap_or_else(|why| panic!("{place}: {why}"));
             }
-            let binding = live.binding.clone();
-            let fresh = self.snapshot(&binding, &place);
             let held = &self.live[&number].client;
             assert!(held.holds(&fresh), "{place}\n{:#?}\nfresh {fresh:#?}", held.rows);
         }
@@ -294,7 +298,7 @@ fn cut(place: &str, seed: u64, records: &[Record]) -> usize {
         for own in (0..records.len()).filter(|own| between && points[*own] <= at) {
             if let (false, Record::Query(query)) = (asked[own], &records[own]) {
                 asked[own] = true;
-                play.subscribe(own, query, place);
+                play.subscribe(own, query);
             }
         }
         match record {

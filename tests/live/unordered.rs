@@ -152,8 +152,8 @@ fn windows_must_make_sense() {
                 unsupported_sql: a query whose column b is neither grouped nor aggregated cannot be live
                 add it to GROUP BY, or take min() or max() of it
             SELECT count(*) OVER (PARTITION BY ?) FROM r WINDOW w AS (PARTITION BY ?)
-                unsupported_sql: ? in what is read more than once (WITH, WINDOW, or a column that is grouped by) cannot be live
-                write ?1 or :name
+                bad_arguments: parameter 1 is missing
+                pass it in params: {"1": …}
         "#]],
     );
 }

@@ -161,8 +161,15 @@ impl Lower<'_> {
     ) -> Result<(), Refusal> {
         let kind = |join: &JoinedSelectTable| join_kind(join.operator);
         let last = joins.iter().rposition(|join| kind(join).join.keeps_right());
-        let turned =
-            last.filter(|at| kind(&joins[*at]).join == Join::Right && core.from.is_empty());
+        // A view or subquery before it stays where it stands: of a compound, what its columns are as
+        // SQLite compares them can depend on that.
+        let tables = |at: usize| {
+            let mut before = joins[..at].iter().map(|join| &join.table).chain([first]);
+            before.all(|item| self.names_a_table(item))
+        };
+        let turned = last.filter(|at| {
+            kind(&joins[*at]).join == Join::Right && core.from.is_empty() && tables(*at)
+        });
         let outer = last.is_some() && turned.is_none();
         let mut items = joins.iter().map(|join| &join.table).chain([first]);
         if last.is_some() && items.any(|item| matches!(item, SelectTable::TableCall(..))) {
@@ -195,6 +202,13 @@ impl Lower<'_> {
             }
         }
         Ok(())
+    }
+
+    fn names_a_table(&self, item: &SelectTable) -> bool {
+        let SelectTable::Table(name, _, None) = item else { return false };
+        let name = unquote(name.name.0);
+        let named = |query: &Named| query.name.eq_ignore_ascii_case(&name);
+        self.catalog.find(&name).is_some() && !self.named_queries.iter().any(named)
     }
 
     /// `a RIGHT JOIN b` as `b LEFT JOIN a`, whose rows are found as those of any LEFT JOIN are.

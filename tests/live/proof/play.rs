@@ -11,12 +11,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use abide_live::{
-    Binding, BindingId, Catalog, Changes, Delta, LiveError, Planner, Router, Sql as _,
+    Binding, BindingId, Catalog, Changes, Delta, Fault, LiveError, Planner, Router, Sql as _,
 };
 use abide_schema::{Code, Row};
 use rusqlite::Connection;
 
-use crate::client::Client;
+use crate::client::{Client, as_set};
 use crate::proof::case::Case;
 use crate::proof::original;
 use crate::world::{Database, State, net, read_state};
@@ -221,8 +221,8 @@ impl<'c> Stage<'c> {
             rows.push(Row::from(row));
         });
         match outcome {
-            Ok(()) => Ok(Some(rows)),
-            Err(error) if error.broken => Err((What::MadeBadSql, error.message)),
+            Ok(_) => Ok(Some(rows)),
+            Err(error) if error.fault == Fault::Store => Err((What::MadeBadSql, error.message)),
             Err(_) => Ok(None),
         }
     }
@@ -292,7 +292,7 @@ impl<'c> Stage<'c> {
         };
         let live = &mut self.live[at];
         let routed = routed.get(&live.id).cloned().unwrap_or_else(|| Ok(Delta::default()));
-        if routed != alone {
+        if routed.clone().map(as_set) != alone.clone().map(as_set) {
             let detail = format!("routed {routed:?}\nalone {alone:?}");
             return Err((What::RouterDisagrees, detail));
         }
