@@ -182,9 +182,21 @@ impl Lines {
             c = self.caller,
         );
         let width = terminal.columns().map_or(PIPED_LINE, usize::from);
-        let arguments = cells::cut(&text(row, 6), width.saturating_sub(head.chars().count()));
+        let said = refused(row).map_or_else(String::new, |code| format!("refused {code}  "));
+        let arguments = said + &text(row, 6);
+        let arguments = cells::cut(&arguments, width.saturating_sub(head.chars().count()));
         format!("{head}{}", terminal.dim(&arguments)).trim_end().to_owned()
     }
+}
+
+/// The code of a call that was refused on record.
+fn refused(row: &[Value]) -> Option<String> {
+    let Some(Value::Text(outcome)) = row.get(7) else { return None };
+    if !outcome.starts_with("{\"$refused\"") {
+        return None;
+    }
+    let outcome: JsonValue = serde_json::from_str(outcome).ok()?;
+    Some(outcome["$refused"]["code"].as_str()?.to_owned())
 }
 
 fn text(row: &[Value], at: usize) -> String {

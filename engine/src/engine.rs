@@ -151,9 +151,6 @@ impl Engine {
         let done = self.inner.submit(caller, vec![call], request_id).await?;
         let duplicate = done.duplicate;
         let call = done.calls.into_iter().next().expect("one call has one answer");
-        if let Some(refusal) = call.refusal {
-            return Err(refusal);
-        }
         Ok(Done { seq: call.seq, result: call.result, duplicate: duplicate || call.duplicate })
     }
 
@@ -458,7 +455,10 @@ impl Inner {
         }
         let unit = Unit { caller: caller.clone(), calls, request, due: None, reply };
         self.send(Job::Unit(unit), weight)?;
-        answer.await.map_err(|_| closing())?
+        let done = answer.await.map_err(|_| closing())??;
+        // What was refused on record is refused all the same.
+        let refused = done.calls.iter().find_map(|call| call.refusal.clone());
+        refused.map_or(Ok(done), Err)
     }
 
     pub(crate) fn send(&self, job: Job, weight: usize) -> Result<(), Refusal> {

@@ -223,4 +223,7 @@ async fn a_slow_worker_is_heard_and_not_believed() {
     assert_eq!(slow.ended().code, Some(0));
     let kept = "SELECT claimed_by || late_outcome || late_result FROM unknown_tool_calls";
     assert_eq!(stage.one(kept).await, "slowsucceeded\"done\"");
+    let told = stage.server.run(&["events", "--last", "1"]).good();
+    assert!(told.contains("  complete_tool_call  "), "{told}");
+    assert!(told.contains("  refused lease_lost  {\"call_id\":\"c1\""), "{told}");
 }

@@ -340,7 +340,7 @@ fn late_although_nobody_else_came() {
     );
 }
 
-/// A batch is done as a whole or not at all: a late word in it is not even kept.
+/// A batch of several is done as a whole or not at all: a late word in it is not even kept.
 #[test]
 fn late_in_a_batch() {
     check_asked(
@@ -350,8 +350,9 @@ fn late_in_a_batch() {
         batch: suspend_session session_id=s1 | complete_tool_call call_id=pay1 fencing_token=8 result=1
         sql SELECT status FROM sessions
         sql SELECT outcome FROM lost_leases
-        complete_tool_call call_id=pay1 fencing_token=8 result=1
+        batch: complete_tool_call call_id=pay1 fencing_token=8 result=1
         sql SELECT outcome FROM lost_leases
+        batch: complete_tool_call call_id=pay1 fencing_token=8 result=1
         "#,
         expect![[r#"
             seq 8 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01}
