@@ -269,6 +269,8 @@ CREATE INDEX tool_calls_session_id ON tool_calls (session_id);
 
 CREATE INDEX tool_calls_status_lease_expires_at_retry_at_tool_name ON tool_calls (status, lease_expires_at, retry_at, tool_name);
 
+CREATE INDEX tool_calls_tool_name ON tool_calls (tool_name);
+
 CREATE TRIGGER tool_calls_unknown BEFORE UPDATE OF status ON tool_calls
 WHEN OLD.status = 'unknown' AND NEW.status <> 'unknown'
   AND NEW.status <> 'succeeded' AND NEW.status <> 'failed'
@@ -289,8 +291,6 @@ CREATE TABLE tool_versions (
   seq INTEGER NOT NULL,
   PRIMARY KEY (name, version)
 ) STRICT, WITHOUT ROWID;
-
-CREATE INDEX tool_calls_tool_name ON tool_calls (tool_name);
 
 CREATE TABLE tools (
   name TEXT PRIMARY KEY NOT NULL,

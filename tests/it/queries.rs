@@ -160,7 +160,7 @@ fn what_would_meddle() {
             bad_sql: not authorized
             bad_sql: no such function: writefile (hint: at byte 7 of the statement)
             bad_sql: no such function: readfile (hint: at byte 7 of the statement)
-            bad_sql: no such table: pragma_wal_checkpoint
+            bad_sql: no such table: pragma_wal_checkpoint (hint: GET /v1/schema lists the tables)
         "#]],
     );
 }
@@ -199,24 +199,24 @@ fn what_is_no_question() {
             bad_sql: the statement is not a query (hint: one SELECT, VALUES or WITH)
             bad_sql: the statement is not a query (hint: one SELECT, VALUES or WITH)
             bad_sql: near "SELEC": syntax error (hint: at byte 0 of the statement)
-            bad_sql: incomplete input
-            bad_sql: incomplete input
+            bad_sql: incomplete input (hint: the statement ends too early)
+            bad_sql: incomplete input (hint: the statement ends too early)
             bad_sql: unrecognized token: "'open" (hint: at byte 7 of the statement)
-            bad_sql: more than one statement
+            bad_sql: more than one statement (hint: send one statement at a time)
             bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
             [1] (1)
-            bad_sql: no such column: nothing_like_it (hint: at byte 7 of the statement)
-            bad_sql: no such column: "active" - should this be a string literal in single-quotes? (hint: at byte 7 of the statement)
-            bad_sql: no such table: nowhere
-            bad_sql: no such table: other.sessions
+            bad_sql: no such column: nothing_like_it (hint: at byte 7 of the statement; GET /v1/schema lists the columns; a text stands in single quotes)
+            bad_sql: no such column: "active" - should this be a string literal in single-quotes? (hint: at byte 7 of the statement; GET /v1/schema lists the columns; a text stands in single quotes)
+            bad_sql: no such table: nowhere (hint: GET /v1/schema lists the tables)
+            bad_sql: no such table: other.sessions (hint: GET /v1/schema lists the tables)
             bad_sql: no such function: nonsense (hint: at byte 7 of the statement)
             bad_sql: wrong number of arguments to function max() (hint: at byte 7 of the statement)
             bad_sql: integer overflow
             bad_sql: malformed JSON
             bad_sql: datatype mismatch
-            bad_sql: no such column: a.id (hint: at byte 7 of the statement)
+            bad_sql: no such column: a.id (hint: at byte 7 of the statement; GET /v1/schema lists the columns; a text stands in single quotes)
             bad_sql: SELECTs to the left and right of UNION do not have the same number of result columns
-            bad_sql: the statement holds a NUL character
+            bad_sql: the statement holds a NUL character (hint: give a text that holds one as a parameter)
         "#]],
     );
 }
@@ -373,10 +373,10 @@ fn the_past_in_words() {
             refused bad_request: there is no state 5: the log ends at 4 (hint: any seq from 0 to 4 names the state after that event)
             refused bad_request: there is no state -1: the log ends at 4 (hint: any seq from 0 to 4 names the state after that event)
             refused bad_sql: only tables of that time can be asked (hint: name tables without  main.  and leave out the engine's own)
-            refused bad_sql: no such table: nowhere
+            refused bad_sql: no such table: nowhere (hint: GET /v1/schema lists the tables)
             refused bad_sql: cannot modify sessions because it is a view
             refused bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            refused bad_sql: more than one statement
+            refused bad_sql: more than one statement (hint: send one statement at a time)
             ("completed")
         "#]],
     );

@@ -127,7 +127,7 @@ async fn assert_claims_still_count(abide: &Abide, held: &BTreeMap<String, Held>)
 /// Watches a query until everything is over: no row is told to come twice, none to leave that was
 /// not there, and in the end it is what a fresh query says.
 async fn watch_throughout(abide: Abide, sql: &'static str, mut done: watch::Receiver<bool>) {
-    let mut live = abide.subscribe(sql).await.unwrap();
+    let mut live = abide.subscribe(sql).checksum().await.unwrap();
     let mut copy = BTreeSet::new();
     loop {
         tokio::select! {
@@ -144,6 +144,7 @@ async fn watch_throughout(abide: Abide, sql: &'static str, mut done: watch::Rece
     }
     assert_eq!(copy.len(), fresh.len(), "{sql}");
     assert!(!fresh.is_empty(), "{sql}: nothing to see");
+    assert_eq!(abide.mismatches(), 0, "{sql}: rows that the server does not hold");
     assert!(abide.reconnects() > 0, "{sql}");
 }
 

@@ -247,7 +247,7 @@ impl Source for Pumped {
 
     fn begin_again(&mut self) {
         self.parts.clear();
-        self.start = Start::Now;
+        (self.start, self.stale) = (Start::Now, false);
         self.next = Box::pin(self.begin.clone().again(Start::Now));
     }
 }

@@ -155,11 +155,11 @@ async fn queries_that_cannot_be() {
             /v1/sql {"sql":"SELEC 1"}
                 400 bad_sql: near "SELEC": syntax error (at byte 0 of the statement)
             /v1/sql {"sql":"SELECT 1; SELECT 2"}
-                400 bad_sql: more than one statement (-)
+                400 bad_sql: more than one statement (send one statement at a time)
             /v1/sql {"sql":"SELECT colour FROM notes"}
-                400 bad_sql: no such column: colour (at byte 7 of the statement)
+                400 bad_sql: no such column: colour (at byte 7 of the statement; GET /v1/schema lists the columns; a text stands in single quotes)
             /v1/sql {"sql":"SELECT * FROM books"}
-                400 bad_sql: no such table: books (-)
+                400 bad_sql: no such table: books (GET /v1/schema lists the tables)
             /v1/sql {"sql":"DELETE FROM notes"}
                 400 bad_sql: the statement does more than read (one SELECT, VALUES or WITH; to change something, call a reducer)
             /v1/sql {"sql":"PRAGMA journal_mode = DELETE"}
