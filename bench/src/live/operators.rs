@@ -262,7 +262,8 @@ fn text(all: &[Tables]) -> String {
          *Delta* is the router's part of it: to lay the changed rows out, to find the query, and to \
          make its delta. *Again* is to run the query and to read its rows. *Steps* are those of \
          SQLite's virtual machine, which do not depend on the machine. *First delta* is that of the \
-         first commit after a subscription began: what state there is, is made then.\n\n{queries}\n\n{}\n\n\
+         first commit after a subscription began: what state there is, is made then (in an engine, by \
+         a reader beside the commits, where it takes too long).\n\n{queries}\n\n{}\n\n\
          From the smallest tables to the largest a delta takes:\n\n{}",
         table(&header, rows),
         growth.join("\n"),

@@ -30,7 +30,7 @@ pub(crate) struct Options {
 }
 
 /// Turns that the engine with subscriptions and the one without take.
-const TURNS: usize = 10;
+const TURNS: usize = 40;
 /// Subscriptions of one connection: as many as it may have.
 const OF_ONE: usize = abide_schema::limits::SUBSCRIPTIONS_PER_CONNECTION;
 
@@ -111,7 +111,7 @@ async fn subscribe(engine: &Engine, first: usize, end: usize) -> Connection {
 
 /// What is told of it.
 pub(crate) fn text(scope: &Scope) -> String {
-    let (subscriptions, calls) = if scope.quick { (200, 10) } else { (100_000, 500) };
+    let (subscriptions, calls) = if scope.quick { (200, 3) } else { (100_000, 50) };
     eprintln!("part 1: the whole engine");
     let found = child::output(&[
         "live-whole",

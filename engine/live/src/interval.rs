@@ -2,6 +2,8 @@
 //! node (Cormen et al., Introduction to Algorithms, section 14.3; priorities by hash).
 
 use std::cmp::Ordering;
+use std::hash::{BuildHasher as _, RandomState};
+use std::num::NonZeroU32;
 
 use abide_schema::Value;
 
@@ -15,9 +17,9 @@ pub(crate) enum Point {
     /// Any other double.
     Real(f64),
     /// The bytes of a text.
-    Text(Vec<u8>),
+    Text(Box<[u8]>),
     /// A blob.
-    Blob(Vec<u8>),
+    Blob(Box<[u8]>),
 }
 
 impl Point {
@@ -27,8 +29,8 @@ impl Point {
             Value::Null => None,
             Value::Integer(n) => Some(Point::Integer(n)),
             Value::Real(x) => Some(Point::Real(x)),
-            Value::Text(text) => Some(Point::Text(text.into_bytes())),
-            Value::Blob(bytes) => Some(Point::Blob(bytes)),
+            Value::Text(text) => Some(Point::Text(text.into_bytes().into())),
+            Value::Blob(bytes) => Some(Point::Blob(bytes.into())),
         }
     }
 
@@ -102,32 +104,61 @@ pub(crate) struct Interval {
     pub(crate) high: High,
 }
 
-/// All intervals of one column.
+/// All intervals of one column. In order of where they begin, then of where they end.
 #[derive(Debug, Default)]
 pub(crate) struct Intervals {
     nodes: Vec<Node>,
-    free: Vec<usize>,
-    root: Option<usize>,
-    seed: u64,
+    rests: Vec<Rest>,
+    free: Vec<At>,
+    root: Option<At>,
+    /// Priorities that nobody who subscribes can foresee: with chosen ones a tree would be a list.
+    priorities: RandomState,
 }
 
+/// What a search looks at on its way down: a line of the processor's cache. Of a million nodes most
+/// are in no cache, and each one that is met costs a wait.
 #[derive(Debug)]
+#[repr(align(64))]
 struct Node {
-    key: (Interval, BindingId),
+    low: Low,
     /// The greatest end of this and all below.
     end: High,
-    priority: u64,
-    left: Option<usize>,
-    right: Option<usize>,
+    left: Option<At>,
+    right: Option<At>,
+}
+
+/// What is looked at where the way ends.
+#[derive(Debug)]
+struct Rest {
+    high: High,
+    id: BindingId,
 }
 
 /// The place of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct At(NonZeroU32);
+
+impl At {
+    fn new(index: usize) -> At {
+        let number = u32::try_from(index + 1).ok().and_then(NonZeroU32::new);
+        At(number.expect("fewer intervals than a u32 counts"))
+    }
+
+    fn index(self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
+
+/// What holds a node.
 #[derive(Clone, Copy)]
 enum Under {
     Root,
-    Left(usize),
-    Right(usize),
+    Left(At),
+    Right(At),
 }
+
+/// An interval of a binding, by which nodes are ordered.
+type Key<'a> = (&'a Interval, BindingId);
 
 impl Intervals {
     /// Whether there are none.
@@ -136,58 +167,54 @@ impl Intervals {
     }
 
     /// Adds an interval.
-    pub(crate) fn insert(&mut self, interval: Interval, id: BindingId) {
-        // SplitMix64: only balance hangs on it.
-        self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut priority = (self.seed ^ (self.seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        priority = (priority ^ (priority >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let end = interval.high.clone();
-        let key = (interval, id);
-        let node = Node { key: key.clone(), end, priority, left: None, right: None };
+    pub(crate) fn insert(&mut self, interval: &Interval, id: BindingId) {
+        let Interval { low, high } = interval.clone();
+        let node = Node { low, end: high.clone(), left: None, right: None };
+        let rest = Rest { high, id };
         let at = match self.free.pop() {
             Some(at) => {
-                self.nodes[at] = node;
+                (self.nodes[at.index()], self.rests[at.index()]) = (node, rest);
                 at
             }
             None => {
                 self.nodes.push(node);
-                self.nodes.len() - 1
+                self.rests.push(rest);
+                At::new(self.nodes.len() - 1)
             }
         };
-        let (under, below) = self.make_room(&key, priority);
-        let (before, after) = self.split(below, &key);
-        self.nodes[at].left = before;
-        self.nodes[at].right = after;
+        let key = (interval, id);
+        let (under, below) = self.make_room(key, self.priority(at));
+        let (before, after) = self.split(below, key);
+        let node = self.node_mut(at);
+        (node.left, node.right) = (before, after);
         self.settle(at);
         match under {
             Under::Root => self.root = Some(at),
-            Under::Left(above) => self.nodes[above].left = Some(at),
-            Under::Right(above) => self.nodes[above].right = Some(at),
+            Under::Left(above) => self.node_mut(above).left = Some(at),
+            Under::Right(above) => self.node_mut(above).right = Some(at),
         }
     }
 
     /// Where a node of this priority belongs, and what is there now; the ends of those above are made
     /// to reach it. Only what is there now need be split, which is little: on the way down a node is
     /// looked at, and not its children.
-    fn make_room(&mut self, key: &(Interval, BindingId), priority: u64) -> (Under, Option<usize>) {
+    fn make_room(&mut self, key: Key<'_>, priority: u64) -> (Under, Option<At>) {
         let (mut under, mut next) = (Under::Root, self.root);
-        while let Some(at) = next.filter(|at| self.nodes[*at].priority >= priority) {
-            let node = &mut self.nodes[at];
+        while let Some(at) = next.filter(|at| self.priority(*at) >= priority) {
+            let before = self.compare(key, at).is_lt();
+            let node = self.node_mut(at);
             if node.end < key.0.high {
                 node.end = key.0.high.clone();
             }
-            (under, next) = if *key < node.key {
-                (Under::Left(at), node.left)
-            } else {
-                (Under::Right(at), node.right)
-            };
+            (under, next) =
+                if before { (Under::Left(at), node.left) } else { (Under::Right(at), node.right) };
         }
         (under, next)
     }
 
     /// Removes an interval.
     pub(crate) fn remove(&mut self, interval: &Interval, id: BindingId) {
-        self.root = self.without(self.root, &(interval.clone(), id));
+        self.root = self.without(self.root, (interval, id));
     }
 
     /// Shows the bindings of all intervals that a point lies in.
@@ -195,8 +222,9 @@ impl Intervals {
         self.find_below(self.root, point, each);
     }
 
-    fn find_below(&self, at: Option<usize>, point: &Point, each: &mut dyn FnMut(BindingId)) {
-        let Some(node) = at.map(|at| &self.nodes[at]) else { return };
+    fn find_below(&self, at: Option<At>, point: &Point, each: &mut dyn FnMut(BindingId)) {
+        let Some(at) = at else { return };
+        let node = self.node(at);
         let reaches = |end: &High| match end {
             High::At(end) => end >= point,
             High::Endless => true,
@@ -205,71 +233,87 @@ impl Intervals {
             return;
         }
         self.find_below(node.left, point, each);
-        let (interval, id) = &node.key;
-        if interval.low.as_ref().is_none_or(|low| low <= point) {
-            if reaches(&interval.high) {
-                each(*id);
+        if node.low.as_ref().is_none_or(|low| low <= point) {
+            let rest = &self.rests[at.index()];
+            if reaches(&rest.high) {
+                each(rest.id);
             }
             self.find_below(node.right, point, each);
         }
     }
 
     /// Those before a key, and the rest.
-    fn split(
-        &mut self,
-        at: Option<usize>,
-        key: &(Interval, BindingId),
-    ) -> (Option<usize>, Option<usize>) {
+    fn split(&mut self, at: Option<At>, key: Key<'_>) -> (Option<At>, Option<At>) {
         let Some(at) = at else { return (None, None) };
-        if self.nodes[at].key < *key {
-            let (before, after) = self.split(self.nodes[at].right, key);
-            self.nodes[at].right = before;
+        if self.compare(key, at).is_gt() {
+            let (before, after) = self.split(self.node(at).right, key);
+            self.node_mut(at).right = before;
             self.settle(at);
             (Some(at), after)
         } else {
-            let (before, after) = self.split(self.nodes[at].left, key);
-            self.nodes[at].left = after;
+            let (before, after) = self.split(self.node(at).left, key);
+            self.node_mut(at).left = after;
             self.settle(at);
             (before, Some(at))
         }
     }
 
     /// Two treaps as one, all of the first before all of the second.
-    fn merge(&mut self, left: Option<usize>, right: Option<usize>) -> Option<usize> {
+    fn merge(&mut self, left: Option<At>, right: Option<At>) -> Option<At> {
         let (Some(first), Some(second)) = (left, right) else { return left.or(right) };
-        if self.nodes[first].priority >= self.nodes[second].priority {
-            self.nodes[first].right = self.merge(self.nodes[first].right, right);
+        if self.priority(first) >= self.priority(second) {
+            self.node_mut(first).right = self.merge(self.node(first).right, right);
             self.settle(first);
             left
         } else {
-            self.nodes[second].left = self.merge(left, self.nodes[second].left);
+            self.node_mut(second).left = self.merge(left, self.node(second).left);
             self.settle(second);
             right
         }
     }
 
-    fn without(&mut self, at: Option<usize>, key: &(Interval, BindingId)) -> Option<usize> {
+    fn without(&mut self, at: Option<At>, key: Key<'_>) -> Option<At> {
         let at = at?;
-        match key.cmp(&self.nodes[at].key) {
-            Ordering::Less => self.nodes[at].left = self.without(self.nodes[at].left, key),
-            Ordering::Greater => self.nodes[at].right = self.without(self.nodes[at].right, key),
+        match self.compare(key, at) {
+            Ordering::Less => self.node_mut(at).left = self.without(self.node(at).left, key),
+            Ordering::Greater => self.node_mut(at).right = self.without(self.node(at).right, key),
             Ordering::Equal => {
                 self.free.push(at);
-                return self.merge(self.nodes[at].left, self.nodes[at].right);
+                return self.merge(self.node(at).left, self.node(at).right);
             }
         }
         // One that ended earlier was not what this end is from.
-        if self.nodes[at].end == key.0.high {
+        if self.node(at).end == key.0.high {
             self.settle(at);
         }
         Some(at)
     }
 
-    fn settle(&mut self, at: usize) {
-        let below = [self.nodes[at].left, self.nodes[at].right].into_iter().flatten();
-        let ends = below.map(|below| &self.nodes[below].end);
-        let end = ends.chain([&self.nodes[at].key.0.high]).max().cloned();
-        self.nodes[at].end = end.expect("a node has its own end");
+    fn settle(&mut self, at: At) {
+        let below = [self.node(at).left, self.node(at).right].into_iter().flatten();
+        let ends = below.map(|below| &self.node(below).end);
+        let end = ends.chain([&self.rests[at.index()].high]).max().cloned();
+        self.node_mut(at).end = end.expect("a node has its own end");
+    }
+
+    /// A key beside that of a node; mostly where they begin tells.
+    fn compare(&self, (interval, id): Key<'_>, at: At) -> Ordering {
+        interval.low.cmp(&self.node(at).low).then_with(|| {
+            let rest = &self.rests[at.index()];
+            (&interval.high, id).cmp(&(&rest.high, rest.id))
+        })
+    }
+
+    fn priority(&self, at: At) -> u64 {
+        self.priorities.hash_one(at)
+    }
+
+    fn node(&self, at: At) -> &Node {
+        &self.nodes[at.index()]
+    }
+
+    fn node_mut(&mut self, at: At) -> &mut Node {
+        &mut self.nodes[at.index()]
     }
 }
 

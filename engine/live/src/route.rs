@@ -247,10 +247,10 @@ fn bound_points(
     let (Kind::Text, Value::Text(pattern)) = (kind, value) else { return None };
     let prefix = pattern.split(wildcards).next().filter(|prefix| !prefix.is_empty())?;
     let prefix = Point::of(canonical(bound.collation, &Value::Text(prefix.to_owned())))?;
-    let Point::Text(mut beyond) = prefix.clone() else { return None };
+    let Point::Text(bytes) = &prefix else { return None };
     // No UTF-8 has this byte: every text that begins with the prefix is less.
-    beyond.push(0xff);
-    Some((Some(prefix), Some(Point::Text(beyond))))
+    let beyond = Point::Text([bytes, &[0xff][..]].concat().into());
+    Some((Some(prefix), Some(beyond)))
 }
 
 /// What a parameter equals in a column of this kind, by SQLite's rules of affinity: a text compared

@@ -120,7 +120,11 @@ struct KeySet {
 #[derive(Debug)]
 enum Listed {
     One(BindingId),
-    Many(HashSet<BindingId>),
+    #[expect(
+        clippy::box_collection,
+        reason = "in place it would make every key's entry thrice as large"
+    )]
+    Many(Box<HashSet<BindingId>>),
 }
 
 impl Router {
@@ -558,7 +562,7 @@ impl Router {
             }
             Place::Range { table, column, interval } => {
                 let intervals = self.tables[*table].ranges.entry(*column).or_default();
-                intervals.insert(interval.clone(), id);
+                intervals.insert(interval, id);
             }
             Place::Key { table, set, key } => {
                 list_under(&mut self.tables[*table].sets[*set].listed, *key, id);
@@ -672,7 +676,7 @@ impl Listed {
     fn add(&mut self, id: BindingId) {
         match self {
             Listed::One(first) if *first == id => {}
-            Listed::One(first) => *self = Listed::Many(HashSet::from([*first, id])),
+            Listed::One(first) => *self = Listed::Many(HashSet::from([*first, id]).into()),
             Listed::Many(ids) => {
                 ids.insert(id);
             }

@@ -18,7 +18,7 @@ impl Random {
         let n = self.below(40);
         match self.below(4) {
             0 => Point::Real(n as f64 + 0.5),
-            1 => Point::Text(vec![b'a' + n as u8 % 20]),
+            1 => Point::Text([b'a' + n as u8 % 20].into()),
             _ => Point::Integer(n as i64),
         }
     }
@@ -47,7 +47,7 @@ fn it_finds_what_a_list_finds() {
             // It grows at first, and shrinks to nothing later.
             if random.below(600) >= id || list.is_empty() {
                 let (interval, id) = (random.interval(), BindingId(id));
-                tree.insert(interval.clone(), id);
+                tree.insert(&interval, id);
                 list.push((interval, id));
             } else {
                 let (interval, id) = list.swap_remove(random.below(list.len() as u64) as usize);
@@ -75,7 +75,7 @@ fn no_end_is_kept_that_nothing_below_has() {
     let (mut tree, mut list) = (Intervals::default(), Vec::new());
     for id in 0..300 {
         let interval = random.interval();
-        tree.insert(interval.clone(), BindingId(id));
+        tree.insert(&interval, BindingId(id));
         list.push((interval, BindingId(id)));
     }
     while list.len() > 20 {
@@ -83,12 +83,18 @@ fn no_end_is_kept_that_nothing_below_has() {
         tree.remove(&interval, id);
     }
     // A stale end would only make a search look where nothing is: it must be looked for.
-    fn end_below(tree: &Intervals, at: usize) -> High {
-        let node = &tree.nodes[at];
+    fn end_below(tree: &Intervals, at: At) -> High {
+        let node = tree.node(at);
         let below = [node.left, node.right].into_iter().flatten().map(|at| end_below(tree, at));
-        let end = below.chain([node.key.0.high.clone()]).max().expect("it has its own");
-        assert_eq!(node.end, end, "of {:?}", node.key);
+        let own = tree.rests[at.index()].high.clone();
+        let end = below.chain([own]).max().expect("it has its own");
+        assert_eq!(node.end, end, "of {node:?}");
         end
     }
     end_below(&tree, tree.root.expect("some are left"));
+}
+
+#[test]
+fn a_node_is_a_line_of_the_cache() {
+    assert_eq!(size_of::<Node>(), 64);
 }
