@@ -318,5 +318,10 @@ fn every_function_is_one_of_sqlite() {
         }
     }
     unknown.sort();
-    expect!["bm25 current_date current_time current_timestamp fts3_tokenizer fts5 fts5_get_locale fts5_insttoken fts5_locale fts5_source_id highlight match matchinfo offsets optimize rtreecheck rtreedepth rtreenode snippet sqlite_log subtype"].assert_eq(&unknown.join(" "));
+    expect![
+        "bm25 current_date current_time current_timestamp fts3_tokenizer fts5 fts5_get_locale \
+        fts5_insttoken fts5_locale fts5_source_id highlight match matchinfo offsets optimize \
+        rtreecheck rtreedepth rtreenode snippet sqlite_log subtype"
+    ]
+    .assert_eq(&unknown.join(" "));
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashSet};
 use abide_schema::table::Kind;
 use abide_schema::{Code, Refusal, Value};
 use sqlite3_parser::ast::{
-    Expr, FunctionCallOrder, FunctionTail, LikeOperator, Literal, Operator, UnaryOperator,
+    Expr, FunctionCallOrder, LikeOperator, Literal, Operator, UnaryOperator,
 };
 
 use crate::catalog::Catalog;
@@ -248,17 +248,7 @@ impl<'c> Lower<'c> {
                 self.call(&call, scope)
             }
             Expr::FunctionCallStar { name, filter_over } => {
-                let tail: Option<&FunctionTail> = filter_over.as_ref();
-                let name = unquote(name.0);
-                let call = call::Call {
-                    name,
-                    distinct: false,
-                    arguments: &[],
-                    star: true,
-                    order: &[],
-                    tail,
-                };
-                self.call(&call, scope)
+                self.call(&call::Call::star(unquote(name.0), filter_over.as_ref()), scope)
             }
             Expr::Exists(_) | Expr::Subquery(_) | Expr::InSelect { .. } | Expr::InTable { .. } => {
                 self.with_subquery(expr, scope)

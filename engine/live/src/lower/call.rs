@@ -22,6 +22,11 @@ pub(super) struct Call<'e, 'b> {
 }
 
 impl<'e, 'b> Call<'e, 'b> {
+    /// `name(*)`.
+    pub(super) fn star(name: String, tail: Option<&'e FunctionTail<'b>>) -> Call<'e, 'b> {
+        Call { name, distinct: false, arguments: &[], star: true, order: &[], tail }
+    }
+
     pub(super) fn filter(&self) -> Option<&'e Expr<'b>> {
         self.tail.and_then(|tail| tail.filter_clause)
     }

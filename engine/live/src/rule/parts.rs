@@ -48,7 +48,7 @@ enum Body {
     Fixed(Fragment),
     /// With each key equal to its value, or NULL: said in that way, and not by IS, so that also an
     /// index that leaves NULL out is one.
-    Keyed(Query, Vec<Key>),
+    Keyed(Box<Query>, Vec<Key>),
 }
 
 /// Which sources are taken as they were before, and which of the given values are NULL.
@@ -161,7 +161,7 @@ impl Part {
         let mut keys = scheme.keys_of(one);
         keys.retain(|key| ways.iter().all(|(_, way)| scheme.shown_on(key, way).is_some()));
         let (terms, falls_apart) = (terms_on(catalog, query, &ways, &keys), !keys.is_empty());
-        (Part::new(terms, Body::Keyed(one.clone(), keys)), falls_apart)
+        (Part::new(terms, Body::Keyed(Box::new(one.clone()), keys)), falls_apart)
     }
 
     fn new(terms: Vec<Term>, body: Body) -> Part {
