@@ -7,7 +7,6 @@ mod compounds;
 mod costs;
 mod deltas;
 mod derived;
-mod engine;
 mod generated;
 mod hostile;
 mod listed;
