@@ -10,7 +10,7 @@
 //! `call_id` is Abide's key, made by the caller from session and position. A model provider's own id
 //! is no key: recorded conversations reuse it for different calls, and some have none.
 //!
-//! A lease is lost when the log says so: its end has come ([`lapse_tool_call`]) or another has
+//! A lease is lost when the log says so: its end has come ([`lapse_tool_call()`]) or another has
 //! claimed the call after it. From then on what its holder says is refused, and kept in `lost_leases`.
 //!
 //! Here are the rows and what all parts share; then [`mod@request`], [`mod@claim`], [`mod@finish`] (by
