@@ -180,8 +180,8 @@ mod tests {
             "SELECT role, content FROM agent_state WHERE role = :role ORDER BY id DESC LIMIT 3",
             expect![[r#"
                 rule       window
-                cost       the window, twice, where a changed row matches
-                state      none
+                cost       the window, where a changed row comes before its end
+                state      the rows last shown
                 key        none
                 order      order1 (not shown) DESC
                 window     its deltas tell positions

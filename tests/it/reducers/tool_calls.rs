@@ -361,6 +361,7 @@ fn late_in_a_batch() {
             (null)
             refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: what was reported is kept in unknown_tool_calls; settle_tool_call makes it count)
             ("succeeded")
+            refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: what was reported is kept in unknown_tool_calls; settle_tool_call makes it count)
         "#]],
     );
 }
