@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use abide_live::Binding;
-use abide_schema::{Code, Refusal, Seq, limits};
+use abide_schema::{Caller, Code, Refusal, Seq, limits};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -36,6 +36,8 @@ pub use wanted::{Start, Wanted};
 #[derive(Debug)]
 pub struct Connection {
     engine: Engine,
+    /// Who subscribes: what is told is what this caller may see.
+    caller: Caller,
     number: u64,
     outbox: Arc<Outbox>,
     subscriptions: BTreeMap<SubscriptionKey, Subscription>,
@@ -54,11 +56,12 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(engine: Engine) -> Connection {
+    pub(crate) fn new(engine: Engine, caller: Caller) -> Connection {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let told = engine.inner.hub.published();
         Connection {
             engine,
+            caller,
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             outbox: Arc::new(Outbox::default()),
             subscriptions: BTreeMap::new(),
@@ -71,6 +74,12 @@ impl Connection {
             lagging: false,
             reruns: Reruns::default(),
         }
+    }
+
+    /// Who subscribes.
+    #[must_use]
+    pub fn caller(&self) -> &Caller {
+        &self.caller
     }
 
     /// Everything up to here was told.

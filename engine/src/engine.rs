@@ -206,10 +206,12 @@ impl Engine {
     /// A [`Refusal`].
     pub async fn query(
         &self,
+        caller: &Caller,
         sql: &str,
         params: &Map<String, JsonValue>,
         as_of: Option<Seq>,
     ) -> Result<Answer, Refusal> {
+        tracing::trace!(caller = caller.id(), "a query");
         let (sql, params) = query::prepare(sql, params)?;
         let layout = self.inner.store.layout().clone();
         let bytes: usize = params.values().map(Value::size).sum();
@@ -228,18 +230,20 @@ impl Engine {
     /// same, with what it would be refused with.
     pub async fn explain(
         &self,
+        caller: &Caller,
         sql: &str,
         params: &Map<String, JsonValue>,
     ) -> Result<Explanation, Refusal> {
+        tracing::trace!(caller = caller.id(), "an explanation");
         let binding = self.inner.planner.bind_some(sql, params)?;
         let blueprint = Arc::clone(&self.inner.blueprint);
         self.inner.read(move |_| blueprint.explain(&binding)).await
     }
 
-    /// A connection to subscribe on.
+    /// A connection for that caller to subscribe on.
     #[must_use]
-    pub fn connect(&self) -> Connection {
-        Connection::new(self.clone())
+    pub fn connect(&self, caller: &Caller) -> Connection {
+        Connection::new(self.clone(), caller.clone())
     }
 
     /// The last event that is on the disk.
@@ -449,7 +453,7 @@ impl Inner {
         let weigh = |call: &ReadyCall| limits::CALL_OVERHEAD_BYTES + call.arguments.len();
         let weight = calls.iter().map(weigh).sum();
         let (reply, answer) = oneshot::channel();
-        if caller.name == Caller::SYSTEM && !calls.is_empty() {
+        if caller.id() == Caller::SYSTEM && !calls.is_empty() {
             let detail = format!("{} is the engine's own name", Caller::SYSTEM);
             return Err(Refusal::new(Code::Denied, detail));
         }

@@ -117,7 +117,7 @@ impl Executor {
             at,
             session_id,
             reducer: call.reducer.to_owned(),
-            caller: caller.name.clone(),
+            caller: caller.id().to_owned(),
             request_id: request_id.map(str::to_owned),
             arguments: call.arguments.clone(),
             outcome,

@@ -375,7 +375,7 @@ impl WriterThread {
         request: &Request,
     ) -> Result<Option<UnitDone>, UnitFailure> {
         let store = &self.executor.store;
-        let found = store.request(&caller.name, &request.id).map_err(UnitFailure::Storage)?;
+        let found = store.request(caller.id(), &request.id).map_err(UnitFailure::Storage)?;
         let Some(found) = found else { return Ok(None) };
         if found.fingerprint != request.fingerprint {
             let detail = format!("request id {:?} was used for another request", request.id);
@@ -405,7 +405,7 @@ impl WriterThread {
     ) -> Result<(), StoreError> {
         let seqs: Vec<Seq> = calls.iter().map(|done| done.seq).collect();
         self.executor.store.remember_request(RequestIdRow {
-            caller: caller.name.clone(),
+            caller: caller.id().to_owned(),
             request_id: request.id.clone(),
             fingerprint: request.fingerprint.to_vec(),
             seqs: Json::from(serde_json::json!(seqs)),

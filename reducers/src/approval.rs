@@ -153,7 +153,7 @@ pub fn decide_approval(
     if let Some(arguments) = &approved_arguments_text {
         call.arguments = arguments.clone();
     }
-    let by = ctx.caller.name.clone();
+    let by = ctx.caller.id().to_owned();
     match decision {
         Decision::Approve => call.status = ToolCallStatus::Pending,
         Decision::Reject => {

@@ -194,7 +194,7 @@ pub fn claim_handoff(
         _ => return Err(not_to_be_claimed(&handoff).into()),
     }
     handoff.status = HandoffStatus::Claimed;
-    handoff.claimed_by = Some(ctx.caller.name.clone());
+    handoff.claimed_by = Some(ctx.caller.id().to_owned());
     handoff.fencing_token = Some(ctx.seq.0);
     handoff.lease_expires_at = Some(check::lease(ctx.now, lease_ms.unwrap_or(LEASE_MS))?);
     save(ctx, handoff)
@@ -360,7 +360,7 @@ fn claimed(
     let ended = !matches!(handoff.status, HandoffStatus::Pending | HandoffStatus::Claimed);
     let mine = fencing_token.is_none_or(|token| handoff.fencing_token == Some(token));
     if handoff.status == HandoffStatus::Claimed && mine {
-        if handoff.claimed_by.as_deref() == Some(ctx.caller.name.as_str()) {
+        if handoff.claimed_by.as_deref() == Some(ctx.caller.id()) {
             return Ok(handoff);
         }
         return Err(not_to_be_claimed(&handoff).into());

@@ -5,13 +5,14 @@
 //! SQLite, HTTP, threads or clocks, so every other room can speak it.
 //!
 //! In reading order: [`value`] what a cell holds · [`mod@table`] how a table is declared ·
-//! [`mod@reducer`] what a rule is given and gives back · [`event`] what the log keeps · [`refusal`]
-//! how a "no" is said · [`wire`] what travels · [`mod@checksum`] how both ends know that they agree ·
-//! [`limits`] every bound.
+//! [`mod@reducer`] what a rule is given and gives back · [`caller`] who calls · [`event`] what the log
+//! keeps · [`refusal`] how a "no" is said · [`wire`] what travels · [`mod@checksum`] how both ends know
+//! that they agree · [`limits`] every bound.
 
 // The macros name this crate `::abide_schema`, also from inside it.
 extern crate self as abide_schema;
 
+pub mod caller;
 pub mod canonical;
 pub mod checksum;
 pub mod event;
@@ -25,6 +26,7 @@ pub mod wire;
 
 pub use abide_macros::{TextEnum, reducer, table};
 
+pub use caller::{Caller, Scope};
 pub use checksum::Checksum;
 pub use event::Event;
 pub use id::{Micros, Seq};

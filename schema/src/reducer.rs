@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde_json::Value as JsonValue;
 use sha2::{Digest as _, Sha256};
 
+pub use crate::caller::Caller;
 use crate::id::{Micros, Seq, ulid};
 use crate::refusal::{Code, Refusal};
 use crate::table::{Key, Kind, Table, TableSpec};
@@ -26,30 +27,6 @@ pub enum Abort {
     /// The machinery failed. The caller is told `internal` (or what the failure says it is).
     #[error("{0}")]
     Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
-}
-
-/// Who calls. Named by the door that let the call in, never by the call itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Caller {
-    /// The identity's name, as the log keeps it.
-    pub name: String,
-}
-
-impl Caller {
-    /// The engine itself, when time has come for something. Nobody else is called so.
-    pub const SYSTEM: &'static str = "system";
-
-    /// A caller of that name.
-    #[must_use]
-    pub fn new(name: impl Into<String>) -> Caller {
-        Caller { name: name.into() }
-    }
-
-    /// The engine itself.
-    #[must_use]
-    pub fn system() -> Caller {
-        Caller::new(Caller::SYSTEM)
-    }
 }
 
 /// Rows as a reducer reaches them; implemented by the engine.

@@ -78,7 +78,7 @@ impl Access {
     fn admit(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<Caller, Refusal> {
         let Some(token) = &self.token else {
             refuse_other_origins(method, uri, headers)?;
-            return Ok(Caller::new("local"));
+            return Ok(Caller::local());
         };
         let known = |given: &str| bool::from(given.as_bytes().ct_eq(token.as_bytes()));
         let mut given = given_tokens(uri, headers).peekable();
@@ -99,7 +99,7 @@ pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Ne
     let admitted = app.access.admit(request.method(), request.uri(), request.headers());
     match admitted {
         Ok(caller) => {
-            request.extensions_mut().insert(Arc::new(caller));
+            request.extensions_mut().insert(caller);
         }
         Err(refusal) => {
             let open = OPEN.contains(&request.uri().path()) && request.method() != Method::POST;
@@ -207,7 +207,7 @@ mod tests {
 
     fn name(access: &Access, path: &'static str, pairs: Pairs) -> String {
         let admitted = access.admit(&Method::POST, &Uri::from_static(path), &headers(pairs));
-        admitted.map_or_else(|refusal| refusal.code.to_string(), |caller| caller.name)
+        admitted.map_or_else(|refusal| refusal.code.to_string(), |caller| caller.id().to_owned())
     }
 
     #[test]

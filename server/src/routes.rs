@@ -6,8 +6,6 @@ mod explain;
 mod probe;
 mod sql;
 
-use std::sync::Arc;
-
 use abide_engine::Engine;
 use abide_schema::reducer::Caller;
 use abide_schema::{Code, Refusal};
@@ -32,7 +30,7 @@ pub(crate) struct App {
 }
 
 /// Who calls, as [`access::guard`] found out.
-pub(crate) type By = Extension<Arc<Caller>>;
+pub(crate) type By = Extension<Caller>;
 
 pub(crate) fn router(app: App) -> Router {
     Router::new()

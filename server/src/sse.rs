@@ -22,7 +22,7 @@ use tokio::time::timeout;
 
 use crate::life::{Life, Phase, Place};
 use crate::problem::Problem;
-use crate::routes::App;
+use crate::routes::{App, By};
 use crate::{frames, limits};
 
 /// The subscription's id in the messages.
@@ -47,6 +47,7 @@ pub(crate) struct QueryString {
 /// Subscribes, and streams until the client leaves, the query ends, or the server does.
 pub(crate) async fn subscribe(
     State(app): State<App>,
+    by: By,
     Extension(place): Extension<Place>,
     wanted: Result<Query<QueryString>, QueryRejection>,
     headers: HeaderMap,
@@ -66,7 +67,7 @@ pub(crate) async fn subscribe(
         None => Start::of(from, as_of)?,
     };
     let wanted = Wanted { id: ID, sql: &sql, params: &params, start, checksum, explain };
-    let mut connection = app.engine.connect();
+    let mut connection = app.engine.connect(&by);
     connection.subscribe(&wanted).await?;
     let events = Events { connection, life: app.life, ended: false, stale: false, _place: place };
     let events = stream::unfold(events, |mut events| async move {

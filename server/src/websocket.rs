@@ -71,7 +71,7 @@ pub(crate) async fn upgrade(
     Ok(upgrade.on_upgrade(|socket| session(app, caller, socket, place)))
 }
 
-async fn session(app: App, caller: Arc<Caller>, socket: WebSocket, place: Place) {
+async fn session(app: App, caller: Caller, socket: WebSocket, place: Place) {
     let counted = app.life.count_websocket();
     tokio::select! {
         () = converse(&app, caller, socket) => {}
@@ -80,11 +80,16 @@ async fn session(app: App, caller: Arc<Caller>, socket: WebSocket, place: Place)
     drop((counted, place));
 }
 
-async fn converse(app: &App, caller: Arc<Caller>, socket: WebSocket) {
+async fn converse(app: &App, caller: Caller, socket: WebSocket) {
     let (sink, mut stream) = socket.split();
     let (answers, to_tell) = mpsc::channel::<Answer>(limits::IN_FLIGHT);
     let (commands, to_do) = mpsc::channel::<Command>(limits::COMMANDS);
     let moved = AtomicBool::new(false);
+    let writer = Writer {
+        connection: app.engine.connect(&caller),
+        voice: Voice::new(sink, to_tell, &moved),
+        commands: to_do,
+    };
     let reader = Reader {
         engine: app.engine.clone(),
         caller,
@@ -93,11 +98,6 @@ async fn converse(app: &App, caller: Arc<Caller>, socket: WebSocket) {
         commands,
         in_flight: Arc::new(Semaphore::new(limits::IN_FLIGHT)),
         moved: &moved,
-    };
-    let writer = Writer {
-        connection: app.engine.connect(),
-        voice: Voice::new(sink, to_tell, &moved),
-        commands: to_do,
     };
     let mut writer = pin!(writer.run(app.engine.durable_seq()));
     let end = tokio::select! {

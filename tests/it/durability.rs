@@ -42,7 +42,8 @@ fn no_answer_comes_before_its_sync() {
                     for round in 0..20 {
                         say(&engine, &format!("{nth}.{round}")).await.unwrap();
                         let head = "SELECT max(seq) FROM events";
-                        let answer = engine.query(head, &Map::new(), None).await.unwrap();
+                        let answer =
+                            engine.query(&Caller::local(), head, &Map::new(), None).await.unwrap();
                         assert!(engine.durable_seq() >= answer.seq, "read before it was durable");
                     }
                 })
@@ -137,7 +138,10 @@ fn another_programs_lock_is_waited_for_and_then_told() {
         let refusal = say(&engine, "now").await.unwrap_err();
         assert_eq!((refusal.code, refusal.code.retryable()), (Code::Overloaded, true));
         assert_eq!(refusal.detail, "the database is locked by another process");
-        assert!(engine.query("SELECT 1", &Map::new(), None).await.is_ok(), "reading goes on");
+        assert!(
+            engine.query(&Caller::local(), "SELECT 1", &Map::new(), None).await.is_ok(),
+            "reading goes on"
+        );
         drop(foreign);
         assert!(engine.ready().is_ok(), "a lock is no damage");
         assert_eq!(say(&engine, "now").await, Ok(Seq(3)));
@@ -183,7 +187,11 @@ fn a_closed_engine_says_so() {
         let refusal = say(world.engine(), "late").await.unwrap_err();
         assert_eq!(refusal.code, Code::Overloaded);
         assert_eq!(refusal.detail, "the engine is closing");
-        let refusal = world.engine().query("SELECT 1", &Map::new(), None).await.unwrap_err();
+        let refusal = world
+            .engine()
+            .query(&Caller::local(), "SELECT 1", &Map::new(), None)
+            .await
+            .unwrap_err();
         assert_eq!(refusal.detail, "the engine is closing");
     });
 }
@@ -326,7 +334,7 @@ fn a_full_disk_refuses_and_recovers() {
             assert_eq!(say(&engine, &text).await.unwrap_err().code, Code::DiskFull);
         }
         let sql = "SELECT count(*) + 1 FROM agent_state";
-        let answer = engine.query(sql, &Map::new(), None).await.unwrap();
+        let answer = engine.query(&Caller::local(), sql, &Map::new(), None).await.unwrap();
         assert_eq!(answer.rows[0][0].to_json(), told, "no more and no less than was answered");
         assert_eq!(answer.seq, Seq(told));
 

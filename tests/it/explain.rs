@@ -2,6 +2,7 @@
 
 use abide_engine::Wanted;
 use abide_schema::Code;
+use abide_schema::reducer::Caller;
 use serde_json::Map;
 
 use crate::traffic::Traffic;
@@ -29,11 +30,11 @@ const QUERIES: [(&str, Option<(&str, &str)>); 8] = [
 ];
 
 async fn check(world: &World, what: &str) {
-    let mut connection = world.engine().connect();
+    let mut connection = world.engine().connect(&Caller::local());
     for (nth, (sql, lacks)) in QUERIES.iter().enumerate() {
         let (id, nothing) = (nth.to_string(), Map::new());
         let subscribed = connection.subscribe(&Wanted::new(&id, sql, &nothing)).await;
-        let explained = world.engine().explain(sql, &nothing).await.unwrap();
+        let explained = world.engine().explain(&Caller::local(), sql, &nothing).await.unwrap();
         assert_eq!(explained.refused.is_some(), lacks.is_some(), "{what}: {sql}");
         match (subscribed, lacks) {
             (Ok(()), None) => {}
@@ -86,13 +87,14 @@ fn the_snapshot_is_the_query() {
         }
         let sql =
             "SELECT id, role FROM agent_state WHERE role IN ('user', 'tool') ORDER BY id DESC";
-        let explained = world.engine().explain(sql, &Map::new()).await.unwrap();
+        let explained = world.engine().explain(&Caller::local(), sql, &Map::new()).await.unwrap();
         assert_eq!(explained.params, ["user", "tool"]);
         let params = (explained.params.into_iter().enumerate())
             .map(|(at, value)| ((at + 1).to_string(), value))
             .collect();
         let snapshot = explained.snapshot.replace("main.", "");
-        let rows = world.engine().query(&snapshot, &params, None).await.unwrap().rows;
+        let rows =
+            world.engine().query(&Caller::local(), &snapshot, &params, None).await.unwrap().rows;
         assert!(!rows.is_empty());
         assert_eq!(rows, world.rows(sql).await);
         assert_eq!(explained.plan.statements.len(), 1);

@@ -60,7 +60,10 @@ fn params(sql: &str, session_id: &str) -> Map<String, JsonValue> {
 /// Holds every replica of a client to the query, asked of the state that the replica shows.
 async fn hold(world: &World, client: &Client, what: &str) {
     for (id, replica) in &client.replicas {
-        let fresh = world.engine().query(&replica.sql, &replica.params, Some(replica.seq)).await;
+        let fresh = world
+            .engine()
+            .query(&Caller::local(), &replica.sql, &replica.params, Some(replica.seq))
+            .await;
         let fresh = fresh.unwrap();
         let names: Vec<&String> = (replica.shape.columns.iter())
             .filter(|column| !column.hidden)
@@ -83,7 +86,8 @@ struct Play {
 
 impl Play {
     fn new(seed: u64, world: World) -> Play {
-        let clients = (0..3).map(|_| Client::new(world.engine().connect())).collect();
+        let clients =
+            (0..3).map(|_| Client::new(world.engine().connect(&Caller::local()))).collect();
         let (traffic, random) = (Traffic::new(seed), Random::new(!seed));
         Play { world, traffic, random, clients, next_id: 0 }
     }
@@ -129,7 +133,7 @@ impl Play {
 
     /// The line breaks, and the client goes on from what it has.
     async fn reconnect(&mut self, nth: usize) {
-        let fresh = Client::new(self.world.engine().connect());
+        let fresh = Client::new(self.world.engine().connect(&Caller::local()));
         let kept = std::mem::replace(&mut self.clients[nth], fresh).replicas;
         self.resume(nth, kept).await;
     }
@@ -147,7 +151,7 @@ impl Play {
             self.world.open();
         }
         for (nth, kept) in kept.into_iter().enumerate() {
-            self.clients.push(Client::new(self.world.engine().connect()));
+            self.clients.push(Client::new(self.world.engine().connect(&Caller::local())));
             self.resume(nth, kept).await;
         }
     }
@@ -216,7 +220,7 @@ fn a_large_group_is_counted_once_and_then_kept() {
             let call = BatchCall { reducer: "append_message".to_owned(), args };
             world.engine().batch(&Caller::new("local"), &vec![call; 1_000], None).await.unwrap();
         }
-        let mut client = Client::new(world.engine().connect());
+        let mut client = Client::new(world.engine().connect(&Caller::local()));
         let sql = "SELECT role, count(*) AS n, sum(id) AS ids, max(id) AS last
             FROM agent_state GROUP BY role";
         client.subscribe("q", sql, &Map::new()).await.unwrap();
@@ -247,14 +251,14 @@ fn every_query_from_every_past() {
                 continue;
             }
             told.push(head);
-            let mut client = Client::new(world.engine().connect());
+            let mut client = Client::new(world.engine().connect(&Caller::local()));
             for (nth, sql) in QUERIES.iter().enumerate() {
                 client.subscribe("q", sql, &params(sql, "s1")).await.unwrap();
                 kept.insert((nth, head), client.unsubscribe("q").unwrap());
             }
         }
         assert!(told.len() > 5);
-        let mut client = Client::new(world.engine().connect());
+        let mut client = Client::new(world.engine().connect(&Caller::local()));
         for ((nth, from), replica) in kept {
             client.resume("q", replica).await.unwrap();
             hold(&world, &client, &format!("query {nth} from {from}")).await;
@@ -268,7 +272,7 @@ fn a_past_that_is_not_kept_and_a_future() {
     run(async {
         let mut world = World::new();
         world.session("s1").await;
-        let mut client = Client::new(world.engine().connect());
+        let mut client = Client::new(world.engine().connect(&Caller::local()));
         client.subscribe("q", "SELECT * FROM agent_state", &Map::new()).await.unwrap();
         let old = client.unsubscribe("q").unwrap();
         world.say("s1", "more").await.unwrap();
@@ -287,7 +291,7 @@ fn a_past_that_is_not_kept_and_a_future() {
             UPDATE meta SET value = '3' WHERE name = 'change_log_floor'";
         world.raw().execute_batch(forget).unwrap();
         world.open();
-        let mut client = Client::new(world.engine().connect());
+        let mut client = Client::new(world.engine().connect(&Caller::local()));
         client.resume("old", old).await.unwrap();
         let (_, refusal) = client.refusals.pop().unwrap();
         assert_eq!(refusal.detail, "changes are kept from seq 3 on, not from 2");
@@ -303,7 +307,7 @@ fn one_frame_a_commit_over_all_queries() {
     run(async {
         let world = World::new();
         world.session("s1").await;
-        let mut client = Client::new(world.engine().connect());
+        let mut client = Client::new(world.engine().connect(&Caller::local()));
         for (id, sql) in [
             ("messages", "SELECT * FROM agent_state"),
             ("sessions", "SELECT id, status FROM sessions"),
@@ -339,8 +343,8 @@ fn what_waits_is_there_without_a_wait() {
     run(async {
         let world = World::new();
         world.session("s1").await;
-        let mut early = Client::new(world.engine().connect());
-        let mut late = Client::new(world.engine().connect());
+        let mut early = Client::new(world.engine().connect(&Caller::local()));
+        let mut late = Client::new(world.engine().connect(&Caller::local()));
         for client in [&mut early, &mut late] {
             client.subscribe("log", "SELECT seq FROM events", &Map::new()).await.unwrap();
             client.read_to(Seq(2)).await;
@@ -366,7 +370,7 @@ fn what_waits_is_there_without_a_wait() {
 fn a_quiet_connection_hears_how_far_the_log_is() {
     run(async {
         let world = World::new();
-        let mut client = Client::new(world.engine().connect());
+        let mut client = Client::new(world.engine().connect(&Caller::local()));
         client.subscribe("q", "SELECT * FROM tools", &Map::new()).await.unwrap();
         world.session("s1").await;
         client.read_to(Seq(2)).await;
@@ -381,7 +385,7 @@ fn a_client_that_does_not_read_costs_little_and_is_caught_up() {
     run(async {
         let world = World::new();
         world.session("s1").await;
-        let mut slow = Client::new(world.engine().connect());
+        let mut slow = Client::new(world.engine().connect(&Caller::local()));
         let sql = "SELECT * FROM agent_state";
         slow.subscribe("all", sql, &Map::new()).await.unwrap();
         slow.subscribe("n", "SELECT count(*) FROM agent_state", &Map::new()).await.unwrap();
@@ -390,7 +394,7 @@ fn a_client_that_does_not_read_costs_little_and_is_caught_up() {
             world.say("s1", &message).await.unwrap();
         }
         // Four megabytes were said; the queue of a connection holds one.
-        let mut other = Client::new(world.engine().connect());
+        let mut other = Client::new(world.engine().connect(&Caller::local()));
         other.subscribe("log", "SELECT seq FROM events", &Map::new()).await.unwrap();
         world.say("s1", "last").await.unwrap();
         let head = world.engine().durable_seq();
@@ -409,7 +413,7 @@ fn a_client_that_does_not_read_costs_little_and_is_caught_up() {
 fn a_thousand_subscriptions_on_one_connection() {
     run(async {
         let world = World::new();
-        let mut client = Client::new(world.engine().connect());
+        let mut client = Client::new(world.engine().connect(&Caller::local()));
         let sql = "SELECT * FROM agent_state WHERE session_id = :sid";
         for nth in 0..1_000 {
             let params = params(sql, &format!("s{}", nth % 100));
@@ -430,7 +434,7 @@ fn a_thousand_subscriptions_on_one_connection() {
 fn what_cannot_be_subscribed_to() {
     run(async {
         let world = World::new();
-        let mut client = Client::new(world.engine().connect());
+        let mut client = Client::new(world.engine().connect(&Caller::local()));
         client.subscribe("q", "SELECT * FROM tools", &Map::new()).await.unwrap();
         let cases = [
             ("q", "SELECT * FROM tools", "subscription \"q\" exists already on this connection"),
@@ -456,7 +460,7 @@ fn what_cannot_be_subscribed_to() {
 fn what_is_ended_says_nothing_more() {
     run(async {
         let world = World::new();
-        let mut connection = world.engine().connect();
+        let mut connection = world.engine().connect(&Caller::local());
         for nth in 0..50 {
             let sql = "SELECT * FROM tools";
             let (id, nothing) = (nth.to_string(), Map::new());
@@ -480,7 +484,7 @@ fn what_is_ended_is_not_heard_of() {
     run(async {
         let world = World::new();
         world.session("s1").await;
-        let mut connection = world.engine().connect();
+        let mut connection = world.engine().connect(&Caller::local());
         let nothing = Map::new();
         let messages = Wanted::new("q", "SELECT * FROM agent_state", &nothing);
         for start in [Start::After(Seq(1)), Start::AsOf(Seq(1))] {
@@ -551,7 +555,7 @@ async fn come_and_go(world: &World, writing: &AtomicBool, nth: usize) -> usize {
     let one = "SELECT id, content FROM agent_state WHERE session_id = :sid ORDER BY id DESC";
     let (mut kept, mut begun): (Option<Replica>, usize) = (None, 0);
     while writing.load(Ordering::Acquire) {
-        let mut client = Client::new(world.engine().connect());
+        let mut client = Client::new(world.engine().connect(&Caller::local()));
         match kept.take() {
             Some(replica) => client.resume("all", replica).await.unwrap(),
             None => client.subscribe("all", all, &Map::new()).await.unwrap(),
@@ -562,7 +566,7 @@ async fn come_and_go(world: &World, writing: &AtomicBool, nth: usize) -> usize {
         begun += 2;
         kept = client.unsubscribe("all");
     }
-    let mut client = Client::new(world.engine().connect());
+    let mut client = Client::new(world.engine().connect(&Caller::local()));
     client.subscribe("one", one, &params(one, &format!("s{nth}"))).await.unwrap();
     client.resume("all", kept.unwrap_or_default()).await.unwrap();
     hold(world, &client, "at the end").await;

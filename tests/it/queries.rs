@@ -2,6 +2,7 @@
 //! it sees of the past.
 
 use abide_engine::Answer;
+use abide_schema::reducer::Caller;
 use abide_schema::{Refusal, Seq, limits};
 use expect_test::{Expect, expect};
 use serde_json::{Map, Value as JsonValue, json};
@@ -11,7 +12,10 @@ use crate::traffic::{Traffic, for_seeds};
 use crate::world::{TABLES, World, run};
 
 async fn ask(world: &World, sql: &str, params: JsonValue) -> Result<Answer, Refusal> {
-    world.engine().query(sql, params.as_object().unwrap_or(&Map::new()), None).await
+    world
+        .engine()
+        .query(&Caller::local(), sql, params.as_object().unwrap_or(&Map::new()), None)
+        .await
 }
 
 fn told(answer: &Result<Answer, Refusal>) -> String {
@@ -317,7 +321,9 @@ fn what_does_not_end() {
         let askers: Vec<_> = (0..limits::READERS)
             .map(|_| {
                 let engine = world.engine().clone();
-                tokio::spawn(async move { engine.query(endless, &Map::new(), None).await })
+                tokio::spawn(async move {
+                    engine.query(&Caller::local(), endless, &Map::new(), None).await
+                })
             })
             .collect();
         for asker in askers {

@@ -35,7 +35,7 @@ impl Place {
 
     fn rows(&self, sql: &str, session_id: &str) -> Vec<Row> {
         let params = Map::from_iter([("sid".to_owned(), session_id.into())]);
-        on_this_thread(self.engine.query(sql, &params, None)).unwrap().rows
+        on_this_thread(self.engine.query(&Caller::local(), sql, &params, None)).unwrap().rows
     }
 
     fn verified(self) {

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use abide_engine::{Retention, Start};
+use abide_schema::reducer::Caller;
 use abide_schema::{Code, Seq};
 use serde_json::Map;
 
@@ -29,14 +30,14 @@ fn floor(world: &World) -> i64 {
 
 /// The result as a client holds it at the head.
 async fn now(world: &World) -> Replica {
-    let mut client = Client::new(world.engine().connect());
+    let mut client = Client::new(world.engine().connect(&Caller::local()));
     client.subscribe("q", MESSAGES, &Map::new()).await.unwrap();
     client.unsubscribe("q").unwrap()
 }
 
 /// Resumes; the refusal where it could not be had, and how many messages are held.
 async fn resumed(world: &World, kept: &Replica) -> (Option<String>, usize) {
-    let mut client = Client::new(world.engine().connect());
+    let mut client = Client::new(world.engine().connect(&Caller::local()));
     client.resume("q", kept.clone()).await.unwrap();
     let fresh = world.rows(MESSAGES).await;
     assert_eq!(client.replicas["q"].shown(), client.replicas["q"].shown_of(&fresh));
@@ -49,8 +50,8 @@ async fn resumed(world: &World, kept: &Replica) -> (Option<String>, usize) {
 
 /// What is told of a past state: how many messages there were, or why it cannot be told.
 async fn past(world: &World, seq: i64) -> Result<usize, String> {
-    let once = world.engine().query(MESSAGES, &Map::new(), Some(Seq(seq))).await;
-    let mut client = Client::new(world.engine().connect());
+    let once = world.engine().query(&Caller::local(), MESSAGES, &Map::new(), Some(Seq(seq))).await;
+    let mut client = Client::new(world.engine().connect(&Caller::local()));
     let start = Start::AsOf(Seq(seq));
     let live = client.subscribe_from("q", MESSAGES, &Map::new(), start).await;
     match (once, live) {
@@ -150,7 +151,7 @@ fn a_long_past_is_forgotten_in_slices() {
                 reducer: "append_message".to_owned(),
                 args: serde_json::json!({"session_id": "s1", "role": "user", "content": "x"}),
             };
-            let caller = abide_schema::reducer::Caller::new("local");
+            let caller = Caller::new("local");
             world.engine().batch(&caller, &vec![call; 1_000], None).await.unwrap();
         }
         assert_eq!(floor(&world), 0);
@@ -231,7 +232,7 @@ fn whoever_comes_back_holds_the_query() {
             ];
             for _ in 0..400 {
                 let _ = traffic.step(&world).await;
-                let mut client = Client::new(world.engine().connect());
+                let mut client = Client::new(world.engine().connect(&Caller::local()));
                 match random.below(8) {
                     0 => {
                         let sql = random.pick(&queries);

@@ -138,7 +138,7 @@ impl Player {
     async fn sql(&mut self, word: &str, sql: &str) -> String {
         let as_of = word.strip_prefix("sql@").map(|seq| Seq(seq.parse().unwrap()));
         let sql = self.names.lengthen(sql);
-        match self.world.engine().query(&sql, &Map::new(), as_of).await {
+        match self.world.engine().query(&Caller::local(), &sql, &Map::new(), as_of).await {
             Ok(answer) => {
                 let row = |row: &abide_schema::Row| {
                     let cells = row.iter().map(|cell| cell.to_json().to_string());

@@ -240,7 +240,7 @@ fn by_itself() {
     let engine = Engine::open(path, Config::new(abide_reducers::modules())).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
-        let mut connection = engine.connect();
+        let mut connection = engine.connect(&Caller::local());
         let fired = "SELECT id, fired_at >= due_at FROM timers WHERE status = 'fired'";
         let none = Map::new();
         connection.subscribe(&Wanted::new("q", fired, &none)).await.unwrap();

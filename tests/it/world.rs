@@ -152,7 +152,7 @@ impl World {
     }
 
     pub(crate) async fn rows_as_of(&self, sql: &str, as_of: Option<Seq>) -> Vec<Row> {
-        self.engine().query(sql, &Map::new(), as_of).await.unwrap().rows
+        self.engine().query(&Caller::local(), sql, &Map::new(), as_of).await.unwrap().rows
     }
 
     /// Every row of every table.

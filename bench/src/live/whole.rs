@@ -96,7 +96,7 @@ async fn subscribe_all(engine: &Engine, subscriptions: usize) -> Vec<Connection>
 }
 
 async fn subscribe(engine: &Engine, first: usize, end: usize) -> Connection {
-    let mut connection = engine.connect();
+    let mut connection = engine.connect(&Caller::local());
     let sql = "SELECT id, value FROM counters WHERE id = :id";
     for n in first..end {
         let params = Map::from_iter([("id".to_owned(), JsonValue::from(format!("x_{n:07}")))]);

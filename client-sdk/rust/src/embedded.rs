@@ -83,11 +83,11 @@ impl Embedded {
                 Reply::Batch { seq: done.seq, duplicate: done.duplicate, results }
             }
             Ask::Sql { sql, params, as_of } => {
-                let answer = engine.query(sql, params, *as_of).await?;
+                let answer = engine.query(caller, sql, params, *as_of).await?;
                 Reply::Rows { seq: answer.seq, columns: answer.columns, rows: answer.rows }
             }
             Ask::Explain { sql, params } => {
-                Reply::Explained(Box::new(engine.explain(sql, params).await?))
+                Reply::Explained(Box::new(engine.explain(caller, sql, params).await?))
             }
         })
     }
@@ -97,7 +97,8 @@ impl Embedded {
         query: Query,
         start: Start,
     ) -> Result<Box<dyn Source>, Error> {
-        let begin = Begin { engine: self.engine.clone(), query, life: self.life.subscribe() };
+        let (engine, caller) = (self.engine.clone(), self.caller.clone());
+        let begin = Begin { engine, caller, query, life: self.life.subscribe() };
         let connection = begin.now(start).await.map_err(|refusal| self.error(refusal))?;
         let mut life = self.life.subscribe();
         let closed = async move {
@@ -156,6 +157,7 @@ fn not_json() -> Refusal {
 #[derive(Clone, Debug)]
 struct Begin {
     engine: Engine,
+    caller: Caller,
     query: Query,
     life: watch::Receiver<Life>,
 }
@@ -165,7 +167,7 @@ impl Begin {
     async fn now(&self, start: Start) -> Result<Connection, Refusal> {
         let mut backoff = Backoff::new();
         loop {
-            let mut connection = self.engine.connect();
+            let mut connection = self.engine.connect(&self.caller);
             let Query { sql, params, checksum, explain } = &self.query;
             let start = match start {
                 Start::Now => abide_engine::Start::Now,

@@ -135,7 +135,7 @@ pub(super) fn take(
     call.status = ToolCallStatus::Claimed;
     call.attempt += 1;
     call.fencing_token = Some(ctx.seq.0);
-    call.claimed_by = Some(worker.unwrap_or_else(|| ctx.caller.name.clone()));
+    call.claimed_by = Some(worker.unwrap_or_else(|| ctx.caller.id().to_owned()));
     Ok(())
 }
 

@@ -128,7 +128,7 @@ pub fn settle_tool_call(
     call.result = report.result;
     call.error = report.error;
     call.evidence = evidence.map(Json::from);
-    call.settled_by = Some(ctx.caller.name.clone());
+    call.settled_by = Some(ctx.caller.id().to_owned());
     save(ctx, call).map(Answer::Fresh)
 }
 

@@ -5,7 +5,7 @@ use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Map, Value as JsonValue};
 
-use super::{App, json};
+use super::{App, By, json};
 use crate::content::Content;
 use crate::frames;
 use crate::problem::Problem;
@@ -19,9 +19,13 @@ struct Query {
 }
 
 /// How a query would be kept live, and at what cost.
-pub(super) async fn explain(State(app): State<App>, content: Content) -> Result<Response, Problem> {
+pub(super) async fn explain(
+    State(app): State<App>,
+    by: By,
+    content: Content,
+) -> Result<Response, Problem> {
     let Query { sql, params } =
         content.envelope(r#"{"sql": "SELECT …", "params": {…}}, the last optional"#)?;
-    let explanation = app.engine.explain(&sql, &params).await?;
+    let explanation = app.engine.explain(&by, &sql, &params).await?;
     Ok(json(frames::explanation(None, explanation)))
 }

@@ -6,7 +6,7 @@ use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Map, Value as JsonValue};
 
-use super::{App, json};
+use super::{App, By, json};
 use crate::content::Content;
 use crate::frames;
 use crate::problem::Problem;
@@ -22,9 +22,13 @@ struct Query {
 }
 
 /// Runs one read-only statement.
-pub(super) async fn sql(State(app): State<App>, content: Content) -> Result<Response, Problem> {
+pub(super) async fn sql(
+    State(app): State<App>,
+    by: By,
+    content: Content,
+) -> Result<Response, Problem> {
     let looks = r#"{"sql": "SELECT …", "params": {…}, "as_of": 40}, the last two optional"#;
     let Query { sql, params, as_of } = content.envelope(looks)?;
-    let answer = app.engine.query(&sql, &params, as_of).await?;
+    let answer = app.engine.query(&by, &sql, &params, as_of).await?;
     Ok(json(frames::rows(None, &answer)))
 }

@@ -28,7 +28,7 @@ struct Gone;
 /// The reading half of a session.
 pub(super) struct Reader<'a> {
     pub(super) engine: Engine,
-    pub(super) caller: Arc<Caller>,
+    pub(super) caller: Caller,
     pub(super) life: Life,
     pub(super) answers: mpsc::Sender<Answer>,
     pub(super) commands: mpsc::Sender<Command>,
@@ -82,7 +82,7 @@ impl Reader<'_> {
             }
         };
         let weight = 1 + text.len() / limits::WEIGHT_BYTES;
-        let (engine, caller) = (self.engine.clone(), Arc::clone(&self.caller));
+        let (engine, caller) = (self.engine.clone(), self.caller.clone());
         match message {
             ClientMessage::Call { id, reducer, args, request_id } => {
                 let call = async move {
@@ -100,7 +100,7 @@ impl Reader<'_> {
             }
             ClientMessage::Sql { id, sql, params, as_of } => {
                 let query = async move {
-                    let answer = engine.query(&sql, &params, as_of).await;
+                    let answer = engine.query(&caller, &sql, &params, as_of).await;
                     told(&id, answer.map(|answer| frames::rows(Some(&id), &answer)))
                 };
                 self.start(limits::QUERY_WEIGHT, query).await
@@ -116,7 +116,7 @@ impl Reader<'_> {
             ClientMessage::Unsubscribe { id } => self.command(Command::Unsubscribe { id }).await,
             ClientMessage::Explain { id, sql, params } => {
                 let explain = async move {
-                    let explained = engine.explain(&sql, &params).await;
+                    let explained = engine.explain(&caller, &sql, &params).await;
                     let named = Some(id.clone());
                     let frame = |explanation| frames::explanation(named, explanation);
                     told(&id, explained.map(frame))

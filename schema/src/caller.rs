@@ -1,0 +1,160 @@
+//! Who calls, and what comes with it: a role, capabilities, and a scope.
+//!
+//! A caller is named by the door that let the call in, never by the call itself. It travels with the
+//! call to the reducer, and with the question to the reader, unchanged.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use serde_json::Value as JsonValue;
+
+/// What bounds a caller's sight: keys that whoever runs the deployment chose, such as `tenant`, and
+/// the one value of each that the caller is concerned with. Empty: everything.
+pub type Scope = BTreeMap<String, String>;
+
+/// Who calls. Clones share what it holds.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Caller(Arc<Authority>);
+
+#[derive(PartialEq, Eq)]
+struct Authority {
+    id: String,
+    role: String,
+    capabilities: BTreeSet<String>,
+    scope: Scope,
+}
+
+impl Caller {
+    /// The engine itself, when time has come for something. Nobody else is called so.
+    pub const SYSTEM: &'static str = "system";
+
+    /// The role that may call everything.
+    pub const ADMIN: &'static str = "admin";
+
+    /// Stands in a set of capabilities for all of them.
+    pub const EVERY_CAPABILITY: &'static str = "*";
+
+    /// A caller of that id whom nothing bounds: an admin with every capability and no scope. This is
+    /// who embeds the engine, and who comes over loopback while there are no credentials.
+    #[must_use]
+    pub fn new(id: impl Into<String>) -> Caller {
+        let capabilities = [Caller::EVERY_CAPABILITY.to_owned()].into();
+        Caller::with(id, Caller::ADMIN, capabilities, Scope::new())
+    }
+
+    /// A caller with a role, capabilities and a scope.
+    #[must_use]
+    pub fn with(
+        id: impl Into<String>,
+        role: impl Into<String>,
+        capabilities: BTreeSet<String>,
+        scope: Scope,
+    ) -> Caller {
+        Caller(Arc::new(Authority { id: id.into(), role: role.into(), capabilities, scope }))
+    }
+
+    /// Who comes over loopback while there are no credentials.
+    #[must_use]
+    pub fn local() -> Caller {
+        Caller::new("local")
+    }
+
+    /// The engine itself.
+    #[must_use]
+    pub fn system() -> Caller {
+        Caller::new(Caller::SYSTEM)
+    }
+
+    /// The identity's id, as the log keeps it.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.0.id
+    }
+
+    /// What it may call follows from this: `app`, `agent`, `worker`, `supervisor`, `auditor`, `admin`
+    /// or a role of the deployment's own.
+    #[must_use]
+    pub fn role(&self) -> &str {
+        &self.0.role
+    }
+
+    /// What it may be entrusted with; `*` stands for everything.
+    #[must_use]
+    pub fn capabilities(&self) -> &BTreeSet<String> {
+        &self.0.capabilities
+    }
+
+    /// What bounds its sight.
+    #[must_use]
+    pub fn scope(&self) -> &Scope {
+        &self.0.scope
+    }
+
+    /// Whether it has a capability.
+    #[must_use]
+    pub fn can(&self, capability: &str) -> bool {
+        let held = &self.0.capabilities;
+        held.contains(Caller::EVERY_CAPABILITY) || held.contains(capability)
+    }
+
+    /// Whether nothing bounds it: an admin with every capability and no scope.
+    #[must_use]
+    pub fn is_unbounded(&self) -> bool {
+        let Authority { role, capabilities, scope, .. } = &*self.0;
+        role == Caller::ADMIN && scope.is_empty() && capabilities.contains(Caller::EVERY_CAPABILITY)
+    }
+
+    /// Whether something with that scope, a JSON object or NULL, is within its own: every key that
+    /// bounds the caller stands there, with the same text.
+    #[must_use]
+    pub fn reaches(&self, scope: Option<&JsonValue>) -> bool {
+        let is_there = |(key, value): (&String, &String)| {
+            scope.and_then(|scope| scope.get(key)).and_then(JsonValue::as_str) == Some(value)
+        };
+        self.0.scope.iter().all(is_there)
+    }
+}
+
+impl fmt::Debug for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Authority { id, role, capabilities, scope } = &*self.0;
+        let mut told = f.debug_struct("Caller");
+        told.field("id", id).field("role", role);
+        told.field("capabilities", capabilities).field("scope", scope).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn who_is_bounded_by_nothing_has_everything() {
+        let local = Caller::local();
+        assert!(local.is_unbounded() && local.can("refunds") && local.reaches(None));
+    }
+
+    #[test]
+    fn a_scope_is_reached_where_every_key_has_the_same_text() {
+        let scope = [("tenant".to_owned(), "acme".to_owned()), ("n".to_owned(), "1".to_owned())];
+        let caller = Caller::with("ann", "app", BTreeSet::new(), scope.into());
+        assert!(!caller.is_unbounded() && !caller.can("refunds"));
+        let cases = [
+            (json!({"tenant": "acme", "n": "1"}), true),
+            (json!({"tenant": "acme", "n": "1", "team": "blue"}), true),
+            (json!({"tenant": "acme"}), false),
+            (json!({"tenant": "acme", "n": 1}), false),
+            (json!({"tenant": "ACME", "n": "1"}), false),
+            (json!({"tenant": ["acme"], "n": "1"}), false),
+            (json!("acme"), false),
+            (json!(null), false),
+        ];
+        for (scope, reached) in cases {
+            assert_eq!(caller.reaches(Some(&scope)), reached, "{scope}");
+        }
+        assert!(!caller.reaches(None));
+    }
+}
