@@ -41,7 +41,7 @@ Examples:
 
 /// The columns in the order of the table.
 const COLUMNS: &str = "seq, at, session_id, reducer, caller, request_id, arguments, outcome, \
-                       prev_hash, hash";
+                       prev_hash, hash, authority";
 
 /// How many events come before those that are followed, unless somebody says.
 const FOLLOWED_LAST: u32 = 10;
@@ -144,6 +144,7 @@ struct JsonEvent<'a> {
     outcome: &'a JsonValue,
     prev_hash: &'a JsonValue,
     hash: &'a JsonValue,
+    authority: &'a JsonValue,
 }
 
 impl Lines {
@@ -208,14 +209,25 @@ fn text(row: &[Value], at: usize) -> String {
 
 fn say_event(row: &[Value]) -> Result<(), Failure> {
     let mut row: Vec<JsonValue> = row.iter().map(json).collect();
-    for at in [6, 7] {
+    for at in [6, 7, 10] {
         let parsed = row.get(at).and_then(JsonValue::as_str);
         if let Some(parsed) = parsed.and_then(|text| serde_json::from_str(text).ok()) {
             row[at] = parsed;
         }
     }
-    let [seq, at, session_id, reducer, caller, request_id, arguments, outcome, prev_hash, hash] =
-        &row[..]
+    let [
+        seq,
+        at,
+        session_id,
+        reducer,
+        caller,
+        request_id,
+        arguments,
+        outcome,
+        prev_hash,
+        hash,
+        authority,
+    ] = &row[..]
     else {
         return say_json(&row);
     };
@@ -230,6 +242,7 @@ fn say_event(row: &[Value]) -> Result<(), Failure> {
         outcome,
         prev_hash,
         hash,
+        authority,
     })
 }
 

@@ -14,6 +14,7 @@ use serde_json::{Map, Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{oneshot, watch};
 
+use crate::bounds::Bounds;
 use crate::checkpointer::Checkpoints;
 use crate::connection::Connection;
 use crate::durable::{Published, Syncer, UnitDone, publish};
@@ -374,7 +375,7 @@ fn start(store: Store, conduct: Conduct) -> Result<Engine, StoreError> {
     let writer = WriterThread {
         timers: Timers::new(if conduct.timers { modules } else { &[] }),
         registry: Arc::clone(&registry),
-        executor: Executor::new(writer, chain, head.at, conduct.clock),
+        executor: Executor::new(writer, chain, head.at, conduct.clock, Bounds::new(modules)),
         router: Router::with_budget(Arc::clone(&catalog), conduct.live_budget),
         jobs: Arc::clone(&jobs),
         commits: Arc::clone(&commits),

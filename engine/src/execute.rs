@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use abide_log::{Chain, Digests};
 use abide_schema::event::Event;
-use abide_schema::reducer::{Caller, Reply, Transaction};
+use abide_schema::reducer::{Caller, Guard, Reply, Transaction};
 use abide_schema::{Abort, Code, Context, Micros, Refusal, Row, Seq, TableSpec, Value};
 use abide_store::{StoreError, Writer};
 use sha2::{Digest as _, Sha256};
 
+use crate::bounds::{Bounded, Bounds};
 use crate::outcome;
 use crate::overlay::Overlay;
 use crate::ports::Clock;
@@ -23,6 +24,8 @@ pub(crate) struct Executor {
     /// The time of the last event: the next is not before it.
     pub(crate) last_at: Micros,
     pub(crate) clock: Arc<dyn Clock>,
+    /// What callers who are bounded may reach.
+    bounds: Arc<Bounds>,
     /// Set for the length of one call once it has written something.
     wrote: bool,
     /// Whether anybody subscribes to the log itself.
@@ -56,10 +59,12 @@ impl Executor {
         chain: Chain,
         last_at: Micros,
         clock: Arc<dyn Clock>,
+        bounds: Bounds,
     ) -> Executor {
-        let overlay = Overlay::default();
+        let (overlay, bounds) = (Overlay::default(), Arc::new(bounds));
         let (keeps_events, events) = (false, Vec::new());
-        Executor { store, overlay, chain, last_at, clock, wrote: false, keeps_events, events }
+        let wrote = false;
+        Executor { store, overlay, chain, last_at, clock, bounds, wrote, keeps_events, events }
     }
 
     /// Runs one call and appends its event.
@@ -87,14 +92,37 @@ impl Executor {
     ) -> Result<CallDone, Abort> {
         self.wrote = false;
         let (seq, entropy) = (self.chain.seq.next(), self.chain.hash);
-        let mut context = Context::new(seq, at, caller, entropy, self);
-        let reply = call.call.run(&mut context)?;
-        let session_id = context.session_id().map(str::to_owned);
+        let (reply, session_id) = if caller.is_unbounded() {
+            run_in(Context::new(seq, at, caller, entropy, self), call, &[])?
+        } else {
+            let bounds = Arc::clone(&self.bounds);
+            let mut rows = Bounded::new(self, &bounds, caller);
+            run_in(Context::new(seq, at, caller, entropy, &mut rows), call, &bounds.guards)?
+        };
         if let Some(seq) = reply.duplicate_of {
             assert!(!self.wrote, "{} wrote rows and called itself a duplicate", call.reducer);
             return Ok(CallDone { seq, result: reply.result, duplicate: true, refusal: None });
         }
         self.append_event(at, caller, request_id, call, session_id, reply).map_err(broken)
+    }
+
+    /// How many rows `SELECT * FROM from <clause>` has.
+    pub(crate) fn count_in(
+        &mut self,
+        from: &str,
+        clause: &str,
+        params: &[Value],
+    ) -> Result<i64, Abort> {
+        self.flush().map_err(broken)?;
+        let mut count = 0;
+        let sql = format!("SELECT count(*) FROM {from} {clause}");
+        let counted = self.store.run(&sql, params, &mut |row| {
+            if let [Value::Integer(n)] = row {
+                count = *n;
+            }
+        });
+        counted.map_err(broken)?;
+        Ok(count)
     }
 
     fn append_event(
@@ -123,6 +151,7 @@ impl Executor {
             outcome,
             prev_hash: [0; 32],
             hash: [0; 32],
+            authority: caller.authority().map(str::to_owned),
         };
         self.wrote = true;
         let before = self.chain.seq;
@@ -161,7 +190,11 @@ impl Executor {
         self.events.truncate(mark.events);
     }
 
-    fn known(&mut self, table: &'static TableSpec, key: &[Value]) -> Result<Option<Row>, Abort> {
+    pub(crate) fn known(
+        &mut self,
+        table: &'static TableSpec,
+        key: &[Value],
+    ) -> Result<Option<Row>, Abort> {
         if let Some(row) = self.overlay.get(table, key) {
             return Ok(row);
         }
@@ -169,6 +202,17 @@ impl Executor {
         self.overlay.note(table, key, row.clone());
         Ok(row)
     }
+}
+
+/// Runs a call once its guards have let it pass. Gives its reply, and the session that it is about.
+fn run_in(
+    mut context: Context<'_>,
+    call: &ReadyCall,
+    guards: &[Guard],
+) -> Result<(Reply, Option<String>), Abort> {
+    guards.iter().try_for_each(|guard| guard(&mut context, call.reducer))?;
+    let reply = call.call.run(&mut context)?;
+    Ok((reply, context.session_id().map(str::to_owned)))
 }
 
 impl Transaction for Executor {
@@ -192,16 +236,7 @@ impl Transaction for Executor {
         clause: &str,
         params: &[Value],
     ) -> Result<i64, Abort> {
-        self.flush().map_err(broken)?;
-        let mut count = 0;
-        let sql = format!("SELECT count(*) FROM {} {clause}", table.name);
-        let counted = self.store.run(&sql, params, &mut |row| {
-            if let [Value::Integer(n)] = row {
-                count = *n;
-            }
-        });
-        counted.map_err(broken)?;
-        Ok(count)
+        self.count_in(table.name, clause, params)
     }
 
     fn insert(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<Row, Abort> {
@@ -250,7 +285,7 @@ fn refused(error: StoreError) -> Abort {
     }
 }
 
-fn broken(error: StoreError) -> Abort {
+pub(crate) fn broken(error: StoreError) -> Abort {
     Abort::Broken(Box::new(error))
 }
 

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! In reading order: [`Engine`] the handle · `registry` calls made ready · `queue` · `writer` the
-//! commit pipeline · `timers` what time calls · `execute` a call in the transaction · `overlay` its
-//! rows · `durable` the sync thread · `hub` who listens · [`Connection`] a client's subscriptions ·
+//! commit pipeline · `timers` what time calls · `execute` a call in the transaction · `bounds` what
+//! its caller reaches · `overlay` its rows · `durable` the sync thread · `hub` who listens · [`Connection`] a client's subscriptions ·
 //! `resume` where they start · `rerun` those that cost too much · `explain` what they would cost ·
 //! `retention` how far back they reach.
 //!
@@ -19,6 +19,7 @@
 //! *Invariant:* every queue is bounded; what does not fit is refused, not kept.
 
 mod as_of;
+mod bounds;
 mod checkpointer;
 mod connection;
 mod durable;

@@ -14,6 +14,7 @@ use abide_schema::reducer::Caller;
 use abide_schema::{Micros, Module, Refusal, Seq, TableSpec, Value};
 use abide_store::{Layout, LogFile, OpenError, Store, StoreError, Tuning, VerifyError};
 
+use crate::bounds::Bounds;
 use crate::execute::{Executor, refusal_of};
 use crate::ports::SystemClock;
 use crate::registry::Registry;
@@ -82,7 +83,9 @@ pub fn replay(
     let layout = Layout { modules };
     let store = Store::open_as(into, layout, Tuning::default(), Some(log.log_id()))?;
     let chain = Chain::start(log.log_id());
-    let mut executor = Executor::new(store.writer()?, chain, Micros(0), Arc::new(SystemClock));
+    let bounds = Bounds::new(&store.layout().modules);
+    let clock = Arc::new(SystemClock);
+    let mut executor = Executor::new(store.writer()?, chain, Micros(0), clock, bounds);
     executor.store.begin()?;
     let end = log.walk::<ReplayError>(&mut |event| {
         if to.is_some_and(|to| event.seq > to) {
@@ -117,7 +120,7 @@ fn run_again(
     let refused = |refusal| ReplayError::Refused { seq, reducer: reducer.clone(), refusal };
     let arguments = serde_json::from_str(&event.arguments).unwrap_or_default();
     let call = registry.ready_any(&event.reducer, &arguments).map_err(refused)?;
-    let caller = Caller::new(event.caller.clone());
+    let caller = Caller::recorded(&event.caller, event.authority.as_deref());
     let request_id = event.request_id.as_deref();
     let done = executor.run_at(event.at, &caller, request_id, &call);
     let done = done.map_err(|abort| refused(refusal_of(&abort)))?;

@@ -129,6 +129,8 @@ pub fn decide_approval(
 ) -> Result<Answer<Approval>, Abort> {
     let mut approval = find(ctx, id.as_deref(), call_id.as_deref())?;
     ctx.about(&approval.session_id);
+    let what = format!("deciding on a call of {}", approval.tool_name);
+    check::capability(ctx.caller, approval.required_capability.as_deref(), &what)?;
     check_hash(&approval, arguments_hash.as_deref())?;
     let approved_arguments_text = approved_arguments.clone().map(Json::from);
     let status = match decision {

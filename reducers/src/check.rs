@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use abide_schema::{Code, Micros, Refusal, limits};
+use abide_schema::{Caller, Code, Micros, Refusal, limits};
 
 /// An id or name: not empty, not longer than an index key should be.
 pub(crate) fn name(what: &str, text: &str) -> Result<(), Refusal> {
@@ -46,6 +46,22 @@ pub(crate) fn after(
 /// The refusal of a call that time made of a row which does not wait for that moment.
 pub(crate) fn not_due(id: &str, at: Micros) -> Refusal {
     Refusal::new(Code::Conflict, format!("{id} does not wait for {at}"))
+}
+
+/// What a row says that a caller must be capable of.
+pub(crate) fn capability(
+    caller: &Caller,
+    required: Option<&str>,
+    what: &str,
+) -> Result<(), Refusal> {
+    match required {
+        Some(required) if !caller.can(required) => {
+            let detail = format!("{what} takes the capability {required}, which you do not have");
+            let hint = "whoever manages identities can give it: abide identity change … --can …";
+            Err(Refusal::new(Code::Denied, detail).hint(hint))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// When a lease that is taken now runs out.

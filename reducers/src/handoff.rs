@@ -179,7 +179,8 @@ pub fn request_supervisor_handoff(
     })
 }
 
-/// Takes a pending handoff. One supervisor wins, however many watch.
+/// Takes a pending handoff. One supervisor wins, however many watch. It takes the capability that the
+/// handoff requires.
 #[reducer]
 pub fn claim_handoff(
     ctx: &mut Context<'_>,
@@ -187,6 +188,7 @@ pub fn claim_handoff(
     lease_ms: Option<i64>,
 ) -> Result<HandoffRequest, Abort> {
     let mut handoff = find(ctx, &id)?;
+    check::capability(ctx.caller, Some(&handoff.required_capability), "claiming this handoff")?;
     let lapsed = handoff.lease_expires_at.is_none_or(|until| until <= ctx.now);
     match handoff.status {
         HandoffStatus::Pending => {}

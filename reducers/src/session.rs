@@ -23,6 +23,8 @@ use serde_json::Value as JsonValue;
 use crate::tool_call::cancel;
 use crate::{check, handoff, timer};
 
+mod scope;
+
 /// Where a session stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
 pub enum SessionStatus {
@@ -112,6 +114,7 @@ pub struct Session {
     /// A title for people.
     pub title: Option<String>,
     /// Keys of the builder's own, such as a tenant, that decide who may see it.
+    #[column(scope)]
     pub scope: Json,
     /// Anything else the caller wants to keep with it.
     pub metadata: Json,
@@ -148,7 +151,8 @@ pub fn module() -> Module {
         .reducer(cancel_session::definition())
 }
 
-/// Makes a session.
+/// Makes a session. It is in the caller's scope, and in that of the session which it is made for; `scope`
+/// can name further keys, and cannot leave these.
 #[reducer]
 pub fn create_session(
     ctx: &mut Context<'_>,
@@ -172,9 +176,12 @@ pub fn create_session(
         }
         None => ctx.new_id("s"),
     };
+    let mut scope = scope.unwrap_or_default();
     if let Some(parent) = &parent_id {
-        wanted(ctx, parent)?;
+        let parent = wanted(ctx, parent)?;
+        scope::inherit(&mut scope, &parent)?;
     }
+    scope::confine(&mut scope, ctx.caller)?;
     ctx.about(&id);
     let (now, seq) = (ctx.now, ctx.seq);
     ctx.insert(Session {
@@ -183,7 +190,7 @@ pub fn create_session(
         status: SessionStatus::Created,
         parent_id,
         title,
-        scope: Json::from(JsonValue::Object(scope.unwrap_or_default())),
+        scope: Json::from(JsonValue::Object(scope)),
         metadata: Json::from(JsonValue::Object(metadata.unwrap_or_default())),
         result: None,
         error_code: None,

@@ -7,7 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use serde_json::Value as JsonValue;
+use serde::Deserialize;
+use serde_json::{Value as JsonValue, json};
+
+use crate::canonical;
 
 /// What bounds a caller's sight: keys that whoever runs the deployment chose, such as `tenant`, and
 /// the one value of each that the caller is concerned with. Empty: everything.
@@ -23,6 +26,8 @@ struct Authority {
     role: String,
     capabilities: BTreeSet<String>,
     scope: Scope,
+    /// As the log keeps it.
+    recorded: Option<String>,
 }
 
 impl Caller {
@@ -51,7 +56,13 @@ impl Caller {
         capabilities: BTreeSet<String>,
         scope: Scope,
     ) -> Caller {
-        Caller(Arc::new(Authority { id: id.into(), role: role.into(), capabilities, scope }))
+        let role = role.into();
+        let unbounded = role == Caller::ADMIN
+            && scope.is_empty()
+            && capabilities.contains(Caller::EVERY_CAPABILITY);
+        let bounds = json!({"role": role, "capabilities": capabilities, "scope": scope});
+        let recorded = (!unbounded).then(|| canonical::to_text(&bounds));
+        Caller(Arc::new(Authority { id: id.into(), role, capabilities, scope, recorded }))
     }
 
     /// Who comes over loopback while there are no credentials.
@@ -101,8 +112,29 @@ impl Caller {
     /// Whether nothing bounds it: an admin with every capability and no scope.
     #[must_use]
     pub fn is_unbounded(&self) -> bool {
-        let Authority { role, capabilities, scope, .. } = &*self.0;
-        role == Caller::ADMIN && scope.is_empty() && capabilities.contains(Caller::EVERY_CAPABILITY)
+        self.0.recorded.is_none()
+    }
+
+    /// All that bounds it, as the log keeps it: canonical JSON of `role`, `capabilities` and `scope`.
+    /// `None` for who is bounded by nothing.
+    #[must_use]
+    pub fn authority(&self) -> Option<&str> {
+        self.0.recorded.as_deref()
+    }
+
+    /// The caller of an event, from its id and [`Caller::authority`]. What is not of that form bounds it
+    /// to nothing at all.
+    #[must_use]
+    pub fn recorded(id: &str, authority: Option<&str>) -> Caller {
+        #[derive(Default, Deserialize)]
+        struct Bounds {
+            role: String,
+            capabilities: BTreeSet<String>,
+            scope: Scope,
+        }
+        let Some(authority) = authority else { return Caller::new(id) };
+        let bounds: Bounds = serde_json::from_str(authority).unwrap_or_default();
+        Caller::with(id, bounds.role, bounds.capabilities, bounds.scope)
     }
 
     /// Whether something with that scope, a JSON object or NULL, is within its own: every key that
@@ -118,7 +150,7 @@ impl Caller {
 
 impl fmt::Debug for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Authority { id, role, capabilities, scope } = &*self.0;
+        let Authority { id, role, capabilities, scope, .. } = &*self.0;
         let mut told = f.debug_struct("Caller");
         told.field("id", id).field("role", role);
         told.field("capabilities", capabilities).field("scope", scope).finish()
@@ -135,6 +167,8 @@ mod tests {
     fn who_is_bounded_by_nothing_has_everything() {
         let local = Caller::local();
         assert!(local.is_unbounded() && local.can("refunds") && local.reaches(None));
+        assert_eq!(local.authority(), None);
+        assert_eq!(Caller::recorded("local", None), local);
     }
 
     #[test]
@@ -156,5 +190,9 @@ mod tests {
             assert_eq!(caller.reaches(Some(&scope)), reached, "{scope}");
         }
         assert!(!caller.reaches(None));
+        let authority = caller.authority();
+        let expected = r#"{"capabilities":[],"role":"app","scope":{"n":"1","tenant":"acme"}}"#;
+        assert_eq!(authority, Some(expected));
+        assert_eq!(Caller::recorded("ann", authority), caller);
     }
 }

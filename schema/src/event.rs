@@ -28,4 +28,6 @@ pub struct Event {
     pub prev_hash: Hash,
     /// The hash of this event; its recipe stands in `abide-log`.
     pub hash: Hash,
+    /// What bounded the caller, see [`crate::Caller::authority`]; `None` for who was bounded by nothing.
+    pub authority: Option<String>,
 }

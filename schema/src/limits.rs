@@ -132,6 +132,9 @@ pub const TOOL_SCHEMA_NODES: usize = 10_000;
 /// Tools that a worker may ask the next call of in one call.
 pub const TOOLS_OF_A_CLAIM: usize = 100;
 
+/// Keys of a scope, of a session or an identity: every look at a row compares them.
+pub const SCOPE_KEYS: usize = 16;
+
 /// Sessions that one cancellation may reach, the children of children included.
 pub const CANCELLED_SESSIONS: usize = 10_000;
 

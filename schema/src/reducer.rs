@@ -62,6 +62,20 @@ pub trait Transaction {
         params: &[Value],
     ) -> Result<i64, Abort>;
 
+    /// As `count`, over the rows of all scopes: for what all share, such as the pace of a tool. What a
+    /// caller is told must not depend on more of it than that.
+    ///
+    /// # Errors
+    /// [`Abort::Broken`] when the clause is wrong or the storage fails.
+    fn count_everywhere(
+        &mut self,
+        table: &'static TableSpec,
+        clause: &str,
+        params: &[Value],
+    ) -> Result<i64, Abort> {
+        self.count(table, clause, params)
+    }
+
     /// Adds a row. In a numbered table, a NULL key is given the next number. Returns the row.
     ///
     /// # Errors
@@ -162,6 +176,19 @@ impl<'a> Context<'a> {
     /// [`Abort::Broken`] when the clause is wrong or the storage fails.
     pub fn count<T: Table>(&mut self, clause: &str, params: &[Value]) -> Result<i64, Abort> {
         self.rows.count(T::SPEC, clause, params)
+    }
+
+    /// As [`Context::count`], over the rows of all scopes: for what all share, such as the pace of a tool.
+    /// What a caller is told must not depend on more of it than that.
+    ///
+    /// # Errors
+    /// [`Abort::Broken`] when the clause is wrong or the storage fails.
+    pub fn count_everywhere<T: Table>(
+        &mut self,
+        clause: &str,
+        params: &[Value],
+    ) -> Result<i64, Abort> {
+        self.rows.count_everywhere(T::SPEC, clause, params)
     }
 
     /// Adds a row. Where the database numbers the rows, key 0 means the next number, and the answer
@@ -343,6 +370,10 @@ impl Deadline {
     }
 }
 
+/// Looks at a call of somebody who is bounded before it runs, and refuses it where the caller may not. It
+/// reads rows like a reducer, and writes none.
+pub type Guard = fn(&mut Context<'_>, reducer: &str) -> Result<(), Abort>;
+
 /// Tables and reducers that belong together: one domain, one file.
 #[derive(Clone, Debug)]
 pub struct Module {
@@ -360,6 +391,10 @@ pub struct Module {
     pub reducers: Vec<Definition>,
     /// What time itself does to its rows.
     pub deadlines: Vec<Deadline>,
+    /// What every call of a bounded caller must pass.
+    pub guards: Vec<Guard>,
+    /// What keeps a record of denied attempts; see [`Module::witness`].
+    pub witnesses: Vec<Definition>,
 }
 
 impl Module {
@@ -374,6 +409,8 @@ impl Module {
             views: Vec::new(),
             reducers: Vec::new(),
             deadlines: Vec::new(),
+            guards: Vec::new(),
+            witnesses: Vec::new(),
         }
     }
 
@@ -404,6 +441,23 @@ impl Module {
     #[must_use]
     pub fn reducer(mut self, definition: Definition) -> Module {
         self.reducers.push(definition);
+        self
+    }
+
+    /// With a guard.
+    #[must_use]
+    pub fn guard(mut self, guard: Guard) -> Module {
+        self.guards.push(guard);
+        self
+    }
+
+    /// With a reducer that keeps a record of denied attempts. The engine calls it, as
+    /// [`Caller::SYSTEM`], with `caller`, `what` (a reducer, or another thing that was asked for), `why`
+    /// and `missed`, the attempts of that caller since the last record that were too many to be kept
+    /// one by one. Nobody else can call it.
+    #[must_use]
+    pub fn witness(mut self, definition: Definition) -> Module {
+        self.witnesses.push(definition);
         self
     }
 

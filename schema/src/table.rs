@@ -57,6 +57,8 @@ pub struct ColumnSpec {
     pub references: Option<&'static str>,
     /// Whether two rows may not share a value.
     pub unique: bool,
+    /// Whether it says, as a JSON object, whose the row is; see [`TableSpec::shared`].
+    pub scope: bool,
 }
 
 impl ColumnSpec {
@@ -92,6 +94,11 @@ pub struct TableSpec {
     pub key: &'static [usize],
     /// Whether rows live in the primary key's own b-tree: right for small rows with a text key.
     pub without_rowid: bool,
+    /// Whether callers of any scope may have its rows changed. A row belongs to a scope by a column
+    /// marked `scope`, or by the row that its first reference of that kind names. Rows of other tables
+    /// belong to nobody: a caller with a scope reads them through reducers, and changes them only where the
+    /// table is shared.
+    pub shared: bool,
     /// Further indexes.
     pub indexes: &'static [IndexSpec],
     /// Table constraints, as SQL.

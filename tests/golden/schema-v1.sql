@@ -75,7 +75,8 @@ CREATE TABLE events (
   arguments TEXT NOT NULL,
   outcome TEXT NOT NULL,
   prev_hash BLOB NOT NULL,
-  hash BLOB NOT NULL
+  hash BLOB NOT NULL,
+  authority TEXT
 ) STRICT;
 
 CREATE TRIGGER events_appended BEFORE INSERT ON events

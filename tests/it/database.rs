@@ -42,7 +42,7 @@ fn the_log_only_grows() {
         raw INSERT OR REPLACE INTO events SELECT * FROM events WHERE seq = 8
         raw INSERT INTO events SELECT * FROM events WHERE seq = 8
         raw INSERT INTO events SELECT * FROM events WHERE seq = 8 ON CONFLICT DO UPDATE SET at = 0
-        raw INSERT INTO events SELECT 10, at, session_id, reducer, caller, request_id, arguments, outcome, prev_hash, hash FROM events WHERE seq = 8
+        raw INSERT INTO events SELECT 10, at, session_id, reducer, caller, request_id, arguments, outcome, prev_hash, hash, authority FROM events WHERE seq = 8
         raw INSERT INTO events (seq) VALUES (9)
         sql SELECT count(*), max(seq) FROM events
         ",

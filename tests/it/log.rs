@@ -232,7 +232,7 @@ fn events_that_are_gone_added_or_swapped() {
     check(shift, &[3]);
     let add = format!(
         "INSERT INTO events SELECT {}, at, session_id, reducer, caller, request_id, arguments,
-            outcome, prev_hash, hash FROM events WHERE seq = {last}",
+            outcome, prev_hash, hash, authority FROM events WHERE seq = {last}",
         last + 1
     );
     check(&add, &[last + 1]);

@@ -7,6 +7,7 @@ mod cancellation;
 mod handoffs;
 mod messages;
 mod retries;
+mod scopes;
 mod sessions;
 mod timers;
 mod tool_calls;

@@ -3,21 +3,23 @@
 //! ```text
 //! create_session agent=support id=s1         a call: arguments as bare words or JSON
 //! claim_handoff id=ho#1 as=ann request_id=r1  who calls, and the request's id
+//! who ann worker +refunds tenant=acme         from here on, ann is bounded: role, capabilities, scope
 //! batch request_id=r2: a x=1 | b y=2         several calls in one transaction
 //! +5s  +1m  +20ms                            the clock moves on, and what is due happens
 //! sql SELECT …                               the rows, as JSON
 //! sql@3 SELECT …                             the rows as of seq 3
 //! raw UPDATE …                               past the engine, straight at the file
 //! reopen                                     close, open again
+//! replay                                     run the log again into a new file, and compare
 //! ```
 //!
 //! Ids that the engine makes are random; here they read `ho#1`, `ap#1`, `s#1` … in the order they come,
 //! and are written so in arguments.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use abide_engine::Done;
+use abide_engine::{Done, replay};
 use abide_schema::reducer::Caller;
 use abide_schema::wire::BatchCall;
 use abide_schema::{Micros, Refusal, Seq};
@@ -33,7 +35,8 @@ pub(crate) fn check(script: &str, expected: Expect) {
 
 /// Runs a script; what it answers.
 pub(crate) fn play(script: &str) -> String {
-    let mut player = Player { world: World::new(), names: Names::default() };
+    let mut player =
+        Player { world: World::new(), names: Names::default(), callers: BTreeMap::new() };
     let lines = script.lines().map(str::trim).filter(|line| !line.is_empty());
     run(async {
         let mut heard = String::new();
@@ -89,6 +92,8 @@ const SHOWN: [&str; 35] = [
 struct Player {
     world: World,
     names: Names,
+    /// Those who are bounded.
+    callers: BTreeMap<String, Caller>,
 }
 
 impl Player {
@@ -98,6 +103,8 @@ impl Player {
             "reopen" => self.world.reopen(),
             "batch" | "batch:" => return Some(self.batch(line).await),
             "raw" => return Some(self.raw(rest)),
+            "replay" => return Some(self.replay()),
+            "who" => self.who(rest),
             _ if word.starts_with("sql") => return Some(self.sql(word, rest).await),
             _ if word.starts_with('+') => self.world.pass_ms(span_ms(word)).await,
             _ => return Some(self.call(line).await),
@@ -105,9 +112,38 @@ impl Player {
         None
     }
 
+    fn replay(&mut self) -> String {
+        self.world.close();
+        let (from, into) = (self.world.path(), self.world.path().with_extension("again"));
+        let again = replay(&from, &into, abide_reducers::modules(), None, &mut |_| {});
+        self.world.open();
+        again.map_or_else(
+            |why| format!("not the same: {why}"),
+            |seq| format!("the same up to {seq}"),
+        )
+    }
+
+    fn who(&mut self, words: &str) {
+        let mut words = words.split_whitespace();
+        let (id, role) = (words.next().unwrap(), words.next().unwrap());
+        let (mut capabilities, mut scope) = (BTreeSet::new(), BTreeMap::new());
+        for word in words {
+            match (word.strip_prefix('+'), word.split_once('=')) {
+                (Some(capability), _) => drop(capabilities.insert(capability.to_owned())),
+                (_, Some((key, value))) => drop(scope.insert(key.to_owned(), value.to_owned())),
+                _ => panic!("{word} is neither +capability nor key=value"),
+            }
+        }
+        self.callers.insert(id.to_owned(), Caller::with(id, role, capabilities, scope));
+    }
+
+    fn caller(&self, id: &str) -> Caller {
+        self.callers.get(id).cloned().unwrap_or_else(|| Caller::new(id))
+    }
+
     async fn call(&mut self, line: &str) -> String {
         let call = self.names.parse(line);
-        let (caller, request_id) = (Caller::new(call.caller.clone()), call.request_id.as_deref());
+        let (caller, request_id) = (self.caller(&call.caller), call.request_id.as_deref());
         match self.world.engine().call(&caller, &call.reducer, &call.args, request_id).await {
             Ok(done) => self.names.done(&done),
             Err(refusal) => refused(&refusal),
@@ -123,7 +159,7 @@ impl Player {
             .map(|call| self.names.parse(call))
             .map(|call| BatchCall { reducer: call.reducer, args: call.args })
             .collect();
-        let (caller, request_id) = (Caller::new(head.caller), head.request_id.as_deref());
+        let (caller, request_id) = (self.caller(&head.caller), head.request_id.as_deref());
         match self.world.engine().batch(&caller, &calls, request_id).await {
             Ok(done) => {
                 let results = done.results.iter().map(|done| self.names.done(done));

@@ -14,7 +14,17 @@ use crate::world::Database;
 
 const fn column(name: &'static str, nullable: bool) -> ColumnSpec {
     let (kind, json, unique) = (Kind::Text, false, false);
-    ColumnSpec { name, doc: "", kind, nullable, json, one_of: &[], references: None, unique }
+    ColumnSpec {
+        name,
+        doc: "",
+        kind,
+        nullable,
+        json,
+        one_of: &[],
+        references: None,
+        unique,
+        scope: false,
+    }
 }
 
 static TASKS: TableSpec = TableSpec {
@@ -28,6 +38,7 @@ static TASKS: TableSpec = TableSpec {
     ],
     key: &[0],
     without_rowid: false,
+    shared: false,
     indexes: &[
         IndexSpec { columns: &["owner"], unique: false, condition: Some("status = 'pending'") },
         IndexSpec { columns: &["parent"], unique: false, condition: Some("parent IS NOT NULL") },

@@ -11,7 +11,17 @@ use rusqlite::{Connection, StatementStatus, ToSql};
 
 const fn column(name: &'static str, kind: Kind, nullable: bool) -> ColumnSpec {
     let (json, unique) = (false, false);
-    ColumnSpec { name, doc: "", kind, nullable, json, one_of: &[], references: None, unique }
+    ColumnSpec {
+        name,
+        doc: "",
+        kind,
+        nullable,
+        json,
+        one_of: &[],
+        references: None,
+        unique,
+        scope: false,
+    }
 }
 
 const fn index(columns: &'static [&'static str]) -> IndexSpec {
@@ -26,7 +36,8 @@ const fn table(
     indexes: &'static [IndexSpec],
 ) -> TableSpec {
     let (constraints, triggers): (&[&str], &[&str]) = (&[], &[]);
-    TableSpec { name, doc: "", columns, key, without_rowid, indexes, constraints, triggers }
+    let shared = false;
+    TableSpec { name, doc: "", columns, key, without_rowid, shared, indexes, constraints, triggers }
 }
 
 /// Numbered by the database; a column of every kind.

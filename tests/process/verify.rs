@@ -14,7 +14,7 @@ use crate::program::{Ended, Process, abide, run};
 use crate::server::Server;
 
 /// What an event's record holds after its seq, in the order of the file.
-const FIELDS: [&str; 9] = [
+const FIELDS: [&str; 10] = [
     "at",
     "session_id",
     "reducer",
@@ -24,6 +24,7 @@ const FIELDS: [&str; 9] = [
     "outcome",
     "prev_hash",
     "hash",
+    "authority",
 ];
 
 /// A file that the demo has made.

@@ -1,4 +1,4 @@
-//! The canonical bytes of an event, version 1, and their SHA-256.
+//! The canonical bytes of an event, versions 1 and 2, and their SHA-256.
 //!
 //! ```text
 //! hash = SHA-256(
@@ -12,6 +12,9 @@
 //! )
 //! ```
 //!
+//! Version 2 is for events that bear an authority, that is, whose caller was bounded: it begins with
+//! `abide.event.v2\n`, and the authority follows the caller in the form of these two texts.
+//!
 //! Lengths stand in front, so no two events have the same bytes. The two texts enter by digest: the
 //! callers' threads can hash them, and the single writer is left with some two hundred bytes.
 
@@ -19,6 +22,7 @@ use abide_schema::event::{Event, Hash};
 use sha2::{Digest as _, Sha256};
 
 const TAG: &[u8] = b"abide.event.v1\n";
+const TAG_WITH_AUTHORITY: &[u8] = b"abide.event.v2\n";
 const GENESIS_TAG: &[u8] = b"abide.log.v1\n";
 
 /// What stands before the first event: a function of the log's own id, so that no two logs share a
@@ -52,12 +56,15 @@ impl Digests {
 #[must_use]
 pub fn event_hash(event: &Event, digests: &Digests) -> Hash {
     let mut bytes = Vec::with_capacity(256);
-    bytes.extend_from_slice(TAG);
+    bytes.extend_from_slice(if event.authority.is_some() { TAG_WITH_AUTHORITY } else { TAG });
     bytes.extend_from_slice(&event.prev_hash);
     bytes.extend_from_slice(&event.seq.0.to_be_bytes());
     bytes.extend_from_slice(&event.at.0.to_be_bytes());
     push_text(&mut bytes, &event.reducer);
     push_text(&mut bytes, &event.caller);
+    if let Some(authority) = &event.authority {
+        push_text(&mut bytes, authority);
+    }
     push_optional(&mut bytes, event.session_id.as_deref());
     push_optional(&mut bytes, event.request_id.as_deref());
     bytes.extend_from_slice(&digests.arguments);

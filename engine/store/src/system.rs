@@ -41,6 +41,8 @@ pub struct EventRow {
     pub prev_hash: Vec<u8>,
     /// The hash of this event.
     pub hash: Vec<u8>,
+    /// What bounded the caller: role, capabilities and scope, canonical JSON. NULL where nothing did.
+    pub authority: Option<String>,
 }
 
 /// Which events a request id stands for, so that a retry is answered and not run.
@@ -103,14 +105,26 @@ pub fn event_row(event: &Event) -> Row {
         outcome: event.outcome.clone(),
         prev_hash: event.prev_hash.to_vec(),
         hash: event.hash.to_vec(),
+        authority: event.authority.clone(),
     };
     Row::from(row.into_row())
 }
 
 /// The event of a row; `None` where the row is not one that we would write.
 pub(crate) fn event_of(cells: &[Value]) -> Option<Event> {
-    let [seq, at, session_id, reducer, caller, request_id, arguments, outcome, prev_hash, hash] =
-        cells
+    let [
+        seq,
+        at,
+        session_id,
+        reducer,
+        caller,
+        request_id,
+        arguments,
+        outcome,
+        prev_hash,
+        hash,
+        authority,
+    ] = cells
     else {
         return None;
     };
@@ -135,5 +149,6 @@ pub(crate) fn event_of(cells: &[Value]) -> Option<Event> {
         outcome: text(outcome)?,
         prev_hash: bytes(prev_hash)?,
         hash: bytes(hash)?,
+        authority: optional(authority)?,
     })
 }

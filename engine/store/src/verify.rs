@@ -5,7 +5,7 @@ use std::path::Path;
 
 use abide_log::{Chain, ChainBreak};
 use abide_schema::event::{Event, Hash};
-use abide_schema::{Code, Refusal, Seq, TableSpec, Value};
+use abide_schema::{Code, Refusal, Seq, Table as _, TableSpec, Value};
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
@@ -13,7 +13,7 @@ use crate::cell;
 use crate::error::{OpenError, StoreError};
 use crate::migrate;
 use crate::open::open_read_only;
-use crate::system::event_of;
+use crate::system::{EventRow, event_of};
 use crate::writer;
 
 /// What a sound file was found to hold.
@@ -137,7 +137,8 @@ impl LogFile {
             let Some(row) = rows.next().map_err(unreadable(seq))? else {
                 return Ok(chain);
             };
-            let cells = cell::read_row(row, 10).map_err(unreadable(seq))?;
+            let cells =
+                cell::read_row(row, EventRow::SPEC.columns.len()).map_err(unreadable(seq))?;
             // A text that is no UTF-8 reads as a blob, which would hide that a hash became a text.
             let hashes_are_blobs =
                 (8..10).all(|at| matches!(row.get_ref(at), Ok(ValueRef::Blob(_))));

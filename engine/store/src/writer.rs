@@ -269,6 +269,7 @@ impl Writer {
         statement.raw_bind_parameter(8, event.outcome.as_str())?;
         statement.raw_bind_parameter(9, event.prev_hash.as_slice())?;
         statement.raw_bind_parameter(10, event.hash.as_slice())?;
+        statement.raw_bind_parameter(11, event.authority.as_deref())?;
         statement.raw_execute()?;
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Taking a call to run it, and holding it while it runs.
 
-use abide_schema::{Abort, Code, Context, Micros, Refusal, Value, limits, reducer};
+use abide_schema::{Abort, Caller, Code, Context, Micros, Refusal, Value, limits, reducer};
 
 use super::{ToolCall, ToolCallStatus, find, finish, is_held, not_held, pace, save};
 use crate::check;
@@ -38,6 +38,7 @@ pub fn claim_tool_call(
     } else {
         return Err(not_to_be_claimed(&call).into());
     };
+    check_capable(ctx.caller, &pinned, &call)?;
     let tool = tool::find(ctx, &call.tool_name)?;
     if let Some(refusal) = pace::held_up(ctx, &tool)? {
         return Err(refusal.into());
@@ -46,7 +47,8 @@ pub fn claim_tool_call(
 }
 
 /// Takes the pending call that has waited longest, of any of these tools, as their pace allows. Where
-/// there is none it is `not_found`; where the pace holds back all that wait, `overloaded`.
+/// there is none it is `not_found`; where the pace holds back all that wait, `overloaded`; where the caller
+/// is not capable of them, `denied`.
 #[reducer]
 pub fn claim_next_tool_call(
     ctx: &mut Context<'_>,
@@ -61,24 +63,25 @@ pub fn claim_next_tool_call(
         let detail = format!("claim_next_tool_call: {count} tools, 1 to {most} are taken");
         return Err(Refusal::new(Code::BadArguments, detail).into());
     }
-    let mut first: Option<(ToolCall, Tool)> = None;
+    let mut first: Option<(ToolCall, Tool, Tool)> = None;
     let mut held_up = None;
     for name in &tools {
         let tool = tool::find(ctx, name)?;
         let Some(call) = longest_waiting(ctx, name)? else { continue };
-        if first.as_ref().is_some_and(|(first, _)| first.created_seq <= call.created_seq) {
+        if first.as_ref().is_some_and(|(first, ..)| first.created_seq <= call.created_seq) {
             continue;
         }
-        match pace::held_up(ctx, &tool)? {
+        let pinned = tool::pinned(ctx, &call)?;
+        let capable = check_capable(ctx.caller, &pinned, &call);
+        match capable.err().map_or_else(|| pace::held_up(ctx, &tool), |denied| Ok(Some(denied)))? {
             Some(refusal) => held_up = Some(refusal),
-            None => first = Some((call, tool)),
+            None => first = Some((call, tool, pinned)),
         }
     }
-    let Some((call, tool)) = first else {
+    let Some((call, tool, pinned)) = first else {
         return Err(held_up.unwrap_or_else(|| nothing_waits(&tools)).into());
     };
     ctx.about(&call.session_id);
-    let pinned = tool::pinned(ctx, &call)?;
     take_and_save(ctx, &tool, &pinned, call, lease_ms, worker)
 }
 
@@ -116,6 +119,12 @@ pub fn retry_tool_call(
     }
     call.retry_at = None;
     save(ctx, call)
+}
+
+/// Holds a worker to what the tool says that it must be capable of.
+fn check_capable(caller: &Caller, pinned: &Tool, call: &ToolCall) -> Result<(), Refusal> {
+    let what = format!("claiming a call of {}", call.tool_name);
+    check::capability(caller, pinned.required_capability.as_deref(), &what)
 }
 
 /// Makes a call claimed: by the pace of today's tool, and the rules of the version that it has.

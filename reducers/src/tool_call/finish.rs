@@ -85,7 +85,7 @@ pub fn fail_tool_call(
 }
 
 /// Says what became of a call whose worker vanished. The first to say it counts; the same again
-/// changes nothing.
+/// changes nothing. It takes the capability that the tool requires.
 #[reducer]
 pub fn settle_tool_call(
     ctx: &mut Context<'_>,
@@ -96,6 +96,9 @@ pub fn settle_tool_call(
     evidence: Option<JsonValue>,
 ) -> Result<Answer<ToolCall>, Abort> {
     let mut call = find(ctx, &call_id)?;
+    let entitled = tool::pinned(ctx, &call)?.required_capability;
+    let what = format!("settling a call of {}", call.tool_name);
+    check::capability(ctx.caller, entitled.as_deref(), &what)?;
     let report = match outcome {
         Outcome::Succeeded if error.is_some() => {
             let detail = "settle_tool_call: what succeeded has no error";

@@ -10,7 +10,7 @@ use super::ToolCall;
 use crate::tool::{Rate, Tool};
 
 /// That a call of a rate-limited tool was claimed; forgotten when its span is over.
-#[table(name = "tool_claims", without_rowid)]
+#[table(name = "tool_claims", without_rowid, shared)]
 pub struct ToolClaim {
     /// The tool.
     #[column(key, references = "tools(name)")]
@@ -33,9 +33,9 @@ pub(super) fn held_up(ctx: &mut Context<'_>, tool: &Tool) -> Result<Option<Refus
     let (name, limits) = (&tool.name, tool.limits());
     if let Some(most) = limits.concurrency {
         let running = "WHERE status = 'claimed' AND tool_name = ?1";
-        let running = ctx.count::<ToolCall>(running, &[Value::from(name.as_str())])?;
+        let running = ctx.count_everywhere::<ToolCall>(running, &[Value::from(name.as_str())])?;
         if running >= most {
-            let detail = format!("{running} calls of {name} run, and it takes {most} at a time");
+            let detail = format!("{name} takes {most} calls at a time, and they run");
             let hint = "claim again when one of them has ended";
             return Ok(Some(Refusal::new(Code::Overloaded, detail).hint(hint)));
         }

@@ -60,16 +60,28 @@ pub fn request_tool_call(
         call.status = ToolCallStatus::AwaitingApproval;
     } else if let Some(lease_ms) = claim_lease_ms {
         check::lease(now, lease_ms)?;
-        if pace::held_up(ctx, &tool)?.is_none() {
+        let capable = tool.required_capability.as_deref().is_none_or(|it| ctx.caller.can(it));
+        if capable && pace::held_up(ctx, &tool)?.is_none() {
             claim::take(ctx, &tool, &tool, &mut call, lease_ms, None)?;
         }
     }
-    let call = ctx.insert(call)?;
+    let call = ctx.insert(call).map_err(taken)?;
     if tool.needs_approval {
         approval::request(ctx, &tool, &call)?;
     }
     session::touch(ctx, session)?;
     Ok(Answer::Fresh(call))
+}
+
+/// A call id that stands for a call which the caller cannot see.
+fn taken(abort: Abort) -> Abort {
+    match abort {
+        Abort::Refused(mut refusal) if refusal.code == Code::Conflict => {
+            refusal.code = Code::CallIdConflict;
+            Abort::Refused(refusal)
+        }
+        abort => abort,
+    }
 }
 
 /// Holds a session to the number of calls that a tool allows it.

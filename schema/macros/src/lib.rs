@@ -25,10 +25,10 @@ use proc_macro::TokenStream;
 /// }
 /// ```
 ///
-/// On the struct: `name`, `without_rowid`, `index(columns…)`, `unique(columns…)`, each of these two
+/// On the struct: `name`, `without_rowid`, `shared`, `index(columns…)`, `unique(columns…)`, each of these two
 /// optionally with `where = "condition"`, `constraint = "SQL"`, `trigger = SQL_CONST`. On a field:
-/// `#[column(key)]`, `#[column(unique)]`, `#[column(references = "table(column)")]`. A single
-/// integer key is numbered by the database: insert 0.
+/// `#[column(key)]`, `#[column(unique)]`, `#[column(references = "table(column)")]`, `#[column(scope)]`.
+/// A single integer key is numbered by the database: insert 0.
 #[proc_macro_attribute]
 pub fn table(arguments: TokenStream, item: TokenStream) -> TokenStream {
     expand(table::expand(arguments.into(), item.into()))

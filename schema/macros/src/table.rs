@@ -13,6 +13,7 @@ use crate::doc_of;
 struct Declaration {
     name: Option<LitStr>,
     without_rowid: bool,
+    shared: bool,
     indexes: Vec<TokenStream>,
     constraints: Vec<Expr>,
     triggers: Vec<Expr>,
@@ -31,6 +32,8 @@ impl Declaration {
             self.name = Some(meta.value()?.parse()?);
         } else if path.is_ident("without_rowid") {
             self.without_rowid = true;
+        } else if path.is_ident("shared") {
+            self.shared = true;
         } else if path.is_ident("constraint") {
             self.constraints.push(meta.value()?.parse()?);
         } else if path.is_ident("trigger") {
@@ -39,9 +42,9 @@ impl Declaration {
             let index = index_of(meta, path.is_ident("unique"))?;
             self.indexes.push(index);
         } else {
-            return Err(
-                meta.error("expected name, without_rowid, index, unique, constraint or trigger")
-            );
+            return Err(meta.error(
+                "expected name, without_rowid, shared, index, unique, constraint or trigger",
+            ));
         }
         Ok(())
     }
@@ -70,6 +73,7 @@ fn index_of(meta: &ParseNestedMeta<'_>, unique: bool) -> Result<TokenStream> {
 struct Column {
     key: bool,
     unique: bool,
+    scope: bool,
     references: Option<LitStr>,
 }
 
@@ -84,10 +88,12 @@ impl Column {
                     column.key = true;
                 } else if meta.path.is_ident("unique") {
                     column.unique = true;
+                } else if meta.path.is_ident("scope") {
+                    column.scope = true;
                 } else if meta.path.is_ident("references") {
                     column.references = Some(meta.value()?.parse()?);
                 } else {
-                    return Err(meta.error("expected key, unique or references"));
+                    return Err(meta.error("expected key, unique, scope or references"));
                 }
                 Ok(())
             })?;
@@ -124,7 +130,7 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
         .ok_or_else(|| Error::new(span, "a table needs a name: #[table(name = \"…\")]"))?;
     let doc = doc_of(&item.attrs);
     let type_name = &item.ident;
-    let without_rowid = declaration.without_rowid;
+    let (without_rowid, shared) = (declaration.without_rowid, declaration.shared);
     let (indexes, constraints) = (declaration.indexes, declaration.constraints);
     let triggers = declaration.triggers;
     let positions = 0..names.len();
@@ -145,6 +151,7 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
                     columns: &[#(#specs),*],
                     key: &[#(#keys),*],
                     without_rowid: #without_rowid,
+                    shared: #shared,
                     indexes: &[#(#indexes),*],
                     constraints: &[#(#constraints),*],
                     triggers: &[#(#triggers),*],
@@ -166,8 +173,8 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
 }
 
 fn column_spec(name: &Ident, field: &Field, column: &Column) -> TokenStream {
-    let (name, doc, unique, field_type) =
-        (name.to_string(), doc_of(&field.attrs), column.unique, &field.ty);
+    let (name, doc, field_type) = (name.to_string(), doc_of(&field.attrs), &field.ty);
+    let (unique, scope) = (column.unique, column.scope);
     let references = match &column.references {
         Some(target) => quote!(Some(#target)),
         None => quote!(None),
@@ -181,5 +188,6 @@ fn column_spec(name: &Ident, field: &Field, column: &Column) -> TokenStream {
         one_of: <#field_type as ::abide_schema::table::Cell>::ONE_OF,
         references: #references,
         unique: #unique,
+        scope: #scope,
     })
 }

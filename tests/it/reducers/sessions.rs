@@ -18,7 +18,7 @@ fn a_session_is_made() {
         expect![[r#"
             seq 1 {id: s1, status: created, scope: {"tenant":"t1"}, metadata: {"a":[],"b":1}, title: A question}
             seq 2 {id: s#1, status: created}
-            seq 3 {id: s#2, status: created, parent_id: s1}
+            seq 3 {id: s#2, status: created, parent_id: s1, scope: {"tenant":"t1"}}
             ("s1", "support", "created", null, "A question", "{\"tenant\":\"t1\"}", "{\"a\":[],\"b\":1}", 1, 1)
             (2)
         "#]],

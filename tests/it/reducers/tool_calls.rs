@@ -532,12 +532,12 @@ fn so_many_at_a_time() {
             seq 4 {call_id: c2, status: pending, attempt: 0}
             seq 5 {call_id: c3, status: pending, attempt: 0}
             seq 6 {call_id: c2, status: claimed, attempt: 1, fencing_token: 6, claimed_by: local, lease_expires_at: 14:00:30}
-            refused overloaded: 2 calls of crawl run, and it takes 2 at a time (hint: claim again when one of them has ended)
+            refused overloaded: crawl takes 2 calls at a time, and they run (hint: claim again when one of them has ended)
             seq 7 {call_id: c4, status: pending, attempt: 0}
-            refused overloaded: 2 calls of crawl run, and it takes 2 at a time (hint: claim again when one of them has ended)
+            refused overloaded: crawl takes 2 calls at a time, and they run (hint: claim again when one of them has ended)
             seq 8 {call_id: c2, status: succeeded, attempt: 1, fencing_token: 6, claimed_by: local, lease_expires_at: 14:00:30, result: 1}
             seq 9 {call_id: c3, status: claimed, attempt: 1, fencing_token: 9, claimed_by: local, lease_expires_at: 14:00:30}
-            refused overloaded: 2 calls of crawl run, and it takes 2 at a time (hint: claim again when one of them has ended)
+            refused overloaded: crawl takes 2 calls at a time, and they run (hint: claim again when one of them has ended)
             seq 11 {call_id: c1, status: claimed, attempt: 2, fencing_token: 11, claimed_by: local, lease_expires_at: 14:00:31}
             seq 12 {name: crawl, version: 2, effect: read_only}
             seq 13 {call_id: c4, status: claimed, attempt: 1, fencing_token: 13, claimed_by: local, lease_expires_at: 14:00:31}

@@ -154,6 +154,7 @@ fn without_index(table: &'static TableSpec, gone: usize) -> &'static TableSpec {
         columns: table.columns,
         key: table.key,
         without_rowid: table.without_rowid,
+        shared: table.shared,
         indexes: leak(indexes.collect()),
         constraints: table.constraints,
         triggers: table.triggers,

@@ -14,6 +14,7 @@ fn log() -> Vec<Event> {
                 session_id: (n % 2 == 0).then(|| format!("s_{n}")),
                 reducer: "append_message".to_owned(),
                 caller: "local".to_owned(),
+                authority: None,
                 request_id: (n > 1).then(|| "r".repeat(n as usize)),
                 arguments: format!("{{\"n\":{n}}}"),
                 outcome: "null".to_owned(),
@@ -49,12 +50,14 @@ fn the_hash_of_a_known_event_never_changes() {
 
 #[test]
 fn every_altered_field_is_found_at_its_event() {
-    let alterations: [fn(&mut Event); 9] = [
+    let alterations: [fn(&mut Event); 11] = [
         |event| event.at.0 += 1,
         |event| event.session_id = Some("s_9".to_owned()),
         |event| event.session_id = None,
         |event| event.reducer.push('x'),
         |event| event.caller = "somebody".to_owned(),
+        |event| event.authority = Some("{}".to_owned()),
+        |event| event.authority = Some(String::new()),
         |event| event.request_id = None,
         |event| event.arguments = "{\"n\":22}".to_owned(),
         |event| event.outcome = "1".to_owned(),

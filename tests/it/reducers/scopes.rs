@@ -1,0 +1,278 @@
+//! Two tenants in one file: what one of them does is, for the other, not there.
+
+use expect_test::expect;
+
+use crate::script::check;
+
+const TENANTS: &str = r#"
+    who ann admin +* tenant=acme
+    who zoe admin +* tenant=zeta
+    register_tool name=refund effect=idempotent
+    create_session agent=support id=a as=ann
+    create_session agent=support id=z as=zoe
+    request_tool_call call_id=ca session_id=a tool_name=refund arguments={"of":"acme"} as=ann
+    request_tool_call call_id=cz session_id=z tool_name=refund arguments={"of":"zeta"} as=zoe
+"#;
+
+fn check_tenants(script: &str, expected: expect_test::Expect) {
+    check(&format!("{TENANTS}{script}"), expected);
+}
+
+#[test]
+fn a_new_session_is_in_its_makers_scope() {
+    check(
+        r#"
+        who ann admin +* tenant=acme
+        create_session agent=support id=plain as=ann
+        create_session agent=support id=narrow scope={"team":"blue"} as=ann
+        create_session agent=support id=same scope={"tenant":"acme"} as=ann
+        create_session agent=support id=other scope={"tenant":"zeta"} as=ann
+        create_session agent=support id=number scope={"tenant":7} as=ann
+        create_session agent=support id=child parent_id=narrow as=ann
+        create_session agent=support id=child2 parent_id=narrow scope={"team":"red"} as=ann
+        create_session agent=support id=grandchild parent_id=child scope={"desk":"4"}
+        create_session agent=support id=escaped parent_id=child scope={"tenant":"zeta"}
+        "#,
+        expect![[r#"
+            seq 1 {id: plain, status: created, scope: {"tenant":"acme"}}
+            seq 2 {id: narrow, status: created, scope: {"team":"blue","tenant":"acme"}}
+            seq 3 {id: same, status: created, scope: {"tenant":"acme"}}
+            refused denied: a scope with this tenant is outside of your own (hint: leave out tenant, it is filled in)
+            refused denied: a scope with this tenant is outside of your own (hint: leave out tenant, it is filled in)
+            seq 4 {id: child, status: created, parent_id: narrow, scope: {"team":"blue","tenant":"acme"}}
+            refused bad_arguments: the scope of session narrow has another team (hint: leave it out: a session has the scope of its parent, and may have more keys)
+            seq 5 {id: grandchild, status: created, parent_id: child, scope: {"desk":"4","team":"blue","tenant":"acme"}}
+            refused bad_arguments: the scope of session child has another tenant (hint: leave it out: a session has the scope of its parent, and may have more keys)
+        "#]],
+    );
+}
+
+#[test]
+fn another_tenants_rows_are_answered_as_if_they_were_not_there() {
+    check_tenants(
+        r#"
+        append_message session_id=z role=user content=hello as=ann
+        append_message session_id=nowhere role=user content=hello as=ann
+        complete_session session_id=z as=ann
+        cancel_session session_id=z as=ann
+        create_session agent=support parent_id=z as=ann
+        request_tool_call call_id=new session_id=z tool_name=refund arguments={} as=ann
+        request_supervisor_handoff session_id=z reason=help required_capability=x as=ann
+        claim_tool_call call_id=cz as=ann
+        claim_tool_call call_id=nowhere as=ann
+        cancel_tool_call call_id=cz as=ann
+        complete_tool_call call_id=cz fencing_token=1 result=1 as=ann
+        settle_tool_call call_id=cz outcome=failed as=ann
+        set_timer in_ms=1000 session_id=z message=boo as=ann
+        sql SELECT status, claimed_by FROM tool_calls WHERE call_id = 'cz'
+        sql SELECT count(*) FROM agent_state
+        "#,
+        expect![[r#"
+            seq 1 {name: refund, version: 1, effect: idempotent}
+            seq 2 {id: a, status: created, scope: {"tenant":"acme"}}
+            seq 3 {id: z, status: created, scope: {"tenant":"zeta"}}
+            seq 4 {call_id: ca, status: pending, attempt: 0, arguments: {"of":"acme"}}
+            seq 5 {call_id: cz, status: pending, attempt: 0, arguments: {"of":"zeta"}}
+            refused not_found: there is no session z (hint: create_session makes one)
+            refused not_found: there is no session nowhere (hint: create_session makes one)
+            refused not_found: there is no session z (hint: create_session makes one)
+            refused not_found: there is no session z (hint: create_session makes one)
+            refused not_found: there is no session z (hint: create_session makes one)
+            refused not_found: there is no session z (hint: create_session makes one)
+            refused not_found: there is no session z (hint: create_session makes one)
+            refused not_found: there is no tool call cz
+            refused not_found: there is no tool call nowhere
+            refused not_found: there is no tool call cz
+            refused not_found: there is no tool call cz
+            refused not_found: there is no tool call cz
+            refused not_found: there is no session z (hint: create_session makes one)
+            ("pending", null)
+            (0)
+        "#]],
+    );
+}
+
+#[test]
+fn of_an_id_that_is_taken_elsewhere_only_that_is_told() {
+    check_tenants(
+        r#"
+        create_session agent=support id=z as=ann
+        create_session agent=support id=a as=ann
+        request_tool_call call_id=cz session_id=a tool_name=refund arguments={"of":"zeta"} as=ann
+        request_tool_call call_id=ca session_id=a tool_name=refund arguments={"of":"other"} as=ann
+        set_timer in_ms=1000 id=t session_id=z as=zoe
+        set_timer in_ms=1000 id=t session_id=a as=ann
+        cancel_timer id=t as=ann
+        cancel_timer id=nowhere as=ann
+        "#,
+        expect![[r#"
+            seq 1 {name: refund, version: 1, effect: idempotent}
+            seq 2 {id: a, status: created, scope: {"tenant":"acme"}}
+            seq 3 {id: z, status: created, scope: {"tenant":"zeta"}}
+            seq 4 {call_id: ca, status: pending, attempt: 0, arguments: {"of":"acme"}}
+            seq 5 {call_id: cz, status: pending, attempt: 0, arguments: {"of":"zeta"}}
+            refused conflict: this id cannot be used in sessions (hint: ids are shared by all: leave it out to be given one, or make it unique)
+            refused conflict: session a exists already (hint: leave out id to be given a new one)
+            refused call_id_conflict: this id cannot be used in tool_calls (hint: ids are shared by all: leave it out to be given one, or make it unique)
+            refused call_id_conflict: call id ca stands for a call with other arguments (hint: make call ids from session and position; a provider's id is not unique)
+            seq 6 {id: t, status: pending, due_at: 14:00:01}
+            refused conflict: this id cannot be used in timers (hint: ids are shared by all: leave it out to be given one, or make it unique)
+            refused not_found: there is no timer t
+            refused not_found: there is no timer nowhere
+        "#]],
+    );
+}
+
+#[test]
+fn the_next_call_is_the_next_of_the_workers_own_tenant() {
+    check_tenants(
+        r#"
+        request_tool_call call_id=ca2 session_id=a tool_name=refund arguments={} as=ann
+        claim_next_tool_call tools=["refund"] as=zoe
+        claim_next_tool_call tools=["refund"] as=zoe
+        claim_next_tool_call tools=["refund"] as=ann
+        claim_next_tool_call tools=["refund"]
+        "#,
+        expect![[r#"
+            seq 1 {name: refund, version: 1, effect: idempotent}
+            seq 2 {id: a, status: created, scope: {"tenant":"acme"}}
+            seq 3 {id: z, status: created, scope: {"tenant":"zeta"}}
+            seq 4 {call_id: ca, status: pending, attempt: 0, arguments: {"of":"acme"}}
+            seq 5 {call_id: cz, status: pending, attempt: 0, arguments: {"of":"zeta"}}
+            seq 6 {call_id: ca2, status: pending, attempt: 0}
+            seq 7 {call_id: cz, status: claimed, attempt: 1, fencing_token: 7, claimed_by: zoe, lease_expires_at: 14:00:30, arguments: {"of":"zeta"}}
+            refused not_found: no call of refund waits to be claimed (hint: abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL")
+            seq 8 {call_id: ca, status: claimed, attempt: 1, fencing_token: 8, claimed_by: ann, lease_expires_at: 14:00:30, arguments: {"of":"acme"}}
+            seq 9 {call_id: ca2, status: claimed, attempt: 1, fencing_token: 9, claimed_by: local, lease_expires_at: 14:00:30}
+        "#]],
+    );
+}
+
+#[test]
+fn approvals_and_handoffs_of_another_tenant_are_not_there() {
+    check_tenants(
+        r#"
+        register_tool name=wire needs_approval=true
+        request_tool_call call_id=w session_id=z tool_name=wire arguments={} as=zoe
+        decide_approval call_id=w decision=approve as=ann
+        decide_approval id=ap#1 decision=approve as=ann
+        decide_approval id=nowhere decision=approve as=ann
+        request_supervisor_handoff session_id=z reason=help required_capability=x as=zoe
+        claim_handoff id=ho#1 as=ann
+        claim_handoff id=nowhere as=ann
+        claim_handoff id=ho#1 as=zoe
+        resolve_handoff id=ho#1 resolution=done as=ann
+        resolve_handoff id=ho#1 resolution=done as=zoe
+        decide_approval call_id=w decision=approve as=zoe
+        "#,
+        expect![[r#"
+            seq 1 {name: refund, version: 1, effect: idempotent}
+            seq 2 {id: a, status: created, scope: {"tenant":"acme"}}
+            seq 3 {id: z, status: created, scope: {"tenant":"zeta"}}
+            seq 4 {call_id: ca, status: pending, attempt: 0, arguments: {"of":"acme"}}
+            seq 5 {call_id: cz, status: pending, attempt: 0, arguments: {"of":"zeta"}}
+            seq 6 {name: wire, version: 1, effect: at_most_once}
+            seq 7 {call_id: w, status: awaiting_approval, attempt: 0}
+            refused not_found: there is no approval for w
+            refused not_found: there is no approval for ap#1
+            refused not_found: there is no approval for nowhere
+            seq 8 {id: ho#1, status: pending, reason: help}
+            refused not_found: there is no handoff ho#1
+            refused not_found: there is no handoff nowhere
+            seq 9 {id: ho#1, status: claimed, fencing_token: 9, claimed_by: zoe, lease_expires_at: 14:15:00, reason: help}
+            refused not_found: there is no handoff ho#1
+            seq 10 {id: ho#1, status: resolved, fencing_token: 9, claimed_by: zoe, lease_expires_at: 14:15:00, reason: help, resolution: done}
+            seq 11 {id: ap#1, call_id: w, status: approved, decided_by: zoe}
+        "#]],
+    );
+}
+
+#[test]
+fn what_all_share_takes_somebody_without_a_scope() {
+    check_tenants(
+        r#"
+        register_tool name=refund effect=idempotent as=ann
+        register_tool name=refund effect=read_only as=ann
+        register_tool name=mine as=ann
+        set_timer in_ms=1000 as=ann
+        "#,
+        expect![[r#"
+            seq 1 {name: refund, version: 1, effect: idempotent}
+            seq 2 {id: a, status: created, scope: {"tenant":"acme"}}
+            seq 3 {id: z, status: created, scope: {"tenant":"zeta"}}
+            seq 4 {call_id: ca, status: pending, attempt: 0, arguments: {"of":"acme"}}
+            seq 5 {call_id: cz, status: pending, attempt: 0, arguments: {"of":"zeta"}}
+            seq 1 again {name: refund, version: 1, effect: idempotent}
+            refused denied: tools are shared by all, and a caller with a scope changes none (hint: an identity without a scope may)
+            refused denied: tools are shared by all, and a caller with a scope changes none (hint: an identity without a scope may)
+            refused denied: a row of timers has no session_id, so it would be in no scope (hint: give session_id)
+        "#]],
+    );
+}
+
+#[test]
+fn what_a_row_requires_the_caller_must_be_capable_of() {
+    check(
+        r#"
+        who ann worker
+        who bob worker +money
+        register_tool name=refund required_capability=money approval={"required_capability":"money"}
+        register_tool name=wire required_capability=money
+        create_session agent=support id=s
+        request_tool_call call_id=c session_id=s tool_name=refund arguments={}
+        decide_approval call_id=c decision=approve as=ann
+        decide_approval call_id=c decision=approve as=bob
+        claim_tool_call call_id=c as=ann
+        claim_next_tool_call tools=["refund"] as=ann
+        claim_next_tool_call tools=["refund"] as=bob
+        request_tool_call call_id=d session_id=s tool_name=wire arguments={} claim_lease_ms=1000 as=ann
+        request_tool_call call_id=e session_id=s tool_name=wire arguments={} claim_lease_ms=1000 as=bob
+        +2s
+        settle_tool_call call_id=e outcome=failed as=ann
+        settle_tool_call call_id=e outcome=failed as=bob
+        request_supervisor_handoff session_id=s reason=help required_capability=money escalate_after_ms=1000 escalate_to=law
+        claim_handoff id=ho#1 as=ann
+        +2s
+        claim_handoff id=ho#1 as=bob
+        "#,
+        expect![[r#"
+            seq 1 {name: refund, version: 1, effect: at_most_once}
+            seq 2 {name: wire, version: 1, effect: at_most_once}
+            seq 3 {id: s, status: created}
+            seq 4 {call_id: c, status: awaiting_approval, attempt: 0}
+            refused denied: deciding on a call of refund takes the capability money, which you do not have (hint: whoever manages identities can give it: abide identity change … --can …)
+            seq 5 {id: ap#1, call_id: c, status: approved, decided_by: bob}
+            refused denied: claiming a call of refund takes the capability money, which you do not have (hint: whoever manages identities can give it: abide identity change … --can …)
+            refused denied: claiming a call of refund takes the capability money, which you do not have (hint: whoever manages identities can give it: abide identity change … --can …)
+            seq 6 {call_id: c, status: claimed, attempt: 1, fencing_token: 6, claimed_by: bob, lease_expires_at: 14:00:30}
+            seq 7 {call_id: d, status: pending, attempt: 0}
+            seq 8 {call_id: e, status: claimed, attempt: 1, fencing_token: 8, claimed_by: bob, lease_expires_at: 14:00:01}
+            refused denied: settling a call of wire takes the capability money, which you do not have (hint: whoever manages identities can give it: abide identity change … --can …)
+            seq 10 {call_id: e, status: failed, attempt: 1, fencing_token: 8, claimed_by: bob, lease_expires_at: 14:00:01, settled_by: bob}
+            seq 11 {id: ho#1, status: pending, escalate_at: 14:00:03, reason: help}
+            refused denied: claiming this handoff takes the capability money, which you do not have (hint: whoever manages identities can give it: abide identity change … --can …)
+            refused denied: claiming this handoff takes the capability law, which you do not have (hint: whoever manages identities can give it: abide identity change … --can …)
+        "#]],
+    );
+}
+
+#[test]
+fn the_log_says_with_what_authority_a_call_was_made_and_is_run_again_with_it() {
+    check_tenants(
+        r#"
+        sql SELECT seq, caller, authority FROM events WHERE seq < 4
+        sql SELECT id, scope FROM sessions
+        replay
+        "#,
+        expect![[r#"
+            seq 1 {name: refund, version: 1, effect: idempotent}
+            seq 2 {id: a, status: created, scope: {"tenant":"acme"}}
+            seq 3 {id: z, status: created, scope: {"tenant":"zeta"}}
+            seq 4 {call_id: ca, status: pending, attempt: 0, arguments: {"of":"acme"}}
+            seq 5 {call_id: cz, status: pending, attempt: 0, arguments: {"of":"zeta"}}
+            (1, "local", null) (2, "ann", "{\"capabilities\":[\"*\"],\"role\":\"admin\",\"scope\":{\"tenant\":\"acme\"}}") (3, "zoe", "{\"capabilities\":[\"*\"],\"role\":\"admin\",\"scope\":{\"tenant\":\"zeta\"}}")
+            ("a", "{\"tenant\":\"acme\"}") ("z", "{\"tenant\":\"zeta\"}")
+            the same up to 5
+        "#]],
+    );
+}
