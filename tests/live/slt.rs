@@ -327,6 +327,7 @@ fn declared(db: &Connection) -> Vec<&'static TableSpec> {
         };
         let (columns, key) = columns(db, name);
         &*Box::leak(Box::new(TableSpec {
+            shared: false,
             name: name.clone().leak(),
             doc: "",
             columns: leak(columns),
@@ -356,6 +357,7 @@ fn columns(db: &Connection, table: &str) -> (Vec<ColumnSpec>, Vec<usize>) {
         let (name, nullable) = (&*name.clone().leak(), *strict == 0 && *pk == 0);
         let (json, unique) = (false, false);
         columns.push(ColumnSpec {
+            scope: false,
             name,
             doc: "",
             kind,

@@ -84,7 +84,17 @@ fn key_kind(random: &mut Random) -> Kind {
 
 fn column(name: &'static str, kind: Kind, nullable: bool, unique: bool) -> ColumnSpec {
     let json = false;
-    ColumnSpec { name, doc: "", kind, nullable, json, one_of: &[], references: None, unique }
+    ColumnSpec {
+        name,
+        doc: "",
+        kind,
+        nullable,
+        json,
+        one_of: &[],
+        references: None,
+        unique,
+        scope: false,
+    }
 }
 
 fn declare(
@@ -109,6 +119,7 @@ fn declare(
         indexes.push(IndexSpec { columns: leak(names), unique: false, condition });
     }
     let spec = TableSpec {
+        shared: false,
         name,
         doc: "",
         columns: leak(columns),
