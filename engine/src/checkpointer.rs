@@ -8,11 +8,14 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use abide_schema::{Seq, limits};
+use abide_schema::Seq;
 use abide_store::{Checkpointer, StoreError};
 use tokio::sync::watch;
 
+use crate::health::Health;
 use crate::metrics::Metrics;
+use crate::ports::{Stage, Turns};
+use crate::writer::WriterThread;
 
 /// How often the thread looks whether enough has come together. At 100 MB/s the WAL grows by ten
 /// megabytes in between.
@@ -22,22 +25,49 @@ const LOOK: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Checkpoints {
     stop: Arc<(Mutex<bool>, Condvar)>,
+    health: Arc<Health>,
     thread: Mutex<Option<JoinHandle<Checkpointer>>>,
 }
 
+/// What the thread goes by.
+pub(crate) struct CheckpointConduct {
+    /// The last event that is on the disk.
+    pub(crate) durable: watch::Receiver<Seq>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) health: Arc<Health>,
+    /// Held by the writer through each transaction.
+    pub(crate) gate: Arc<Mutex<()>>,
+    /// How much the WAL gathers before it is moved.
+    pub(crate) wal_bytes: u64,
+    pub(crate) turns: Arc<dyn Turns>,
+}
+
+impl CheckpointConduct {
+    /// Beside a writer.
+    pub(crate) fn beside(
+        writer: &WriterThread,
+        durable: &watch::Receiver<Seq>,
+        wal_bytes: u64,
+    ) -> CheckpointConduct {
+        CheckpointConduct {
+            durable: durable.clone(),
+            metrics: Arc::clone(&writer.metrics),
+            health: Arc::clone(&writer.health),
+            gate: Arc::clone(&writer.gate),
+            wal_bytes,
+            turns: Arc::clone(&writer.turns),
+        }
+    }
+}
+
 impl Checkpoints {
-    pub(crate) fn start(
-        checkpointer: Checkpointer,
-        durable: watch::Receiver<Seq>,
-        metrics: &Arc<Metrics>,
-        gate: Arc<Mutex<()>>,
-    ) -> Checkpoints {
+    pub(crate) fn start(checkpointer: Checkpointer, conduct: CheckpointConduct) -> Checkpoints {
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
-        let (stopped, metrics) = (Arc::clone(&stop), Arc::clone(metrics));
+        let (stopped, health) = (Arc::clone(&stop), Arc::clone(&conduct.health));
         let thread = std::thread::Builder::new().name("abide-checkpoint".to_owned());
-        let thread = thread.spawn(move || run(checkpointer, &durable, &metrics, &gate, &stopped));
+        let thread = thread.spawn(move || run(checkpointer, &conduct, &stopped));
         let thread = Mutex::new(Some(thread.expect("the system has room for a thread")));
-        Checkpoints { stop, thread }
+        Checkpoints { stop, health, thread }
     }
 
     /// Stops the thread and returns its connection.
@@ -45,7 +75,12 @@ impl Checkpoints {
         *self.stop.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.stop.1.notify_all();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        thread.and_then(|thread| thread.join().ok())
+        let checkpointer = thread.and_then(|thread| thread.join().ok())?;
+        if self.health.check().is_err() {
+            leave_wal(&checkpointer);
+            return None;
+        }
+        Some(checkpointer)
     }
 
     /// Stops the thread and moves all that is left, so that the file is whole by itself.
@@ -54,7 +89,14 @@ impl Checkpoints {
         if let Err(error) = checkpointer.truncate() {
             // The WAL stays, and is read at the next start.
             tracing::warn!(%error, "the last checkpoint failed");
+            leave_wal(&checkpointer);
         }
+    }
+}
+
+fn leave_wal(checkpointer: &Checkpointer) {
+    if let Err(error) = checkpointer.leave_wal() {
+        tracing::error!(%error, "SQLite may move what is left of the WAL");
     }
 }
 
@@ -66,24 +108,32 @@ impl Drop for Checkpoints {
 
 fn run(
     checkpointer: Checkpointer,
-    durable: &watch::Receiver<Seq>,
-    metrics: &Metrics,
-    gate: &Mutex<()>,
+    conduct: &CheckpointConduct,
     stop: &(Mutex<bool>, Condvar),
 ) -> Checkpointer {
     let mut looked_at = Seq::ZERO;
-    let mut stopped = stop.0.lock().unwrap_or_else(PoisonError::into_inner);
-    while !*stopped {
-        (stopped, _) = stop.1.wait_timeout(stopped, LOOK).unwrap_or_else(PoisonError::into_inner);
-        let seq = *durable.borrow();
-        if seq == looked_at {
+    loop {
+        let directed = conduct.turns.wait(Stage::Checkpoint);
+        let mut stopped = stop.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*stopped && !directed {
+            let waited = stop.1.wait_timeout(stopped, LOOK);
+            (stopped, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        if *stopped {
+            return checkpointer;
+        }
+        drop(stopped);
+        let seq = *conduct.durable.borrow();
+        if seq == looked_at || conduct.health.check().is_err() {
             continue;
         }
         looked_at = seq;
         match checkpointer.waiting_bytes() {
-            Ok(bytes) if bytes >= limits::CHECKPOINT_WAL_BYTES => {
-                match checkpoint(&checkpointer, gate) {
-                    Ok(_) => metrics.checkpoints_total.add(1),
+            Ok(bytes) if bytes >= conduct.wal_bytes => {
+                match checkpoint(&checkpointer, &conduct.gate) {
+                    Ok(_) => conduct.metrics.checkpoints_total.add(1),
+                    // A sync of the WAL may have failed: it must not be moved again, nor added to.
+                    Err(StoreError::Broken(why)) => conduct.health.poison(&why),
                     Err(error) => tracing::warn!(%error, "a checkpoint failed; the next may not"),
                 }
             }
@@ -91,8 +141,6 @@ fn run(
             Err(error) => tracing::warn!(%error, "the WAL could not be looked at"),
         }
     }
-    drop(stopped);
-    checkpointer
 }
 
 fn checkpoint(checkpointer: &Checkpointer, gate: &Mutex<()>) -> Result<bool, StoreError> {

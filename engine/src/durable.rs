@@ -12,6 +12,7 @@ use crate::execute::CallDone;
 use crate::health::Health;
 use crate::hub::{Hub, SharedDelta};
 use crate::metrics::Metrics;
+use crate::ports::{Stage, Turns};
 use crate::queue::Queue;
 
 /// What became of a unit, and who waits to hear it.
@@ -50,6 +51,7 @@ pub(crate) struct Syncer {
     pub(crate) hub: Arc<Hub>,
     pub(crate) health: Arc<Health>,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) turns: Arc<dyn Turns>,
 }
 
 /// A commit on its way to its subscribers.
@@ -59,6 +61,7 @@ impl Syncer {
     pub(crate) fn run(self) {
         let mut commits = Vec::new();
         loop {
+            self.turns.wait(Stage::Sync);
             self.commits.take(usize::MAX, &mut commits);
             let Some(last) = commits.last() else { break };
             let outcome = self.make_durable(last.to);
@@ -117,10 +120,11 @@ const PAUSE_MOST: Duration = Duration::from_millis(10);
 /// machine and lets commits gather meanwhile: their frames then leave in one write for each
 /// connection. Otherwise those who listen would slow down those who call, and with them themselves. A
 /// commit that follows none so closely never waits.
-pub(crate) fn publish(queue: &Queue<Published>, hub: &Hub, metrics: &Metrics) {
+pub(crate) fn publish(queue: &Queue<Published>, hub: &Hub, metrics: &Metrics, turns: &dyn Turns) {
     let mut commits = Vec::new();
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     loop {
+        turns.wait(Stage::Publish);
         queue.take(usize::MAX, &mut commits);
         if commits.is_empty() {
             return;

@@ -9,21 +9,23 @@ use abide_log::Chain;
 use abide_schema::reducer::Caller;
 use abide_schema::wire::{BatchCall, Explanation};
 use abide_schema::{Code, Module, Refusal, Row, Seq, TableSpec, Value, limits};
-use abide_store::{Head, Layout, OpenError, Reader, Store, StoreError, Tuning, WalSync, Writer};
+use abide_store::{
+    Checkpointer, Head, Layout, OpenError, Reader, Store, StoreError, Tuning, WalSync, Writer,
+};
 use serde_json::{Map, Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{oneshot, watch};
 
 use crate::bounds::Bounds;
-use crate::checkpointer::Checkpoints;
+use crate::checkpointer::{CheckpointConduct, Checkpoints};
 use crate::connection::Connection;
-use crate::durable::{Published, Syncer, UnitDone, publish};
+use crate::durable::{Commit, Published, Syncer, UnitDone, publish};
 use crate::execute::Executor;
 use crate::explain::Blueprint;
 use crate::health::Health;
 use crate::hub::Hub;
 use crate::metrics::Metrics;
-use crate::ports::{Clock, SystemClock};
+use crate::ports::{Clock, FreeTurns, SystemClock, Turns, Waiting};
 use crate::query;
 use crate::queue::{Queue, Rejected};
 use crate::readers::{Readers, closing, open_reader};
@@ -49,6 +51,8 @@ pub struct Config {
     pub retention: Retention,
     /// Whether time does anything: timers fire, leases run out. Off for who only looks at a file.
     pub timers: bool,
+    /// Who says when each thread goes on; by default nobody.
+    pub turns: Arc<dyn Turns>,
 }
 
 impl Config {
@@ -62,7 +66,8 @@ impl Config {
         };
         let (clock, tuning) = (Arc::new(SystemClock), Tuning::default());
         let retention = Retention::default();
-        Config { modules, clock, tuning, live_budget, retention, timers: true }
+        let turns = Arc::new(FreeTurns);
+        Config { modules, clock, tuning, live_budget, retention, timers: true, turns }
     }
 }
 
@@ -108,6 +113,8 @@ pub struct Engine {
 #[derive(Debug)]
 pub(crate) struct Inner {
     jobs: Arc<Queue<Job>>,
+    commits: Arc<Queue<Commit>>,
+    to_publish: Arc<Queue<Published>>,
     readers: Readers,
     registry: Arc<Registry>,
     pub(crate) planner: Planner,
@@ -130,10 +137,10 @@ impl Engine {
     /// # Errors
     /// [`OpenError`].
     pub fn open(path: impl AsRef<Path>, config: Config) -> Result<Engine, OpenError> {
-        let Config { modules, clock, tuning, live_budget, retention, timers } = config;
+        let Config { modules, clock, tuning, live_budget, retention, timers, turns } = config;
         let store = Store::open(path.as_ref(), Layout { modules }, tuning)?;
         let path = store.path().to_owned();
-        let conduct = Conduct { clock, live_budget, retention, timers };
+        let conduct = Conduct { clock, live_budget, retention, timers, turns };
         start(store, conduct).map_err(|why| OpenError::Store { path, why })
     }
 
@@ -289,6 +296,17 @@ impl Engine {
         self.inner.jobs.weight()
     }
 
+    /// How much waits for each thread. For who directs them ([`Turns`]).
+    #[must_use]
+    pub fn waiting(&self) -> Waiting {
+        Waiting {
+            jobs: self.inner.jobs.len(),
+            commits: self.inner.commits.len(),
+            publications: self.inner.to_publish.len(),
+            reads: self.inner.readers.queue().len(),
+        }
+    }
+
     /// Tables and reducers as `/v1/schema` tells them.
     #[must_use]
     pub fn describe(&self) -> JsonValue {
@@ -316,9 +334,14 @@ impl Engine {
     }
 }
 
-/// What a file was found to hold, and the connections that go on from there.
+/// What a file was found to hold, and the connections that go on from there. All of them, before any
+/// thread is started: a thread that waits for work would outlive an engine that could not be opened.
 struct Recovered {
     writer: Writer,
+    checkpointer: Checkpointer,
+    readers: Vec<Reader>,
+    /// The writer's own.
+    reader: Reader,
     wal: WalSync,
     head: Head,
     chain: Chain,
@@ -337,10 +360,15 @@ fn recover(store: &Store, set_up: &[String]) -> Result<Recovered, StoreError> {
         writer.run(statement, &[], &mut |_| {})?;
     }
     let wal = store.wal_sync().map_err(|why| io_error(&why))?;
-    // What an earlier process left in the WAL may never have been synced; from here on it counts.
-    wal.sync().map_err(|why| io_error(&why))?;
+    // What an earlier process left in the WAL may never have been synced, or in vain; from here on it
+    // counts.
+    wal.recover().map_err(|why| io_error(&why))?;
     let change_log_floor = store.reader()?.snapshot()?.change_log_floor()?;
-    Ok(Recovered { writer, wal, head, chain, change_log_floor })
+    let checkpointer = store.checkpointer()?;
+    let readers = (0..limits::READERS).map(|_| open_reader(store, set_up));
+    let readers = readers.collect::<Result<Vec<_>, _>>()?;
+    let reader = open_reader(store, set_up)?;
+    Ok(Recovered { writer, checkpointer, readers, reader, wal, head, chain, change_log_floor })
 }
 
 /// What the writer goes by; see [`Config`].
@@ -349,33 +377,31 @@ struct Conduct {
     live_budget: Budget,
     retention: Retention,
     timers: bool,
+    turns: Arc<dyn Turns>,
 }
 
 fn start(store: Store, conduct: Conduct) -> Result<Engine, StoreError> {
     let catalog = Arc::new(Catalog::new(store.layout().live_tables(), store.layout().views()));
     let set_up = catalog.setup_sql();
-    let Recovered { writer, wal, head, chain, change_log_floor } = recover(&store, &set_up)?;
+    let found = recover(&store, &set_up)?;
 
-    let (durable, durable_seen) = watch::channel(head.seq);
+    let (durable, durable_seen) = watch::channel(found.head.seq);
     let (health, metrics) = (Arc::new(Health::default()), Arc::new(Metrics::default()));
-    metrics.change_log_floor.set(change_log_floor.0.unsigned_abs());
-    let hub = Arc::new(Hub::default());
-    hub.start_at(head.seq);
-    let jobs = Arc::new(Queue::new(limits::WRITER_QUEUE_BYTES));
+    metrics.change_log_floor.set(found.change_log_floor.0.unsigned_abs());
+    let hub = Arc::new(Hub::starting_at(found.head.seq));
+    let (jobs, gate) = (Arc::new(Queue::new(limits::WRITER_QUEUE_BYTES)), Arc::default());
     let commits = Arc::new(Queue::new(limits::UNSYNCED_COMMITS));
     let to_publish = Arc::new(Queue::new(limits::UNSYNCED_COMMITS));
-    let gate = Arc::new(Mutex::new(()));
-    let (checkpointer, seen) = (store.checkpointer()?, durable_seen.clone());
-    let checkpoints = Checkpoints::start(checkpointer, seen, &metrics, Arc::clone(&gate));
-
-    let (readers, mut threads) = Readers::start(&store, &set_up)?;
+    let (readers, mut threads) = Readers::start(found.readers, &conduct.turns);
     let live_tables: Arc<[&'static TableSpec]> = store.layout().live_tables().into();
     let modules = &store.layout().modules;
     let registry = Arc::new(Registry::new(modules));
+    let (clock, bounds) = (conduct.clock, Bounds::new(modules));
+    let executor = Executor::new(found.writer, found.chain, found.head.at, clock, bounds);
     let writer = WriterThread {
         timers: Timers::new(if conduct.timers { modules } else { &[] }),
         registry: Arc::clone(&registry),
-        executor: Executor::new(writer, chain, head.at, conduct.clock, Bounds::new(modules)),
+        executor,
         router: Router::with_budget(Arc::clone(&catalog), conduct.live_budget),
         jobs: Arc::clone(&jobs),
         commits: Arc::clone(&commits),
@@ -384,24 +410,30 @@ fn start(store: Store, conduct: Conduct) -> Result<Engine, StoreError> {
         metrics: Arc::clone(&metrics),
         gate,
         tables: store.layout().tables().collect(),
-        change_log: ChangeLog::new(conduct.retention, change_log_floor),
+        change_log: ChangeLog::new(conduct.retention, found.change_log_floor),
         attached: 0,
-        reader: open_reader(&store, &set_up)?,
+        reader: found.reader,
         fillers: Arc::clone(readers.queue()),
         live_tables: Arc::clone(&live_tables),
+        turns: Arc::clone(&conduct.turns),
     };
+    let checkpoints = CheckpointConduct::beside(&writer, &durable_seen, store.checkpoint_bytes());
+    let checkpoints = Checkpoints::start(found.checkpointer, checkpoints);
     let syncer = Syncer {
-        commits,
+        commits: Arc::clone(&commits),
         to_publish: Arc::clone(&to_publish),
-        wal,
+        wal: found.wal,
         durable,
         hub: Arc::clone(&hub),
         health: Arc::clone(&health),
         metrics: Arc::clone(&metrics),
+        turns: conduct.turns,
     };
-    threads.extend(spawn_all(writer, syncer, to_publish));
+    threads.extend(spawn_all(writer, syncer, Arc::clone(&to_publish)));
     let inner = Inner {
         jobs,
+        commits,
+        to_publish,
         readers,
         registry,
         planner: Planner::new(catalog),
@@ -426,10 +458,11 @@ fn spawn_all(
     to_publish: Arc<Queue<Published>>,
 ) -> [JoinHandle<()>; 3] {
     let (listeners, counted) = (Arc::clone(&syncer.hub), Arc::clone(&syncer.metrics));
+    let turns = Arc::clone(&syncer.turns);
     [
         spawn("abide-writer", move || writer.run()),
         spawn("abide-sync", move || syncer.run()),
-        spawn("abide-publish", move || publish(&to_publish, &listeners, &counted)),
+        spawn("abide-publish", move || publish(&to_publish, &listeners, &counted, &*turns)),
     ]
 }
 

@@ -220,9 +220,9 @@ impl Hub {
         }
     }
 
-    /// Nothing was published by this engine up to here, and nothing will be.
-    pub(crate) fn start_at(&self, seq: Seq) {
-        self.published.send_replace(seq);
+    /// Nobody listens yet; nothing was published by this engine up to here, and nothing will be.
+    pub(crate) fn starting_at(seq: Seq) -> Hub {
+        Hub { listeners: Mutex::default(), published: watch::Sender::new(seq) }
     }
 
     /// Puts a durable commit's deltas into the outboxes of those who listen, one frame a connection.

@@ -45,13 +45,13 @@ mod writer;
 
 pub use abide_live::{Budget, Delta, Placed, Spent, TemplateWork, Window};
 pub use abide_store::{
-    Layout, OpenError, StoreError, Tuning, Verified, VerifyError, backup, sqlite_version,
-    verify_file,
+    Disk, Layout, OpenError, StoreError, SyncData, SystemDisk, Tuning, Verified, VerifyError,
+    backup, sqlite_version, verify_file,
 };
 pub use connection::{Change, Connection, SnapshotPart, Start, Update, Wanted};
 pub use engine::{Answer, BatchDone, Config, Done, Engine};
 pub use hub::SharedDelta;
 pub use metrics::{Counter, Labelled, Metrics, Series, template_series};
-pub use ports::{Clock, SystemClock};
+pub use ports::{Clock, FreeTurns, Stage, SystemClock, Turns, Waiting};
 pub use replay::{ReplayError, replay};
 pub use retention::Retention;

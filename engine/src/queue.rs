@@ -122,6 +122,11 @@ impl<T> Queue<T> {
         self.lock().weight
     }
 
+    /// How many items wait.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().items.len()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         // A panic elsewhere leaves the queue whole: every change to it is one step.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

@@ -8,6 +8,7 @@ use abide_schema::{Code, Refusal, limits};
 use abide_store::{Reader, Store, StoreError};
 use tokio::sync::oneshot;
 
+use crate::ports::{Stage, Turns};
 use crate::queue::{Queue, Rejected};
 
 /// What a reader is given to do.
@@ -25,21 +26,25 @@ impl fmt::Debug for Readers {
 }
 
 impl Readers {
-    /// Opens the connections and starts their threads.
+    /// Starts a thread for each connection.
     pub(crate) fn start(
-        store: &Store,
-        set_up: &[String],
-    ) -> Result<(Readers, Vec<JoinHandle<()>>), StoreError> {
+        readers: Vec<Reader>,
+        turns: &Arc<dyn Turns>,
+    ) -> (Readers, Vec<JoinHandle<()>>) {
         let queue = Arc::new(Queue::new(limits::READER_QUEUE));
         let mut threads = Vec::with_capacity(limits::READERS);
-        for number in 0..limits::READERS {
-            let mut reader = open_reader(store, set_up)?;
-            let queue = Arc::clone(&queue);
+        for (number, mut reader) in readers.into_iter().enumerate() {
+            let (queue, turns) = (Arc::clone(&queue), Arc::clone(turns));
             let thread = thread::Builder::new().name(format!("abide-reader-{number}"));
-            let thread = thread.spawn(move || serve(&queue, &mut reader));
+            let thread = thread.spawn(move || {
+                let wait_turn = || {
+                    turns.wait(Stage::Reader(number));
+                };
+                serve(&queue, &mut reader, wait_turn);
+            });
             threads.push(thread.expect("the system has room for a thread"));
         }
-        Ok((Readers { queue }, threads))
+        (Readers { queue }, threads)
     }
 
     /// Runs something on a reader. It weighs so many queries in the queue.
@@ -80,9 +85,10 @@ pub(crate) fn open_reader(store: &Store, set_up: &[String]) -> Result<Reader, St
     Ok(reader)
 }
 
-fn serve(queue: &Queue<ReaderJob>, reader: &mut Reader) {
+fn serve(queue: &Queue<ReaderJob>, reader: &mut Reader, wait_turn: impl Fn()) {
     let mut jobs = Vec::with_capacity(1);
     loop {
+        wait_turn();
         queue.take(1, &mut jobs);
         let Some(job) = jobs.pop() else { return };
         job(reader);

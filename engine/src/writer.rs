@@ -23,6 +23,7 @@ use crate::hub::{Hub, Outbox, SharedDelta, SubscriptionKey};
 use crate::metrics::Metrics;
 use crate::outcome::{expand, refusal_in};
 use crate::overlay::NetChange;
+use crate::ports::{Stage, Turns};
 use crate::queue::Queue;
 use crate::readers::ReaderJob;
 use crate::registry::{ReadyCall, Registry};
@@ -123,6 +124,7 @@ pub(crate) struct WriterThread {
     pub(crate) fillers: Arc<Queue<ReaderJob>>,
     /// The tables that may be queried live.
     pub(crate) live_tables: Arc<[&'static TableSpec]>,
+    pub(crate) turns: Arc<dyn Turns>,
 }
 
 /// A refused call had already written, so the transaction must start over.
@@ -142,6 +144,7 @@ impl WriterThread {
     pub(crate) fn run(mut self) {
         let mut jobs = Vec::new();
         loop {
+            self.turns.wait(Stage::Writer);
             let sleep = self.timers.sleep(self.executor.now());
             if !self.jobs.take_within(sleep, limits::COMMIT_BYTES, &mut jobs) {
                 break;

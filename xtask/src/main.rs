@@ -1,10 +1,11 @@
 //! `cargo xtask <verb>`: the project's own automation, in its own language.
 //!
 //! This file is the table of contents, each verb is one file: `test` runs the suite, `live` proves live
-//! SQL for as long as one likes, `tidy` holds the house to its style, `ci` is all that `.ci/run` asks.
+//! SQL for as long as one likes, `crash` lets the power fail at every step, `tidy` holds the house to its style, `ci` is all that `.ci/run` asks.
 //! Nothing here is shipped.
 
 mod ci;
+mod crash;
 mod live;
 mod test;
 mod tidy;
@@ -36,6 +37,12 @@ const VERBS: &[Verb] = &[
         about: "hold live SQL against SQLite on cases made at random",
         takes: live::TAKES,
         run: live::run,
+    },
+    Verb {
+        name: "crash",
+        about: "let the power fail at every step, and every call of the disk",
+        takes: crash::TAKES,
+        run: crash::run,
     },
     Verb {
         name: "tidy",
@@ -87,7 +94,7 @@ fn usage() -> String {
     let verbs = VERBS.iter().map(|verb| {
         let takes = if verb.takes.is_empty() { "" } else { "        " };
         let newline = if verb.takes.is_empty() { "" } else { "\n" };
-        format!("  {:<6}{}\n{takes}{}{newline}", verb.name, verb.about, verb.takes)
+        format!("  {:<7}{}\n{takes}{}{newline}", verb.name, verb.about, verb.takes)
     });
     format!("cargo xtask <verb>\n\n{}", verbs.collect::<String>())
 }

@@ -1,24 +1,35 @@
 //! The WAL: making it durable, and moving it into the file.
 
-use std::fs::File;
 use std::path::Path;
 
 use rusqlite::Connection;
+use rusqlite::config::DbConfig;
 
+use crate::disk::{Disk, SyncData};
 use crate::error::StoreError;
 use crate::open::beside;
 
 /// Makes commits durable: a handle on the WAL, synced by whoever owns it.
 #[derive(Debug)]
 pub struct WalSync {
-    file: File,
+    file: Box<dyn SyncData>,
 }
 
 impl WalSync {
-    pub(crate) fn open(database: &Path) -> std::io::Result<WalSync> {
+    pub(crate) fn open(database: &Path, disk: &dyn Disk) -> std::io::Result<WalSync> {
         // Opened once and kept: the system reports a failed write-back once per open handle, and
         // this one must not miss it. SQLite holds no lock on the WAL that closing could drop.
-        Ok(WalSync { file: File::open(beside(database, "-wal"))? })
+        Ok(WalSync { file: disk.open_to_sync(&beside(database, "-wal"))? })
+    }
+
+    /// Returns when everything that the WAL holds is on the disk, whoever wrote it and whether or not a
+    /// sync of it failed before. Nobody may write to it meanwhile.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn recover(&self) -> std::io::Result<()> {
+        self.file.rewrite()?;
+        self.file.sync_data()
     }
 
     /// Returns when every commit that was complete before the call is on the disk.
@@ -54,6 +65,16 @@ impl Checkpointer {
         Ok(u64::try_from((in_wal - moved).max(0) * page).unwrap_or(0))
     }
 
+    /// When this closes, nothing more is moved, and the WAL stays. For when it cannot be trusted: after a
+    /// sync that failed, what is read of the WAL may not be what was written, and would be moved all
+    /// the same.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn leave_wal(&self) -> Result<(), StoreError> {
+        Ok(leave_wal_on_close(&self.connection, true)?)
+    }
+
     /// Moves what can be moved past no reader's back; `true` when all of it was.
     ///
     /// # Errors
@@ -77,4 +98,10 @@ impl Checkpointer {
         })?;
         Ok(busy == 0 && in_wal == moved)
     }
+}
+
+/// Whether the last connection that closes leaves the WAL as it is, or moves it into the file.
+pub(crate) fn leave_wal_on_close(connection: &Connection, leave: bool) -> rusqlite::Result<()> {
+    let flag = DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
+    connection.set_db_config(flag, leave).map(drop)
 }

@@ -13,6 +13,7 @@ mod backup;
 mod cell;
 pub mod change_log;
 mod checkpoint;
+mod disk;
 mod error;
 mod migrate;
 mod open;
@@ -23,6 +24,7 @@ mod writer;
 
 pub use backup::backup;
 pub use checkpoint::{Checkpointer, WalSync};
+pub use disk::{Disk, SyncData, SystemDisk};
 pub use error::{OpenError, StoreError};
 pub use open::{APPLICATION_ID, FORMAT_VERSION, Layout, Store, Tuning, blank};
 pub use reader::{Bind, QueryLimits, Reader, Rows, Snapshot};

@@ -2,12 +2,14 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use abide_schema::{Module, TableSpec};
+use abide_schema::{Module, TableSpec, limits};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-use crate::checkpoint::{Checkpointer, WalSync};
+use crate::checkpoint::{Checkpointer, WalSync, leave_wal_on_close};
+use crate::disk::{Disk, SystemDisk};
 use crate::error::{OpenError, StoreError};
 use crate::migrate;
 use crate::reader::Reader;
@@ -77,6 +79,10 @@ pub struct Tuning {
     pub reader_cache_bytes: u32,
     /// How long a statement waits for another process's lock, in milliseconds.
     pub busy_ms: u32,
+    /// How much the WAL gathers before it is moved into the file, in bytes.
+    pub checkpoint_bytes: u64,
+    /// What the file lies on.
+    pub disk: Arc<dyn Disk>,
 }
 
 impl Default for Tuning {
@@ -86,6 +92,8 @@ impl Default for Tuning {
             writer_cache_bytes: 64 << 20,
             reader_cache_bytes: 8 << 20,
             busy_ms: 5_000,
+            checkpoint_bytes: limits::CHECKPOINT_WAL_BYTES,
+            disk: Arc::new(SystemDisk),
         }
     }
 }
@@ -126,7 +134,7 @@ impl Store {
         }
         let lock_was_there = beside(path, "-lock").exists();
         let lock = lock(path)?;
-        if let Err(error) = identify(path) {
+        if let Err(error) = identify(path, &*tuning.disk) {
             // Leave nothing beside a file that is not ours, and take nothing away: a newer Abide
             // whose lock file vanished could be started twice.
             if !lock_was_there {
@@ -134,9 +142,9 @@ impl Store {
             }
             return Err(error);
         }
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
         let mut connection =
-            connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)
-                .map_err(|why| broken(path, why))?;
+            connect(path, flags, &*tuning.disk).map_err(|why| broken(path, why))?;
         if connection.is_readonly("main").map_err(|why| broken(path, why.into()))? {
             return Err(OpenError::ReadOnly(path.to_owned()));
         }
@@ -171,7 +179,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub fn writer(&self) -> Result<Writer, StoreError> {
-        let connection = connect(&self.path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        let connection = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         set_up(&connection, &self.tuning, self.tuning.writer_cache_bytes)?;
         // NORMAL: commits do not sync (the sync thread does), checkpoints do. Never OFF: a
         // checkpoint that does not sync can destroy what was acknowledged.
@@ -187,7 +195,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub fn reader(&self) -> Result<Reader, StoreError> {
-        let connection = connect(&self.path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+        let connection = self.connect(OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         set_up(&connection, &self.tuning, self.tuning.reader_cache_bytes)?;
         Reader::new(connection)
     }
@@ -197,9 +205,11 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub fn checkpointer(&self) -> Result<Checkpointer, StoreError> {
-        let connection = connect(&self.path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        let connection = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         set_up(&connection, &self.tuning, 1 << 20)?;
         connection.pragma_update(None, "synchronous", "NORMAL")?;
+        // It is the last to close, in good order, and then leaves one whole file.
+        leave_wal_on_close(&connection, false)?;
         Ok(Checkpointer::new(connection))
     }
 
@@ -208,24 +218,44 @@ impl Store {
     /// # Errors
     /// The system's.
     pub fn wal_sync(&self) -> std::io::Result<WalSync> {
-        WalSync::open(&self.path)
+        WalSync::open(&self.path, &*self.tuning.disk)
+    }
+
+    /// How much the WAL gathers before it is moved into the file, in bytes.
+    #[must_use]
+    pub fn checkpoint_bytes(&self) -> u64 {
+        self.tuning.checkpoint_bytes
+    }
+
+    fn connect(&self, flags: OpenFlags) -> Result<Connection, StoreError> {
+        connect(&self.path, flags, &*self.tuning.disk)
     }
 }
 
 /// Opens a file of ours for looking at, next to whoever else has it.
 pub(crate) fn open_read_only(path: &Path) -> Result<Connection, OpenError> {
+    open_read_only_on(path, &SystemDisk)
+}
+
+fn open_read_only_on(path: &Path, disk: &dyn Disk) -> Result<Connection, OpenError> {
     if !path.exists() {
         return Err(OpenError::Missing(path.to_owned()));
     }
     let connection =
-        connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(|why| broken(path, why))?;
+        connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY, disk).map_err(|why| broken(path, why))?;
     check_versions(&connection, path)?;
     Ok(connection)
 }
 
-fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, StoreError> {
-    let connection = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+fn connect(path: &Path, flags: OpenFlags, disk: &dyn Disk) -> Result<Connection, StoreError> {
+    let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = match disk.vfs() {
+        None => Connection::open_with_flags(path, flags)?,
+        Some(vfs) => Connection::open_with_flags_and_vfs(path, flags, vfs)?,
+    };
     connection.set_prepared_statement_cache_capacity(512);
+    // Else whoever closes last, for whatever reason, would run a checkpoint.
+    leave_wal_on_close(&connection, true)?;
     forbid_quoted_texts(&connection)?;
     Ok(connection)
 }
@@ -254,17 +284,28 @@ fn broken(path: &Path, why: StoreError) -> OpenError {
 /// Looks whose file it is through a connection that cannot write, so that nothing of somebody
 /// else's is touched. (Not by reading the bytes: closing a handle of our own would drop the locks
 /// that SQLite holds on the file for this process.)
-fn identify(path: &Path) -> Result<(), OpenError> {
+fn identify(path: &Path, disk: &dyn Disk) -> Result<(), OpenError> {
     if !path.exists() {
         return Ok(());
     }
+    if beside(path, "-journal").exists() {
+        // The power failed while the file was being made, or somebody else's was being written. What
+        // is in it is known when SQLite has rolled that back, as it does for whoever opens it next.
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE;
+        let connection = connect(path, flags, disk).map_err(|why| broken(path, why))?;
+        return check_versions(&connection, path);
+    }
+    look(path, disk)
+}
+
+fn look(path: &Path, disk: &dyn Disk) -> Result<(), OpenError> {
     if beside(path, "-wal").exists() {
-        return open_read_only(path).map(drop);
+        return open_read_only_on(path, disk).map(drop);
     }
     // A file in WAL mode would have a WAL and its index put beside it just by looking. All of this
     // one is in itself, so it can be looked at as if nobody ever wrote it.
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
-    let connection = connect(&immutable(path), flags).map_err(|why| broken(path, why))?;
+    let connection = connect(&immutable(path), flags, disk).map_err(|why| broken(path, why))?;
     check_versions(&connection, path)
 }
 

@@ -20,7 +20,7 @@ struct Room {
     may_see: &'static [&'static str],
 }
 
-const ROOMS: [Room; 13] = [
+const ROOMS: [Room; 14] = [
     Room { name: "abide-macros", may_see: &[] },
     Room { name: "abide-schema", may_see: &["abide-macros"] },
     Room { name: "abide-log", may_see: &["abide-schema"] },
@@ -46,6 +46,7 @@ const ROOMS: [Room; 13] = [
         ],
     },
     Room { name: "abide-tests", may_see: EVERYTHING },
+    Room { name: "abide-sim", may_see: EVERYTHING },
     Room { name: "abide-bench", may_see: EVERYTHING },
     Room { name: "xtask", may_see: &[] },
 ];
@@ -64,7 +65,7 @@ const EVERYTHING: &[&str] = &[
 
 /// The database, and the only crates that may name it.
 const SQLITE: [&str; 2] = ["rusqlite", "libsqlite3-sys"];
-const KNOW_SQLITE: [&str; 2] = ["abide-store", "abide-bench"];
+const KNOW_SQLITE: [&str; 3] = ["abide-store", "abide-bench", "abide-sim"];
 
 /// The dependencies that what we ship is built with: normal and build ones, for every platform.
 /// A test may see whom it likes, so dev-dependencies are left out.

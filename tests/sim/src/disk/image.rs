@@ -1,0 +1,149 @@
+//! One file of a [`Machine`](super::Machine): what of it is durable, and what was done since.
+
+use crate::random::Random;
+
+/// Bytes that a disk writes whole or not at all.
+const SECTOR: usize = 512;
+
+/// What is not durable yet.
+#[derive(Debug)]
+pub(super) enum Op {
+    Write { offset: usize, data: Vec<u8> },
+    Truncate { bytes: usize },
+}
+
+/// A file, whatever its name is by now.
+#[derive(Debug, Default)]
+pub(super) struct Image {
+    /// Syncs that failed.
+    pub(super) failures: u64,
+    durable: Vec<u8>,
+    pending: Vec<Op>,
+}
+
+impl Image {
+    pub(super) fn of(durable: Vec<u8>) -> Image {
+        Image { failures: 0, durable, pending: Vec::new() }
+    }
+
+    pub(super) fn note(&mut self, op: Op) {
+        self.pending.push(op);
+    }
+
+    /// Everything so far is durable.
+    pub(super) fn sync(&mut self) {
+        for op in std::mem::take(&mut self.pending) {
+            apply(&mut self.durable, &op);
+        }
+    }
+
+    /// Of what is not durable some becomes so, and the rest never will.
+    pub(super) fn lose(&mut self, random: &mut Random) {
+        let pending = std::mem::take(&mut self.pending);
+        // Now and then a disk keeps all, or nothing.
+        let (all, none) = (random.one_in(8), random.one_in(8));
+        for op in pending {
+            if all {
+                apply(&mut self.durable, &op);
+            } else if !none {
+                self.lose_some(&op, random);
+            }
+        }
+    }
+
+    fn lose_some(&mut self, op: &Op, random: &mut Random) {
+        match (op, random.below(4)) {
+            (_, 0 | 1) => apply(&mut self.durable, op),
+            (Op::Write { offset, data }, 2) => {
+                for (at, sector) in sectors(*offset, data) {
+                    if random.one_in(2) {
+                        apply(&mut self.durable, &Op::Write { offset: at, data: sector.to_vec() });
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What is durable.
+    pub(super) fn durable(&self) -> Vec<u8> {
+        self.durable.clone()
+    }
+
+    /// What is durable.
+    pub(super) fn into_durable(self) -> Vec<u8> {
+        self.durable
+    }
+}
+
+fn apply(bytes: &mut Vec<u8>, op: &Op) {
+    match op {
+        Op::Write { offset, data } => {
+            let end = offset + data.len();
+            if bytes.len() < end {
+                bytes.resize(end, 0);
+            }
+            bytes[*offset..end].copy_from_slice(data);
+        }
+        Op::Truncate { bytes: to } => bytes.resize(*to, 0),
+    }
+}
+
+/// A write as the disk's sectors see it.
+fn sectors(offset: usize, data: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
+    let first = (SECTOR - offset % SECTOR).min(data.len());
+    let (head, rest) = data.split_at(first);
+    let rest = rest.chunks(SECTOR).enumerate();
+    let rest = rest.map(move |(nth, sector)| (offset + first + nth * SECTOR, sector));
+    std::iter::once((offset, head)).chain(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(offset: usize, data: &[u8]) -> Op {
+        Op::Write { offset, data: data.to_vec() }
+    }
+
+    #[test]
+    fn what_was_synced_stays_whatever_is_lost_later() {
+        for seed in 0..50 {
+            let mut image = Image::of(b"old".to_vec());
+            image.note(write(3, b"new"));
+            image.sync();
+            image.note(write(0, b"xxxxxxxxx"));
+            image.note(Op::Truncate { bytes: 1 });
+            let before = image.durable.clone();
+            assert_eq!(before, b"oldnew");
+            image.lose(&mut Random::new(seed));
+            image.sync();
+            let kept = image.into_durable();
+            let possible: [&[u8]; 4] = [b"oldnew", b"xxxxxxxxx", b"o", b"x"];
+            assert!(possible.contains(&kept.as_slice()), "{kept:?}");
+        }
+    }
+
+    #[test]
+    fn later_writes_may_stay_where_earlier_ones_are_gone_and_long_ones_tear() {
+        let (mut reordered, mut torn) = (false, false);
+        for seed in 0..200 {
+            let mut image = Image::of(vec![0; 4096]);
+            image.note(write(0, &[1; 2048]));
+            image.note(write(2048, &[2; 512]));
+            image.lose(&mut Random::new(seed));
+            let kept = image.into_durable();
+            reordered |= kept[0] == 0 && kept[1024] == 0 && kept[2048] == 2;
+            torn |= kept[0] != kept[512];
+            assert!(kept[..512].iter().all(|byte| *byte == kept[0]), "a sector is whole");
+        }
+        assert!(reordered && torn);
+    }
+
+    #[test]
+    fn a_write_is_cut_where_sectors_end() {
+        let data = [7; 1200];
+        let cut: Vec<_> = sectors(500, &data).map(|(at, part)| (at, part.len())).collect();
+        assert_eq!(cut, [(500, 12), (512, 512), (1024, 512), (1536, 164)]);
+    }
+}

@@ -1,0 +1,14 @@
+//! Nothing is lost: a disk that fails, a crash at every step, and a simulator with virtual time.
+//!
+//! Changes when what the engine is held to, or what is done to it, changes. In reading order:
+//! [`disk`] what survives a crash · [`rig`] one engine, step by step · [`script`] what it is asked ·
+//! [`checks`] what it is held to · [`crash`] the script, with a fault at every step.
+
+pub mod checks;
+pub mod crash;
+pub mod director;
+pub mod disk;
+pub mod history;
+pub mod random;
+pub mod rig;
+pub mod script;

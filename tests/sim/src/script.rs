@@ -1,0 +1,262 @@
+//! A fixed hour in the life of an engine: every reducer at least once, those that time calls among them,
+//! batches, calls that share a transaction, large rows, pruning, checkpoints and a WAL that starts over.
+
+use abide_schema::wire::BatchCall;
+use abide_schema::{Code, Refusal};
+use serde_json::{Value as JsonValue, json};
+
+use crate::history::History;
+use crate::rig::{Ask, Rig, Told};
+
+/// The engine takes nothing more: the disk failed, or the power.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stopped;
+
+type Played<T = ()> = Result<T, Stopped>;
+
+/// Plays the script on a rig, and keeps what was told.
+#[derive(Debug)]
+pub struct Player<'a> {
+    rig: &'a Rig,
+    /// What was told so far.
+    pub history: History,
+    asked: usize,
+}
+
+impl Player<'_> {
+    /// One that has asked nothing yet.
+    #[must_use]
+    pub fn new(rig: &Rig) -> Player<'_> {
+        Player { rig, history: History::default(), asked: 0 }
+    }
+
+    /// Plays it all, or until the engine takes nothing more.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn play(&mut self) -> Played {
+        self.sessions()?;
+        self.tools()?;
+        self.workers()?;
+        self.decisions()?;
+        self.handoffs()?;
+        self.moments()?;
+        self.crowd()?;
+        self.ends()
+    }
+
+    fn sessions(&mut self) -> Played {
+        for id in ["s1", "s2", "s3", "s4"] {
+            let args = json!({"agent": "support", "id": id, "scope": {"tenant": "t1"}});
+            self.call("app", "create_session", args)?;
+        }
+        for nth in 0..6 {
+            self.say("s1", &format!("{nth} {}", "word ".repeat(40 * nth)))?;
+        }
+        self.say("s2", "hello")?;
+        self.call("app", "suspend_session", json!({"session_id": "s2", "reason": "later"}))?;
+        self.call("app", "resume_session", json!({"session_id": "s2"}))?;
+        self.checkpoint();
+        Ok(())
+    }
+
+    fn tools(&mut self) -> Played {
+        for (name, effect) in [("look", "read_only"), ("pay", "at_most_once")] {
+            let args = json!({"name": name, "effect": effect,
+                "retry": {"max_attempts": 3, "backoff_ms": 500}});
+            self.call("app", "register_tool", args)?;
+        }
+        let approval = json!({"expires_after_ms": 60_000});
+        let args = json!({"name": "wire", "needs_approval": true, "approval": approval});
+        self.call("app", "register_tool", args)?;
+        for (call_id, tool) in [("c1", "look"), ("c2", "pay"), ("c3", "look"), ("c4", "pay")] {
+            self.request(call_id, tool)?;
+        }
+        self.request("c5", "wire")?;
+        self.request("c6", "wire")?;
+        self.request("c7", "wire").map(drop)
+    }
+
+    fn workers(&mut self) -> Played {
+        let token = self.claim("c1")?;
+        let beat = json!({"call_id": "c1", "fencing_token": token, "lease_ms": 20_000});
+        self.call("worker", "heartbeat_tool_call", beat)?;
+        let failed = json!({"call_id": "c1", "fencing_token": token, "error": "no line",
+            "retryable": true});
+        self.call("worker", "fail_tool_call", failed)?;
+        let args = json!({"tools": ["look"], "lease_ms": 10_000});
+        let next = self.call("worker", "claim_next_tool_call", args)?;
+        let done = json!({"call_id": next["call_id"], "fencing_token": next["fencing_token"],
+            "result": {"found": "x".repeat(3_000)}});
+        self.call("worker", "complete_tool_call", done)?;
+        // Twice: the second wait is one that time ends.
+        let token = self.claim("c3")?;
+        let failed = json!({"call_id": "c3", "fencing_token": token, "error": "again",
+            "retryable": true});
+        self.call("worker", "fail_tool_call", failed)?;
+        let token = self.claim("c3")?;
+        let failed = json!({"call_id": "c3", "fencing_token": token, "error": "and again",
+            "retryable": true});
+        self.call("worker", "fail_tool_call", failed)?;
+        self.pass_ms(700)?;
+        // Its worker dies: nobody knows whether it was paid, until somebody looks.
+        self.claim("c2")?;
+        self.pass_ms(30_000)?;
+        self.checkpoint();
+        let settled = json!({"call_id": "c2", "outcome": "succeeded", "evidence": "a statement"});
+        self.call("auditor", "settle_tool_call", settled)?;
+        let token = self.claim("c4")?;
+        self.call("app", "cancel_tool_call", json!({"call_id": "c4"}))?;
+        let stopped = json!({"call_id": "c4", "fencing_token": token});
+        self.call("worker", "acknowledge_cancel", stopped).map(drop)
+    }
+
+    fn decisions(&mut self) -> Played {
+        let approved = json!({"call_id": "c5", "decision": "approve"});
+        self.call("supervisor", "decide_approval", approved)?;
+        let rejected = json!({"call_id": "c6", "decision": "reject", "comment": "too much"});
+        self.call("supervisor", "decide_approval", rejected)?;
+        // Nobody decides on the third.
+        self.pass_ms(61_000)
+    }
+
+    fn handoffs(&mut self) -> Played {
+        let first = self.handoff(json!({}))?;
+        self.call("supervisor", "claim_handoff", json!({"id": first}))?;
+        let beat = json!({"id": first, "lease_ms": 5_000});
+        self.call("supervisor", "heartbeat_handoff", beat)?;
+        self.call("supervisor", "release_handoff", json!({"id": first}))?;
+        self.call("supervisor", "claim_handoff", json!({"id": first, "lease_ms": 1_000}))?;
+        self.pass_ms(1_500)?;
+        self.call("supervisor", "claim_handoff", json!({"id": first}))?;
+        let resolved = json!({"id": first, "resolution": "approved"});
+        self.call("supervisor", "resolve_handoff", resolved)?;
+        let second = self.handoff(json!({"escalate_after_ms": 1_000}))?;
+        self.pass_ms(1_500)?;
+        self.call("supervisor", "claim_handoff", json!({"id": second}))?;
+        self.call("supervisor", "reject_handoff", json!({"id": second, "reason": "no"}))?;
+        self.handoff(json!({"expires_after_ms": 2_000}))?;
+        self.pass_ms(2_500)?;
+        self.checkpoint();
+        Ok(())
+    }
+
+    fn moments(&mut self) -> Played {
+        let args = json!({"id": "t1", "in_ms": 1_000, "session_id": "s2", "message": "now"});
+        self.call("app", "set_timer", args)?;
+        self.call("app", "set_timer", json!({"id": "t2", "in_ms": 9_000}))?;
+        self.call("app", "cancel_timer", json!({"id": "t2"}))?;
+        self.pass_ms(2_000)
+    }
+
+    /// Several at once, which share a transaction; batches, whole or not at all; a row of many pages.
+    fn crowd(&mut self) -> Played {
+        for round in 0..3 {
+            let said = |nth: usize| {
+                vec![append("s1", &format!("{round}.{nth} {}", "y".repeat(700 * nth)))]
+            };
+            let asks = (0..4).map(|nth| self.ask("app", said(nth))).collect::<Vec<_>>();
+            for (ask, answer) in asks.iter().zip(self.rig.put_together(&asks)) {
+                self.keep(ask, answer)?;
+            }
+            let batch = vec![append("s2", "one"), append("s2", "two"), append("s3", "three")];
+            self.put("app", batch)?;
+            let refused = vec![append("s2", "not"), append("s_nobody", "there")];
+            self.put("app", refused)?;
+        }
+        self.say("s3", &"long ".repeat(6_000))?;
+        self.checkpoint();
+        Ok(())
+    }
+
+    fn ends(&mut self) -> Played {
+        self.say("s4", "hello")?;
+        let completed = json!({"session_id": "s1", "result": {"said": "bye"}});
+        self.call("app", "complete_session", completed)?;
+        let failed = json!({"session_id": "s3", "code": "boom", "message": "it fell"});
+        self.call("app", "fail_session", failed)?;
+        self.call("app", "cancel_session", json!({"session_id": "s4", "reason": "no"}))?;
+        self.checkpoint();
+        self.say("s2", "the last word").map(drop)
+    }
+
+    fn say(&mut self, session_id: &str, content: &str) -> Played<JsonValue> {
+        self.put("app", vec![append(session_id, content)])
+    }
+
+    fn request(&mut self, call_id: &str, tool_name: &str) -> Played<JsonValue> {
+        let args = json!({"call_id": call_id, "session_id": "s1", "tool_name": tool_name,
+            "arguments": {"of": call_id}});
+        self.call("app", "request_tool_call", args)
+    }
+
+    fn claim(&mut self, call_id: &str) -> Played<JsonValue> {
+        let args = json!({"call_id": call_id, "lease_ms": 10_000});
+        let claimed = self.call("worker", "claim_tool_call", args)?;
+        // Where it was refused, a token that nobody has.
+        Ok(if claimed["fencing_token"].is_i64() {
+            claimed["fencing_token"].clone()
+        } else {
+            0.into()
+        })
+    }
+
+    fn handoff(&mut self, more: JsonValue) -> Played<JsonValue> {
+        let mut args = json!({"session_id": "s2", "reason": "over the limit",
+            "required_capability": "refunds"});
+        if let (Some(args), JsonValue::Object(more)) = (args.as_object_mut(), more) {
+            args.extend(more);
+        }
+        let asked = self.call("app", "request_supervisor_handoff", args)?;
+        Ok(if asked["id"].is_string() { asked["id"].clone() } else { "ho_nobody".into() })
+    }
+
+    fn call(&mut self, caller: &'static str, reducer: &str, args: JsonValue) -> Played<JsonValue> {
+        self.put(caller, vec![BatchCall { reducer: reducer.to_owned(), args }])
+    }
+
+    fn put(&mut self, caller: &'static str, calls: Vec<BatchCall>) -> Played<JsonValue> {
+        let ask = self.ask(caller, calls);
+        let answer = self.rig.run(ask.put(self.rig.engine()));
+        self.keep(&ask, answer)
+    }
+
+    fn ask(&mut self, caller: &'static str, calls: Vec<BatchCall>) -> Ask {
+        self.asked += 1;
+        Ask { caller, calls, request_id: format!("r{}", self.asked) }
+    }
+
+    /// Keeps what was told; gives the first result, or null.
+    fn keep(&mut self, ask: &Ask, answer: Result<Told, Refusal>) -> Played<JsonValue> {
+        let refusal = match answer {
+            Ok(told) => {
+                let first = serde_json::from_str(&told.results[0].1).unwrap_or_default();
+                self.history.told.push((ask.clone(), told));
+                return Ok(first);
+            }
+            Err(refusal) => refusal,
+        };
+        match refusal.code {
+            Code::DiskFull | Code::Overloaded => self.history.unwritten.push(ask.clone()),
+            Code::Poisoned | Code::Internal => self.history.open.push(ask.clone()),
+            _ => {}
+        }
+        if self.rig.engine().ready().is_err() { Err(Stopped) } else { Ok(JsonValue::Null) }
+    }
+
+    fn pass_ms(&mut self, ms: i64) -> Played {
+        match self.rig.pass_ms(ms) {
+            Err(_) if self.rig.engine().ready().is_err() => Err(Stopped),
+            _ => Ok(()),
+        }
+    }
+
+    fn checkpoint(&mut self) {
+        self.rig.checkpoint();
+    }
+}
+
+fn append(session_id: &str, content: &str) -> BatchCall {
+    let args = json!({"session_id": session_id, "role": "user", "content": content});
+    BatchCall { reducer: "append_message".to_owned(), args }
+}

@@ -1,0 +1,63 @@
+//! A crash at every so manieth step, and a fault at every so manieth call.
+
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::sync::Arc;
+
+use abide_schema::reducer::Caller;
+use abide_sim::crash::{all_cases, measure, run};
+use abide_sim::disk::{Fault, Machine};
+use abide_sim::rig::{Rig, VirtualClock, folder};
+use abide_sim::script::Player;
+use serde_json::Map;
+
+/// One case in so many: a prime, so that no kind of step is left out for ever.
+const STRIDE: usize = 67;
+
+#[test]
+fn what_is_told_survives_whatever_goes_wrong() {
+    let whole = measure().unwrap();
+    let cases = all_cases(&whole.tally);
+    let chosen = cases.iter().skip(STRIDE / 2).step_by(STRIDE);
+    let (mut run_cases, mut recoveries) = (0, 0);
+    for case in chosen {
+        let outcome = run(*case);
+        let outcome = outcome.unwrap_or_else(|found| {
+            panic!("{found}\nrepeat: cargo xtask crash {case}");
+        });
+        (run_cases, recoveries) = (run_cases + 1, recoveries + outcome.recoveries);
+    }
+    let all = cases.len();
+    let told = format!("counted: {run_cases} of {all} crashes and faults, {recoveries} recoveries");
+    writeln!(std::io::stdout(), "{told}: cargo xtask crash --all runs them all").unwrap();
+}
+
+#[test]
+fn a_run_can_be_run_again() {
+    let (first, second) = (measure().unwrap(), measure().unwrap());
+    assert_eq!((first.tally, first.told), (second.tally, second.told));
+}
+
+/// A reducer that the script leaves out would be left out of every crash.
+#[test]
+fn the_script_touches_every_reducer() {
+    let (folder, clock) = (folder(), VirtualClock::new());
+    let machine = Arc::new(Machine::new(Fault::None, 1));
+    let rig = Rig::open(folder.path(), &machine, &clock).unwrap();
+    let mut player = Player::new(&rig);
+    assert_eq!(player.play(), Ok(()));
+    let (engine, sql) = (rig.engine(), "SELECT DISTINCT reducer FROM events");
+    let answer = rig.run(engine.query(&Caller::local(), sql, &Map::new(), None));
+    let rows = answer.unwrap().rows;
+    let touched: BTreeSet<String> =
+        rows.iter().map(|row| row[0].to_json().as_str().unwrap().to_owned()).collect();
+    let modules = abide_reducers::modules();
+    let declared = modules.iter().flat_map(|module| {
+        let due = module.deadlines.iter().map(|deadline| deadline.reducer.name);
+        module.reducers.iter().map(|reducer| reducer.name).chain(due)
+    });
+    let left_out: Vec<&str> = declared.filter(|name| !touched.contains(*name)).collect();
+    assert_eq!(left_out, [""; 0], "the script calls none of these");
+    assert!(engine.metrics().checkpoints_total.get() > 1, "the WAL was moved, and started over");
+    assert!(engine.metrics().change_log_floor.get() > 0, "the change log was pruned");
+}

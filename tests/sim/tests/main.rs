@@ -1,0 +1,7 @@
+//! A share of the crashes and faults that `cargo xtask crash --all` goes through, and the bugs that were
+//! found by them, each as the story of how it went.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+mod crashes;
+mod stories;
