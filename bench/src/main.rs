@@ -6,6 +6,7 @@ mod floor;
 mod live;
 mod pages;
 mod plot;
+mod policies;
 mod statistics;
 mod turns;
 
@@ -27,6 +28,8 @@ enum Bench {
     Pages(pages::Options),
     /// Live queries: what subscriptions cost a commit, and how fast its deltas are delivered.
     Live(live::Options),
+    /// Policies: what a bounded sight costs a query and a commit.
+    Policies(policies::Options),
     /// A process of `live`.
     #[command(hide = true)]
     LiveRouting(live::routing::Options),
@@ -43,6 +46,7 @@ fn main() {
         Bench::Turns(options) => turns::run(&options),
         Bench::Pages(options) => pages::run(&options),
         Bench::Live(options) => live::run(&options),
+        Bench::Policies(options) => policies::run(&options),
         Bench::LiveRouting(options) => live::routing::measure(&options),
         Bench::LiveWhole(options) => live::whole::measure(&options),
         Bench::LiveListen(options) => live::listener::run(&options),

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use abide_live::Owner as Named;
 use abide_schema::reducer::{Caller, Guard, Transaction};
 use abide_schema::{Abort, Code, Module, Refusal, Row, TableSpec, Value, canonical};
 use abide_store::change_log;
@@ -48,6 +49,24 @@ impl Bounds {
         }
         let guards = modules.iter().flat_map(|module| module.guards.iter().copied()).collect();
         Bounds { owners, guards }
+    }
+
+    /// By which rows those of a table belong to a scope, and the column of the last that holds it;
+    /// nothing where nobody owns them.
+    pub(crate) fn owners(&self, table: &TableSpec) -> Option<(Vec<Named>, &'static str)> {
+        let (mut owners, mut name) = (Vec::new(), table.name);
+        let mut columns = table.columns.iter().map(|column| column.name).collect::<Vec<_>>();
+        loop {
+            match self.owners.get(name)? {
+                Owner::Itself(at) => return Some((owners, columns[*at])),
+                Owner::Of(at, owner) => {
+                    let key = owner.columns[owner.key[0]].name;
+                    owners.push(Named { column: columns[*at], table: owner.name, key });
+                    (name, columns) =
+                        (owner.name, owner.columns.iter().map(|column| column.name).collect());
+                }
+            }
+        }
     }
 
     /// The rows of a table that are within a scope, as a table for FROM; `?scope` is the parameter that
@@ -254,6 +273,15 @@ impl Transaction for Bounded<'_> {
         params: &[Value],
     ) -> Result<i64, Abort> {
         self.rows.count(table, clause, params)
+    }
+
+    fn judge_policy(
+        &mut self,
+        table: &str,
+        condition: Option<&str>,
+        hidden: &[String],
+    ) -> Result<(), Abort> {
+        self.rows.judge_policy(table, condition, hidden)
     }
 
     fn insert(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<Row, Abort> {

@@ -5,6 +5,7 @@
 //! the change since `from`, at some seq S that is not before that; (3) frames up to S are dropped from
 //! the outbox, later ones follow. A slow client is caught up in the same way from where it was.
 
+mod anew;
 mod stale;
 mod subscription;
 mod update;
@@ -22,7 +23,8 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::engine::Engine;
-use crate::hub::{Frame, Mail, Outbox, SubscriptionKey};
+use crate::hub::{Frame, Mail, Outbox, SharedDelta, SubscriptionKey};
+use crate::policies::is_outdated;
 use crate::resume::{self, Resumed};
 use crate::writer::{Attach, Job, Listening};
 
@@ -31,6 +33,11 @@ use subscription::Subscription;
 use update::Ready;
 pub use update::{Change, SnapshotPart, Update};
 pub use wanted::{Start, Wanted};
+
+/// Whether it was caught up by policies that are not the latest any more.
+fn is_too_late((_, resumed): &(SubscriptionKey, Result<Resumed, Refusal>)) -> bool {
+    resumed.as_ref().is_err_and(is_outdated)
+}
 
 /// One client's subscriptions. One task owns it.
 #[derive(Debug)]
@@ -96,14 +103,12 @@ impl Connection {
     /// that is asked for is not there.
     pub async fn subscribe(&mut self, wanted: &Wanted<'_>) -> Result<(), Refusal> {
         self.check_room(wanted.id)?;
-        let binding = self.engine.inner.planner.bind(wanted.sql, wanted.params)?;
-        self.engine.inner.admit(&binding).await?;
-        let key = SubscriptionKey(self.next_key);
-        self.next_key += 1;
-        let listening = self.attach(&binding, key).await?;
-        let mut subscription = Subscription::new(wanted, binding, listening);
-        // Given up in here, the subscription is dropped and with it its place at the writer.
-        let (resumed, later) = self.begin_level(&subscription.binding, wanted).await?;
+        let (key, mut subscription, resumed, later) = loop {
+            match self.try_subscribe(wanted).await {
+                Err(refusal) if is_outdated(&refusal) => {}
+                begun => break begun?,
+            }
+        };
         self.answer(&mut subscription, resumed);
         self.keys.insert(Arc::clone(&subscription.id), key);
         self.subscriptions.insert(key, subscription);
@@ -112,6 +117,21 @@ impl Connection {
             self.take_frame(frame);
         }
         Ok(())
+    }
+
+    /// Subscribes by the policies of now. `outdated` where those of then are others.
+    async fn try_subscribe(
+        &mut self,
+        wanted: &Wanted<'_>,
+    ) -> Result<(SubscriptionKey, Subscription, Resumed, Option<Frame>), Refusal> {
+        let binding = self.engine.inner.plan(&self.caller, wanted.sql, wanted.params).await?;
+        let key = SubscriptionKey(self.next_key);
+        self.next_key += 1;
+        let listening = self.attach(&binding, key).await?;
+        let subscription = Subscription::new(wanted, binding, listening);
+        // Given up in here, the subscription is dropped and with it its place at the writer.
+        let (resumed, later) = self.begin_level(&subscription.binding, wanted).await?;
+        Ok((key, subscription, resumed, later))
     }
 
     /// Ends a subscription; ending one that is not there is no error.
@@ -270,6 +290,14 @@ impl Connection {
         if to <= told {
             return;
         }
+        let outdated = |(key, delta): &(SubscriptionKey, Arc<SharedDelta>)| {
+            delta.is_outdated() && self.subscriptions.contains_key(key)
+        };
+        if frame.changes.iter().any(outdated) {
+            // What may be seen has changed: caught up by the new policies, or by none.
+            self.lagging = true;
+            return;
+        }
         let mut changes = Vec::with_capacity(frame.changes.len());
         let mut ended = Vec::new();
         for (key, delta) in frame.changes {
@@ -313,26 +341,23 @@ impl Connection {
         self.next_progress = Instant::now() + Duration::from_millis(limits::PROGRESS_MS);
     }
 
-    /// Frames were dropped: makes up for them out of the change log, all subscriptions in one frame.
+    /// Frames were dropped, or what may be seen has changed: makes up for it out of the change log, all
+    /// subscriptions in one frame.
     async fn catch_up(&mut self) {
-        let told = self.told;
-        // What is run again anyway is, at the seq where the others will be, stale at worst.
-        let wanted: Vec<(SubscriptionKey, Binding, Seq)> = (self.subscriptions.iter())
-            .filter(|(_, subscription)| subscription.stale.is_none())
-            .map(|(key, subscription)| {
-                (*key, subscription.binding.clone(), subscription.seq.max(told))
-            })
-            .collect();
-        let tables = Arc::clone(&self.engine.inner.tables);
-        let caught_up =
-            self.engine.inner.read(move |reader| resume::resume_all(reader, &tables, wanted)).await;
-        match caught_up {
-            Ok((seq, resumed)) if self.engine.inner.wait_durable(seq).await.is_ok() => {
-                self.tell_caught_up(seq, resumed);
+        loop {
+            self.plan_anew().await;
+            let wanted = self.to_catch_up();
+            let tables = Arc::clone(&self.engine.inner.tables);
+            let read = move |reader: &mut _| resume::resume_all(reader, &tables, wanted);
+            match self.engine.inner.read(read).await {
+                Ok((_, resumed)) if resumed.iter().any(is_too_late) => {}
+                Ok((seq, resumed)) if self.engine.inner.wait_durable(seq).await.is_ok() => {
+                    return self.tell_caught_up(seq, resumed);
+                }
+                // The engine is closing or poisoned: there is nothing more to tell, and what the client
+                // has is still true for the seq it has it at.
+                _ => return self.end_all(&crate::readers::closing()),
             }
-            // The engine is closing or poisoned: there is nothing more to tell, and what the client
-            // has is still true for the seq it has it at.
-            _ => self.end_all(&crate::readers::closing()),
         }
     }
 
@@ -341,6 +366,7 @@ impl Connection {
         self.stay_stale(seq);
         for (key, resumed) in resumed {
             let Some(subscription) = self.subscriptions.get_mut(&key) else { continue };
+            subscription.was = None;
             match resumed {
                 Ok(Resumed::Delta { delta, .. }) if delta.is_empty() => subscription.seq = seq,
                 Ok(Resumed::Delta { delta, .. }) => {
@@ -356,7 +382,8 @@ impl Connection {
         }
         if seq > told {
             let update = Update::Delta { from: told, to: seq, changes };
-            self.ready.push_front(Ready::for_all(update));
+            // Behind the results that are told whole: who holds one of before holds none at this seq.
+            self.ready.push_back(Ready::for_all(update));
             self.told_up_to(seq);
         }
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use abide_live::{Binding, Budget, Catalog, Planner, Router, TemplateWork};
+use abide_live::{Binding, Budget, Catalog, Planner, Router, TemplateWork, Viewer};
 use abide_log::Chain;
 use abide_schema::reducer::Caller;
 use abide_schema::wire::{BatchCall, Explanation};
@@ -21,16 +21,18 @@ use crate::checkpointer::{CheckpointConduct, Checkpoints};
 use crate::connection::Connection;
 use crate::durable::{Commit, Published, Syncer, UnitDone, publish};
 use crate::execute::Executor;
-use crate::explain::Blueprint;
+use crate::explain::{self, Blueprint};
 use crate::health::Health;
 use crate::hub::Hub;
 use crate::metrics::Metrics;
+use crate::policies::{Judge, Policies, Renewed, is_outdated};
 use crate::ports::{Clock, FreeTurns, SystemClock, Turns, Waiting};
 use crate::query;
 use crate::queue::{Queue, Rejected};
 use crate::readers::{Readers, closing, open_reader};
 use crate::registry::{ReadyCall, Registry};
 use crate::rerun::Reruns;
+use crate::resume;
 use crate::retention::{ChangeLog, Retention};
 use crate::timers::Timers;
 use crate::writer::{Job, Request, Unit, WriterThread};
@@ -118,6 +120,7 @@ pub(crate) struct Inner {
     readers: Readers,
     registry: Arc<Registry>,
     pub(crate) planner: Planner,
+    policies: Arc<Policies>,
     /// The tables that may be queried live.
     pub(crate) tables: Arc<[&'static TableSpec]>,
     pub(crate) reruns: Reruns,
@@ -219,7 +222,9 @@ impl Engine {
         params: &Map<String, JsonValue>,
         as_of: Option<Seq>,
     ) -> Result<Answer, Refusal> {
-        tracing::trace!(caller = caller.id(), "a query");
+        if let Some(viewer) = self.inner.policies.viewer(caller) {
+            return self.query_bounded(caller, viewer, (sql, params), as_of).await;
+        }
         let (sql, params) = query::prepare(sql, params)?;
         let layout = self.inner.store.layout().clone();
         let bytes: usize = params.values().map(Value::size).sum();
@@ -242,10 +247,47 @@ impl Engine {
         sql: &str,
         params: &Map<String, JsonValue>,
     ) -> Result<Explanation, Refusal> {
-        tracing::trace!(caller = caller.id(), "an explanation");
-        let binding = self.inner.planner.bind_some(sql, params)?;
+        let viewer = self.inner.policies.viewer(caller);
+        let binding = self.inner.planner.bind_some(sql, params, viewer.as_ref())?;
         let blueprint = Arc::clone(&self.inner.blueprint);
-        self.inner.read(move |_| blueprint.explain(&binding)).await
+        let explain = move |_: &mut Reader| match viewer {
+            Some(viewer) => blueprint.explain_bounded(&binding, &viewer),
+            None => blueprint.explain(&binding),
+        };
+        self.inner.read(explain).await
+    }
+
+    /// The same for a caller whose sight is bounded: understood as a live query is, so that it names
+    /// nothing but what is there for the caller.
+    async fn query_bounded(
+        &self,
+        caller: &Caller,
+        mut viewer: Viewer,
+        (sql, params): (&str, &Map<String, JsonValue>),
+        as_of: Option<Seq>,
+    ) -> Result<Answer, Refusal> {
+        query::prepare(sql, params)?;
+        let params: Map<String, JsonValue> = params
+            .iter()
+            .map(|(name, value)| {
+                (name.trim_start_matches([':', '@', '$', '?']).to_owned(), value.clone())
+            })
+            .collect();
+        let (binding, (seq, rows)) = loop {
+            let binding = self.inner.planner.bind_once(sql, &params, &viewer)?;
+            let (asked, tables) = (binding.clone(), Arc::clone(&self.inner.tables));
+            let read = move |reader: &mut _| resume::once(reader, &tables, &asked, as_of);
+            match self.inner.read(read).await {
+                Err(refusal) if is_outdated(&refusal) => {
+                    let now = self.inner.policies.viewer(caller);
+                    viewer = now.expect("whether a sight is bounded does not depend on policies");
+                }
+                answer => break (binding, answer?),
+            }
+        };
+        self.inner.wait_durable(seq).await?;
+        self.inner.metrics.queries_total.add(1);
+        Ok(query::answer(&binding, seq, rows))
     }
 
     /// A connection for that caller to subscribe on.
@@ -310,9 +352,13 @@ impl Engine {
     /// Tables and reducers as `/v1/schema` tells them.
     #[must_use]
     pub fn describe(&self) -> JsonValue {
-        let layout = self.inner.store.layout();
-        let tables: Vec<JsonValue> =
-            layout.live_tables().into_iter().map(TableSpec::describe).collect();
+        self.describe_for(&Caller::local())
+    }
+
+    /// The same, of the tables and columns that a caller may see.
+    #[must_use]
+    pub fn describe_for(&self, caller: &Caller) -> JsonValue {
+        let tables = self.inner.policies.describe(caller);
         let reducers: Vec<JsonValue> = (self.inner.registry.definitions())
             .map(|definition| {
                 json!({
@@ -346,6 +392,7 @@ struct Recovered {
     head: Head,
     chain: Chain,
     change_log_floor: Seq,
+    policies: Arc<Policies>,
 }
 
 /// Reads where the log ends. SQLite has by now recovered the WAL of whoever had the file before.
@@ -368,7 +415,18 @@ fn recover(store: &Store, set_up: &[String]) -> Result<Recovered, StoreError> {
     let readers = (0..limits::READERS).map(|_| open_reader(store, set_up));
     let readers = readers.collect::<Result<Vec<_>, _>>()?;
     let reader = open_reader(store, set_up)?;
-    Ok(Recovered { writer, checkpointer, readers, reader, wal, head, chain, change_log_floor })
+    let policies = Policies::load(store.layout(), &writer)?;
+    Ok(Recovered {
+        writer,
+        checkpointer,
+        readers,
+        reader,
+        wal,
+        head,
+        chain,
+        change_log_floor,
+        policies,
+    })
 }
 
 /// What the writer goes by; see [`Config`].
@@ -382,16 +440,14 @@ struct Conduct {
 
 fn start(store: Store, conduct: Conduct) -> Result<Engine, StoreError> {
     let catalog = Arc::new(Catalog::new(store.layout().live_tables(), store.layout().views()));
-    let set_up = catalog.setup_sql();
-    let found = recover(&store, &set_up)?;
-
+    let found = recover(&store, &catalog.setup_sql())?;
+    let blueprint = Arc::new(Blueprint::new(store.layout().clone(), catalog.setup_sql()));
     let (durable, durable_seen) = watch::channel(found.head.seq);
     let (health, metrics) = (Arc::new(Health::default()), Arc::new(Metrics::default()));
     metrics.change_log_floor.set(found.change_log_floor.0.unsigned_abs());
     let hub = Arc::new(Hub::starting_at(found.head.seq));
     let (jobs, gate) = (Arc::new(Queue::new(limits::WRITER_QUEUE_BYTES)), Arc::default());
-    let commits = Arc::new(Queue::new(limits::UNSYNCED_COMMITS));
-    let to_publish = Arc::new(Queue::new(limits::UNSYNCED_COMMITS));
+    let (commits, to_publish) = (unsynced(), unsynced());
     let (readers, mut threads) = Readers::start(found.readers, &conduct.turns);
     let live_tables: Arc<[&'static TableSpec]> = store.layout().live_tables().into();
     let modules = &store.layout().modules;
@@ -401,7 +457,8 @@ fn start(store: Store, conduct: Conduct) -> Result<Engine, StoreError> {
     let writer = WriterThread {
         timers: Timers::new(if conduct.timers { modules } else { &[] }),
         registry: Arc::clone(&registry),
-        executor,
+        executor: executor.judging(judge(&store, &catalog, &blueprint)),
+        policies: Renewed::new(&found.policies),
         router: Router::with_budget(Arc::clone(&catalog), conduct.live_budget),
         jobs: Arc::clone(&jobs),
         commits: Arc::clone(&commits),
@@ -437,6 +494,7 @@ fn start(store: Store, conduct: Conduct) -> Result<Engine, StoreError> {
         readers,
         registry,
         planner: Planner::new(catalog),
+        policies: found.policies,
         tables: live_tables,
         reruns: Reruns::default(),
         hub,
@@ -445,10 +503,21 @@ fn start(store: Store, conduct: Conduct) -> Result<Engine, StoreError> {
         metrics,
         checkpoints,
         threads: Mutex::new(threads),
-        blueprint: Arc::new(Blueprint::new(store.layout().clone(), set_up)),
+        blueprint,
         store,
     };
     Ok(Engine { inner: Arc::new(inner) })
+}
+
+/// A queue of what is committed and not yet on the disk, or told.
+fn unsynced<T>() -> Arc<Queue<T>> {
+    Arc::new(Queue::new(limits::UNSYNCED_COMMITS))
+}
+
+/// What tries out policies.
+fn judge(store: &Store, catalog: &Arc<Catalog>, blueprint: &Arc<Blueprint>) -> Judge {
+    let planner = Planner::new(Arc::clone(catalog));
+    Judge::new(store.layout().live_tables(), planner, Arc::clone(blueprint))
 }
 
 /// Starts the threads that a commit passes through.
@@ -516,6 +585,22 @@ impl Inner {
         work: impl FnOnce(&mut Reader) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Refusal> {
         self.readers.run(1, work).await?
+    }
+
+    /// A query as its caller may have it live.
+    pub(crate) async fn plan(
+        &self,
+        caller: &Caller,
+        sql: &str,
+        params: &Map<String, JsonValue>,
+    ) -> Result<Binding, Refusal> {
+        let Some(viewer) = self.policies.viewer(caller) else {
+            let binding = self.planner.bind(sql, params)?;
+            return self.admit(&binding).await.map(|()| binding);
+        };
+        let binding = self.planner.bind_within(sql, params, &viewer)?;
+        let admitted = self.admit(&binding).await;
+        admitted.map_err(|refusal| explain::bounded(refusal, &binding, &viewer)).map(|()| binding)
     }
 
     /// Whether a query may be live, as far as its statements are concerned.

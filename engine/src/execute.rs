@@ -12,6 +12,7 @@ use sha2::{Digest as _, Sha256};
 use crate::bounds::{Bounded, Bounds};
 use crate::outcome;
 use crate::overlay::Overlay;
+use crate::policies::Judge;
 use crate::ports::Clock;
 use crate::registry::ReadyCall;
 
@@ -32,6 +33,8 @@ pub(crate) struct Executor {
     pub(crate) keeps_events: bool,
     /// The events of this transaction, if anybody does.
     pub(crate) events: Vec<Event>,
+    /// Tries out policies.
+    judge: Option<Judge>,
 }
 
 /// What one call did.
@@ -63,8 +66,24 @@ impl Executor {
     ) -> Executor {
         let (overlay, bounds) = (Overlay::default(), Arc::new(bounds));
         let (keeps_events, events) = (false, Vec::new());
-        let wrote = false;
-        Executor { store, overlay, chain, last_at, clock, bounds, wrote, keeps_events, events }
+        let (wrote, judge) = (false, None);
+        Executor {
+            store,
+            overlay,
+            chain,
+            last_at,
+            clock,
+            bounds,
+            wrote,
+            keeps_events,
+            events,
+            judge,
+        }
+    }
+
+    /// With what tries out policies. A replay does without: it only sees what was found good.
+    pub(crate) fn judging(self, judge: Judge) -> Executor {
+        Executor { judge: Some(judge), ..self }
     }
 
     /// Runs one call and appends its event.
@@ -237,6 +256,16 @@ impl Transaction for Executor {
         params: &[Value],
     ) -> Result<i64, Abort> {
         self.count_in(table.name, clause, params)
+    }
+
+    fn judge_policy(
+        &mut self,
+        table: &str,
+        condition: Option<&str>,
+        hidden: &[String],
+    ) -> Result<(), Abort> {
+        let Some(judge) = &self.judge else { return Ok(()) };
+        judge.judge(table, condition, hidden).map_err(Abort::Refused)
     }
 
     fn insert(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<Row, Abort> {

@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use abide_live::{Binding, Scan, SqlError};
+use abide_live::{Binding, Scan, Sql as _, SqlError, Viewer};
 use abide_schema::wire::{Explanation, TableScan};
 use abide_schema::{Code, Refusal, Value};
 use abide_store::{Layout, Reader, StoreError, blank};
@@ -48,6 +48,31 @@ impl Blueprint {
         })
     }
 
+    /// Runs a query over nothing.
+    pub(crate) fn try_out(&self, binding: &Binding) -> Result<(), Refusal> {
+        let (statement, params) = (binding.snapshot_sql(), binding.params());
+        self.ask(|sql| sql.run(statement, params, &mut |_| {})).map(drop)
+    }
+
+    /// What whoever asks is told of a query that is kept within what he may see: how, and no more. Its
+    /// statements are the policies' too.
+    pub(crate) fn explain_bounded(
+        &self,
+        binding: &Binding,
+        viewer: &Viewer,
+    ) -> Result<Explanation, Refusal> {
+        let verdict = self.judge(binding).map_err(|refusal| bounded(refusal, binding, viewer));
+        Ok(Explanation {
+            plan: binding.plan(false),
+            routed_by: Vec::new(),
+            scans: Vec::new(),
+            snapshot: String::new(),
+            params: Vec::new(),
+            shape: binding.shape().clone(),
+            refused: verdict.err().map(|refusal| refusal.problem()),
+        })
+    }
+
     fn ask<T>(
         &self,
         question: impl FnOnce(&mut ReaderSql<'_>) -> Result<T, SqlError>,
@@ -69,6 +94,16 @@ impl Blueprint {
             Refusal::new(Code::Internal, "the query could not be explained")
         })
     }
+}
+
+/// A verdict as it is told where what may be seen is bounded: a table that is not in sight has no name.
+pub(crate) fn bounded(refusal: Refusal, binding: &Binding, viewer: &Viewer) -> Refusal {
+    let in_sight = |table: &&str| viewer.outlook().select(table).is_some();
+    if binding.tables().iter().all(in_sight) {
+        return refusal;
+    }
+    Refusal::new(refusal.code, "every change would have to read a table whole")
+        .hint("ask once with  abide sql, or whoever administers this for an index")
 }
 
 fn table_scan(scan: &Scan) -> TableScan {

@@ -15,6 +15,7 @@ use crate::readers::closing;
 pub struct SharedDelta {
     outcome: Result<Delta, Refusal>,
     stale: bool,
+    outdated: bool,
     json: OnceLock<Vec<u8>>,
     checksum_change: OnceLock<Checksum>,
 }
@@ -22,14 +23,26 @@ pub struct SharedDelta {
 impl SharedDelta {
     pub(crate) fn new(outcome: Result<Delta, Refusal>) -> Arc<SharedDelta> {
         let (json, checksum_change) = (OnceLock::new(), OnceLock::new());
-        Arc::new(SharedDelta { outcome, stale: false, json, checksum_change })
+        Arc::new(SharedDelta { outcome, stale: false, outdated: false, json, checksum_change })
+    }
+
+    /// What may be seen of the result has changed: it is planned anew.
+    pub(crate) fn outdated() -> Arc<SharedDelta> {
+        let (outcome, json, checksum_change) =
+            (Ok(Delta::default()), OnceLock::new(), OnceLock::new());
+        Arc::new(SharedDelta { outcome, stale: false, outdated: true, json, checksum_change })
+    }
+
+    /// Whether it only says that what may be seen has changed. Nobody is told that.
+    pub(crate) fn is_outdated(&self) -> bool {
+        self.outdated
     }
 
     /// It is not known what changed: the delta would have cost too much.
     pub(crate) fn unknown() -> Arc<SharedDelta> {
         let (outcome, json, checksum_change) =
             (Ok(Delta::default()), OnceLock::new(), OnceLock::new());
-        Arc::new(SharedDelta { outcome, stale: true, json, checksum_change })
+        Arc::new(SharedDelta { outcome, stale: true, outdated: false, json, checksum_change })
     }
 
     /// Whether it only says that the result may have changed: what it is now follows by itself, as an

@@ -31,6 +31,7 @@ mod hub;
 mod metrics;
 mod outcome;
 mod overlay;
+mod policies;
 mod ports;
 mod query;
 mod queue;

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use abide_schema::{Code, Refusal, Seq, Value, limits};
+use abide_live::Binding;
+use abide_schema::wire::Column;
+use abide_schema::{Code, Refusal, Row, Seq, Value, limits};
 use abide_store::{Layout, Reader};
 use serde_json::{Map, Value as JsonValue};
 
@@ -37,6 +39,18 @@ pub(crate) fn prepare(
         })
         .collect::<Result<Params, Refusal>>()?;
     Ok((sql.to_owned(), params))
+}
+
+/// The answer to a bounded query: without the columns that only carry its order.
+pub(crate) fn answer(binding: &Binding, seq: Seq, rows: Vec<Row>) -> Answer {
+    let shown: Vec<&Column> =
+        binding.shape().columns.iter().filter(|column| !column.hidden).collect();
+    let rows = rows.into_iter().map(|row| match row.len() == shown.len() {
+        true => row,
+        false => row[..shown.len()].into(),
+    });
+    let columns = shown.iter().map(|column| column.name.clone()).collect();
+    Answer { seq, rows: rows.collect(), columns }
 }
 
 /// Runs it.

@@ -13,6 +13,7 @@ use abide_store::{QueryLimits, Reader, Snapshot, StoreError};
 use crate::as_of;
 use crate::connection::Start;
 use crate::hub::SubscriptionKey;
+use crate::policies;
 use crate::writer::sql_error;
 
 /// What a subscription is told first.
@@ -75,14 +76,32 @@ pub(crate) type Each = Vec<(SubscriptionKey, Result<Resumed, Refusal>)>;
 pub(crate) fn resume_all(
     reader: &mut Reader,
     tables: &[&'static TableSpec],
-    wanted: Vec<(SubscriptionKey, Binding, Seq)>,
+    wanted: Vec<(SubscriptionKey, CatchUp)>,
 ) -> Result<(Seq, Each), Refusal> {
     let state = reader.snapshot().map_err(|error| error.to_refusal())?;
-    let resumed = wanted
-        .into_iter()
-        .map(|(key, binding, from)| (key, resume_in(&state, tables, &binding, from)))
-        .collect();
-    Ok((state.seq(), resumed))
+    let resumed = wanted.into_iter().map(|(key, catch_up)| {
+        let resumed = match &catch_up {
+            CatchUp::Since(binding, from) => resume_in(&state, tables, binding, *from),
+            CatchUp::Anew { old, new, from: Some(from) } => {
+                planned_anew(&state, tables, (old, new), *from)
+            }
+            CatchUp::Anew { new, from: None, .. } => {
+                whole(&state, new, Some(refetch("what may be seen has changed".to_owned())))
+            }
+        };
+        (key, resumed)
+    });
+    Ok((state.seq(), resumed.collect()))
+}
+
+/// How a subscription is caught up.
+#[derive(Debug)]
+pub(crate) enum CatchUp {
+    /// With what changed since.
+    Since(Binding, Seq),
+    /// With what leads from the result at a seq, by policies that are no longer in force, to what is
+    /// shown now; with the whole, where it is not known what the client holds.
+    Anew { old: Binding, new: Binding, from: Option<Seq> },
 }
 
 fn resume_in(
@@ -101,6 +120,9 @@ fn resume_in(
         let why = format!("changes are kept from seq {floor} on, not from {from}");
         return whole(state, binding, Some(refetch(why)));
     }
+    if policies::may_have_changed(state, tables, binding, from)? {
+        return whole(state, binding, Some(refetch(format!("policies changed since {from}"))));
+    }
     match changes_since(state, tables, binding, from)? {
         Ok(changes) => {
             let delta = delta(state, binding, &changes)?;
@@ -108,6 +130,7 @@ fn resume_in(
         }
         Err(table) => {
             let most = limits::RESUME_CHANGES;
+            let table = if binding.is_bounded() { "a table" } else { table };
             let why = format!("more than {most} rows of {table} changed since {from}");
             whole(state, binding, Some(refetch(why)))
         }
@@ -123,7 +146,7 @@ fn past_and_since(
 ) -> Result<Resumed, Refusal> {
     let past = as_of::find_state(state, past)?;
     let changes = changes_since(state, tables, binding, past)?;
-    let changes = changes.map_err(|table| as_of::too_far(table, past))?;
+    let changes = changes.map_err(|table| too_far(binding, table, past))?;
     let delta = delta(state, binding, &changes)?;
     // Over the same changes, which are laid out now.
     let rows = rows(state, binding, &binding.past_sql())?;
@@ -131,8 +154,9 @@ fn past_and_since(
 }
 
 fn delta(state: &Snapshot<'_>, binding: &Binding, changes: &Changes) -> Result<Delta, Refusal> {
+    require_latest(binding)?;
     binding.delta(changes, &mut ReaderSql(state)).map_err(|error| match error {
-        LiveError::Query(why) => Refusal::new(Code::BadSql, why),
+        LiveError::Query(why) => said_of(binding, Refusal::new(Code::BadSql, why)),
         LiveError::OverBudget => unreachable!("a reader has no budget of steps"),
         LiveError::Broken(why) => {
             tracing::error!(%why, "a resume failed");
@@ -174,9 +198,101 @@ fn whole(
 
 /// The rows of one of a binding's own statements.
 fn rows(state: &Snapshot<'_>, binding: &Binding, sql: &str) -> Result<Vec<Row>, Refusal> {
+    require_latest(binding)?;
+    rows_by_any(state, binding, sql)
+}
+
+/// The policies that a binding was made by must be the latest: asked after the state stands still, so
+/// that no later ones are in it.
+fn require_latest(binding: &Binding) -> Result<(), Refusal> {
+    if binding.is_latest() { Ok(()) } else { Err(policies::outdated()) }
+}
+
+fn rows_by_any(state: &Snapshot<'_>, binding: &Binding, sql: &str) -> Result<Vec<Row>, Refusal> {
     let params = binding.params();
     let mut bind = |_: Option<&str>, number: usize| Ok(params[number - 1].clone());
-    Ok(state.query(sql, &mut bind, LIMITS)?.rows)
+    let found = state.query(sql, &mut bind, LIMITS);
+    Ok(found.map_err(|refusal| said_of(binding, refusal))?.rows)
+}
+
+/// An error as it is told: where what may be seen is bounded, without SQLite's words, which may be about
+/// what may not.
+fn said_of(binding: &Binding, refusal: Refusal) -> Refusal {
+    if !binding.is_bounded() || refusal.code != Code::BadSql {
+        return refusal;
+    }
+    tracing::debug!(%refusal, "a bounded query failed");
+    Refusal::new(Code::BadSql, "the query failed on what it read")
+        .hint("an expression is given what it cannot take: look at json_extract(), sum(), abs()")
+}
+
+/// One query of a bounded caller: the present, or as it was at a seq.
+pub(crate) fn once(
+    reader: &mut Reader,
+    tables: &[&'static TableSpec],
+    binding: &Binding,
+    as_of: Option<Seq>,
+) -> Result<(Seq, Vec<Row>), Refusal> {
+    let state = reader.snapshot().map_err(|error| error.to_refusal())?;
+    let Some(past) = as_of else {
+        return Ok((state.seq(), rows(&state, binding, binding.snapshot_sql())?));
+    };
+    let past = as_of::find_state(&state, past)?;
+    Ok((past, rows_of(&state, tables, binding, past)?))
+}
+
+/// A result as it was at a seq.
+fn rows_of(
+    state: &Snapshot<'_>,
+    tables: &[&'static TableSpec],
+    binding: &Binding,
+    past: Seq,
+) -> Result<Vec<Row>, Refusal> {
+    let changes = changes_since(state, tables, binding, past)?;
+    let changes = changes.map_err(|table| too_far(binding, table, past))?;
+    binding.lay_out(&changes, &mut ReaderSql(state)).map_err(|error| {
+        tracing::error!(%error, "a past could not be laid out");
+        Refusal::new(Code::Internal, "the change log could not be read")
+    })?;
+    rows_by_any(state, binding, &binding.past_sql())
+}
+
+fn too_far(binding: &Binding, table: &str, past: Seq) -> Refusal {
+    // Which table it is may be a policy's.
+    as_of::too_far(if binding.is_bounded() { "a table" } else { table }, past)
+}
+
+/// Whether any row of a table changed since.
+pub(crate) fn changed_since(
+    state: &Snapshot<'_>,
+    table: &'static TableSpec,
+    from: Seq,
+) -> Result<bool, Refusal> {
+    let images = state.images(table, from, 0).map_err(|error| error.to_refusal())?;
+    Ok(images.is_none_or(|images| !images.is_empty()))
+}
+
+/// What leads from a result as it was shown at a seq by other policies to what is shown now; the whole,
+/// where that cannot be had.
+fn planned_anew(
+    state: &Snapshot<'_>,
+    tables: &[&'static TableSpec],
+    (old, new): (&Binding, &Binding),
+    from: Seq,
+) -> Result<Resumed, Refusal> {
+    let why = || Some(refetch("what may be seen has changed".to_owned()));
+    let floor = state.change_log_floor().map_err(|error| error.to_refusal())?;
+    if from < floor || from > state.seq() || old.shape() != new.shape() {
+        return whole(state, new, why());
+    }
+    match rows_of(state, tables, old, from) {
+        Ok(before) => {
+            let after = rows(state, new, new.snapshot_sql())?;
+            let delta = new.difference(&before, &after);
+            Ok(Resumed::Delta { from, seq: state.seq(), delta, checksum: None })
+        }
+        Err(_) => whole(state, new, why()),
+    }
 }
 
 /// The net change since `from` of every row that a query reads; or the table of which too many did.

@@ -23,6 +23,7 @@ use crate::hub::{Hub, Outbox, SharedDelta, SubscriptionKey};
 use crate::metrics::Metrics;
 use crate::outcome::{expand, refusal_in};
 use crate::overlay::NetChange;
+use crate::policies::{self, Renewed};
 use crate::ports::{Stage, Turns};
 use crate::queue::Queue;
 use crate::readers::ReaderJob;
@@ -104,6 +105,7 @@ impl Drop for Listening {
 pub(crate) struct WriterThread {
     pub(crate) executor: Executor,
     pub(crate) timers: Timers,
+    pub(crate) policies: Renewed,
     pub(crate) registry: Arc<Registry>,
     pub(crate) router: Router,
     pub(crate) jobs: Arc<Queue<Job>>,
@@ -258,10 +260,15 @@ impl WriterThread {
         }
         self.executor.flush()?;
         let changes = self.executor.overlay.changes();
+        if changes.iter().any(|change| change.table.name == policies::TABLE) {
+            // Before the commit: who then sees it finds that the policies he went by are old.
+            self.policies.renew(&self.executor.store)?;
+        }
         self.timers.note(&changes);
         self.log_changes(&changes, from, to)?;
         let deltas = self.deltas(changes)?;
         self.executor.store.commit()?;
+        self.policies.keep();
         self.executor.overlay.committed();
         self.executor.events.clear();
         self.metrics.commits_total.add(1);
@@ -272,6 +279,7 @@ impl WriterThread {
     /// After a failed transaction: back to where it began. Tells what its callers are told.
     fn undo(&mut self, start: crate::execute::Mark, error: &StoreError) -> Refusal {
         self.router.forget();
+        self.policies.put_back();
         self.executor.overlay.forget();
         self.executor.return_to(start);
         self.executor.events.clear();
@@ -449,6 +457,10 @@ impl WriterThread {
         }
         let mut sql = WriterSql(&self.executor.store);
         let deltas = self.router.commit(&changes, &mut sql);
+        // Whatever this commit did: it is told by the new policies.
+        let renewed = self.policies.are_renewed();
+        let outdated = if renewed { self.router.outdated() } else { Vec::new() };
+        let outdated = outdated.into_iter().map(|id| Ok((id, SharedDelta::outdated())));
         let work = self.router.counters();
         self.metrics.live_rows_routed.set(work.rows_routed);
         self.metrics.live_bindings_probed.set(work.bindings_probed);
@@ -460,6 +472,10 @@ impl WriterThread {
             .into_iter()
             .map(|(binding, delta)| match delta {
                 Ok(delta) => Ok((binding, SharedDelta::new(Ok(delta)))),
+                Err(LiveError::Query(_)) if self.router.is_bounded(binding) => {
+                    let refusal = Refusal::new(Code::BadSql, "the live query failed");
+                    Ok((binding, SharedDelta::new(Err(refusal.hint("subscribe again")))))
+                }
                 Err(LiveError::Query(why)) => {
                     let refusal =
                         Refusal::new(Code::BadSql, format!("the live query failed: {why}"));
@@ -468,6 +484,7 @@ impl WriterThread {
                 Err(LiveError::OverBudget) => Ok((binding, SharedDelta::unknown())),
                 Err(LiveError::Broken(why)) => Err(StoreError::Sql { message: why, offset: None }),
             })
+            .chain(outdated)
             .collect()
     }
 
@@ -527,6 +544,9 @@ impl WriterThread {
 
     fn attach(&mut self, attach: Attach) {
         let Attach { binding, connection, key, outbox, reply } = attach;
+        if !binding.is_latest() {
+            return drop(reply.send(Err(policies::outdated())));
+        }
         let attached = self.router.attach(&binding).map(|id| {
             self.attached += 1;
             if binding.tables().contains(&"events") {

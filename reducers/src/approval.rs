@@ -5,7 +5,7 @@
 //!    └─────▶ expired, cancelled        (nobody decided in time; nobody wants the call)
 //! ```
 
-use abide_schema::reducer::Answer;
+use abide_schema::reducer::{Answer, Sight};
 use abide_schema::{
     Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, Value, reducer, table,
 };
@@ -105,13 +105,13 @@ pub struct Approval {
 #[must_use]
 pub fn module() -> Module {
     Module::new("approval")
-        .table::<Approval>()
+        .seen::<Approval>(Sight::OfScope)
         .reducer(decide_approval::definition())
         .deadline::<Approval>(
-            "expires_at",
-            "status = 'pending' AND expires_at IS NOT NULL",
-            expire_approval::definition(),
-        )
+        "expires_at",
+        "status = 'pending' AND expires_at IS NOT NULL",
+        expire_approval::definition(),
+    )
 }
 
 /// Approves or rejects a call. The first decider wins; the same decision again changes nothing. With

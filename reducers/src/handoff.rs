@@ -8,6 +8,7 @@
 //! A deadline is about a handoff that nobody has: it is escalated, or expires, while it is pending, also
 //! when it becomes so again after the moment.
 
+use abide_schema::reducer::Sight;
 use abide_schema::{
     Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, Value, reducer, table,
 };
@@ -101,7 +102,7 @@ pub struct HandoffRequest {
 #[must_use]
 pub fn module() -> Module {
     Module::new("handoff")
-        .table::<HandoffRequest>()
+        .seen::<HandoffRequest>(Sight::OfScope)
         .reducer(request_supervisor_handoff::definition())
         .reducer(claim_handoff::definition())
         .reducer(heartbeat_handoff::definition())

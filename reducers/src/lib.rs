@@ -7,6 +7,7 @@
 pub mod approval;
 pub mod handoff;
 pub mod message;
+pub mod policy;
 pub mod session;
 pub mod timer;
 pub mod tool;
@@ -19,6 +20,7 @@ use abide_schema::Module;
 pub use approval::{Approval, ApprovalStatus};
 pub use handoff::{HandoffRequest, HandoffStatus};
 pub use message::AgentState;
+pub use policy::Policy;
 pub use session::{Session, SessionStatus};
 pub use timer::{Timer, TimerStatus};
 pub use tool::{Effect, Tool};
@@ -36,5 +38,6 @@ pub fn modules() -> Vec<Module> {
         approval::module(),
         handoff::module(),
         timer::module(),
+        policy::module(),
     ]
 }

@@ -1,6 +1,6 @@
 //! Messages and other entries of a session's state: one `agent_state` row each, in the order they came.
 
-use abide_schema::reducer::Nullable;
+use abide_schema::reducer::{Nullable, Sight};
 use abide_schema::{Abort, Context, Json, Micros, Module, Seq, reducer, table};
 use serde::Serialize;
 use serde_json::Value as JsonValue;
@@ -46,7 +46,7 @@ pub struct Appended {
 /// The domain.
 #[must_use]
 pub fn module() -> Module {
-    Module::new("message").table::<AgentState>().reducer(append_message::definition())
+    Module::new("message").seen::<AgentState>(Sight::OfScope).reducer(append_message::definition())
 }
 
 /// Appends a message, or another entry, to a session. The first one makes a created session active.

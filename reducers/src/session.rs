@@ -13,7 +13,7 @@
 //! A cancellation is a row's fact before it is an end: while workers are at calls of the session they are
 //! asked to stop, and the session ends when the last of them has. One that is idle ends at once.
 
-use abide_schema::reducer::Answer;
+use abide_schema::reducer::{Answer, Sight};
 use abide_schema::{
     Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, Value, limits, reducer,
     table,
@@ -142,7 +142,7 @@ pub struct Session {
 #[must_use]
 pub fn module() -> Module {
     Module::new("session")
-        .table::<Session>()
+        .seen::<Session>(Sight::OfScope)
         .reducer(create_session::definition())
         .reducer(suspend_session::definition())
         .reducer(resume_session::definition())

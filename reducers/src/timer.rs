@@ -1,7 +1,7 @@
 //! Timers: a moment that somebody asked to be told of. When it has come the row says `fired`, for who
 //! watches; and the session, if one was named, gets a message, or wakes.
 
-use abide_schema::reducer::Answer;
+use abide_schema::reducer::{Answer, Sight};
 use abide_schema::{
     Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, Value, limits, reducer,
     table,
@@ -69,7 +69,7 @@ pub struct Timer {
 #[must_use]
 pub fn module() -> Module {
     Module::new("timer")
-        .table::<Timer>()
+        .seen::<Timer>(Sight::OfScope)
         .reducer(set_timer::definition())
         .reducer(cancel_timer::definition())
         .deadline::<Timer>("due_at", "status = 'pending'", fire_timer::definition())

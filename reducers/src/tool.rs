@@ -2,7 +2,7 @@
 //! worker vanishes. A tool has versions; what a call is held to is the version it was asked under,
 //! and only the pace is that of today, because the world behind the tool is.
 
-use abide_schema::reducer::Answer;
+use abide_schema::reducer::{Answer, Sight};
 use abide_schema::{
     Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, limits, reducer, table,
 };
@@ -239,7 +239,10 @@ fn stored(value: impl Serialize) -> Json {
 /// The domain.
 #[must_use]
 pub fn module() -> Module {
-    Module::new("tool").table::<Tool>().table::<ToolVersion>().reducer(register_tool::definition())
+    Module::new("tool")
+        .seen::<Tool>(Sight::Open)
+        .seen::<ToolVersion>(Sight::Open)
+        .reducer(register_tool::definition())
 }
 
 /// Registers a tool, or a new version of one. Registering the same again changes nothing.

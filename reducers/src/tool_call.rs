@@ -16,6 +16,7 @@
 //! Here are the rows and what all parts share; then [`mod@request`], [`mod@claim`], [`mod@finish`] (by
 //! the holder, by time, by who settles) and [`mod@cancel`].
 
+use abide_schema::reducer::Sight;
 use abide_schema::{Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, table};
 
 pub mod cancel;
@@ -203,8 +204,8 @@ WHERE (c.status = 'succeeded' OR c.status = 'failed')
 #[must_use]
 pub fn module() -> Module {
     Module::new("tool_call")
-        .table::<ToolCall>()
-        .table::<LostLease>()
+        .seen::<ToolCall>(Sight::OfScope)
+        .seen::<LostLease>(Sight::OfScope)
         .table::<ToolClaim>()
         .view("unknown_tool_calls", UNKNOWN_CALLS)
         .view("undelivered_results", UNDELIVERED_RESULTS)

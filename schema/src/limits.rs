@@ -41,6 +41,12 @@ pub const QUERY_ROWS: usize = 100_000;
 /// Bytes of one answer of `/v1/sql`, and of one snapshot.
 pub const QUERY_BYTES: usize = 64 << 20;
 
+/// Bytes of a policy's condition: it stands in every statement that names the table.
+pub const POLICY_BYTES: usize = 4 << 10;
+
+/// Policies of one table for one role.
+pub const POLICIES_OF_ONE: i64 = 16;
+
 /// Milliseconds that one query may run: it holds one of few readers.
 pub const QUERY_MS: u64 = 10_000;
 

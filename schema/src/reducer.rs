@@ -76,6 +76,18 @@ pub trait Transaction {
         self.count(table, clause, params)
     }
 
+    /// Tries out a policy before it is kept: that its table and columns are there, and that its
+    /// condition is one that can decide what is seen. Nothing is looked at that is not declared.
+    ///
+    /// # Errors
+    /// [`Abort::Refused`] with what is wrong with it.
+    fn judge_policy(
+        &mut self,
+        table: &str,
+        condition: Option<&str>,
+        hidden: &[String],
+    ) -> Result<(), Abort>;
+
     /// Adds a row. In a numbered table, a NULL key is given the next number. Returns the row.
     ///
     /// # Errors
@@ -189,6 +201,19 @@ impl<'a> Context<'a> {
         params: &[Value],
     ) -> Result<i64, Abort> {
         self.rows.count_everywhere(T::SPEC, clause, params)
+    }
+
+    /// Tries out a policy before it is kept, over the declared tables with nothing in them.
+    ///
+    /// # Errors
+    /// [`Abort::Refused`] with what is wrong with it.
+    pub fn judge_policy(
+        &mut self,
+        table: &str,
+        condition: Option<&str>,
+        hidden: &[String],
+    ) -> Result<(), Abort> {
+        self.rows.judge_policy(table, condition, hidden)
     }
 
     /// Adds a row. Where the database numbers the rows, key 0 means the next number, and the answer
@@ -395,6 +420,24 @@ pub struct Module {
     pub guards: Vec<Guard>,
     /// What keeps a record of denied attempts; see [`Module::witness`].
     pub witnesses: Vec<Definition>,
+    /// Who may see its tables; a table that is not here is [`Sight::Closed`].
+    pub sights: Vec<(&'static TableSpec, Sight)>,
+}
+
+/// Which rows of a table a caller may see whom something bounds (a role other than admin, a scope).
+/// A scope bounds every row that belongs to one, whatever is said here. Policies narrow this further, and
+/// open what is closed; none widens it. See `docs/policies.md`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sight {
+    /// None, until a policy for the caller's role says which. What nothing is said of.
+    Closed,
+    /// All: what is no tenant's own.
+    Open,
+    /// Those within the caller's scope (see [`TableSpec::shared`]): all, where the caller has none.
+    OfScope,
+    /// Those of which this holds, without these columns: SQL over the row and the caller, as in a
+    /// policy.
+    Where(&'static str, &'static [&'static str]),
 }
 
 impl Module {
@@ -411,6 +454,7 @@ impl Module {
             deadlines: Vec::new(),
             guards: Vec::new(),
             witnesses: Vec::new(),
+            sights: Vec::new(),
         }
     }
 
@@ -428,6 +472,13 @@ impl Module {
     pub fn table<T: Table>(mut self) -> Module {
         self.tables.push(T::SPEC);
         self
+    }
+
+    /// With a table of which callers may see so much.
+    #[must_use]
+    pub fn seen<T: Table>(mut self, sight: Sight) -> Module {
+        self.sights.push((T::SPEC, sight));
+        self.table::<T>()
     }
 
     /// With a view: a name and a SELECT.

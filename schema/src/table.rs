@@ -188,9 +188,17 @@ impl TableSpec {
     /// of a row.
     #[must_use]
     pub fn describe(&self) -> JsonValue {
+        let all: Vec<&str> = self.columns.iter().map(|column| column.name).collect();
+        self.describe_columns(&all)
+    }
+
+    /// The same, as if it had these columns only.
+    #[must_use]
+    pub fn describe_columns(&self, shown: &[&str]) -> JsonValue {
         let columns: Vec<JsonValue> = self
             .columns
             .iter()
+            .filter(|column| shown.contains(&column.name))
             .map(|column| {
                 json!({
                     "name": column.name,
@@ -201,21 +209,22 @@ impl TableSpec {
                 })
             })
             .collect();
-        let key: Vec<&str> = self.key.iter().map(|at| self.columns[*at].name).collect();
+        let key = self.key.iter().map(|at| self.columns[*at].name);
+        let key: Vec<&str> = key.filter(|name| shown.contains(name)).collect();
         json!({
             "name": self.name,
             "description": self.doc,
             "columns": columns,
             "key": key,
-            "row_schema": self.row_schema(),
+            "row_schema": self.row_schema(shown),
         })
     }
 
-    /// The JSON Schema (2020-12) of one row as an object.
+    /// The JSON Schema (2020-12) of one row as an object of these columns.
     #[must_use]
-    pub fn row_schema(&self) -> JsonValue {
+    pub fn row_schema(&self, shown: &[&str]) -> JsonValue {
         let mut properties = Map::new();
-        for column in self.columns {
+        for column in self.columns.iter().filter(|column| shown.contains(&column.name)) {
             let base = match column.kind {
                 Kind::Integer => "integer",
                 Kind::Real => "number",
@@ -234,12 +243,11 @@ impl TableSpec {
             }
             properties.insert(column.name.to_owned(), schema.into());
         }
-        let names: Vec<&str> = self.columns.iter().map(|column| column.name).collect();
         json!({
             "type": "object",
             "title": self.name,
             "properties": properties,
-            "required": names,
+            "required": shown,
             "additionalProperties": false,
         })
     }
@@ -407,6 +415,12 @@ impl Key for &String {
 impl Key for i64 {
     fn cells(self) -> Vec<Value> {
         vec![self.into()]
+    }
+}
+
+impl<A: Into<Value>, B: Into<Value>, C: Into<Value>> Key for (A, B, C) {
+    fn cells(self) -> Vec<Value> {
+        vec![self.0.into(), self.1.into(), self.2.into()]
     }
 }
 

@@ -153,6 +153,19 @@ CREATE TABLE meta (
   value TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE policies (
+  table_name TEXT NOT NULL,
+  role TEXT NOT NULL,
+  name TEXT NOT NULL,
+  condition TEXT,
+  hidden TEXT NOT NULL,
+  set_by TEXT NOT NULL,
+  created_at INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL,
+  PRIMARY KEY (table_name, role, name)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE request_ids (
   caller TEXT NOT NULL,
   request_id TEXT NOT NULL,

@@ -22,6 +22,7 @@ mod references;
 mod replica;
 mod retention;
 mod script;
+mod sight;
 mod timers;
 mod traffic;
 mod world;

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use case::Case;
 use play::{Bug, Failure, Tally, play};
 
+pub(crate) mod bounded;
 pub(crate) mod case;
 pub(crate) mod grammar;
 pub(crate) mod literals;

@@ -1,12 +1,14 @@
 //! `cargo xtask <verb>`: the project's own automation, in its own language.
 //!
 //! This file is the table of contents, each verb is one file: `test` runs the suite, `live` proves live
-//! SQL for as long as one likes, `crash` lets the power fail at every step, `tidy` holds the house to its style, `ci` is all that `.ci/run` asks.
+//! SQL for as long as one likes, `sight` what callers may see, `crash` lets the power fail at every step,
+//! `tidy` holds the house to its style, `ci` is all that `.ci/run` asks.
 //! Nothing here is shipped.
 
 mod ci;
 mod crash;
 mod live;
+mod sight;
 mod test;
 mod tidy;
 
@@ -43,6 +45,12 @@ const VERBS: &[Verb] = &[
         about: "let the power fail at every step, and every call of the disk",
         takes: crash::TAKES,
         run: crash::run,
+    },
+    Verb {
+        name: "sight",
+        about: "hold what bounded callers see against filtered copies",
+        takes: sight::TAKES,
+        run: sight::run,
     },
     Verb {
         name: "tidy",

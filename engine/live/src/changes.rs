@@ -1,6 +1,7 @@
 //! What a commit changed: the net old and new image of every row it touched.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use abide_schema::{Row, TableSpec, Value};
 
@@ -27,7 +28,15 @@ pub struct RowChange {
 /// A row whose primary key changed is one that left and one that came.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
-    tables: BTreeMap<&'static str, Vec<RowChange>>,
+    tables: BTreeMap<&'static str, Arc<Vec<RowChange>>>,
+}
+
+impl RowChange {
+    /// Whether the row is what it was, in these columns.
+    pub(crate) fn is_same_in(&self, columns: &BTreeSet<usize>) -> bool {
+        let (Some(old), Some(new)) = (&self.old, &self.new) else { return false };
+        columns.iter().all(|at| exact::same(&old[*at..=*at], &new[*at..=*at]))
+    }
 }
 
 impl Changes {
@@ -45,14 +54,21 @@ impl Changes {
             _ => false,
         };
         if !same {
-            self.tables.entry(table).or_default().push(RowChange { old, new });
+            let rows = self.tables.entry(table).or_default();
+            Arc::make_mut(rows).push(RowChange { old, new });
         }
+    }
+
+    /// The same but for these tables.
+    pub(crate) fn without(&self, tables: &[&str]) -> Changes {
+        let kept = self.tables.iter().filter(|(name, _)| !tables.contains(*name));
+        Changes { tables: kept.map(|(name, rows)| (*name, Arc::clone(rows))).collect() }
     }
 
     /// The changes of one table.
     #[must_use]
     pub fn of(&self, table: &str) -> &[RowChange] {
-        self.tables.get(table).map_or(&[], Vec::as_slice)
+        self.tables.get(table).map_or(&[], |rows| rows.as_slice())
     }
 
     /// The tables that changed, by name, with their changes.

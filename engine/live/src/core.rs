@@ -34,6 +34,8 @@ pub(crate) struct Core {
     pub(crate) from: Vec<FromTerm>,
     /// What must hold: WHERE, and ON of inner joins.
     pub(crate) filter: Vec<Conjunct>,
+    /// Those of the filter that decide what a caller may see whose sight is bounded.
+    pub(crate) guards: Vec<Fragment>,
     pub(crate) outputs: Vec<Output>,
     pub(crate) distinct: bool,
     /// Whether equal rows are one, so that nothing may be added to what is shown.
@@ -126,6 +128,7 @@ impl Core {
     pub(crate) fn fragments(&mut self) -> impl Iterator<Item = &mut Fragment> {
         let from = self.from.iter_mut().flat_map(FromTerm::fragments);
         let filter = self.filter.iter_mut().map(|conjunct| &mut conjunct.condition);
+        let filter = filter.chain(&mut self.guards);
         let outputs = self.outputs.iter_mut().map(|output| &mut output.value);
         let group = self.group.iter_mut().flatten();
         from.chain(filter).chain(outputs).chain(group).chain(&mut self.having)
@@ -353,7 +356,9 @@ impl Lower<'_> {
             self.make_distinct(core)?;
         }
         if let Some(condition) = where_clause {
-            core.filter.extend(self.conjuncts(condition, scope)?);
+            let conjuncts = self.conjuncts(condition, scope)?;
+            let conjuncts = self.guarded(core, conjuncts)?;
+            core.filter.extend(conjuncts);
         }
         if let Some(having) = having {
             let having = self.in_frame(core, |lower| lower.expr(having, scope))?;
@@ -432,7 +437,7 @@ impl Lower<'_> {
     /// Once all expressions of a SELECT are known: a column outside of aggregates must be the same in
     /// all rows of its group.
     pub(crate) fn settle(&self, core: &Core) -> Result<(), Refusal> {
-        if !core.aggregates() {
+        if !core.aggregates() || self.once {
             return Ok(());
         }
         let determined = |source: usize| {
@@ -453,6 +458,16 @@ impl Lower<'_> {
         };
         Err(unsupported(&format!("a query whose column {name} is neither grouped nor aggregated"))
             .hint("add it to GROUP BY, or take min() or max() of it"))
+    }
+
+    /// A live query finds the touched groups and parts by these, of every changed row.
+    pub(crate) fn require_calm_groups(&self, core: &Core) -> Result<(), Refusal> {
+        let by = core.group.iter().flatten().chain(core.frame.partitions.iter().flatten());
+        if self.once || !self.is_bounded() || !by.into_iter().any(|by| by.risky) {
+            return Ok(());
+        }
+        Err(unsupported("a query of a bounded sight that is grouped by what can fail")
+            .hint("group it by columns, or run it once with  abide sql"))
     }
 
     fn read_groups(

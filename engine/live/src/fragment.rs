@@ -149,6 +149,8 @@ pub(crate) struct Fragment {
     pub(crate) derived: bool,
     /// Whether there is a window function in it.
     pub(crate) windows: bool,
+    /// Whether it can fail, and so tell something of the row that it is evaluated of.
+    pub(crate) risky: bool,
     /// What all values of it are that are not NULL, where that is certain and no column says it.
     pub(crate) kind: Option<Kind>,
     /// Whether it is shown or grouped by and names no column of its own SELECT: it is the same for all
@@ -176,6 +178,7 @@ impl Fragment {
             aggregates: false,
             derived: false,
             windows: false,
+            risky: false,
             kind: None,
             fixed: false,
         }
@@ -278,6 +281,7 @@ impl Fragment {
         self.aggregates |= other.aggregates;
         self.derived |= other.derived;
         self.windows |= other.windows;
+        self.risky |= other.risky;
     }
 
     /// What it was is now only a part of it.
@@ -302,6 +306,12 @@ impl Fragment {
         fragment
     }
 
+    /// Whether it is a pattern that cannot be too long for LIKE: parameters are looked at when they
+    /// are given.
+    pub(crate) fn is_pattern(&self) -> bool {
+        matches!(self.plain, Plain::Param(_)) && self.collation.is_none()
+    }
+
     /// Marks the place.
     pub(crate) fn mark(&mut self, mark: Mark) {
         self.pieces.push(Piece::Mark(mark));
@@ -322,6 +332,7 @@ impl Fragment {
         }
         out.collation = self.collation;
         out.collates_within = self.collates_within;
+        out.risky |= self.risky;
         Some(out)
     }
 

@@ -157,6 +157,11 @@ pub(crate) fn classify(name: &str, arguments: usize) -> Result<Function, Refusal
     }
 }
 
+/// Whether a function gives a random value.
+pub(crate) fn is_random(name: &str) -> bool {
+    ["random", "randomblob"].iter().any(|random| name.eq_ignore_ascii_case(random))
+}
+
 /// The refusal of what gives another result each time.
 pub(crate) fn not_deterministic(what: &str) -> Refusal {
     Refusal::new(

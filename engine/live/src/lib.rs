@@ -39,6 +39,7 @@ mod sql;
 mod state;
 mod tally;
 mod template;
+mod viewer;
 mod window;
 
 pub use advice::{Part, Scan};
@@ -51,3 +52,4 @@ pub use router::{BindingId, Router, Wanted, Work};
 pub use sql::{Fault, LiveError, Sql, SqlError};
 pub use tally::Filled;
 pub use template::{Binding, Explanation};
+pub use viewer::{Edition, Outlook, Owner, Viewer, Within, check_condition, select_of};

@@ -18,6 +18,7 @@ use crate::kind;
 use crate::lex;
 use crate::reach::Block;
 use crate::route::Route;
+use crate::viewer::Viewer;
 
 mod aggregate;
 mod call;
@@ -38,6 +39,8 @@ pub(crate) enum Slot {
     Caller(String),
     /// A literal of the text.
     Literal(Value),
+    /// What is known of a caller whose sight is bounded, by this name.
+    Viewer(String),
 }
 
 /// A table, view or subquery in a FROM clause.
@@ -131,6 +134,12 @@ pub(crate) struct Lower<'c> {
     pub(crate) frame: Frame,
     /// Whether literals that are compared become parameters here.
     pub(crate) lifting: bool,
+    /// Who asks, where that bounds what may be seen.
+    pub(crate) viewer: Option<&'c Viewer>,
+    /// Whether what is read is a text of ours, which sees everything.
+    pub(crate) trusted: bool,
+    /// Whether the query is run once: what gives another result each time is then as good.
+    pub(crate) once: bool,
     depth: usize,
 }
 
@@ -152,6 +161,9 @@ impl<'c> Lower<'c> {
             named_queries: Vec::new(),
             frame: Frame::default(),
             lifting: false,
+            viewer: None,
+            trusted: false,
+            once: false,
             depth: 0,
         }
     }
@@ -276,6 +288,9 @@ impl<'c> Lower<'c> {
             Literal::Blob(hex) => Fragment::text(&format!("x'{hex}'")),
             Literal::Keyword(word) => Fragment::text(word),
             Literal::Null => Fragment::text("NULL"),
+            Literal::CurrentDate if self.once => Fragment::text("CURRENT_DATE"),
+            Literal::CurrentTime if self.once => Fragment::text("CURRENT_TIME"),
+            Literal::CurrentTimestamp if self.once => Fragment::text("CURRENT_TIMESTAMP"),
             Literal::CurrentDate => return Err(functions::not_deterministic("CURRENT_DATE")),
             Literal::CurrentTime => return Err(functions::not_deterministic("CURRENT_TIME")),
             Literal::CurrentTimestamp => {
@@ -325,6 +340,8 @@ impl<'c> Lower<'c> {
             out.push_text(operator_sql(operator));
             out.push(&right);
             out.kind = kind;
+            use Operator::{ArrowRight, ArrowRightShift, Concat};
+            out.risky |= matches!(operator, ArrowRight | ArrowRightShift | Concat);
         }
         Ok(out)
     }
@@ -383,7 +400,9 @@ impl<'c> Lower<'c> {
         let mut out = self.operand(left, scope)?;
         out.push_text(if not { "NOT" } else { "" });
         out.push_text(name);
-        out.push(&self.operand(right, scope)?);
+        let right = self.operand(right, scope)?;
+        out.push(&right);
+        out.risky |= escape.is_some() || !right.is_pattern();
         if let Some(escape) = escape {
             out.push_text("ESCAPE");
             out.push(&self.expr(escape, scope)?);

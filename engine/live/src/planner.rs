@@ -15,10 +15,14 @@ use crate::lex;
 use crate::lower::{Lower, Slot};
 use crate::select::Query;
 use crate::template::{Binding, Template};
+use crate::viewer::Viewer;
 
 /// Entries of one generation of a cache. Two generations are kept, so that what is in use survives
 /// however many texts pass by that are bound once.
 const GENERATION: usize = 1_024;
+
+/// The longest text that may be a pattern; SQLite's own bound is 50,000.
+const PATTERN_BYTES: usize = 40_000;
 
 /// Understands queries. Shared by all threads.
 #[derive(Debug)]
@@ -30,6 +34,8 @@ pub struct Planner {
 #[derive(Debug, Default)]
 struct Known {
     texts: Cache<String, Arc<Parsed>>,
+    /// Of callers whose sight is bounded: by outlook, way of reading and text.
+    bounded: Cache<String, Arc<Parsed>>,
     templates: Cache<String, Arc<Template>>,
 }
 
@@ -40,6 +46,16 @@ struct Parsed {
     slots: Vec<Slot>,
     /// The caller's parameters, also those in a part of the text that nothing shows.
     names: BTreeSet<String>,
+    /// Whether it has a LIKE or GLOB.
+    matches: bool,
+}
+
+/// A text of a caller whose sight is bounded.
+#[derive(Clone, Copy)]
+struct Bounded<'a> {
+    viewer: &'a Viewer,
+    /// Whether it is run once.
+    once: bool,
 }
 
 impl Planner {
@@ -57,8 +73,66 @@ impl Planner {
     /// parameters that are missing, superfluous or no values.
     pub fn bind(&self, sql: &str, params: &Map<String, JsonValue>) -> Result<Binding, Refusal> {
         let parsed = self.parsed(sql)?;
-        let values = parsed.values(params)?;
-        Ok(Binding::new(Arc::clone(&parsed.template), values))
+        let values = parsed.values(params, None)?;
+        Ok(Binding::new(Arc::clone(&parsed.template), values, None))
+    }
+
+    /// The same for a caller whose sight is bounded: it sees what its outlook shows, and nothing else
+    /// is there.
+    ///
+    /// # Errors
+    /// As [`Planner::bind`].
+    pub fn bind_within(
+        &self,
+        sql: &str,
+        params: &Map<String, JsonValue>,
+        viewer: &Viewer,
+    ) -> Result<Binding, Refusal> {
+        self.bind_bounded(sql, params, Bounded { viewer, once: false })
+    }
+
+    /// The same of a query that is run once: [`Binding::snapshot_sql`], and nothing else of the binding.
+    ///
+    /// # Errors
+    /// As [`Planner::bind`]; fewer queries are `unsupported_sql`.
+    pub fn bind_once(
+        &self,
+        sql: &str,
+        params: &Map<String, JsonValue>,
+        viewer: &Viewer,
+    ) -> Result<Binding, Refusal> {
+        let bound = self.bind_bounded(sql, params, Bounded { viewer, once: true });
+        bound.map_err(|mut refusal| {
+            if refusal.code == Code::UnsupportedSql {
+                let told = "cannot be asked by a caller whose sight is bounded";
+                refusal.detail = refusal.detail.replace("cannot be live", told);
+                refusal.hint = None;
+            }
+            refusal
+        })
+    }
+
+    fn bind_bounded(
+        &self,
+        sql: &str,
+        params: &Map<String, JsonValue>,
+        bounded: Bounded,
+    ) -> Result<Binding, Refusal> {
+        let parsed = self.parsed_bounded(sql, bounded)?;
+        let values = parsed.values(params, Some(bounded.viewer))?;
+        let edition = bounded.viewer.edition().clone();
+        Ok(Binding::new(Arc::clone(&parsed.template), values, Some(edition)))
+    }
+
+    fn parsed_bounded(&self, sql: &str, bounded: Bounded) -> Result<Arc<Parsed>, Refusal> {
+        let place = format!("{}\0{}\0{sql}", bounded.viewer.outlook.number, u8::from(bounded.once));
+        let known = self.lock().bounded.get(&place);
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let parsed = self.understand(sql, Some(bounded))?;
+        self.lock().bounded.insert(place, Arc::clone(&parsed));
+        Ok(parsed)
     }
 
     /// The same for whoever only wants to know of it: parameters that are left out are NULL.
@@ -69,26 +143,35 @@ impl Planner {
         &self,
         sql: &str,
         params: &Map<String, JsonValue>,
+        viewer: Option<&Viewer>,
     ) -> Result<Binding, Refusal> {
-        let parsed = self.parsed(sql)?;
+        let parsed = match viewer {
+            Some(viewer) => self.parsed_bounded(sql, Bounded { viewer, once: false })?,
+            None => self.parsed(sql)?,
+        };
         let mut all = params.clone();
         for name in &parsed.names {
             all.entry(name).or_insert(JsonValue::Null);
         }
-        let values = parsed.values(&all)?;
-        Ok(Binding::new(Arc::clone(&parsed.template), values))
+        let values = parsed.values(&all, viewer)?;
+        let edition = viewer.map(|viewer| viewer.edition().clone());
+        Ok(Binding::new(Arc::clone(&parsed.template), values, edition))
     }
 
     fn parsed(&self, sql: &str) -> Result<Arc<Parsed>, Refusal> {
-        let known = self.lock().texts.get(sql);
-        known.map_or_else(|| self.understand(sql), Ok)
+        if let Some(known) = self.lock().texts.get(sql) {
+            return Ok(known);
+        }
+        let parsed = self.understand(sql, None)?;
+        self.lock().texts.insert(sql.to_owned(), Arc::clone(&parsed));
+        Ok(parsed)
     }
 
-    fn understand(&self, sql: &str) -> Result<Arc<Parsed>, Refusal> {
-        let query = parse(&self.catalog, sql)?;
+    fn understand(&self, sql: &str, bounded: Option<Bounded>) -> Result<Arc<Parsed>, Refusal> {
+        let query = parse(&self.catalog, sql, bounded)?;
         let names = query.slots.iter().filter_map(|slot| match slot {
             Slot::Caller(name) => Some(name.clone()),
-            Slot::Literal(_) => None,
+            Slot::Literal(_) | Slot::Viewer(_) => None,
         });
         let names = names.collect();
         let (template, slots) = Template::compile(&self.catalog, query)?;
@@ -101,9 +184,8 @@ impl Planner {
                 template
             }
         };
-        let parsed = Arc::new(Parsed { template, slots, names });
-        known.texts.insert(sql.to_owned(), Arc::clone(&parsed));
-        Ok(parsed)
+        let matches = ["LIKE", "GLOB"].iter().any(|word| template.text().contains(word));
+        Ok(Arc::new(Parsed { template, slots, names, matches }))
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
@@ -113,7 +195,7 @@ impl Planner {
 }
 
 /// A text as a resolved query.
-fn parse(catalog: &Catalog, sql: &str) -> Result<Query, Refusal> {
+fn parse(catalog: &Catalog, sql: &str, bounded: Option<Bounded>) -> Result<Query, Refusal> {
     let written = lex::columns_as_written(sql)?;
     let (numbered, parameters) = lex::number_parameters(sql)?;
     let bump = Bump::new();
@@ -122,17 +204,32 @@ fn parse(catalog: &Catalog, sql: &str) -> Result<Query, Refusal> {
     match &command {
         Some(Cmd::Stmt(Stmt::Select(select))) => {
             let mut lower = Lower::new(catalog);
+            if let Some(Bounded { viewer, once }) = bounded {
+                (lower.viewer, lower.once) = (Some(viewer), once);
+            }
             lower.declare(&parameters);
             Query::resolve(lower, select, &written)
         }
-        Some(_) => Err(Refusal::new(Code::BadSql, "only a SELECT can be watched")
-            .hint("change data through a reducer:  POST /v1/call/{reducer}")),
+        Some(_) => Err(no_select(bounded.is_some_and(|bounded| bounded.once))),
         None => Err(Refusal::new(Code::BadSql, "the statement is empty").hint("send one SELECT")),
     }
 }
 
+fn no_select(once: bool) -> Refusal {
+    if once {
+        return Refusal::new(Code::BadSql, "the statement does more than read")
+            .hint("one SELECT, VALUES or WITH; to change something, call a reducer");
+    }
+    Refusal::new(Code::BadSql, "only a SELECT can be watched")
+        .hint("change data through a reducer:  POST /v1/call/{reducer}")
+}
+
 impl Parsed {
-    fn values(&self, params: &Map<String, JsonValue>) -> Result<Vec<Value>, Refusal> {
+    fn values(
+        &self,
+        params: &Map<String, JsonValue>,
+        viewer: Option<&Viewer>,
+    ) -> Result<Vec<Value>, Refusal> {
         let bad = |detail: String| Refusal::new(Code::BadArguments, detail);
         for name in &self.names {
             let json = params.get(name).ok_or_else(|| {
@@ -149,8 +246,19 @@ impl Parsed {
         let value = |slot: &Slot| match slot {
             Slot::Literal(value) => value.clone(),
             Slot::Caller(name) => Value::from_json(&params[name]).expect("it was just read"),
+            Slot::Viewer(name) => {
+                viewer.expect("only a bounded text names a viewer's values").value(name)
+            }
         };
-        Ok(self.slots.iter().map(value).collect())
+        let values: Vec<Value> = self.slots.iter().map(value).collect();
+        // Whether LIKE fails of one that is too long depends on whether there is a row to ask.
+        let too_long =
+            |value: &Value| matches!(value, Value::Text(text) if text.len() > PATTERN_BYTES);
+        if viewer.is_some() && self.matches && values.iter().any(too_long) {
+            let detail = format!("a text beside LIKE is longer than {PATTERN_BYTES} bytes");
+            return Err(Refusal::new(Code::LimitExceeded, detail));
+        }
+        Ok(values)
     }
 }
 

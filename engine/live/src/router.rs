@@ -245,6 +245,8 @@ impl Router {
         let mut laid_out = BTreeSet::new();
         let mut unknown = BTreeSet::new();
         self.look_up(changes, sql, &mut laid_out, &mut hits, &mut unknown);
+        // Nobody is told any more what was planned by policies of before.
+        hits.retain(|id, _| self.bindings[id].binding.is_latest());
         self.work.bindings_probed += hits.len() as u64;
         let read = hits.keys().flat_map(|id| self.bindings[id].binding.template().tables());
         let tables: BTreeSet<usize> = read.filter(|table| !laid_out.contains(table)).collect();
@@ -289,6 +291,11 @@ impl Router {
         sql: &mut dyn Sql,
     ) -> Result<Delta, LiveError> {
         let attached = self.bindings.get_mut(&id).expect("only attached bindings are hit");
+        let template = attached.binding.template();
+        let seen = &*template.seen(changes);
+        if !template.tables().iter().any(|table| template.has_changed(*table, seen)) {
+            return Ok(Delta::default());
+        }
         let meter = self.meters.of(attached.meter);
         let before = attached.state.as_ref().map_or(0, |state| state.bytes());
         let mut state = attached.state.take();
@@ -302,7 +309,7 @@ impl Router {
         let (mut spent, mut dear) = (Spent::default(), Vec::new());
         sql.allow(self.budget.map(|budget| budget.most));
         let template = attached.binding.template();
-        let mut run = template.run(attached.binding.params(), changes, sql, &mut spent);
+        let mut run = template.run(attached.binding.params(), seen, sql, &mut spent);
         (run.state, run.dear) = (state.as_deref_mut(), Some(&mut dear));
         let delta = template.rule().delta(&mut run, Some(numbers));
         sql.allow(None);
@@ -323,6 +330,21 @@ impl Router {
         let wanted = dear.into_iter().map(|group| Wanted { id, binding: binding.clone(), group });
         self.wanted.extend(wanted);
         delta
+    }
+
+    /// The bindings that were made by policies which are no longer the latest.
+    #[must_use]
+    pub fn outdated(&self) -> Vec<BindingId> {
+        let old = self.bindings.iter().filter(|(_, attached)| !attached.binding.is_latest());
+        let mut ids: Vec<BindingId> = old.map(|(id, _)| *id).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Whether what may be seen of a binding's result is bounded.
+    #[must_use]
+    pub fn is_bounded(&self, id: BindingId) -> bool {
+        self.bindings.get(&id).is_some_and(|attached| attached.binding.is_bounded())
     }
 
     /// The groups that have become wanted since the last time.
@@ -388,6 +410,9 @@ impl Router {
             for ((_, source), known) in &self.tables[table].lookups {
                 let template = known.binding.template();
                 let Some(lookup) = template.lookup(*source) else { continue };
+                if !template.has_changed(table, &template.seen(changes)) {
+                    continue;
+                }
                 let mut missing = template.tables();
                 missing.retain(|table| !laid_out.contains(table));
                 let (mut spent, spent_before) = (Spent::default(), &mut self.work.spent);

@@ -1,5 +1,7 @@
 //! A whole query, resolved: its cores, what it shows and in which order, and what that looks like.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use abide_schema::wire::{Column, OrderTerm, Shape};
 use abide_schema::{Code, Refusal};
 use sqlite3_parser::ast::{CompoundOperator, Select};
@@ -41,7 +43,7 @@ impl Query {
         written: &[String],
     ) -> Result<Query, Refusal> {
         let mut query = lower.select(select, written, &Scope::default())?;
-        if lower.sources.is_empty() {
+        if lower.sources.is_empty() && !lower.once {
             return Err(unsupported("a query that reads no table"));
         }
         query.find_key(&lower);
@@ -131,6 +133,18 @@ impl Query {
         self.cores.iter_mut().flat_map(|(_, core)| core.fragments()).chain(limit)
     }
 
+    /// The columns that it reads of each table.
+    pub(crate) fn reads(&self) -> BTreeMap<usize, BTreeSet<usize>> {
+        let mut reads: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+        self.sources.iter().for_each(|source| {
+            reads.entry(source.table).or_default();
+        });
+        for (source, column) in self.text().columns() {
+            reads.entry(self.sources[source].table).or_default().insert(column);
+        }
+        reads
+    }
+
     /// The shape that clients see.
     pub(crate) fn shape(&self, catalog: &Catalog) -> Shape {
         let compound = self.cores.len() > 1;
@@ -210,6 +224,7 @@ impl Lower<'_> {
         self.block = around;
         for (_, core) in &query.cores {
             self.settle(core)?;
+            self.require_calm_groups(core)?;
         }
         if let Some(limit) = select.limit {
             let nothing = Scope::default();

@@ -1,5 +1,7 @@
 //! A query compiled to the statements that keep it live, and a template with its parameter values.
 
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -19,6 +21,7 @@ use crate::rule::{Evaluations, Rule, Run, Term};
 use crate::select::Query;
 use crate::sql::{LiveError, Sql};
 use crate::tally::Filled;
+use crate::viewer::Edition;
 
 /// A compiled query. Immutable and shared.
 #[derive(Debug)]
@@ -33,6 +36,8 @@ pub(crate) struct Template {
     evaluations: Evaluations,
     /// For each source, how its changes find the bindings where no key of its own does.
     lookups: Vec<Option<Lookup>>,
+    /// The columns of each table that it reads.
+    reads: BTreeMap<usize, BTreeSet<usize>>,
     /// What was found out about it.
     pub(crate) advice: Advice,
 }
@@ -79,6 +84,7 @@ impl Template {
             lookups: (0..query.sources.len())
                 .map(|source| Lookup::find(catalog, &query, source))
                 .collect(),
+            reads: query.reads(),
             query,
             advice: Advice::default(),
         };
@@ -175,6 +181,27 @@ impl Template {
         self.rule.part_columns(&self.query, source)
     }
 
+    /// The changes as the query sees them: a table of which only columns changed that the query does
+    /// not read has not changed for it. (Every message writes the time into its session's row.)
+    pub(crate) fn seen<'c>(&self, changes: &'c Changes) -> Cow<'c, Changes> {
+        let same = |table: &usize, read: &BTreeSet<usize>| {
+            let rows = changes.of(self.catalog.table(*table).name);
+            !rows.is_empty() && rows.iter().all(|row| row.is_same_in(read))
+        };
+        let unseen = self.reads.iter().filter(|(table, read)| same(table, read));
+        let unseen: Vec<&str> = unseen.map(|(table, _)| self.catalog.table(*table).name).collect();
+        if unseen.is_empty() {
+            Cow::Borrowed(changes)
+        } else {
+            Cow::Owned(changes.without(&unseen))
+        }
+    }
+
+    /// Whether there are changes of a table.
+    pub(crate) fn has_changed(&self, table: usize, changes: &Changes) -> bool {
+        !changes.of(self.catalog.table(table).name).is_empty()
+    }
+
     /// The tables it reads.
     pub(crate) fn tables(&self) -> Vec<usize> {
         let mut tables: Vec<usize> = self.query.sources.iter().map(|source| source.table).collect();
@@ -193,11 +220,29 @@ pub struct Binding(Arc<Bound>);
 struct Bound {
     template: Arc<Template>,
     params: Row,
+    /// Where what may be seen is bounded: by which policies.
+    edition: Option<Edition>,
 }
 
 impl Binding {
-    pub(crate) fn new(template: Arc<Template>, params: Vec<Value>) -> Binding {
-        Binding(Arc::new(Bound { template, params: params.into() }))
+    pub(crate) fn new(
+        template: Arc<Template>,
+        params: Vec<Value>,
+        edition: Option<Edition>,
+    ) -> Binding {
+        Binding(Arc::new(Bound { template, params: params.into(), edition }))
+    }
+
+    /// Whether what may be seen of it is bounded.
+    #[must_use]
+    pub fn is_bounded(&self) -> bool {
+        self.0.edition.is_some()
+    }
+
+    /// Whether the policies that it was made by are still the latest.
+    #[must_use]
+    pub fn is_latest(&self) -> bool {
+        self.0.edition.as_ref().is_none_or(Edition::is_latest)
     }
 
     pub(crate) fn template(&self) -> &Template {
@@ -245,6 +290,15 @@ impl Binding {
     pub fn tables(&self) -> Vec<&'static str> {
         let template = self.template();
         template.tables().into_iter().map(|at| template.catalog.table(at).name).collect()
+    }
+
+    /// Lays out the changes that [`Binding::past_sql`] takes back.
+    ///
+    /// # Errors
+    /// [`LiveError`] when a statement failed.
+    pub fn lay_out(&self, changes: &Changes, sql: &mut dyn Sql) -> Result<(), LiveError> {
+        let template = self.template();
+        changes.lay_out(&template.catalog, template.tables(), sql).map(drop)
     }
 
     /// What it costs and how it is kept.
@@ -303,6 +357,10 @@ impl Binding {
     pub fn delta(&self, changes: &Changes, sql: &mut dyn Sql) -> Result<Delta, LiveError> {
         let template = self.template();
         changes.lay_out(&template.catalog, template.tables(), sql)?;
+        let changes = &*template.seen(changes);
+        if !template.tables().iter().any(|table| template.has_changed(*table, changes)) {
+            return Ok(Delta::default());
+        }
         let mut spent = Spent::default();
         let mut run = template.run(&self.0.params, changes, sql, &mut spent);
         template.rule.delta(&mut run, None)
@@ -329,7 +387,8 @@ impl Binding {
 impl PartialEq for Binding {
     fn eq(&self, other: &Binding) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
-            || (self.template().is(other.template())
+            || (self.0.edition == other.0.edition
+                && self.template().is(other.template())
                 && exact::same(&self.0.params, &other.0.params))
     }
 }

@@ -13,6 +13,7 @@ use super::subscription::Subscription;
 use super::update::{Ready, Update};
 use crate::engine::Engine;
 use crate::hub::{SharedDelta, SubscriptionKey};
+use crate::policies::is_outdated;
 use crate::rerun::{Fresh, Rerun, Version};
 
 /// What a frame said of one subscription.
@@ -117,6 +118,11 @@ impl Connection {
         let Some(subscription) = self.subscriptions.get_mut(&key) else { return };
         let Fresh { version, delta } = match fresh {
             Ok(fresh) => fresh,
+            Err(refusal) if is_outdated(&refusal) => {
+                // It is about to be planned anew, and is so now.
+                self.lagging = true;
+                return;
+            }
             Err(refusal) => return self.end_stale(key, refusal),
         };
         match delta {

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use abide_live::{Binding, Delta};
 use abide_schema::wire::Opening;
 use abide_schema::{Checksum, Refusal, Row, Seq, limits};
+use serde_json::{Map, Value as JsonValue};
 
 use super::Wanted;
+use super::anew::Was;
 use super::stale::Stale;
 use super::update::{Change, Ready, SnapshotPart, Update};
 use crate::hub::SharedDelta;
@@ -18,8 +20,15 @@ use crate::writer::Listening;
 pub(super) struct Subscription {
     pub(super) id: Arc<str>,
     pub(super) binding: Binding,
+    /// As it was asked for, to plan it again.
+    pub(super) sql: String,
+    pub(super) params: Map<String, JsonValue>,
+    /// What the client holds, where that is by other policies.
+    pub(super) was: Option<Was>,
+    /// Whether its statements are told.
+    explain: bool,
     /// What its first answer tells beside rows.
-    opening: Arc<Opening>,
+    pub(super) opening: Arc<Opening>,
     /// Its result was told up to here.
     pub(super) seq: Seq,
     /// Of its result as it was told, where somebody wants to know.
@@ -28,26 +37,40 @@ pub(super) struct Subscription {
     pub(super) stale: Option<Stale>,
     /// Its result as it was told last, if it was told by a rerun.
     pub(super) held: Option<Arc<Version>>,
-    _listening: Listening,
+    pub(super) listening: Listening,
 }
 
 impl Subscription {
     /// One of which nothing was told yet.
     pub(super) fn new(wanted: &Wanted<'_>, binding: Binding, listening: Listening) -> Subscription {
-        let mut opening = binding.opening();
-        if wanted.explain {
-            opening = Arc::new(Opening { plan: binding.plan(true), ..Opening::clone(&opening) });
-        }
-        Subscription {
+        let bounded = binding.is_bounded();
+        let mut subscription = Subscription {
             id: wanted.id.into(),
+            // Nobody else's is ever planned again.
+            sql: if bounded { wanted.sql.to_owned() } else { String::new() },
+            params: if bounded { wanted.params.clone() } else { Map::new() },
+            was: None,
+            // The statements of a bounded query are the policies' too.
+            explain: wanted.explain && !bounded,
+            opening: binding.opening(),
             binding,
-            opening,
             seq: Seq::ZERO,
             checksum: wanted.checksum.then(Checksum::default),
             stale: None,
             held: None,
-            _listening: listening,
+            listening,
+        };
+        subscription.opening = subscription.opening_of();
+        subscription
+    }
+
+    /// What its first answer is to tell beside rows.
+    pub(super) fn opening_of(&self) -> Arc<Opening> {
+        let opening = self.binding.opening();
+        if !self.explain {
+            return opening;
         }
+        Arc::new(Opening { plan: self.binding.plan(true), ..Opening::clone(&opening) })
     }
 
     /// The answer to it. A change in it begins where every subscription of the connection is, this one

@@ -86,6 +86,8 @@ fn what_each_takes() {
             refused bad_arguments: reject_handoff: unknown field `nonsense`, expected one of `id`, `reason`, `fencing_token` (hint: reject_handoff takes id, reason, fencing_token?)
             refused bad_arguments: set_timer: unknown field `nonsense`, expected one of `in_ms`, `due_at`, `id`, `session_id`, `name`, `message`, `resume`, `data` (hint: set_timer takes in_ms?, due_at?, id?, session_id?, name?, message?, resume?, data?)
             refused bad_arguments: cancel_timer: unknown field `nonsense`, expected `id` (hint: cancel_timer takes id)
+            refused bad_arguments: set_policy: unknown field `nonsense`, expected one of `table`, `role`, `condition`, `hidden`, `name` (hint: set_policy takes table, role, condition?, hidden?, name?)
+            refused bad_arguments: drop_policy: unknown field `nonsense`, expected one of `table`, `role`, `name` (hint: drop_policy takes table, role, name?)
         "#]],
     );
 }

@@ -90,6 +90,14 @@ impl Lower<'_> {
                 Refusal::new(Code::BadSql, detail).hint("say of which table a column is: t.column")
             );
         }
+        let mut arguments = arguments;
+        if self.is_bounded() {
+            // What is no JSON fails.
+            self.shield_derived(core)?;
+            for argument in &mut arguments {
+                *argument = self.seen_first(core, argument);
+            }
+        }
         let mut item = Fragment::text(&format!("{function}("));
         push_list(&mut item, &arguments);
         item.push_text(&format!(") AS {}", quoted(&alias)));

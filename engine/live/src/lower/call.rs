@@ -10,6 +10,7 @@ use super::{Lower, Lowered, Scope, push_list, unquote};
 use crate::fragment::Fragment;
 use crate::functions::{self, Function};
 use crate::kind;
+use crate::viewer::can_fail;
 
 /// A function call as written.
 pub(super) struct Call<'e, 'b> {
@@ -34,7 +35,10 @@ impl<'e, 'b> Call<'e, 'b> {
 
 impl Lower<'_> {
     pub(super) fn call(&mut self, call: &Call, scope: &Scope) -> Lowered {
-        let function = functions::classify(&call.name, call.arguments.len())?;
+        let function = match functions::classify(&call.name, call.arguments.len()) {
+            Err(_) if self.once && functions::is_random(&call.name) => Function::Scalar,
+            classified => classified?,
+        };
         if let Some(over) = call.tail.and_then(|tail| tail.over_clause) {
             return self.windowed(call, function, over, scope);
         }
@@ -57,7 +61,7 @@ impl Lower<'_> {
             return Err(misuse(&detail));
         }
         let arguments = self.arguments(call, scope)?;
-        if let Function::Time(first) = function {
+        if let (Function::Time(first), false) = (function, self.once) {
             for (at, lowered) in arguments.iter().enumerate() {
                 self.require_fixed_time(call, at, first, lowered)?;
             }
@@ -68,6 +72,7 @@ impl Lower<'_> {
         let mut out = open(call);
         push_list(&mut out, &arguments);
         out.push_text(")");
+        out.risky |= can_fail(&call.name);
         Ok(out.of_kind(self.kind_of_call(call, &arguments)))
     }
 

@@ -80,6 +80,7 @@ impl Lower<'_> {
                 let mut condition = left;
                 condition.push_text(if like { "LIKE" } else { "GLOB" });
                 condition.push(&right);
+                condition.risky |= !right.is_pattern();
                 Ok((condition, route))
             }
             Expr::InList { lhs, not: false, rhs: Some(list) } => {

@@ -5,6 +5,7 @@ use abide_schema::{Code, Refusal};
 use super::{Entry, Lower, Lowered, Scope, Slot, unquote};
 use crate::fragment::Fragment;
 use crate::lex::{self, Parameter};
+use crate::viewer::is_of_caller;
 
 impl Lower<'_> {
     /// Makes the parameters of the text known, in the order in which they are written.
@@ -20,11 +21,27 @@ impl Lower<'_> {
     }
 
     /// A parameter, as it was declared.
-    pub(super) fn variable(&self, written: &str) -> Lowered {
+    pub(super) fn variable(&mut self, written: &str) -> Lowered {
+        if self.trusted {
+            return Ok(Fragment::param(self.of_viewer(lex::parameter_name(written))?));
+        }
         let slot = self.named.get(lex::parameter_name(written));
         let slot =
             slot.ok_or_else(|| Refusal::new(Code::BadSql, "parameters are not allowed in views"))?;
         Ok(Fragment::param(*slot))
+    }
+
+    /// The slot of what is known of the caller, in a text of ours.
+    fn of_viewer(&mut self, name: &str) -> Lowered<usize> {
+        let wanted = Slot::Viewer(name.to_owned());
+        if let Some(known) = self.slots.iter().position(|slot| *slot == wanted) {
+            return Ok(known);
+        }
+        if !is_of_caller(name) {
+            return Err(Refusal::new(Code::BadSql, format!("no such parameter: {name}")));
+        }
+        self.slots.push(wanted);
+        Ok(self.slots.len() - 1)
     }
 
     pub(super) fn name(&mut self, raw: &str, scope: &Scope) -> Lowered {

@@ -1,0 +1,371 @@
+//! Who may see what: from the rows of `policies` and what modules declare to what each kind of caller
+//! is shown of every table.
+//!
+//! The set of policies is replaced by the writer, in the transaction that changes them and before
+//! that is committed. Whoever reads looks, after its state stands still, whether the policies that it
+//! goes by are the latest: then no later ones are in that state ([`Edition`]).
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use abide_live::{
+    Binding, Edition, Outlook, Owner, Planner, Viewer, Within, check_condition, select_of,
+};
+use abide_schema::reducer::Sight;
+use abide_schema::{Caller, Code, Refusal, Seq, TableSpec, Value};
+use abide_store::{Layout, Snapshot, StoreError, Writer};
+use serde_json::{Map, Value as JsonValue, json};
+
+use crate::bounds::Bounds;
+use crate::explain::Blueprint;
+use crate::resume::changed_since;
+
+/// The table that policies are kept in, where some module declares it.
+pub(crate) const TABLE: &str = "policies";
+
+const EVENTS: &str = "events";
+const SESSIONS: &str = "sessions";
+
+/// The role that stands for all.
+const EVERY_ROLE: &str = "*";
+
+/// Sees the events of no session, too, where it has no scope: what is administered is there.
+const AUDITOR: &str = "auditor";
+
+/// Kinds of callers whose outlook is kept. More is a deployment that makes up scope keys.
+const KINDS: usize = 1_000;
+
+const ROWS: &str = "SELECT table_name, role, condition, hidden FROM main.policies
+  ORDER BY table_name, role, name";
+
+/// A row of `policies`.
+#[derive(Debug)]
+struct Policy {
+    condition: Option<String>,
+    hidden: Vec<String>,
+}
+
+/// The policies of one table for one role, by both in that order.
+type Rows = BTreeMap<(String, String), Vec<Policy>>;
+
+/// What decides what callers see: a role, and the keys of a scope.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Kind {
+    role: String,
+    keys: Vec<String>,
+}
+
+impl Kind {
+    /// Of a caller; nothing where nothing bounds what it sees.
+    fn of(caller: &Caller) -> Option<Kind> {
+        let everything = caller.role() == Caller::ADMIN && caller.scope().is_empty();
+        let keys = || caller.scope().keys().cloned().collect();
+        (!everything).then(|| Kind { role: caller.role().to_owned(), keys: keys() })
+    }
+}
+
+/// What a table shows, apart from the scope.
+#[derive(Debug)]
+struct Shown {
+    columns: Vec<&'static str>,
+    condition: Option<String>,
+}
+
+/// The policies in force.
+#[derive(Debug)]
+pub(crate) struct Policies {
+    latest: Arc<AtomicU64>,
+    tables: Vec<&'static TableSpec>,
+    sights: HashMap<&'static str, Sight>,
+    /// Whose the rows of a table are, and the column of a scope that this leads to.
+    owners: HashMap<&'static str, (Vec<Owner>, &'static str)>,
+    in_force: Mutex<InForce>,
+}
+
+#[derive(Debug, Default)]
+struct InForce {
+    rows: Arc<Rows>,
+    outlooks: HashMap<Kind, Arc<Outlook>>,
+}
+
+impl Policies {
+    /// Those that a file holds.
+    pub(crate) fn load(layout: &Layout, writer: &Writer) -> Result<Arc<Policies>, StoreError> {
+        let declared = layout.modules.iter().flat_map(|module| &module.sights);
+        let declared = declared.map(|(table, sight)| (table.name, *sight));
+        let bounds = Bounds::new(&layout.modules);
+        let owned = layout.tables().filter_map(|table| Some((table.name, bounds.owners(table)?)));
+        let mut owners: HashMap<_, _> = owned.collect();
+        // The log knows sessions, which some module may declare.
+        if let Some((of_session, column)) = owners.get(SESSIONS).cloned() {
+            let session = Owner { column: "session_id", table: SESSIONS, key: "id" };
+            owners.insert(EVENTS, ([vec![session], of_session].concat(), column));
+        }
+        let events = (EVENTS, Sight::OfScope);
+        let policies = Arc::new(Policies {
+            latest: Arc::default(),
+            tables: layout.live_tables(),
+            sights: declared.chain([events]).collect(),
+            owners,
+            in_force: Mutex::default(),
+        });
+        if layout.tables().any(|table| table.name == TABLE) {
+            policies.renew(writer)?;
+        }
+        Ok(policies)
+    }
+
+    /// Takes the rows as they are in the open transaction. Returns those that were in force before.
+    fn renew(&self, writer: &Writer) -> Result<Arc<Rows>, StoreError> {
+        let mut rows = Rows::new();
+        writer.run(ROWS, &[], &mut |row| {
+            let [Value::Text(table), Value::Text(role), condition, hidden] = row else { return };
+            let text = |value: &Value| match value {
+                Value::Text(text) => Some(text.clone()),
+                _ => None,
+            };
+            let hidden = text(hidden).and_then(|text| serde_json::from_str(&text).ok());
+            let policy = Policy { condition: text(condition), hidden: hidden.unwrap_or_default() };
+            rows.entry((table.to_ascii_lowercase(), role.clone())).or_default().push(policy);
+        })?;
+        Ok(self.replace(Arc::new(rows)))
+    }
+
+    fn replace(&self, rows: Arc<Rows>) -> Arc<Rows> {
+        let mut in_force = self.lock();
+        self.latest.fetch_add(1, Ordering::SeqCst);
+        let fresh = InForce { rows, outlooks: HashMap::new() };
+        std::mem::replace(&mut *in_force, fresh).rows
+    }
+
+    /// The caller as one whose sight is bounded; nothing where it sees everything.
+    pub(crate) fn viewer(&self, caller: &Caller) -> Option<Viewer> {
+        if caller.role() == Caller::ADMIN && caller.scope().is_empty() {
+            return None;
+        }
+        let kind =
+            Kind { role: caller.role().to_owned(), keys: caller.scope().keys().cloned().collect() };
+        let mut in_force = self.lock();
+        // Under the lock, so that the two are of one time.
+        let edition = Edition::latest(&self.latest);
+        let outlook = match in_force.outlooks.get(&kind) {
+            Some(outlook) => Arc::clone(outlook),
+            None => {
+                let outlook = Arc::new(self.outlook(&in_force.rows, &kind));
+                if in_force.outlooks.len() >= KINDS {
+                    in_force.outlooks.clear();
+                }
+                in_force.outlooks.insert(kind, Arc::clone(&outlook));
+                outlook
+            }
+        };
+        drop(in_force);
+        Some(Viewer::new(outlook, values(caller), edition))
+    }
+
+    /// What callers of one kind see.
+    fn outlook(&self, rows: &Rows, kind: &Kind) -> Outlook {
+        let tables = self.tables.iter().filter_map(|table| {
+            let select = self.select(rows, kind, table)?;
+            Some((table.name.to_owned(), select))
+        });
+        Outlook::new(tables)
+    }
+
+    /// A table as such callers see it; nothing where it is not there for them.
+    fn shown(&self, rows: &Rows, kind: &Kind, table: &TableSpec) -> Option<Shown> {
+        let of_role = |role: &str| rows.get(&(table.name.to_ascii_lowercase(), role.to_owned()));
+        let policies = || [EVERY_ROLE, &kind.role].into_iter().filter_map(of_role).flatten();
+        let mut hidden: Vec<&str> =
+            policies().flat_map(|policy| policy.hidden.iter().map(String::as_str)).collect();
+        let mut conditions = Vec::new();
+        match self.sights.get(table.name).copied().unwrap_or(Sight::Closed) {
+            Sight::Closed if policies().next().is_none() => return None,
+            Sight::Closed | Sight::Open | Sight::OfScope => {}
+            Sight::Where(condition, columns) => {
+                conditions.push(condition.to_owned());
+                hidden.extend(columns);
+            }
+        }
+        if table.name == EVENTS && kind.keys.is_empty() && kind.role != AUDITOR {
+            conditions.push("session_id IS NOT NULL".to_owned());
+        }
+        // Whatever any of them lets be seen; where one has no condition, everything.
+        let permitted: Option<Vec<&str>> =
+            policies().map(|policy| policy.condition.as_deref()).collect();
+        if let Some(permitted) = permitted.filter(|permitted| !permitted.is_empty()) {
+            conditions.push(joined(&permitted, " OR "));
+        }
+        let columns = table.columns.iter().map(|column| column.name);
+        let is_shown = |name: &&str| !hidden.iter().any(|hidden| hidden.eq_ignore_ascii_case(name));
+        let columns: Vec<&'static str> = columns.filter(is_shown).collect();
+        let conditions: Vec<&str> = conditions.iter().map(String::as_str).collect();
+        let condition = (!conditions.is_empty()).then(|| joined(&conditions, " AND "));
+        (!columns.is_empty()).then_some(Shown { columns, condition })
+    }
+
+    /// The SELECT that stands for a table.
+    fn select(&self, rows: &Rows, kind: &Kind, table: &TableSpec) -> Option<String> {
+        let Shown { columns, condition } = self.shown(rows, kind, table)?;
+        let keys: Vec<&str> = kind.keys.iter().map(String::as_str).collect();
+        let owned = self.owners.get(table.name).filter(|_| !keys.is_empty());
+        // A key that cannot be named in SQL is one that no row has.
+        let named = |key: &&str| key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+        let is_events = table.name == EVENTS && !keys.is_empty();
+        if (owned.is_some() && !keys.iter().all(named)) || (owned.is_none() && is_events) {
+            return None;
+        }
+        let within =
+            owned.map(|(owners, column)| Within { owners: owners.clone(), column, keys: &keys });
+        Some(select_of(table.name, &columns, within.as_ref(), condition.as_deref()))
+    }
+
+    /// The tables and columns that a caller may see, as `/v1/schema` tells them.
+    pub(crate) fn describe(&self, caller: &Caller) -> Vec<JsonValue> {
+        let Some(kind) = Kind::of(caller) else {
+            return self.tables.iter().map(|table| table.describe()).collect();
+        };
+        let rows = Arc::clone(&self.lock().rows);
+        let tables = self.tables.iter().filter_map(|table| {
+            let shown = self.shown(&rows, &kind, table)?;
+            self.select(&rows, &kind, table)?;
+            Some(table.describe_columns(&shown.columns))
+        });
+        tables.collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, InForce> {
+        self.in_force.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Conditions as one; a comment at the end of one of them ends there.
+fn joined(conditions: &[&str], by: &str) -> String {
+    let conditions: Vec<String> =
+        conditions.iter().map(|condition| format!("({condition}\n)")).collect();
+    conditions.join(by)
+}
+
+/// The policies as the writer has them: those of the open transaction, and what they replaced.
+#[derive(Debug)]
+pub(crate) struct Renewed {
+    policies: Arc<Policies>,
+    /// Those in force before the open transaction changed them.
+    replaced: Option<Arc<Rows>>,
+}
+
+impl Renewed {
+    pub(crate) fn new(policies: &Arc<Policies>) -> Renewed {
+        Renewed { policies: Arc::clone(policies), replaced: None }
+    }
+
+    /// Puts in force what the open transaction says.
+    pub(crate) fn renew(&mut self, writer: &Writer) -> Result<(), StoreError> {
+        self.replaced = Some(self.policies.renew(writer)?);
+        Ok(())
+    }
+
+    /// Whether the open transaction changed them.
+    pub(crate) fn are_renewed(&self) -> bool {
+        self.replaced.is_some()
+    }
+
+    /// The transaction was committed.
+    pub(crate) fn keep(&mut self) {
+        self.replaced = None;
+    }
+
+    /// The transaction was undone.
+    pub(crate) fn put_back(&mut self) {
+        if let Some(rows) = self.replaced.take() {
+            self.policies.replace(rows);
+        }
+    }
+}
+
+/// What conditions may name.
+fn values(caller: &Caller) -> BTreeMap<String, Value> {
+    let text = |text: &str| Value::Text(text.to_owned());
+    let capabilities: Vec<&String> = caller.capabilities().iter().collect();
+    let own = [
+        ("caller_id", text(caller.id())),
+        ("caller_role", text(caller.role())),
+        ("caller_scope", Value::Text(json!(caller.scope()).to_string())),
+        ("caller_capabilities", Value::Text(json!(capabilities).to_string())),
+    ];
+    let scope = caller.scope().iter().map(|(key, value)| (format!("scope_{key}"), text(value)));
+    own.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(scope).collect()
+}
+
+const OUTDATED: &str = "what may be seen changed meanwhile";
+
+/// What whoever reads is told when the policies that it went by are not the latest any more: to begin
+/// again. It is not for callers.
+pub(crate) fn outdated() -> Refusal {
+    Refusal::new(Code::Internal, OUTDATED)
+}
+
+/// Whether that is what is told.
+pub(crate) fn is_outdated(refusal: &Refusal) -> bool {
+    refusal.code == Code::Internal && refusal.detail == OUTDATED
+}
+
+/// Whether a client that holds a result of `from` may hold it by other policies.
+pub(crate) fn may_have_changed(
+    state: &Snapshot<'_>,
+    tables: &[&'static TableSpec],
+    binding: &Binding,
+    from: Seq,
+) -> Result<bool, Refusal> {
+    let policies = tables.iter().find(|table| table.name == TABLE);
+    match policies.filter(|_| binding.is_bounded()) {
+        Some(table) => changed_since(state, table, from),
+        None => Ok(false),
+    }
+}
+
+/// Tries out what is to become a policy.
+#[derive(Debug)]
+pub(crate) struct Judge {
+    tables: Vec<&'static TableSpec>,
+    planner: Planner,
+    blueprint: Arc<Blueprint>,
+}
+
+impl Judge {
+    pub(crate) fn new(
+        tables: Vec<&'static TableSpec>,
+        planner: Planner,
+        blueprint: Arc<Blueprint>,
+    ) -> Judge {
+        Judge { tables, planner, blueprint }
+    }
+
+    /// Whether a policy can be: its table and columns are there, and its condition is one that can be
+    /// live and runs.
+    pub(crate) fn judge(
+        &self,
+        table: &str,
+        condition: Option<&str>,
+        hidden: &[String],
+    ) -> Result<(), Refusal> {
+        let bad = |detail: String| Refusal::new(Code::BadArguments, detail);
+        let spec = self.tables.iter().find(|spec| spec.name == table).ok_or_else(|| {
+            bad(format!("there is no table {table}")).hint("GET /v1/schema lists the tables")
+        })?;
+        if let Some(missing) = hidden.iter().find(|name| spec.column(name).is_none()) {
+            return Err(bad(format!("table {table} has no column {missing}")));
+        }
+        if spec.columns.len() == hidden.len() {
+            return Err(bad("every column would be hidden".to_owned())
+                .hint("drop the table's policies, and nobody but an admin sees it"));
+        }
+        let Some(condition) = condition else { return Ok(()) };
+        check_condition(condition)?;
+        let sql = format!("SELECT * FROM \"{table}\" WHERE ({condition}\n)");
+        let binding = self.planner.bind_some(&sql, &Map::new(), None)?;
+        self.blueprint.judge(&binding)?;
+        self.blueprint.try_out(&binding)
+    }
+}

@@ -1,0 +1,134 @@
+//! Policies: which rows and columns of a table the callers of a role may see.
+//!
+//! A policy narrows what a module lets be seen of its table, and opens a table of which nothing is said.
+//! Several of one table and role permit whatever any of them permits; what one of them hides is hidden.
+//! The scope of a caller is no policy and stands beside all of them. See `docs/policies.md`.
+
+use abide_schema::reducer::Answer;
+use abide_schema::{
+    Abort, Caller, Code, Context, Json, Micros, Module, Refusal, Seq, Value, limits, reducer, table,
+};
+
+use crate::check;
+
+/// The name of a policy that is given none.
+const ONLY: &str = "default";
+
+/// What the callers of a role may see of a table. The engine reads this table by these names.
+#[table(name = "policies", without_rowid)]
+pub struct Policy {
+    /// The table.
+    #[column(key)]
+    pub table_name: String,
+    /// The role; `*` stands for every role.
+    #[column(key)]
+    pub role: String,
+    /// Its name, to tell it from others of the same table and role.
+    #[column(key)]
+    pub name: String,
+    /// Which rows: SQL over the row's columns and `:caller_id`, `:caller_role`, `:caller_scope`,
+    /// `:caller_capabilities` and `:scope_<key>`. None: all rows.
+    pub condition: Option<String>,
+    /// The columns that are as if they were not there, a JSON array.
+    pub hidden: Json,
+    /// Who set it.
+    pub set_by: String,
+    /// When it was first set.
+    pub created_at: Micros,
+    /// When it last changed.
+    pub updated_at: Micros,
+    /// The event of that.
+    pub seq: Seq,
+}
+
+/// The domain.
+#[must_use]
+pub fn module() -> Module {
+    Module::new("policy")
+        .table::<Policy>()
+        .reducer(set_policy::definition())
+        .reducer(drop_policy::definition())
+}
+
+/// Says which rows and columns of a table the callers of a role may see, from this commit on, also in
+/// what is subscribed. Without a `condition` all rows. Setting the same again changes nothing.
+#[reducer]
+pub fn set_policy(
+    ctx: &mut Context<'_>,
+    table: String,
+    role: String,
+    condition: Option<String>,
+    hidden: Option<Vec<String>>,
+    name: Option<String>,
+) -> Result<Answer<Policy>, Abort> {
+    require_administrator(ctx.caller)?;
+    let (name, hidden) = (name.unwrap_or_else(|| ONLY.to_owned()), hidden.unwrap_or_default());
+    check::name("table", &table)?;
+    check::name("role", &role)?;
+    check::name("name", &name)?;
+    if condition.as_ref().is_some_and(|condition| condition.len() > limits::POLICY_BYTES) {
+        let detail = format!("a condition has at most {} bytes", limits::POLICY_BYTES);
+        return Err(Refusal::new(Code::LimitExceeded, detail).into());
+    }
+    ctx.judge_policy(&table, condition.as_deref(), &hidden)?;
+    let hidden = Json::from(serde_json::json!(hidden));
+    let (now, seq, set_by) = (ctx.now, ctx.seq, ctx.caller.id().to_owned());
+    let key = (table.clone(), role.clone(), name.clone());
+    let before = ctx.get::<Policy>((&*table, &*role, &*name))?;
+    if let Some(before) = before {
+        if before.condition == condition && before.hidden == hidden {
+            return Ok(Answer::Duplicate(before.seq, before));
+        }
+        let policy = Policy { condition, hidden, set_by, updated_at: now, seq, ..before };
+        ctx.update(&policy)?;
+        return Ok(Answer::Fresh(policy));
+    }
+    require_room(ctx, &key)?;
+    let (table_name, role, name) = key;
+    let (created_at, updated_at) = (now, now);
+    let policy =
+        Policy { table_name, role, name, condition, hidden, set_by, created_at, updated_at, seq };
+    ctx.insert(policy).map(Answer::Fresh)
+}
+
+/// Takes a policy back.
+#[reducer]
+pub fn drop_policy(
+    ctx: &mut Context<'_>,
+    table: String,
+    role: String,
+    name: Option<String>,
+) -> Result<Policy, Abort> {
+    require_administrator(ctx.caller)?;
+    let name = name.unwrap_or_else(|| ONLY.to_owned());
+    let key = (&*table, &*role, &*name);
+    let policy = ctx.get::<Policy>(key)?.ok_or_else(|| {
+        let detail = format!("there is no policy {name} of {table} for {role}");
+        Refusal::new(Code::NotFound, detail)
+            .hint("abide sql \"SELECT table_name, role, name FROM policies\"")
+    })?;
+    ctx.delete::<Policy>((&*table, &*role, &*name))?;
+    Ok(policy)
+}
+
+/// Who is bounded by a scope must not decide what others see.
+fn require_administrator(caller: &Caller) -> Result<(), Refusal> {
+    if caller.role() == Caller::ADMIN && caller.scope().is_empty() {
+        return Ok(());
+    }
+    Err(Refusal::new(Code::Denied, "policies are set by an admin without a scope"))
+}
+
+/// Every policy of a role stands in every statement of it.
+fn require_room(
+    ctx: &mut Context<'_>,
+    (table, role, _): &(String, String, String),
+) -> Result<(), Abort> {
+    let of_both = [Value::from(&**table), Value::from(&**role)];
+    let count = ctx.count::<Policy>("WHERE table_name = ?1 AND role = ?2", &of_both)?;
+    if count < limits::POLICIES_OF_ONE {
+        return Ok(());
+    }
+    let detail = format!("{table} has {count} policies for {role} already");
+    Err(Refusal::new(Code::LimitExceeded, detail).hint("write them as one, with OR").into())
+}

@@ -1,0 +1,375 @@
+//! What bounded callers see: random identities, scopes, policies, queries and writes, each answer and
+//! each delta held against the same text over a database that holds nothing but what the caller may see.
+//!
+//! `desk` is a user's module to look at · `copy` decides in plain Rust what may be seen, and makes that
+//! database · `attack` what a caller might try.
+
+mod attack;
+mod copy;
+mod desk;
+
+use std::collections::BTreeSet;
+
+use abide_engine::{Answer, Engine, Start};
+use abide_schema::reducer::Caller;
+use abide_schema::wire::BatchCall;
+use abide_schema::{Code, Refusal, Scope, Seq};
+use serde_json::{Map, json};
+
+use crate::replica::Client;
+use crate::traffic::{Random, for_seeds};
+use crate::world::{World, run};
+use copy::Whole;
+use desk::{BODIES, CONDITIONS, MARK, QUERIES};
+
+/// A caller by name, role, capabilities and scope.
+pub(crate) fn caller(
+    id: &str,
+    role: &str,
+    capabilities: &[&str],
+    scope: &[(&str, &str)],
+) -> Caller {
+    let capabilities: BTreeSet<String> = capabilities.iter().map(|c| (*c).to_owned()).collect();
+    let scope: Scope = scope.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+    Caller::with(id, role, capabilities, scope)
+}
+
+/// Everybody who looks.
+fn callers() -> Vec<Caller> {
+    vec![
+        caller("ann", "agent", &["a", "b"], &[("tenant", "a")]),
+        caller("bob", "agent", &[], &[("tenant", "b")]),
+        caller("eve", "app", &["b"], &[("tenant", "a"), ("team", "red")]),
+        caller("tom", "worker", &[], &[]),
+        caller("aud", "auditor", &[], &[]),
+        caller("sub", "admin", &["*"], &[("tenant", "b")]),
+    ]
+}
+
+pub(crate) async fn ask(
+    engine: &Engine,
+    who: &Caller,
+    sql: &str,
+    as_of: Option<Seq>,
+) -> Result<Answer, Refusal> {
+    engine.query(who, sql, &Map::new(), as_of).await
+}
+
+/// A world with a desk in it.
+pub(crate) fn world() -> World {
+    let mut world = World::new();
+    world.close();
+    let mut modules = abide_reducers::modules();
+    modules.push(desk::module());
+    world.open_with(world.config(modules));
+    world
+}
+
+/// A random life of a few bounded clients.
+struct Play {
+    world: World,
+    random: Random,
+    clients: Vec<(Caller, Client)>,
+    next_id: usize,
+    asked: usize,
+    told: usize,
+}
+
+impl Play {
+    fn new(seed: u64, world: World) -> Play {
+        let clients = callers().into_iter().map(|caller| {
+            let client = Client::new(world.engine().connect(&caller));
+            (caller, client)
+        });
+        let (clients, random) = (clients.collect(), Random::new(seed));
+        Play { world, random, clients, next_id: 0, asked: 0, told: 0 }
+    }
+
+    /// One thing that somebody does who may do everything.
+    fn action(&mut self) -> BatchCall {
+        let random = &mut self.random;
+        let session = format!("s{}", random.below(5));
+        let scope = |random: &mut Random| match random.below(5) {
+            0 => json!({}),
+            1 => json!({"tenant": "a", "team": "red"}),
+            2 => json!({"tenant": "b", "team": "red"}),
+            3 => json!({"tenant": ["a"]}),
+            _ => json!({"tenant": *random.pick(&["a", "b"])}),
+        };
+        let tenant = *random.pick(&["a", "b", "c"]);
+        let (reducer, args) = match random.below(16) {
+            0 => ("create_session", json!({"agent": "x", "id": session, "scope": scope(random)})),
+            1 => ("set_scope", json!({"session_id": session, "scope": scope(random)})),
+            2 => (
+                "append_message",
+                json!({"session_id": session, "role": *random.pick(&["user", "system"]),
+                       "content": format!("{MARK} said")}),
+            ),
+            3 => ("put_member", json!({"tenant": tenant, "user": *random.pick(&["ann", "bob"])})),
+            4 => ("drop_member", json!({"tenant": tenant, "user": *random.pick(&["ann", "bob"])})),
+            5..=7 => return self.policy(),
+            8 => ("drop_note", json!({"id": 1 + random.below(8)})),
+            9 => ("put_remark", json!({"id": 1 + random.below(5), "session_id": session})),
+            _ => (
+                "put_note",
+                json!({"id": 1 + random.below(8), "tenant": tenant,
+                       "session_id": session, "owner": *random.pick(&["ann", "bob", "tom"]),
+                       "secret": format!("{MARK} {}", random.below(100)),
+                       "body": *random.pick(BODIES),
+                       "n": *random.pick(&[i64::MIN, 0, 1, 2, 3, 4])}),
+            ),
+        };
+        BatchCall { reducer: reducer.to_owned(), args }
+    }
+
+    fn policy(&mut self) -> BatchCall {
+        let random = &mut self.random;
+        let (table, conditions) = *random.pick(CONDITIONS);
+        let role = *random.pick(&["agent", "app", "worker", "auditor", "admin", "*"]);
+        let name = *random.pick(&["one", "two"]);
+        if random.one_in(3) {
+            let args = json!({"table": table, "role": role, "name": name});
+            return BatchCall { reducer: "drop_policy".to_owned(), args };
+        }
+        let hidden: &[&str] = if table == "notes" && random.one_in(3) { &["secret"] } else { &[] };
+        let args = json!({"table": table, "role": role, "name": name, "hidden": hidden,
+            "condition": *random.pick(conditions)});
+        BatchCall { reducer: "set_policy".to_owned(), args }
+    }
+
+    async fn step(&mut self) {
+        let count = if self.random.one_in(4) { 3 } else { 1 };
+        let calls: Vec<BatchCall> = (0..count).map(|_| self.action()).collect();
+        // What is refused is refused as a whole, and as good as any other.
+        let _ = self.world.engine().batch(&Caller::local(), &calls, None).await;
+        let nth = self.random.below(self.clients.len());
+        match self.random.below(8) {
+            0..=3 => self.subscribe(nth).await,
+            4 => self.reconnect(nth).await,
+            _ => {}
+        }
+        self.ask(nth).await;
+        let head = self.world.engine().durable_seq();
+        // Some read at once, some let it come together.
+        let whole = Whole::read(&self.world, None).await;
+        for at in 0..self.clients.len() {
+            if !self.random.one_in(3) {
+                let (caller, client) = &mut self.clients[at];
+                client.read_to(head).await;
+                self.told += hold(caller, client, &whole);
+            }
+        }
+    }
+
+    async fn subscribe(&mut self, nth: usize) {
+        self.next_id += 1;
+        let (id, sql) = (format!("q{}", self.next_id), *self.random.pick(QUERIES));
+        let (_, client) = &mut self.clients[nth];
+        if client.replicas.len() < 8 {
+            let begun = client.subscribe_from(&id, sql, &Map::new(), Start::Now).await;
+            if let Err(refusal) = begun {
+                said_nothing(sql, &refusal);
+            }
+        }
+    }
+
+    /// Goes on with all that was held, on a connection of its own.
+    async fn reconnect(&mut self, nth: usize) {
+        let (caller, client) = &mut self.clients[nth];
+        let mut again = Client::new(self.world.engine().connect(caller));
+        for (id, kept) in std::mem::take(&mut client.replicas) {
+            let sql = kept.sql.clone();
+            if let Err(refusal) = again.resume(&id, kept).await {
+                said_nothing(&sql, &refusal);
+            }
+        }
+        *client = again;
+    }
+
+    /// Asks once, of the present or of a past.
+    async fn ask(&mut self, nth: usize) {
+        let (caller, sql) = (self.clients[nth].0.clone(), *self.random.pick(QUERIES));
+        let head = self.world.engine().durable_seq();
+        let past = Seq(self.random.below(head.0 as usize + 1) as i64);
+        let as_of = if self.random.one_in(3) { Some(past) } else { None };
+        let answer = ask(self.world.engine(), &caller, sql, as_of).await;
+        let at = answer.as_ref().map_or(as_of, |answer| as_of.map(|_| answer.seq));
+        let copy = Whole::read(&self.world, at).await.copy_for(&caller);
+        match (copy.rows(sql), answer) {
+            (Ok((columns, rows)), Ok(answer)) => {
+                self.asked += 1;
+                assert_eq!(answer.columns, columns, "{sql}");
+                let found = copy::texts(sql, &answer.rows);
+                assert_eq!(found, copy::texts(sql, &rows), "{caller:?} asks {sql} of {at:?}");
+            }
+            (Ok(_), Err(refusal)) => panic!("{caller:?} asks {sql}: {refusal:?}"),
+            (Err(_), Err(refusal)) => said_nothing(sql, &refusal),
+            // What can fail may be asked of fewer rows here than there.
+            (Err(why), Ok(answer)) => assert!(copy::fails_at_a_row(&why), "{sql}: {answer:?}"),
+        }
+    }
+}
+
+/// Holds what a client has of each of its queries to what the copy says. Returns how many there were.
+fn hold(caller: &Caller, client: &Client, whole: &Whole) -> usize {
+    let copy = whole.copy_for(caller);
+    for replica in client.replicas.values().filter(|replica| !replica.stale) {
+        let (_, rows) = match copy.rows(&replica.sql) {
+            Ok(found) => found,
+            Err(why) if copy::fails_at_a_row(&why) => continue,
+            Err(why) => panic!("{caller:?} still has {}: {why}", replica.sql),
+        };
+        let expected = replica.shown_of(&rows);
+        assert_eq!(replica.shown(), expected, "{caller:?} at {}: {}", replica.seq, replica.sql);
+    }
+    for (id, refusal) in &client.refusals {
+        said_nothing(id, refusal);
+    }
+    client.replicas.len()
+}
+
+/// A refusal tells nothing of any row.
+pub(crate) fn said_nothing(what: &str, refusal: &Refusal) {
+    let said = format!("{refusal:?}");
+    assert!(!said.contains(MARK) && refusal.code != Code::Internal, "{what}: {said}");
+}
+
+#[test]
+fn every_identity_is_told_what_it_may_see_and_nothing_else() {
+    let seeds = std::env::var("SIGHT_SEEDS").map_or(12, |seeds| seeds.parse().unwrap());
+    for_seeds("every_identity", 0..seeds, |seed| {
+        run(async {
+            let mut play = Play::new(seed, world());
+            for _ in 0..70 {
+                play.step().await;
+            }
+            assert!(play.asked > 5 && play.told > 30, "{} {}", play.asked, play.told);
+        });
+    });
+}
+
+/// A policy that narrows, and what it hides written in the same transaction: neither is told.
+#[test]
+fn nothing_slips_out_between_a_policy_and_what_it_hides() {
+    let world = world();
+    run(async {
+        let ann = caller("ann", "agent", &[], &[("tenant", "a")]);
+        let admin = Caller::local();
+        let note = |id: i64, tenant: &str| {
+            json!({"id": id, "tenant": tenant, "session_id": null, "owner": "x",
+                   "secret": MARK, "body": null, "n": id})
+        };
+        let all = json!({"table": "notes", "role": "agent"});
+        world.call("set_policy", all.clone()).await.unwrap();
+        world.call("put_note", note(1, "a")).await.unwrap();
+        world.call("put_note", note(2, "b")).await.unwrap();
+        let mut client = Client::new(world.engine().connect(&ann));
+        client
+            .subscribe("q", "SELECT id, tenant FROM notes ORDER BY id", &Map::new())
+            .await
+            .unwrap();
+        assert_eq!(client.replicas["q"].rows.len(), 2);
+
+        let mut narrow = all.clone();
+        narrow["condition"] = json!("tenant = :scope_tenant");
+        let calls = [
+            BatchCall { reducer: "put_note".into(), args: note(3, "b") },
+            BatchCall { reducer: "set_policy".into(), args: narrow },
+            BatchCall { reducer: "put_note".into(), args: note(4, "b") },
+            BatchCall { reducer: "put_note".into(), args: note(5, "a") },
+        ];
+        let done = world.engine().batch(&admin, &calls, None).await.unwrap();
+        let frames = client.frames;
+        client.read_to(done.seq).await;
+        let ids: Vec<String> =
+            client.replicas["q"].rows.iter().map(|row| format!("{:?}", row[0])).collect();
+        assert_eq!(ids, ["Integer(1)", "Integer(5)"]);
+        assert_eq!(client.frames, frames + 1, "told at once: what goes and what comes");
+
+        // And wide again: what was hidden comes.
+        let done = world.call("set_policy", all).await.unwrap();
+        client.read_to(done.seq).await;
+        assert_eq!(client.replicas["q"].rows.len(), 5);
+        // A policy that hides a column of it ends it into a snapshot without the column.
+        let hides = json!({"table": "notes", "role": "agent", "name": "h", "hidden": ["secret"]});
+        client.subscribe("all", "SELECT * FROM notes", &Map::new()).await.unwrap();
+        client.subscribe("s", "SELECT secret FROM notes", &Map::new()).await.unwrap();
+        let done = world.call("set_policy", hides).await.unwrap();
+        client.read_to(done.seq).await;
+        let columns = &client.replicas["all"].shape.columns;
+        assert!(columns.iter().all(|column| column.name != "secret"), "{columns:?}");
+        assert!(!client.replicas.contains_key("s"));
+        let (_, refusal) = client.refusals.iter().find(|(id, _)| id == "s").unwrap();
+        assert_eq!((refusal.code, &*refusal.detail), (Code::BadSql, "no such column: secret"));
+    });
+}
+
+/// A session that moves to another tenant takes its rows with it.
+#[test]
+fn rows_follow_the_scope_of_their_session() {
+    let world = world();
+    run(async {
+        let (ann, bob) = (
+            caller("ann", "agent", &[], &[("tenant", "a")]),
+            caller("bob", "agent", &[], &[("tenant", "b")]),
+        );
+        let make = json!({"agent": "x", "id": "s1", "scope": {"tenant": "a"}});
+        world.call("create_session", make).await.unwrap();
+        world.say("s1", "one").await.unwrap();
+        let sql = "SELECT id, content FROM agent_state ORDER BY id";
+        let mut clients = Vec::new();
+        for who in [&ann, &bob] {
+            let mut client = Client::new(world.engine().connect(who));
+            client.subscribe("q", sql, &Map::new()).await.unwrap();
+            clients.push(client);
+        }
+        let held = |clients: &[Client]| -> Vec<usize> {
+            clients.iter().map(|client| client.replicas["q"].rows.len()).collect()
+        };
+        assert_eq!(held(&clients), [1, 0]);
+        let moved = json!({"session_id": "s1", "scope": {"tenant": "b"}});
+        let done = world.call("set_scope", moved).await.unwrap();
+        for client in &mut clients {
+            client.read_to(done.seq).await;
+        }
+        assert_eq!(held(&clients), [0, 1]);
+        // Of the past each sees what was his then, by the policies of now.
+        let then = Some(Seq(done.seq.0 - 1));
+        assert_eq!(ask(world.engine(), &ann, sql, then).await.unwrap().rows.len(), 1);
+        assert_eq!(ask(world.engine(), &bob, sql, then).await.unwrap().rows.len(), 0);
+    });
+}
+
+/// What cannot be a policy is refused with what is wrong with it, and changes nothing.
+#[test]
+fn a_policy_is_tried_out_before_it_is_kept() {
+    let world = world();
+    run(async {
+        let cases = [
+            ("nowhere", json!("1"), "there is no table nowhere"),
+            ("notes", json!("absent = 1"), "no such column: absent"),
+            ("notes", json!("id IN (SELECT id FROM nowhere)"), "no such table: nowhere"),
+            ("notes", json!("random() > 0"), "random() gives another result each time"),
+            ("notes", json!("1) OR (1"), "closes a parenthesis"),
+            ("notes", json!("1; DROP TABLE notes"), "holds a semicolon"),
+            ("notes", json!("id = :whom"), "knows no parameter :whom"),
+            ("notes", json!("id = ?1"), "knows no parameter ?1"),
+            ("notes", json!(""), "incomplete"),
+            ("notes", json!("count(*) > 1"), "misuse of aggregate"),
+            ("notes", json!("/*"), "a comment has no end"),
+        ];
+        for (table, condition, why) in cases {
+            let args = json!({"table": table, "role": "agent", "condition": condition});
+            let refusal = world.call("set_policy", args).await.expect_err(why);
+            assert!(refusal.detail.contains(why), "{condition}: {}", refusal.detail);
+        }
+        let args = json!({"table": "notes", "role": "agent", "hidden": ["nothing"]});
+        let refusal = world.call("set_policy", args).await.unwrap_err();
+        assert_eq!(refusal.detail, "table notes has no column nothing");
+        let tenant = caller("sub", "admin", &["*"], &[("tenant", "b")]);
+        let args = json!({"table": "notes", "role": "agent"});
+        let denied = world.engine().call(&tenant, "set_policy", &args, None).await.unwrap_err();
+        assert_eq!(denied.code, Code::Denied);
+        assert_eq!(world.rows("SELECT * FROM policies").await.len(), 0);
+    });
+}

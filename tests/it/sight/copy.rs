@@ -1,0 +1,208 @@
+//! What a caller may see, decided here in plain Rust from all rows, and a database that holds nothing
+//! else: what it answers to a text is what the engine must answer.
+
+use std::collections::BTreeMap;
+
+use abide_schema::reducer::Caller;
+use abide_schema::{Row, Seq, Value};
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::{Connection, ToSql};
+use serde_json::Value as JsonValue;
+
+use crate::world::World;
+
+const TABLES: [&str; 8] =
+    ["sessions", "agent_state", "events", "tools", "notes", "remarks", "members", "policies"];
+const VIEW: &str = "CREATE VIEW old_notes AS SELECT id, tenant, body FROM notes WHERE n < 2";
+
+/// All rows of the tables that are looked at.
+pub(crate) struct Whole {
+    tables: BTreeMap<&'static str, (Vec<String>, Vec<Row>)>,
+    /// The policies of now, whatever state the rows are of.
+    policies: Vec<Policy>,
+}
+
+struct Policy {
+    table: String,
+    role: String,
+    condition: Option<String>,
+    hidden: Vec<String>,
+}
+
+/// A row by the names of its columns.
+struct Named<'a>(&'a [String], &'a Row);
+
+impl Named<'_> {
+    fn get(&self, name: &str) -> &Value {
+        &self.1[self.0.iter().position(|column| column == name).unwrap()]
+    }
+
+    fn text(&self, name: &str) -> &str {
+        match self.get(name) {
+            Value::Text(text) => text,
+            _ => "",
+        }
+    }
+
+    fn number(&self, name: &str) -> i64 {
+        match self.get(name) {
+            Value::Integer(n) => *n,
+            other => panic!("{name} is {other:?}"),
+        }
+    }
+}
+
+impl Whole {
+    /// As of a past, or now.
+    pub(crate) async fn read(world: &World, as_of: Option<Seq>) -> Whole {
+        let admin = Caller::local();
+        let mut tables = BTreeMap::new();
+        for table in TABLES {
+            let sql = format!("SELECT * FROM {table}");
+            let answer = super::ask(world.engine(), &admin, &sql, as_of).await.unwrap();
+            tables.insert(table, (answer.columns, answer.rows));
+        }
+        let now = super::ask(world.engine(), &admin, "SELECT * FROM policies", None).await.unwrap();
+        let policies = now.rows.iter().map(|row| {
+            let row = Named(&now.columns, row);
+            let condition = match row.get("condition") {
+                Value::Text(text) => Some(text.clone()),
+                _ => None,
+            };
+            let hidden = serde_json::from_str(row.text("hidden")).unwrap();
+            let (table, role) = (row.text("table_name").to_owned(), row.text("role").to_owned());
+            Policy { table, role, condition, hidden }
+        });
+        Whole { tables, policies: policies.collect() }
+    }
+
+    /// The rows and columns that a caller may see.
+    pub(crate) fn copy_for(&self, caller: &Caller) -> Copy {
+        let db = Connection::open_in_memory().unwrap();
+        db.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_DQS_DML, false).unwrap();
+        for (table, (columns, rows)) in &self.tables {
+            let policies: Vec<&Policy> = (self.policies.iter())
+                .filter(|policy| policy.table == *table)
+                .filter(|policy| policy.role == "*" || policy.role == caller.role())
+                .collect();
+            let closed = ["notes", "remarks", "members", "policies"].contains(table);
+            if closed && policies.is_empty() {
+                continue;
+            }
+            let hidden = |name: &String| policies.iter().any(|policy| policy.hidden.contains(name));
+            let shown: Vec<usize> =
+                (0..columns.len()).filter(|at| !hidden(&columns[*at])).collect();
+            let names: Vec<&str> = shown.iter().map(|at| columns[*at].as_str()).collect();
+            db.execute_batch(&format!("CREATE TABLE {table} ({})", names.join(", "))).unwrap();
+            let marks = vec!["?"; names.len()].join(", ");
+            let mut insert = db.prepare(&format!("INSERT INTO {table} VALUES ({marks})")).unwrap();
+            for row in rows {
+                let named = Named(columns, row);
+                let permitted = policies.is_empty()
+                    || policies.iter().any(|policy| self.permits(policy, &named, caller));
+                if permitted && self.is_in_scope(table, &named, caller) {
+                    let cells = shown.iter().map(|at| Bound(&row[*at]));
+                    insert.execute(rusqlite::params_from_iter(cells)).unwrap();
+                }
+            }
+        }
+        let _ = db.execute_batch(VIEW);
+        Copy(db)
+    }
+
+    fn is_in_scope(&self, table: &str, row: &Named<'_>, caller: &Caller) -> bool {
+        let session = match table {
+            "sessions" => "id",
+            "agent_state" | "events" | "remarks" => "session_id",
+            _ => return true,
+        };
+        if caller.scope().is_empty() {
+            let administered = table == "events" && *row.get(session) == Value::Null;
+            return !administered || caller.role() == "auditor";
+        }
+        let (columns, sessions) = &self.tables["sessions"];
+        let owner = sessions.iter().map(|session| Named(columns, session));
+        let owner = owner.into_iter().find(|owner| owner.get("id") == row.get(session));
+        let Some(owner) = owner else { return false };
+        let scope: JsonValue = serde_json::from_str(owner.text("scope")).unwrap();
+        caller.scope().iter().all(|(key, value)| scope[key].as_str() == Some(value))
+    }
+
+    /// The conditions of `desk`, one by one.
+    fn permits(&self, policy: &Policy, row: &Named<'_>, caller: &Caller) -> bool {
+        let Some(condition) = &policy.condition else { return true };
+        let is_member = |tenant: &str, user: &str| {
+            let (columns, members) = &self.tables["members"];
+            let mut members = members.iter().map(|member| Named(columns, member));
+            members.any(|member| member.text("tenant") == tenant && member.text("user") == user)
+        };
+        let scope = || caller.scope().get("tenant").map(String::as_str);
+        match condition.as_str() {
+            "tenant = :scope_tenant" => scope() == Some(row.text("tenant")),
+            "owner = :caller_id" => row.text("owner") == caller.id(),
+            "n > 2" => row.number("n") > 2,
+            "id > 2" => row.number("id") > 2,
+            "user = :caller_id" => row.text("user") == caller.id(),
+            "id <> 's1'" => row.text("id") != "s1",
+            "role <> 'system'" => row.text("role") != "system",
+            ":caller_role = 'agent'" => caller.role() == "agent",
+            text if text.starts_with("EXISTS") => is_member(row.text("tenant"), caller.id()),
+            text if text.starts_with("tenant IN") => {
+                caller.capabilities().contains(row.text("tenant"))
+            }
+            other => panic!("an unknown condition {other}"),
+        }
+    }
+}
+
+/// A database of what may be seen.
+pub(crate) struct Copy(Connection);
+
+impl Copy {
+    /// What a text says over it.
+    pub(crate) fn rows(&self, sql: &str) -> rusqlite::Result<(Vec<String>, Vec<Row>)> {
+        let mut statement = self.0.prepare(sql)?;
+        let columns: Vec<String> = statement.column_names().map(str::to_owned).collect();
+        let (mut rows, mut found) = (Vec::new(), statement.raw_query());
+        while let Some(row) = found.next()? {
+            let cell = |at: usize| match row.get_ref(at).unwrap() {
+                ValueRef::Null => Value::Null,
+                ValueRef::Integer(n) => Value::Integer(n),
+                ValueRef::Real(x) => Value::Real(x),
+                ValueRef::Text(text) => Value::Text(String::from_utf8_lossy(text).into_owned()),
+                ValueRef::Blob(bytes) => Value::Blob(bytes.to_vec()),
+            };
+            rows.push((0..columns.len()).map(cell).collect());
+        }
+        Ok((columns, rows))
+    }
+}
+
+/// Whether it is a row that a text failed at, and not the text itself.
+pub(crate) fn fails_at_a_row(why: &rusqlite::Error) -> bool {
+    let why = why.to_string();
+    ["malformed JSON", "integer overflow"].iter().any(|text| why.contains(text))
+}
+
+/// Rows as texts, in order where the query says so.
+pub(crate) fn texts(sql: &str, rows: &[Row]) -> Vec<String> {
+    let mut texts: Vec<String> = rows.iter().map(|row| format!("{row:?}")).collect();
+    if !sql.contains("ORDER BY") || sql.contains("OVER") {
+        texts.sort();
+    }
+    texts
+}
+
+struct Bound<'a>(&'a Value);
+
+impl ToSql for Bound<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(match self.0 {
+            Value::Null => ValueRef::Null,
+            Value::Integer(n) => ValueRef::Integer(*n),
+            Value::Real(x) => ValueRef::Real(*x),
+            Value::Text(text) => ValueRef::Text(text.as_bytes()),
+            Value::Blob(bytes) => ValueRef::Blob(bytes),
+        }))
+    }
+}

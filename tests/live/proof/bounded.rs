@@ -1,0 +1,481 @@
+//! What a caller sees whose sight is bounded, on the same random cases: every result and every delta is
+//! that of the same text over a database which holds only the rows and columns that the caller may see.
+//!
+//! The copy is made by SQLite from the policies' conditions alone, after every commit. What fails over
+//! the whole and not over the copy would tell of what is hidden.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+use abide_live::{
+    Binding, BindingId, Catalog, Edition, LiveError, Outlook, Planner, Router, Sql as _, Viewer,
+    select_of,
+};
+use abide_schema::table::{IndexSpec, Kind};
+use abide_schema::{Code, Row, TableSpec, Value};
+use rusqlite::Connection;
+
+use crate::client::Client;
+use crate::proof::case::Case;
+use crate::proof::grammar::Query;
+use crate::proof::literals::literal;
+use crate::proof::schema::{Schema, leak};
+use crate::world::{Bound, Database, Random, cells, net, read_state};
+
+/// What a run of all tests spends on it.
+const BUDGET: Duration = Duration::from_secs(12);
+
+/// Steps of SQLite's machine beyond which a query is left out.
+const STEPS: i32 = 60_000;
+
+/// What a table shows.
+#[derive(Debug)]
+struct Shown {
+    columns: Vec<&'static str>,
+    condition: Option<String>,
+}
+
+/// A case with somebody who sees a part of it.
+struct Stage {
+    case: Case,
+    shown: BTreeMap<&'static str, Shown>,
+    values: BTreeMap<String, Value>,
+    /// Everything.
+    db: Database,
+    planner: Planner,
+    router: Router,
+    viewer: Viewer,
+    /// What may be seen.
+    copied: Schema,
+    copy: Database,
+    copy_planner: Planner,
+}
+
+struct Live {
+    query: usize,
+    bounded: Binding,
+    plain: Binding,
+    id: BindingId,
+    client: Client,
+    ended: bool,
+}
+
+#[derive(Debug, Default)]
+struct Tally {
+    cases: u64,
+    live: u64,
+    refused: u64,
+    compared: u64,
+    once: u64,
+    ended: u64,
+}
+
+/// What a query says over everything.
+enum Found {
+    Rows(Vec<Row>),
+    Failed(String),
+    /// A join without a condition that takes the time of a hundred others.
+    TooDear,
+}
+
+type Outcome<T> = Result<T, String>;
+
+impl Stage {
+    fn new(seed: u64) -> Stage {
+        let case = Case::of_seed(seed);
+        let mut random = Random::new(seed ^ 0x0b5c);
+        let scope = Value::from(*random.pick(&["a", "b", "1", ""]));
+        let values = [("scope_k".to_owned(), scope), ("caller_id".to_owned(), Value::from("b"))];
+        let values = BTreeMap::from(values);
+        let mut shown = shown(&mut random, &case.schema);
+        let (copied, copy) = match copy_of(&case.schema, &shown) {
+            Ok(copy) => copy,
+            // A view names a column that is hidden: then nothing is.
+            Err(_) => {
+                shown.iter_mut().for_each(|(name, shown)| {
+                    shown.columns = all_columns(&case.schema, name);
+                });
+                copy_with(&case.schema, &shown)
+            }
+        };
+        let selects = shown.iter().map(|(name, shown)| {
+            let condition = shown.condition.as_deref();
+            ((*name).to_owned(), select_of(name, &shown.columns, None, condition))
+        });
+        let outlook = Arc::new(Outlook::new(selects.collect::<Vec<_>>()));
+        let latest = Arc::new(AtomicU64::new(0));
+        let viewer = Viewer::new(outlook, values.clone(), Edition::latest(&latest));
+        let catalog = Arc::new(Catalog::new(case.schema.tables.clone(), case.schema.views.clone()));
+        let copy_catalog = Arc::new(Catalog::new(copied.tables.clone(), copied.views.clone()));
+        let db = database(&case.schema, &catalog);
+        let (planner, router) = (Planner::new(Arc::clone(&catalog)), Router::new(catalog));
+        let copy_planner = Planner::new(copy_catalog);
+        Stage { case, shown, values, db, planner, router, viewer, copied, copy, copy_planner }
+    }
+
+    /// Brings the copy to what may be seen now.
+    fn look(&mut self) {
+        for table in &self.copied.tables {
+            let shown = &self.shown[table.name];
+            let columns = shown.columns.join(", ");
+            let condition = shown.condition.as_deref().unwrap_or("1");
+            let sql = format!("SELECT {columns} FROM {} WHERE ({condition})", table.name);
+            let mut statement = self.db.0.prepare(&sql).expect("a condition is good");
+            for (name, value) in &self.values {
+                if let Some(at) = statement.parameter_index(&format!(":{name}")).expect("a name") {
+                    statement.raw_bind_parameter(at, Bound(value)).expect("a value is bound");
+                }
+            }
+            let (mut rows, mut found) = (Vec::new(), statement.raw_query());
+            while let Some(row) = found.next().expect("a condition does not fail") {
+                rows.push(cells(row, shown.columns.len()));
+            }
+            let delete = format!("DELETE FROM {}", table.name);
+            self.copy.run(&delete, &[], &mut |_| {}).expect("a copy can be emptied");
+            let marks = vec!["?"; shown.columns.len()].join(", ");
+            let insert = format!("INSERT INTO {} VALUES ({marks})", table.name);
+            for row in rows {
+                self.copy.run(&insert, &row, &mut |_| {}).expect("a row can be copied");
+            }
+        }
+    }
+
+    fn play(&mut self) -> Outcome<Tally> {
+        let (mut tally, mut live) = (Tally { cases: 1, ..Tally::default() }, Vec::new());
+        for commit in 0..=self.case.commits.len() {
+            for number in 0..self.case.subscriptions.len() {
+                if self.case.subscriptions[number].at == commit {
+                    self.look();
+                    let begun = self.begin(number, &mut tally);
+                    live.extend(begun.map_err(|why| self.told(number, commit, &why))?);
+                }
+            }
+            if commit == self.case.commits.len() {
+                break;
+            }
+            let before = read_state(&self.db.0, &self.case.schema.tables);
+            for statement in &self.case.commits[commit] {
+                let _ = self.db.0.execute_batch(&statement.text());
+            }
+            let changes = net(&before, &read_state(&self.db.0, &self.case.schema.tables));
+            self.look();
+            let routed = self.router.commit(&changes, &mut self.db);
+            let mut routed: BTreeMap<BindingId, _> = routed.into_iter().collect();
+            for one in live.iter_mut().filter(|one| !one.ended) {
+                let delta = routed.get(&one.id).cloned();
+                self.follow(one, delta, &mut tally)
+                    .map_err(|why| self.told(one.query, commit, &why))?;
+            }
+            routed.clear();
+        }
+        Ok(tally)
+    }
+
+    fn begin(&mut self, number: usize, tally: &mut Tally) -> Outcome<Option<Live>> {
+        let query = self.case.subscriptions[number].query.clone();
+        let (text, params) = (query.text(), query.named());
+        let bounded = self.planner.bind_within(&text, &params, &self.viewer);
+        let once = self.planner.bind_once(&text, &params, &self.viewer);
+        let plain = match self.copy_planner.bind(&text, &params) {
+            Ok(plain) => plain,
+            Err(refusal) => {
+                tally.refused += 1;
+                return match bounded {
+                    Ok(_) => Err(format!("taken, and over the copy it is not: {refusal}")),
+                    Err(_) => Ok(None),
+                };
+            }
+        };
+        let rows = self.run_copy(&plain);
+        if let (Ok(once), Ok(rows)) = (&once, &rows) {
+            tally.once += 1;
+            let found = self.run_whole(once)?;
+            self.same(&plain, &found, rows)?;
+        }
+        let bounded = match bounded {
+            Ok(bounded) => bounded,
+            Err(refusal) if refusal.code == Code::BadSql && !names_rowid(&text) => {
+                return Err(format!("refused, and over the copy it is not: {refusal}"));
+            }
+            Err(_) => {
+                tally.refused += 1;
+                return Ok(None);
+            }
+        };
+        let Ok(rows) = rows else {
+            tally.ended += 1;
+            return Ok(None);
+        };
+        let found = self.run_whole(&bounded)?;
+        self.same(&plain, &found, &rows)?;
+        let Found::Rows(found) = found else { return Ok(None) };
+        let id = self.router.attach(&bounded).map_err(|refusal| refusal.to_string())?;
+        tally.live += 1;
+        let client = Client::new(&bounded, found);
+        Ok(Some(Live { query: number, bounded, plain, id, client, ended: false }))
+    }
+
+    fn follow(
+        &mut self,
+        one: &mut Live,
+        delta: Option<Result<abide_live::Delta, LiveError>>,
+        tally: &mut Tally,
+    ) -> Outcome<()> {
+        let Ok(expected) = self.run_copy(&one.plain) else {
+            (one.ended, tally.ended) = (true, tally.ended + 1);
+            return Ok(());
+        };
+        let fresh = self.run_whole(&one.bounded)?;
+        self.same(&one.plain, &fresh, &expected)?;
+        let Found::Rows(fresh) = fresh else {
+            one.ended = true;
+            return Ok(());
+        };
+        if let Some(delta) = delta {
+            let delta = delta.map_err(|error| format!("a delta failed: {error}"))?;
+            one.client.apply(&delta).map_err(|why| format!("a delta does not fit: {why}"))?;
+        }
+        tally.compared += 1;
+        if !one.client.holds(&fresh) {
+            return Err(format!("the client holds {:?}\ninstead of {fresh:?}", one.client.rows));
+        }
+        Ok(())
+    }
+
+    fn run_copy(&mut self, plain: &Binding) -> Result<Vec<Row>, String> {
+        run(&mut self.copy, plain)
+    }
+
+    fn run_whole(&mut self, binding: &Binding) -> Outcome<Found> {
+        match run(&mut self.db, binding) {
+            Ok(rows) => Ok(Found::Rows(rows)),
+            Err(why) if why.contains(" in SELECT") => Err(why),
+            Err(why) if why == "interrupted" => Ok(Found::TooDear),
+            Err(why) => Ok(Found::Failed(why)),
+        }
+    }
+
+    /// Holds what was found over everything to what the copy says. It may fail where the copy does
+    /// not only by what may be seen.
+    fn same(&mut self, plain: &Binding, found: &Found, rows: &[Row]) -> Outcome<()> {
+        let found = match found {
+            Found::Rows(found) => found,
+            Found::TooDear => return Ok(()),
+            Found::Failed(why) => {
+                return Err(format!("it fails, and over the copy it does not: {why}"));
+            }
+        };
+        let width = plain.shape().columns.iter().filter(|column| !column.hidden).count();
+        let texts = |rows: &[Row]| {
+            let mut texts: Vec<String> =
+                rows.iter().map(|row| format!("{:?}", &row[..width])).collect();
+            // Rows that tie may stand in any order; in a window nothing ties.
+            if !plain.is_window() {
+                texts.sort();
+            }
+            texts
+        };
+        let (found, rows) = (texts(found), texts(rows));
+        if found == rows {
+            return Ok(());
+        }
+        Err(format!("found {}\nthe copy says {}", found.join("\n  "), rows.join("\n  ")))
+    }
+
+    fn told(&self, query: usize, commit: usize, why: &str) -> String {
+        let query: &Query = &self.case.subscriptions[query].query;
+        format!(
+            "{why}\nafter commit {commit}, of  {}\n{:#?}\n{:?}\n{}\nrepeat:  SIGHT_SEED={} cargo test -p \
+             abide-tests --test live proof::bounded",
+            query.inlined(),
+            self.shown,
+            self.values,
+            self.case,
+            self.case.seed
+        )
+    }
+}
+
+fn names_rowid(text: &str) -> bool {
+    ["rowid", "oid"].iter().any(|name| text.to_ascii_lowercase().contains(name))
+}
+
+fn run(db: &mut Database, binding: &Binding) -> Result<Vec<Row>, String> {
+    let mut rows = Vec::new();
+    db.0.progress_handler(STEPS, Some(|| true)).expect("a handler can be set");
+    let outcome = db.run(binding.snapshot_sql(), binding.params(), &mut |row| {
+        rows.push(Row::from(row));
+    });
+    db.0.progress_handler(0, None::<fn() -> bool>).expect("a handler can be taken off");
+    outcome.map(|_| rows).map_err(|error| error.message)
+}
+
+fn database(schema: &Schema, catalog: &Catalog) -> Database {
+    let connection = Connection::open_in_memory().expect("a database in memory opens");
+    connection.set_prepared_statement_cache_capacity(4_096);
+    for statement in schema.ddl().into_iter().chain(catalog.setup_sql()) {
+        let made = connection.execute_batch(&statement);
+        made.unwrap_or_else(|why| panic!("{why} in {statement}"));
+    }
+    Database(connection)
+}
+
+fn all_columns(schema: &Schema, name: &str) -> Vec<&'static str> {
+    let table = schema.tables.iter().find(|table| table.name == name).expect("a table");
+    table.columns.iter().map(|column| column.name).collect()
+}
+
+/// The columns and rows of every table that may be seen.
+fn shown(random: &mut Random, schema: &Schema) -> BTreeMap<&'static str, Shown> {
+    let shown = schema.tables.iter().map(|table| {
+        let hides = random.below(5) == 0;
+        let columns = table
+            .columns
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| table.key.contains(at) || !hides || random.below(3) > 0);
+        let columns = columns.map(|(_, column)| column.name).collect();
+        let condition = (random.below(5) > 0).then(|| condition(random, schema, table));
+        (table.name, Shown { columns, condition })
+    });
+    shown.collect()
+}
+
+fn condition(random: &mut Random, schema: &Schema, table: &TableSpec) -> String {
+    let column = |random: &mut Random, table: &TableSpec| {
+        let column = random.pick(table.columns);
+        (column.name, column.kind)
+    };
+    let (name, kind) = column(random, table);
+    let value = |random: &mut Random, kind: Kind| match kind {
+        Kind::Integer => Value::Integer(*random.pick(&[0, 1, 2, 3])),
+        Kind::Real => Value::Real(*random.pick(&[0.0, 1.0, 2.5])),
+        Kind::Text => Value::from(*random.pick(&["", "a", "b", "1"])),
+        Kind::Blob => Value::Blob(b"a".to_vec()),
+    };
+    let compared = format!("{name} > {}", literal(&value(random, kind)));
+    match random.below(8) {
+        0 => compared,
+        1 => format!("{name} = :scope_k"),
+        2 => format!("{name} IS NOT NULL AND ({name} <> :caller_id OR {compared})"),
+        3 => format!("NOT ({compared})"),
+        4 => format!("typeof({name}) <> 'null' OR {name} IS NULL"),
+        5 | 6 => {
+            let other = *random.pick(&schema.tables);
+            let (theirs, kind) = column(random, other);
+            let value = literal(&value(random, kind));
+            // By an alias: another mention of the same table is another row.
+            let link = format!("o.{theirs} = {}.{name} OR o.{theirs} > {value}", table.name);
+            format!("EXISTS (SELECT 1 FROM {} AS o WHERE {link})", other.name)
+        }
+        _ => {
+            let other = *random.pick(&schema.tables);
+            let (theirs, _) = column(random, other);
+            format!("{name} IN (SELECT {theirs} FROM {})", other.name)
+        }
+    }
+}
+
+/// Tables of the columns that may be seen, with nothing in them. An error where a view is none of them.
+fn copy_of(
+    schema: &Schema,
+    shown: &BTreeMap<&'static str, Shown>,
+) -> Result<(Schema, Database), String> {
+    let (copied, db) = copy_with(schema, shown);
+    for (name, _) in &copied.views {
+        db.0.prepare(&format!("SELECT * FROM {name}")).map_err(|why| why.to_string())?;
+    }
+    Ok((copied, db))
+}
+
+fn copy_with(schema: &Schema, shown: &BTreeMap<&'static str, Shown>) -> (Schema, Database) {
+    let tables = schema.tables.iter().map(|table| {
+        let columns = &shown[table.name].columns;
+        let kept = || table.columns.iter().filter(|column| columns.contains(&column.name));
+        let at = |name: &str| kept().position(|column| column.name == name).expect("a key is kept");
+        let key: Vec<usize> = table.key.iter().map(|key| at(table.columns[*key].name)).collect();
+        let there = |index: &&IndexSpec| index.columns.iter().all(|name| columns.contains(name));
+        let indexes = table.indexes.iter().filter(there).map(|index| IndexSpec {
+            columns: index.columns,
+            unique: index.unique,
+            condition: index.condition,
+        });
+        let spec = TableSpec {
+            name: table.name,
+            doc: "",
+            columns: leak(kept().map(copy_column).collect()),
+            key: leak(key),
+            without_rowid: table.without_rowid,
+            shared: table.shared,
+            indexes: leak(indexes.collect()),
+            constraints: &[],
+            triggers: &[],
+        };
+        &*Box::leak(Box::new(spec))
+    });
+    let copied = Schema { tables: tables.collect(), views: schema.views.clone() };
+    let catalog = Catalog::new(copied.tables.clone(), copied.views.clone());
+    let db = database(&copied, &catalog);
+    (copied, db)
+}
+
+fn copy_column(column: &abide_schema::table::ColumnSpec) -> abide_schema::table::ColumnSpec {
+    abide_schema::table::ColumnSpec {
+        name: column.name,
+        doc: "",
+        kind: column.kind,
+        nullable: column.nullable,
+        json: column.json,
+        one_of: &[],
+        references: None,
+        unique: column.unique,
+        scope: column.scope,
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+/// `SIGHT_SEED=n` that one, `SIGHT_SEEDS=n` the first n; else the budget.
+#[test]
+fn a_bounded_caller_sees_what_a_filtered_copy_says() {
+    let one = number("SIGHT_SEED");
+    let (first, seeds) = (one.unwrap_or(0), one.map(|_| 1).or_else(|| number("SIGHT_SEEDS")));
+    let (start, mut all, mut failures) = (Instant::now(), Tally::default(), Vec::new());
+    for seed in first.. {
+        let over = match seeds {
+            Some(seeds) => seed - first >= seeds,
+            None => start.elapsed() > BUDGET,
+        };
+        if over {
+            break;
+        }
+        let played = catch_unwind(AssertUnwindSafe(|| Stage::new(seed).play()));
+        match played {
+            Ok(Ok(tally)) => {
+                all.cases += tally.cases;
+                all.live += tally.live;
+                all.refused += tally.refused;
+                all.compared += tally.compared;
+                all.once += tally.once;
+                all.ended += tally.ended;
+            }
+            Ok(Err(why)) => failures.push(why),
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>();
+                failures.push(format!("seed {seed} panicked: {text:?}"));
+            }
+        }
+    }
+    use std::io::Write as _;
+    let said = format!("counted: bounded sight: {all:?}, {} fail\n", failures.len());
+    std::io::stdout().write_all(said.as_bytes()).expect("stdout can be written to");
+    failures.sort_by_key(String::len);
+    assert!(failures.is_empty(), "{}", failures[..failures.len().min(3)].join("\n\n=====\n"));
+    assert!(all.live > 4 * all.cases, "most queries are refused: it proves too little");
+}

@@ -1,0 +1,51 @@
+//! `cargo xtask sight`: the proof that a bounded caller sees what it may and nothing else, for longer
+//! than the budget of `cargo xtask test`.
+//!
+//! Two tests: `tests/live/proof/bounded.rs` over random schemas, queries and commits, and
+//! `tests/it/sight.rs` over random identities, scopes, policies and sessions that change.
+
+use std::path::Path;
+use std::process::{ExitCode, Stdio};
+
+/// What it takes.
+pub(crate) const TAKES: &str =
+    "[--seeds N | --seed N]   the first N of each proof (500), or that one";
+
+const SEEDS: u64 = 500;
+
+const TESTS: [(&str, &str); 2] = [
+    ("live", "proof::bounded::a_bounded_caller_sees_what_a_filtered_copy_says"),
+    ("it", "sight::every_identity_is_told_what_it_may_see_and_nothing_else"),
+];
+
+/// Runs both; the verdict is that of the tests.
+pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
+    let (option, number) = match words {
+        [] => ("--seeds", SEEDS),
+        [option, number] => {
+            let bad = |_| format!("{option} takes a number, not {number}");
+            (option.as_str(), number.parse().map_err(bad)?)
+        }
+        _ => return Err(format!("it takes {TAKES}")),
+    };
+    let variables: &[&str] = match option {
+        "--seeds" => &["SIGHT_SEEDS"],
+        "--seed" => &["SIGHT_SEED", "ABIDE_SEED"],
+        other => return Err(format!("there is no {other}; it takes {TAKES}")),
+    };
+    let mut good = true;
+    for (binary, test) in TESTS {
+        let mut cargo = crate::cargo(root);
+        cargo.args(["test", "--release", "--package", "abide-tests", "--test", binary]);
+        cargo.args(["--", "--nocapture", "--exact", test]).stdin(Stdio::null());
+        for other in ["SIGHT_SEED", "SIGHT_SEEDS", "ABIDE_SEED"] {
+            cargo.env_remove(other);
+        }
+        for variable in variables {
+            cargo.env(variable, number.to_string());
+        }
+        let status = cargo.status().map_err(|why| format!("cannot start cargo: {why}"))?;
+        good &= status.success();
+    }
+    Ok(crate::verdict(good))
+}
