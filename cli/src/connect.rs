@@ -73,7 +73,7 @@ pub(crate) fn check_folder(file: &Path) -> Result<(), Refusal> {
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         let (detail, hint) = (error.to_string(), error.hint().map(str::to_owned));
-        let refusal = |code| Refusal { code, detail, hint };
+        let refusal = |code| Refusal { hint, ..Refusal::new(code, detail) };
         match error {
             Error::Refused(refusal) => Failure::Refused(refusal),
             Error::Address { .. } => Failure::Usage(refusal(Code::BadArguments)),

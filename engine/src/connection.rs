@@ -102,6 +102,7 @@ impl Connection {
     /// The query cannot be live, a parameter is wrong, the id is taken, a bound is reached, or the past
     /// that is asked for is not there.
     pub async fn subscribe(&mut self, wanted: &Wanted<'_>) -> Result<(), Refusal> {
+        self.engine.inner.allow(&self.caller, 1)?;
         self.check_room(wanted.id)?;
         let (key, mut subscription, resumed, later) = loop {
             match self.try_subscribe(wanted).await {

@@ -6,9 +6,9 @@ use std::thread::{self, JoinHandle};
 
 use abide_live::{Binding, Budget, Catalog, Planner, Router, TemplateWork, Viewer};
 use abide_log::Chain;
-use abide_schema::reducer::Caller;
+use abide_schema::reducer::{Caller, Directory};
 use abide_schema::wire::{BatchCall, Explanation};
-use abide_schema::{Code, Module, Refusal, Row, Seq, TableSpec, Value, limits};
+use abide_schema::{Code, Micros, Module, Refusal, Row, Seq, TableSpec, Value, limits};
 use abide_store::{
     Checkpointer, Head, Layout, OpenError, Reader, Store, StoreError, Tuning, WalSync, Writer,
 };
@@ -16,9 +16,11 @@ use serde_json::{Map, Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{oneshot, watch};
 
+use crate::allowances::Allowances;
 use crate::bounds::Bounds;
 use crate::checkpointer::{CheckpointConduct, Checkpoints};
 use crate::connection::Connection;
+use crate::denials::{Denial, Denials};
 use crate::durable::{Commit, Published, Syncer, UnitDone, publish};
 use crate::execute::Executor;
 use crate::explain::{self, Blueprint};
@@ -35,6 +37,7 @@ use crate::rerun::Reruns;
 use crate::resume;
 use crate::retention::{ChangeLog, Retention};
 use crate::timers::Timers;
+use crate::watches::Watches;
 use crate::writer::{Job, Request, Unit, WriterThread};
 
 /// What an engine is opened with.
@@ -131,6 +134,9 @@ pub(crate) struct Inner {
     checkpoints: Checkpoints,
     threads: Mutex<Vec<JoinHandle<()>>>,
     blueprint: Arc<Blueprint>,
+    watches: Arc<Watches>,
+    allowances: Allowances,
+    clock: Arc<dyn Clock>,
     store: Store,
 }
 
@@ -158,6 +164,7 @@ impl Engine {
         args: &JsonValue,
         request_id: Option<&str>,
     ) -> Result<Done, Refusal> {
+        self.inner.allow(caller, 1)?;
         let call = self.inner.registry.ready(reducer, args)?;
         let done = self.inner.submit(caller, vec![call], request_id).await?;
         let duplicate = done.duplicate;
@@ -183,6 +190,7 @@ impl Engine {
             let detail = format!("a batch of {count} calls, at most {most} are taken");
             return Err(Refusal::new(Code::LimitExceeded, detail).hint("send several batches"));
         }
+        self.inner.allow(caller, calls.len())?;
         let ready = calls.iter().enumerate().map(|(at, call)| {
             self.inner.registry.ready(&call.reducer, &call.args).map_err(|mut refusal| {
                 refusal.detail = format!("call {} of the batch: {}", at + 1, refusal.detail);
@@ -222,6 +230,7 @@ impl Engine {
         params: &Map<String, JsonValue>,
         as_of: Option<Seq>,
     ) -> Result<Answer, Refusal> {
+        self.inner.allow(caller, 1)?;
         if let Some(viewer) = self.inner.policies.viewer(caller) {
             return self.query_bounded(caller, viewer, (sql, params), as_of).await;
         }
@@ -247,6 +256,7 @@ impl Engine {
         sql: &str,
         params: &Map<String, JsonValue>,
     ) -> Result<Explanation, Refusal> {
+        self.inner.allow(caller, 1)?;
         let viewer = self.inner.policies.viewer(caller);
         let binding = self.inner.planner.bind_some(sql, params, viewer.as_ref())?;
         let blueprint = Arc::clone(&self.inner.blueprint);
@@ -294,6 +304,34 @@ impl Engine {
     #[must_use]
     pub fn connect(&self, caller: &Caller) -> Connection {
         Connection::new(self.clone(), caller.clone())
+    }
+
+    /// The seq of the last commit that changed any of these tables, since this was called. It moves before
+    /// anybody is told of the commit: who looks here before each use of what it knows of them knows enough.
+    #[must_use]
+    pub fn watch_tables(&self, tables: &'static [&'static str]) -> watch::Receiver<Seq> {
+        self.inner.watches.add(tables)
+    }
+
+    /// How doors find out who bears a token, if a module says so.
+    #[must_use]
+    pub fn directory(&self) -> Option<Directory> {
+        self.inner.store.layout().modules.iter().find_map(|module| module.directory)
+    }
+
+    /// Puts on record that somebody was denied something that was no call of a reducer; as often as each
+    /// caller's denied attempts are put on record. Does not wait for it.
+    pub fn note_denied(&self, caller: &str, what: &str, why: &str) {
+        let (caller, what, why) = (caller.to_owned(), what.to_owned(), why.to_owned());
+        // Where nothing is taken any more, no attempt succeeds either.
+        let _ =
+            self.inner.send(Job::Denied(Denial { caller, what, why }), limits::CALL_OVERHEAD_BYTES);
+    }
+
+    /// The time by the engine's clock.
+    #[must_use]
+    pub fn now(&self) -> Micros {
+        self.inner.clock.now()
     }
 
     /// The last event that is on the disk.
@@ -452,7 +490,8 @@ fn start(store: Store, conduct: Conduct) -> Result<Engine, StoreError> {
     let live_tables: Arc<[&'static TableSpec]> = store.layout().live_tables().into();
     let modules = &store.layout().modules;
     let registry = Arc::new(Registry::new(modules));
-    let (clock, bounds) = (conduct.clock, Bounds::new(modules));
+    let watches = Arc::new(Watches::default());
+    let (clock, bounds) = (Arc::clone(&conduct.clock), Bounds::new(modules));
     let executor = Executor::new(found.writer, found.chain, found.head.at, clock, bounds);
     let writer = WriterThread {
         timers: Timers::new(if conduct.timers { modules } else { &[] }),
@@ -465,6 +504,8 @@ fn start(store: Store, conduct: Conduct) -> Result<Engine, StoreError> {
         hub: Arc::clone(&hub),
         health: Arc::clone(&health),
         metrics: Arc::clone(&metrics),
+        denials: Denials::new(modules),
+        watches: Arc::clone(&watches),
         gate,
         tables: store.layout().tables().collect(),
         change_log: ChangeLog::new(conduct.retention, found.change_log_floor),
@@ -504,6 +545,9 @@ fn start(store: Store, conduct: Conduct) -> Result<Engine, StoreError> {
         checkpoints,
         threads: Mutex::new(threads),
         blueprint,
+        watches,
+        allowances: Allowances::default(),
+        clock: conduct.clock,
         store,
     };
     Ok(Engine { inner: Arc::new(inner) })
@@ -552,7 +596,7 @@ impl Inner {
         calls: Vec<ReadyCall>,
         request_id: Option<&str>,
     ) -> Result<UnitDone, Refusal> {
-        let request = request_id.map(|id| request(id, &calls)).transpose()?;
+        let request = request_id.map(|id| request(id, caller, &calls)).transpose()?;
         let weigh = |call: &ReadyCall| limits::CALL_OVERHEAD_BYTES + call.arguments.len();
         let weight = calls.iter().map(weigh).sum();
         let (reply, answer) = oneshot::channel();
@@ -566,6 +610,13 @@ impl Inner {
         // What was refused on record is refused all the same.
         let refused = done.calls.iter().find_map(|call| call.refusal.clone());
         refused.map_or(Ok(done), Err)
+    }
+
+    /// Takes so many calls from what the caller may make.
+    pub(crate) fn allow(&self, caller: &Caller, calls: usize) -> Result<(), Refusal> {
+        self.allowances.take(caller, calls, self.clock.now()).inspect_err(|_| {
+            self.metrics.limited_total.add(1);
+        })
     }
 
     pub(crate) fn send(&self, job: Job, weight: usize) -> Result<(), Refusal> {
@@ -643,12 +694,16 @@ impl Drop for Inner {
     }
 }
 
-fn request(id: &str, calls: &[ReadyCall]) -> Result<Request, Refusal> {
+fn request(id: &str, caller: &Caller, calls: &[ReadyCall]) -> Result<Request, Refusal> {
     if id.is_empty() || id.len() > limits::NAME_BYTES {
         let detail = format!("a request id has 1 to {} bytes", limits::NAME_BYTES);
         return Err(Refusal::new(Code::BadRequest, detail));
     }
     let mut fingerprint = Sha256::new();
+    if !caller.scope().is_empty() {
+        // Who comes back with another scope is not told what was done in the one before.
+        fingerprint.update(json!(caller.scope()).to_string().as_bytes());
+    }
     for call in calls {
         fingerprint.update((call.reducer.len() as u64).to_be_bytes());
         fingerprint.update(call.reducer.as_bytes());

@@ -10,7 +10,7 @@
 //!
 //! In reading order: [`Engine`] the handle · `registry` calls made ready · `queue` · `writer` the
 //! commit pipeline · `timers` what time calls · `execute` a call in the transaction · `bounds` what
-//! its caller reaches · `overlay` its rows · `durable` the sync thread · `hub` who listens · [`Connection`] a client's subscriptions ·
+//! its caller reaches, `denials` and `allowances` what not · `overlay` its rows · `durable` the sync thread · `hub` who listens · [`Connection`] a client's subscriptions ·
 //! `resume` where they start · `rerun` those that cost too much · `explain` what they would cost ·
 //! `retention` how far back they reach.
 //!
@@ -18,10 +18,12 @@
 //! *Invariant:* after a failed sync nothing is accepted until the file is opened again.
 //! *Invariant:* every queue is bounded; what does not fit is refused, not kept.
 
+mod allowances;
 mod as_of;
 mod bounds;
 mod checkpointer;
 mod connection;
+mod denials;
 mod durable;
 mod engine;
 mod execute;
@@ -42,6 +44,7 @@ mod rerun;
 mod resume;
 mod retention;
 mod timers;
+mod watches;
 mod writer;
 
 pub use abide_live::{Budget, Delta, Placed, Spent, TemplateWork, Window};

@@ -118,6 +118,10 @@ metrics! {
     duplicates_total;
     /// Calls that time made: timers, leases that ran out, deadlines.
     due_total;
+    /// Attempts that were denied, whether they were put on record or not.
+    denied_total;
+    /// Calls and queries that were refused because of their caller's pace or quota.
+    limited_total;
     /// Transactions committed.
     commits_total;
     /// Transactions run a second time because a refused call had already written.

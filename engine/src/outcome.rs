@@ -93,7 +93,7 @@ impl Echo {
 
 /// A refusal as the log keeps it.
 pub(crate) fn refused(refusal: &Refusal) -> String {
-    let Refusal { code, detail, hint } = refusal;
+    let Refusal { code, detail, hint, .. } = refusal;
     let mut said = json!({"code": code.as_str(), "detail": detail});
     if let Some(hint) = hint {
         said["hint"] = hint.as_str().into();
@@ -110,7 +110,7 @@ pub(crate) fn refusal_in(outcome: &str) -> Option<Refusal> {
     let said = &said["$refused"];
     let text = |name: &str| said[name].as_str().map(str::to_owned);
     let code = Code::parse(&text("code")?)?;
-    Some(Refusal { code, detail: text("detail")?, hint: text("hint") })
+    Some(Refusal { hint: text("hint"), ..Refusal::new(code, text("detail")?) })
 }
 
 /// The result of an event, from what the log keeps.

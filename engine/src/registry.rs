@@ -16,8 +16,8 @@ use crate::outcome::Echo;
 #[derive(Debug)]
 pub(crate) struct Registry {
     definitions: BTreeMap<&'static str, Definition>,
-    /// Those that only time calls.
-    of_time: BTreeSet<&'static str>,
+    /// Those that only the engine calls: what time does, and what keeps records.
+    of_engine: BTreeSet<&'static str>,
 }
 
 /// A call that is understood, bounded, and hashed.
@@ -41,27 +41,29 @@ impl fmt::Debug for ReadyCall {
 impl Registry {
     pub(crate) fn new(modules: &[Module]) -> Registry {
         let deadlines = modules.iter().flat_map(|module| &module.deadlines);
-        let deadlines: Vec<Definition> = deadlines.map(|deadline| deadline.reducer).collect();
+        let deadlines = deadlines.map(|deadline| deadline.reducer);
+        let witnesses = modules.iter().flat_map(|module| module.witnesses.iter().copied());
+        let own: Vec<Definition> = deadlines.chain(witnesses).collect();
         let mut definitions = BTreeMap::new();
         let reducers = modules.iter().flat_map(|module| &module.reducers);
-        for definition in reducers.chain(&deadlines) {
+        for definition in reducers.chain(&own) {
             let before = definitions.insert(definition.name, *definition);
             assert!(before.is_none(), "two reducers are named {}", definition.name);
         }
-        let of_time = deadlines.iter().map(|definition| definition.name).collect();
-        Registry { definitions, of_time }
+        let of_engine = own.iter().map(|definition| definition.name).collect();
+        Registry { definitions, of_engine }
     }
 
     /// The reducers that callers may call.
     pub(crate) fn definitions(&self) -> impl Iterator<Item = &Definition> {
-        self.definitions.values().filter(|definition| !self.of_time.contains(definition.name))
+        self.definitions.values().filter(|definition| !self.of_engine.contains(definition.name))
     }
 
     /// Understands a call of somebody outside. Arguments left out (null) are none.
     pub(crate) fn ready(&self, reducer: &str, arguments: &JsonValue) -> Result<ReadyCall, Refusal> {
-        if self.of_time.contains(reducer) {
-            let detail = format!("{reducer} is called by time alone");
-            let hint = "the engine calls it when the moment in its arguments has come";
+        if self.of_engine.contains(reducer) {
+            let detail = format!("{reducer} is called by the engine alone");
+            let hint = "it calls what time does when the moment has come, and keeps records";
             return Err(Refusal::new(Code::Denied, detail).hint(hint));
         }
         self.ready_any(reducer, arguments)

@@ -16,6 +16,7 @@ use abide_schema::{Abort, Code, Json, Refusal, Seq, TableSpec, Value, limits};
 use abide_store::{Reader, RequestIdRow, StoreError, change_log};
 use tokio::sync::oneshot;
 
+use crate::denials::{self, Denial, Denials};
 use crate::durable::{Answer, Commit, UnitDone};
 use crate::execute::{CallDone, Executor};
 use crate::health::Health;
@@ -31,6 +32,7 @@ use crate::registry::{ReadyCall, Registry};
 use crate::resume::{self, ReaderSql};
 use crate::retention::ChangeLog;
 use crate::timers::{Due, Timers};
+use crate::watches::Watches;
 
 /// Everything that can wake the writer.
 #[derive(Debug)]
@@ -43,6 +45,8 @@ pub(crate) enum Job {
     Detach(BindingId),
     /// Accumulators that a reader has filled.
     Adopt(Adopt),
+    /// Somebody was denied something at a door.
+    Denied(Denial),
     /// Asks what each template has cost.
     Templates(oneshot::Sender<Vec<TemplateWork>>),
 }
@@ -113,6 +117,9 @@ pub(crate) struct WriterThread {
     pub(crate) hub: Arc<Hub>,
     pub(crate) health: Arc<Health>,
     pub(crate) metrics: Arc<Metrics>,
+    /// Whose denied attempts are put on record.
+    pub(crate) denials: Denials,
+    pub(crate) watches: Arc<Watches>,
     /// Held through each transaction; the checkpointer holds it to let the WAL start over.
     pub(crate) gate: Arc<Mutex<()>>,
     /// The tables that keep undo images.
@@ -158,6 +165,7 @@ impl WriterThread {
                     Job::Attach(attach) => self.attach(attach),
                     Job::Detach(binding) => self.detach(binding),
                     Job::Adopt(adopt) => self.adopt(adopt),
+                    Job::Denied(denial) => units.extend(self.record(&denial)),
                     // Who asked may have gone.
                     Job::Templates(reply) => drop(reply.send(self.router.templates())),
                 }
@@ -205,8 +213,28 @@ impl WriterThread {
         units
     }
 
+    /// The call that puts a denied attempt on record, if it is to be.
+    fn record(&mut self, denial: &Denial) -> Vec<Unit> {
+        self.metrics.denied_total.add(1);
+        let Some(arguments) = self.denials.admit(denial, self.executor.now()) else {
+            return Vec::new();
+        };
+        let calls = self.denials.witnesses.iter().filter_map(|witness| {
+            let ready = self.registry.ready_any(witness, &arguments);
+            ready.inspect_err(|why| tracing::error!(%why, "a denied attempt is not recorded")).ok()
+        });
+        let calls = calls.collect();
+        let (caller, reply) = (Caller::system(), oneshot::channel().0);
+        vec![Unit { caller, calls, request: None, due: None, reply }]
+    }
+
     /// The commit pipeline: units → transaction → answers and deltas, off to the sync thread.
     fn commit(&mut self, units: Vec<Unit>) {
+        self.commit_with(units, Vec::new());
+    }
+
+    /// As `commit`; these are answered with it, once it is durable.
+    fn commit_with(&mut self, units: Vec<Unit>, carried: Vec<Answer>) {
         let gate = Arc::clone(&self.gate);
         let held = gate.lock().unwrap_or_else(PoisonError::into_inner);
         let start = self.executor.mark();
@@ -218,6 +246,7 @@ impl WriterThread {
                     // is: each unit alone, so that nobody pays for another.
                     self.undo(start, &error);
                     drop(held);
+                    self.commit_with(Vec::new(), carried);
                     return units.into_iter().for_each(|unit| self.commit(vec![unit]));
                 }
                 transacted => transacted.map_err(|error| self.undo(start, &error)),
@@ -229,10 +258,27 @@ impl WriterThread {
         };
         drop(held);
         self.count(&units, &outcomes, deltas.len());
-        let units = units.into_iter().zip(outcomes);
-        let answers = units.map(|(unit, outcome)| Answer { reply: unit.reply, outcome }).collect();
+        let (mut answers, mut denied, mut records) = (carried, Vec::new(), Vec::new());
+        for (unit, outcome) in units.into_iter().zip(outcomes) {
+            let record = self.denied(&unit, &outcome);
+            let to = if record.is_empty() { &mut answers } else { &mut denied };
+            to.push(Answer { reply: unit.reply, outcome });
+            records.extend(record);
+        }
         let commit = Commit { to: self.executor.chain.seq, answers, deltas };
         self.commits.push_wait(commit, 1);
+        if !records.is_empty() {
+            // Whoever is told that it was denied can find that on record.
+            self.commit_with(records, denied);
+        }
+    }
+
+    /// What is to be put on record of a unit that was denied.
+    fn denied(&mut self, unit: &Unit, outcome: &UnitOutcome) -> Vec<Unit> {
+        let Err(refusal) = outcome else { return Vec::new() };
+        let reducers: Vec<&'static str> = unit.calls.iter().map(|call| call.reducer).collect();
+        let denial = denials::of_unit(&unit.caller, &reducers, refusal);
+        denial.map(|denial| self.record(&denial)).unwrap_or_default()
     }
 
     /// Runs the units in one transaction. On an error nothing of it is kept.
@@ -266,9 +312,11 @@ impl WriterThread {
         }
         self.timers.note(&changes);
         self.log_changes(&changes, from, to)?;
+        let touched = self.watches.touched(&changes);
         let deltas = self.deltas(changes)?;
         self.executor.store.commit()?;
         self.policies.keep();
+        touched.tell(to);
         self.executor.overlay.committed();
         self.executor.events.clear();
         self.metrics.commits_total.add(1);

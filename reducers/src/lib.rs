@@ -5,11 +5,15 @@
 //! exists: it sees the world through [`abide_schema::Context`].
 
 pub mod approval;
+pub mod denial;
 pub mod handoff;
+pub mod identity;
 pub mod message;
 pub mod policy;
+pub mod role;
 pub mod session;
 pub mod timer;
+pub mod token;
 pub mod tool;
 pub mod tool_call;
 
@@ -18,11 +22,15 @@ mod check;
 use abide_schema::Module;
 
 pub use approval::{Approval, ApprovalStatus};
+pub use denial::DeniedAttempt;
 pub use handoff::{HandoffRequest, HandoffStatus};
+pub use identity::Identity;
 pub use message::AgentState;
 pub use policy::Policy;
+pub use role::Role;
 pub use session::{Session, SessionStatus};
 pub use timer::{Timer, TimerStatus};
+pub use token::Token;
 pub use tool::{Effect, Tool};
 pub use tool_call::{LostLease, ToolCall, ToolCallStatus};
 
@@ -39,5 +47,9 @@ pub fn modules() -> Vec<Module> {
         handoff::module(),
         timer::module(),
         policy::module(),
+        role::module(),
+        identity::module(),
+        token::module(),
+        denial::module(),
     ]
 }

@@ -23,7 +23,7 @@ use serde_json::Value as JsonValue;
 use crate::tool_call::cancel;
 use crate::{check, handoff, timer};
 
-mod scope;
+pub(crate) mod scope;
 
 /// Where a session stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]

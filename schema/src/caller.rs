@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value as JsonValue, json};
 
 use crate::canonical;
@@ -16,16 +17,39 @@ use crate::canonical;
 /// the one value of each that the caller is concerned with. Empty: everything.
 pub type Scope = BTreeMap<String, String>;
 
+/// How much a caller may call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct CallLimits {
+    /// The pace: after a pause so many at once, and then at this rate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Allowance>,
+    /// So many in each span, counted from its beginning.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quota: Option<Allowance>,
+}
+
+/// So many calls in so many milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Allowance {
+    /// How many.
+    pub calls: i64,
+    /// In how many milliseconds.
+    pub per_ms: i64,
+}
+
 /// Who calls. Clones share what it holds.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Caller(Arc<Authority>);
 
-#[derive(PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 struct Authority {
     id: String,
     role: String,
     capabilities: BTreeSet<String>,
     scope: Scope,
+    limits: CallLimits,
     /// As the log keeps it.
     recorded: Option<String>,
 }
@@ -62,7 +86,16 @@ impl Caller {
             && capabilities.contains(Caller::EVERY_CAPABILITY);
         let bounds = json!({"role": role, "capabilities": capabilities, "scope": scope});
         let recorded = (!unbounded).then(|| canonical::to_text(&bounds));
-        Caller(Arc::new(Authority { id: id.into(), role, capabilities, scope, recorded }))
+        let (id, limits) = (id.into(), CallLimits::default());
+        Caller(Arc::new(Authority { id, role, capabilities, scope, limits, recorded }))
+    }
+
+    /// The same caller, who may call no more than this.
+    #[must_use]
+    pub fn limited(self, limits: CallLimits) -> Caller {
+        let mut authority = Arc::unwrap_or_clone(self.0);
+        authority.limits = limits;
+        Caller(Arc::new(authority))
     }
 
     /// Who comes over loopback while there are no credentials.
@@ -100,6 +133,12 @@ impl Caller {
     #[must_use]
     pub fn scope(&self) -> &Scope {
         &self.0.scope
+    }
+
+    /// How much it may call.
+    #[must_use]
+    pub fn limits(&self) -> CallLimits {
+        self.0.limits
     }
 
     /// Whether it has a capability.

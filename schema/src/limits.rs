@@ -138,6 +138,25 @@ pub const TOOL_SCHEMA_NODES: usize = 10_000;
 /// Tools that a worker may ask the next call of in one call.
 pub const TOOLS_OF_A_CLAIM: usize = 100;
 
+/// Denied attempts of one caller that are put on record in a row, each with its event. Further ones
+/// are counted, and one more is recorded every [`DENIAL_EVERY_MS`].
+pub const DENIALS_AT_ONCE: u32 = 10;
+
+/// See [`DENIALS_AT_ONCE`]: a caller who is denied day and night writes 8,640 rows a day.
+pub const DENIAL_EVERY_MS: i64 = 10_000;
+
+/// Callers whose denied attempts are kept count of at a time. Those of others are not recorded meanwhile.
+pub const DENIED_CALLERS: usize = 4_096;
+
+/// Callers with a rate or a quota who are kept count of at a time.
+pub const LIMITED_CALLERS: usize = 100_000;
+
+/// Calls that an identity may be allowed in a span.
+pub const ALLOWED_CALLS: RangeInclusive<i64> = 1..=1_000_000_000;
+
+/// The span that an allowance of calls is for, in milliseconds: up to a month.
+pub const ALLOWED_SPAN_MS: RangeInclusive<i64> = 1..=2_678_400_000;
+
 /// Keys of a scope, of a session or an identity: every look at a row compares them.
 pub const SCOPE_KEYS: usize = 16;
 

@@ -399,6 +399,22 @@ impl Deadline {
 /// reads rows like a reducer, and writes none.
 pub type Guard = fn(&mut Context<'_>, reducer: &str) -> Result<(), Abort>;
 
+/// How doors find out who bears a token: SQL over a module's tables.
+#[derive(Clone, Copy, Debug)]
+pub struct Directory {
+    /// The tables that all of this depends on.
+    pub tables: &'static [&'static str],
+    /// 1 once credentials are to be asked for.
+    pub asks: &'static str,
+    /// Of the token `:id`: hash, expires_at, revoked_at; its identity's id, role, capabilities, scope, limits,
+    /// disabled_at; its role's capabilities, limits.
+    pub token: &'static str,
+    /// Of the role `:name`: capabilities, limits.
+    pub role: &'static str,
+    /// 1 if the identity `:id` is disabled.
+    pub disabled: &'static str,
+}
+
 /// Tables and reducers that belong together: one domain, one file.
 #[derive(Clone, Debug)]
 pub struct Module {
@@ -418,6 +434,8 @@ pub struct Module {
     pub deadlines: Vec<Deadline>,
     /// What every call of a bounded caller must pass.
     pub guards: Vec<Guard>,
+    /// How doors find out who bears a token.
+    pub directory: Option<Directory>,
     /// What keeps a record of denied attempts; see [`Module::witness`].
     pub witnesses: Vec<Definition>,
     /// Who may see its tables; a table that is not here is [`Sight::Closed`].
@@ -453,6 +471,7 @@ impl Module {
             reducers: Vec::new(),
             deadlines: Vec::new(),
             guards: Vec::new(),
+            directory: None,
             witnesses: Vec::new(),
             sights: Vec::new(),
         }
@@ -492,6 +511,13 @@ impl Module {
     #[must_use]
     pub fn reducer(mut self, definition: Definition) -> Module {
         self.reducers.push(definition);
+        self
+    }
+
+    /// With the directory of who bears which token.
+    #[must_use]
+    pub fn directory(mut self, directory: Directory) -> Module {
+        self.directory = Some(directory);
         self
     }
 

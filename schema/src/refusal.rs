@@ -125,13 +125,15 @@ pub struct Refusal {
     pub detail: String,
     /// What to do about it, where that can be said.
     pub hint: Option<String>,
+    /// After how long the same can be asked again, where it is the caller's own pace or quota that says no.
+    pub retry_after_ms: Option<u64>,
 }
 
 impl Refusal {
     /// A refusal without a hint.
     #[must_use]
     pub fn new(code: Code, detail: impl Into<String>) -> Refusal {
-        Refusal { code, detail: detail.into(), hint: None }
+        Refusal { code, detail: detail.into(), hint: None, retry_after_ms: None }
     }
 
     /// The same with a hint.
@@ -141,19 +143,41 @@ impl Refusal {
         self
     }
 
+    /// The same, to be asked again after so long.
+    #[must_use]
+    pub fn retry_after_ms(mut self, ms: u64) -> Refusal {
+        self.retry_after_ms = Some(ms);
+        self
+    }
+
+    /// Whether the same call may succeed later, unchanged.
+    #[must_use]
+    pub fn retryable(&self) -> bool {
+        self.code.retryable() || self.retry_after_ms.is_some()
+    }
+
+    /// The HTTP status: that of its code, or 429 where the caller's own pace or quota says no.
+    #[must_use]
+    pub fn http_status(&self) -> u16 {
+        if self.retry_after_ms.is_some() { 429 } else { self.code.http_status() }
+    }
+
     /// The problem document of RFC 9457, with our `code`, `hint` and `retryable`.
     #[must_use]
     pub fn problem(&self) -> Value {
         let mut problem = json!({
             "type": "about:blank",
             "title": self.code.title(),
-            "status": self.code.http_status(),
+            "status": self.http_status(),
             "code": self.code.as_str(),
             "detail": self.detail,
-            "retryable": self.code.retryable(),
+            "retryable": self.retryable(),
         });
         if let Some(hint) = &self.hint {
             problem["hint"] = hint.as_str().into();
+        }
+        if let Some(ms) = self.retry_after_ms {
+            problem["retry_after_ms"] = ms.into();
         }
         problem
     }

@@ -398,6 +398,9 @@ pub enum ServerMessage {
         /// What to do.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         hint: Option<String>,
+        /// After how long the same can be asked again, where the caller's own pace or quota says no.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        retry_after_ms: Option<u64>,
     },
 }
 
@@ -410,6 +413,7 @@ impl ServerMessage {
             code: refusal.code,
             detail: refusal.detail.clone(),
             hint: refusal.hint.clone(),
+            retry_after_ms: refusal.retry_after_ms,
         }
     }
 

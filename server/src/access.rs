@@ -2,12 +2,12 @@
 //!
 //! Without credentials everybody on this machine may, and nobody else: the listener must be on
 //! loopback, and requests that a web page of another origin made somebody's browser send are
-//! refused. With a bearer token, whoever has it may.
+//! refused. Credentials are asked for once there is a token in the file, or where the server is given a
+//! token of its own or an issuer of JSON Web Tokens; what they are is the [`crate::pass`]'s to say.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use abide_schema::reducer::Caller;
 use abide_schema::wire::SUBPROTOCOL;
 use abide_schema::{Code, Refusal};
 use axum::extract::{Request, State};
@@ -17,6 +17,8 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use subtle::ConstantTimeEq as _;
 
+use crate::jwt::Jwt;
+use crate::pass::{Gate, Pass};
 use crate::problem::Problem;
 use crate::routes::App;
 
@@ -30,22 +32,28 @@ const TOKEN_IN_QUERY: [&str; 2] = ["/v1/ws", "/v1/subscribe"];
 #[derive(Clone)]
 pub struct Access {
     token: Option<Arc<str>>,
+    jwt: Option<Jwt>,
 }
 
 impl std::fmt::Debug for Access {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if self.token.is_some() { "Access(token)" } else { "Access(loopback)" })
+        let token = if self.token.is_some() { "token" } else { "loopback" };
+        match &self.jwt {
+            None => write!(f, "Access({token})"),
+            Some(jwt) => write!(f, "Access({token}, {jwt:?})"),
+        }
     }
 }
 
 impl Access {
-    /// No credentials: everybody on this machine, under the name `local`.
+    /// No credentials but those in the file: while there are none, everybody on this machine, under the
+    /// name `local`.
     #[must_use]
     pub fn loopback() -> Access {
-        Access { token: None }
+        Access { token: None, jwt: None }
     }
 
-    /// Whoever bears this token, under the name `token`.
+    /// Also whoever bears this token: an admin under the name `token`.
     ///
     /// # Errors
     /// `bad_arguments` where the token cannot travel in a header: it is empty, or holds a space or
@@ -57,53 +65,84 @@ impl Access {
             return Err(Refusal::new(Code::BadArguments, detail)
                 .hint("make one with: head -c 24 /dev/urandom | base64"));
         }
-        Ok(Access { token: Some(token.into()) })
+        Ok(Access { token: Some(token.into()), jwt: None })
     }
 
-    /// Whether a server with this access may listen there.
+    /// Also whoever bears a JSON Web Token of an issuer.
+    #[must_use]
+    pub fn with_jwt(mut self, jwt: Jwt) -> Access {
+        self.jwt = Some(jwt);
+        self
+    }
+
+    /// Whether credentials are asked for whatever the file says.
+    pub(crate) fn asks(&self) -> bool {
+        self.token.is_some() || self.jwt.is_some()
+    }
+
+    pub(crate) fn jwt(&self) -> Option<&Jwt> {
+        self.jwt.as_ref()
+    }
+
+    pub(crate) fn is_own_token(&self, shown: &str) -> bool {
+        let own = self.token.as_ref();
+        own.is_some_and(|own| bool::from(shown.as_bytes().ct_eq(own.as_bytes())))
+    }
+
+    /// Whether a server with this access may listen there, where `asks` says that credentials are asked
+    /// for.
     ///
     /// # Errors
     /// `denied` for an address that other machines reach, while there are no credentials.
-    pub fn check(&self, listens: SocketAddr) -> Result<(), Refusal> {
-        if self.token.is_some() || is_loopback(listens.ip()) {
+    pub(crate) fn check(listens: SocketAddr, asks: bool) -> Result<(), Refusal> {
+        if asks || is_loopback(listens.ip()) {
             return Ok(());
         }
         let detail =
             format!("without credentials the server listens on loopback only, not on {listens}");
-        Err(Refusal::new(Code::Denied, detail)
-            .hint("set a token, or listen on 127.0.0.1 and reach it through a tunnel or proxy"))
-    }
-
-    /// The caller that a request's credentials name.
-    fn admit(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<Caller, Refusal> {
-        let Some(token) = &self.token else {
-            refuse_other_origins(method, uri, headers)?;
-            return Ok(Caller::local());
-        };
-        let known = |given: &str| bool::from(given.as_bytes().ct_eq(token.as_bytes()));
-        let mut given = given_tokens(uri, headers).peekable();
-        if given.peek().is_none() {
-            return Err(Refusal::new(Code::Unauthenticated, "the request bears no token")
-                .hint("send the header: Authorization: Bearer <token>"));
-        }
-        if given.any(|given| known(&given)) {
-            return Ok(Caller::new("token"));
-        }
-        Err(Refusal::new(Code::Unauthenticated, "the token is not known")
-            .hint("ask whoever runs the server for the current one"))
+        Err(Refusal::new(Code::Denied, detail).hint(
+            "abide token create  makes a token; or listen on 127.0.0.1 and reach it through a tunnel",
+        ))
     }
 }
 
+/// Lets a request in, or turns it away.
+async fn admit(
+    gate: &Gate,
+    method: &Method,
+    uri: &Uri,
+    headers: &HeaderMap,
+) -> Result<Pass, Refusal> {
+    if !gate.asks().await? {
+        refuse_other_origins(method, uri, headers)?;
+        return Ok(gate.open());
+    }
+    let mut why = Refusal::new(Code::Unauthenticated, "the request bears no token")
+        .hint("send the header: Authorization: Bearer <token>");
+    for shown in given_tokens(uri, headers).take(TOKENS_LOOKED_AT) {
+        match gate.admit(&shown).await {
+            Ok(pass) => return Ok(pass),
+            Err(refusal) => why = refusal,
+        }
+    }
+    Err(why)
+}
+
+/// Tokens of one request that are looked at: one for each place where one may stand.
+const TOKENS_LOOKED_AT: usize = 3;
+
 /// Names the caller of every request, or turns it away.
 pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
-    let admitted = app.access.admit(request.method(), request.uri(), request.headers());
+    let admitted = admit(&app.gate, request.method(), request.uri(), request.headers()).await;
     match admitted {
-        Ok(caller) => {
-            request.extensions_mut().insert(caller);
+        Ok(pass) => {
+            request.extensions_mut().insert(pass.caller.clone());
+            request.extensions_mut().insert(pass);
         }
         Err(refusal) => {
             let open = OPEN.contains(&request.uri().path()) && request.method() != Method::POST;
-            if !(open && refusal.code == Code::Unauthenticated) {
+            // Probes are answered also while credentials cannot be looked up.
+            if !open || refusal.code == Code::Denied {
                 return Problem(refusal).into_response();
             }
         }
@@ -205,9 +244,26 @@ mod tests {
         pairs.iter().map(pair).collect()
     }
 
-    fn name(access: &Access, path: &'static str, pairs: Pairs) -> String {
-        let admitted = access.admit(&Method::POST, &Uri::from_static(path), &headers(pairs));
-        admitted.map_or_else(|refusal| refusal.code.to_string(), |caller| caller.id().to_owned())
+    struct Door {
+        gate: Gate,
+        _folder: tempfile::TempDir,
+    }
+
+    impl Door {
+        fn new(access: Access) -> Door {
+            let folder = tempfile::tempdir().expect("a folder");
+            let config = abide_engine::Config::new(Vec::new());
+            let engine = abide_engine::Engine::open(folder.path().join("a.db"), config);
+            let gate = Gate::new(access, engine.expect("an engine"));
+            Door { gate, _folder: folder }
+        }
+
+        async fn name(&self, path: &'static str, pairs: Pairs) -> String {
+            let (path, headers) = (Uri::from_static(path), headers(pairs));
+            let admitted = admit(&self.gate, &Method::POST, &path, &headers).await;
+            let named = admitted.map(|pass| pass.caller.id().to_owned());
+            named.unwrap_or_else(|refusal| refusal.code.to_string())
+        }
     }
 
     #[test]
@@ -219,9 +275,9 @@ mod tests {
         assert_eq!(other.into_iter().chain(odd).find(|host| is_loopback_host(host)), None);
     }
 
-    #[test]
-    fn pages_of_other_origins_are_refused() {
-        let open = Access::loopback();
+    #[tokio::test]
+    async fn pages_of_other_origins_are_refused() {
+        let open = Door::new(Access::loopback());
         let ways: [(Pairs, &str); 7] = [
             (&[], "local"),
             (&[("host", "localhost:7341")], "local"),
@@ -232,13 +288,14 @@ mod tests {
             (&[("host", "localhost"), ("origin", "http://localhost.evil.example")], "denied"),
         ];
         for (pairs, expected) in ways {
-            assert_eq!(name(&open, "/v1/sql", pairs), expected, "{pairs:?}");
+            assert_eq!(open.name("/v1/sql", pairs).await, expected, "{pairs:?}");
         }
     }
 
-    #[test]
-    fn a_token_is_found_wherever_it_may_stand() {
+    #[tokio::test]
+    async fn a_token_is_found_wherever_it_may_stand() {
         let access = Access::bearer("s3+cret/").expect("a good token");
+        let door = Door::new(access);
         let ways: [(&str, Pairs, &str); 9] = [
             ("/v1/sql", &[("authorization", "Bearer s3+cret/")], "token"),
             ("/v1/sql", &[("authorization", "bearer s3+cret/")], "token"),
@@ -251,7 +308,7 @@ mod tests {
             ("/v1/ws", &[("sec-websocket-protocol", "abide.v1, bearer.")], "unauthenticated"),
         ];
         for (path, pairs, expected) in ways {
-            assert_eq!(name(&access, path, pairs), expected, "{path} {pairs:?}");
+            assert_eq!(door.name(path, pairs).await, expected, "{path} {pairs:?}");
         }
         assert!(Access::bearer("").is_err() && Access::bearer("two words").is_err());
     }
@@ -259,13 +316,12 @@ mod tests {
     #[test]
     fn without_credentials_only_loopback_is_listened_on() {
         let check = |address: &str| {
-            Access::loopback().check(address.parse().expect("an address")).map_err(|why| why.code)
+            Access::check(address.parse().expect("an address"), false).map_err(|why| why.code)
         };
         assert_eq!(check("127.0.0.1:0"), Ok(()));
         assert_eq!(check("[::1]:0"), Ok(()));
         assert_eq!(check("0.0.0.0:0"), Err(Code::Denied));
         assert_eq!(check("[::]:0"), Err(Code::Denied));
-        let with_token = Access::bearer("t").expect("a token");
-        assert_eq!(with_token.check("0.0.0.0:0".parse().expect("an address")), Ok(()));
+        assert_eq!(Access::check("0.0.0.0:0".parse().expect("an address"), true), Ok(()));
     }
 }

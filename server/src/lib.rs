@@ -3,7 +3,8 @@
 //! Changes when what travels changes: routes, status codes, credentials, framing, timeouts. It knows
 //! no reducer and no table by name; what there is, [`abide_engine::Engine::describe`] tells it.
 //!
-//! In reading order: [`serve()`] the accept loop and its end · [`Access`] who may come in · `routes`
+//! In reading order: [`serve()`] the accept loop and its end · [`Access`] who may come in ·
+//! `pass` with what, `directory` by the file, `jwt` by an issuer's word · `routes`
 //! one file a family · `content` a request's body · `problem` how a "no" leaves · `frames` what is
 //! said on both live doors · `websocket` · `sse` · `openapi` · `metrics` · `limits` every bound.
 //!
@@ -12,12 +13,15 @@
 
 mod access;
 mod content;
+mod directory;
 mod frames;
+mod jwt;
 mod life;
 mod limits;
 mod metrics;
 mod openapi;
 mod page;
+mod pass;
 mod patience;
 mod problem;
 mod routes;
@@ -26,4 +30,5 @@ mod sse;
 mod websocket;
 
 pub use access::Access;
+pub use jwt::Jwt;
 pub use serve::serve;

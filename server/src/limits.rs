@@ -64,3 +64,9 @@ pub(crate) const READ_BUFFER_BYTES: usize = 8 << 10;
 
 /// What a WebSocket gathers before it writes.
 pub(crate) const WRITE_BUFFER_BYTES: usize = 64 << 10;
+
+/// Bytes of a JSON Web Token: what issuers put into headers and cookies is under half of it.
+pub(crate) const JWT_BYTES: usize = 8 << 10;
+
+/// Tokens of the file that are remembered, so that they need not be looked up at each request.
+pub(crate) const KNOWN_TOKENS: usize = 10_000;

@@ -7,11 +7,15 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
 
 use abide_engine::template_series;
+use abide_schema::caller::Caller;
+use abide_schema::{Code, Refusal};
 
-use crate::routes::App;
+use crate::problem::Problem;
+use crate::routes::{App, By};
 
 /// What is counted and measured, now.
-pub(crate) async fn metrics(State(app): State<App>) -> Response {
+pub(crate) async fn metrics(State(app): State<App>, by: By) -> Result<Response, Problem> {
+    only_unscoped(&app, &by, "/metrics")?;
     let (engine, life) = (&app.engine, &app.life);
     let seq = engine.durable_seq().0.unsigned_abs();
     let floor = engine.metrics().change_log_floor.get();
@@ -46,7 +50,18 @@ pub(crate) async fn metrics(State(app): State<App>) -> Response {
     }
     let version = Some(("version", env!("CARGO_PKG_VERSION")));
     text.head("build_info", "What is running.").sample("build_info", version, 1);
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text.0).into_response()
+    let answer = ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text.0);
+    Ok(answer.into_response())
+}
+
+/// What tells of all scopes together is not for who is bounded by one.
+fn only_unscoped(app: &App, by: &Caller, what: &str) -> Result<(), Refusal> {
+    if by.scope().is_empty() {
+        return Ok(());
+    }
+    let detail = format!("{what} tells of everybody, and you have a scope");
+    app.engine.note_denied(by.id(), what, &detail);
+    Err(Refusal::new(Code::Denied, detail).hint("an identity without a scope may"))
 }
 
 /// The text that is being built.

@@ -17,17 +17,21 @@ use axum::middleware;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 
-use crate::access::{self, Access};
+use crate::access;
 use crate::life::Life;
+use crate::pass::{Gate, Pass};
 use crate::{metrics, page, problem, sse, websocket};
 
 /// What every route may use.
 #[derive(Clone, Debug)]
 pub(crate) struct App {
     pub(crate) engine: Engine,
-    pub(crate) access: Access,
+    pub(crate) gate: Gate,
     pub(crate) life: Life,
 }
+
+/// What somebody was let in with.
+pub(crate) type With = Extension<Pass>;
 
 /// Who calls, as [`access::guard`] found out.
 pub(crate) type By = Extension<Caller>;

@@ -21,6 +21,7 @@ use tokio::time::timeout;
 use crate::access::Access;
 use crate::life::{Life, Phase, Place};
 use crate::limits;
+use crate::pass::Gate;
 use crate::patience::Patient;
 use crate::problem::Problem;
 use crate::routes::{self, App};
@@ -38,13 +39,14 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     let address = listener.local_addr()?;
-    access
-        .check(address)
-        .map_err(|refusal| io::Error::new(io::ErrorKind::PermissionDenied, refusal))?;
-    tracing::info!(%address, ?access, seq = %engine.durable_seq(), "serving");
+    let gate = Gate::new(access, engine.clone());
+    let refused = |refusal| io::Error::new(io::ErrorKind::PermissionDenied, refusal);
+    let asks = gate.asks().await.map_err(refused)?;
+    Access::check(address, asks).map_err(refused)?;
+    tracing::info!(%address, access = ?gate.access, asks, seq = %engine.durable_seq(), "serving");
 
     let life = Life::new(limits::CONNECTIONS);
-    let router = routes::router(App { engine, access, life: life.clone() });
+    let router = routes::router(App { engine, gate, life: life.clone() });
     accept(&listener, &router, &life, shutdown).await;
     drop(listener);
 

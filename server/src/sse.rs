@@ -5,7 +5,8 @@
 //! been told: the parts of a snapshot before its last have none.
 
 use std::error::Error as _;
-use std::pin::pin;
+use std::future::Future;
+use std::pin::{Pin, pin};
 
 use abide_engine::{Connection, Start, Update, Wanted};
 use abide_schema::{Code, Refusal, Seq};
@@ -22,7 +23,7 @@ use tokio::time::timeout;
 
 use crate::life::{Life, Phase, Place};
 use crate::problem::Problem;
-use crate::routes::{App, By};
+use crate::routes::{App, With};
 use crate::{frames, limits};
 
 /// The subscription's id in the messages.
@@ -47,7 +48,7 @@ pub(crate) struct QueryString {
 /// Subscribes, and streams until the client leaves, the query ends, or the server does.
 pub(crate) async fn subscribe(
     State(app): State<App>,
-    by: By,
+    Extension(pass): With,
     Extension(place): Extension<Place>,
     wanted: Result<Query<QueryString>, QueryRejection>,
     headers: HeaderMap,
@@ -67,9 +68,12 @@ pub(crate) async fn subscribe(
         None => Start::of(from, as_of)?,
     };
     let wanted = Wanted { id: ID, sql: &sql, params: &params, start, checksum, explain };
-    let mut connection = app.engine.connect(&by);
+    let mut connection = app.engine.connect(&pass.caller);
     connection.subscribe(&wanted).await?;
-    let events = Events { connection, life: app.life, ended: false, stale: false, _place: place };
+    let gate = app.gate.clone();
+    let void = Box::pin(async move { gate.until_void(pass).await });
+    let (life, ended, stale) = (app.life, false, false);
+    let events = Events { connection, life, void, ended, stale, _place: place };
     let events = stream::unfold(events, |mut events| async move {
         let event = events.next().await?;
         Some((Ok::<_, std::convert::Infallible>(event), events))
@@ -99,6 +103,8 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<Seq>, Refusal> {
 struct Events {
     connection: Connection,
     life: Life,
+    /// Done when the credentials do not count any more.
+    void: Pin<Box<dyn Future<Output = Refusal> + Send>>,
     ended: bool,
     /// The rows are those of before, so that a reconnect must not go on from here.
     stale: bool,
@@ -125,6 +131,11 @@ impl Events {
         let mut draining = pin!(life.until(Phase::Draining));
         tokio::select! {
             () = &mut draining => None,
+            refusal = &mut self.void => {
+                self.ended = true;
+                let update = Update::Error { id: ID.into(), refusal };
+                Some(event(&update, self.stale))
+            }
             update = timeout(limits::PING, self.connection.next()) => match update {
                 Ok(update) => {
                     self.ended = matches!(&update, Update::Error { refusal, .. }

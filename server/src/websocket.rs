@@ -14,7 +14,6 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use abide_schema::reducer::Caller;
 use abide_schema::{Code, Refusal};
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
@@ -28,8 +27,9 @@ use tokio::time::timeout;
 use crate::access::SUBPROTOCOLS;
 use crate::life::{Phase, Place};
 use crate::limits;
+use crate::pass::Pass;
 use crate::problem::Problem;
-use crate::routes::{App, By};
+use crate::routes::{App, With};
 
 use reader::Reader;
 use writer::{Command, Voice, Writer};
@@ -53,7 +53,7 @@ enum End {
 /// Turns a request into a WebSocket.
 pub(crate) async fn upgrade(
     State(app): State<App>,
-    Extension(caller): By,
+    Extension(pass): With,
     Extension(place): Extension<Place>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Problem> {
@@ -68,31 +68,32 @@ pub(crate) async fn upgrade(
         .max_frame_size(limits::OVERSIZE_BYTES)
         .read_buffer_size(limits::READ_BUFFER_BYTES)
         .write_buffer_size(limits::WRITE_BUFFER_BYTES);
-    Ok(upgrade.on_upgrade(|socket| session(app, caller, socket, place)))
+    Ok(upgrade.on_upgrade(|socket| session(app, pass, socket, place)))
 }
 
-async fn session(app: App, caller: Caller, socket: WebSocket, place: Place) {
+async fn session(app: App, pass: Pass, socket: WebSocket, place: Place) {
     let counted = app.life.count_websocket();
     tokio::select! {
-        () = converse(&app, caller, socket) => {}
+        () = converse(&app, pass, socket) => {}
         () = app.life.until(Phase::Over) => {}
     }
     drop((counted, place));
 }
 
-async fn converse(app: &App, caller: Caller, socket: WebSocket) {
+async fn converse(app: &App, pass: Pass, socket: WebSocket) {
     let (sink, mut stream) = socket.split();
     let (answers, to_tell) = mpsc::channel::<Answer>(limits::IN_FLIGHT);
     let (commands, to_do) = mpsc::channel::<Command>(limits::COMMANDS);
     let moved = AtomicBool::new(false);
     let writer = Writer {
-        connection: app.engine.connect(&caller),
+        connection: app.engine.connect(&pass.caller),
         voice: Voice::new(sink, to_tell, &moved),
         commands: to_do,
     };
     let reader = Reader {
         engine: app.engine.clone(),
-        caller,
+        gate: app.gate.clone(),
+        pass,
         life: app.life.clone(),
         answers,
         commands,

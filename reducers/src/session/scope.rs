@@ -23,7 +23,7 @@ pub(super) fn inherit(scope: &mut Map<String, JsonValue>, parent: &Session) -> R
 }
 
 /// Fills in the scope of the caller, and holds the new one to it.
-pub(super) fn confine(scope: &mut Map<String, JsonValue>, caller: &Caller) -> Result<(), Refusal> {
+pub(crate) fn confine(scope: &mut Map<String, JsonValue>, caller: &Caller) -> Result<(), Refusal> {
     for (key, value) in caller.scope() {
         let given = scope.entry(key.clone()).or_insert_with(|| value.as_str().into());
         if given.as_str() != Some(value) {

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
 use abide_engine::{Engine, Start};
-use abide_schema::reducer::Caller;
 use abide_schema::wire::ClientMessage;
 use abide_schema::{Code, Refusal};
 use axum::extract::ws::{Message, WebSocket, close_code};
@@ -20,6 +19,7 @@ use tokio_tungstenite::tungstenite::Error as SocketError;
 use super::writer::{Command, Subscribe};
 use super::{Answer, End, message};
 use crate::life::{Life, Phase};
+use crate::pass::{Gate, Pass};
 use crate::{frames, limits};
 
 /// The writer is gone, and with it whoever would be told.
@@ -28,7 +28,8 @@ struct Gone;
 /// The reading half of a session.
 pub(super) struct Reader<'a> {
     pub(super) engine: Engine,
-    pub(super) caller: Caller,
+    pub(super) gate: Gate,
+    pub(super) pass: Pass,
     pub(super) life: Life,
     pub(super) answers: mpsc::Sender<Answer>,
     pub(super) commands: mpsc::Sender<Command>,
@@ -40,14 +41,17 @@ pub(super) struct Reader<'a> {
 impl Reader<'_> {
     /// Takes messages until somebody closes. Nothing is taken after that, and its ends of the
     /// channels are dropped.
-    pub(super) async fn run(self, stream: &mut SplitStream<WebSocket>) -> End {
+    pub(super) async fn run(mut self, stream: &mut SplitStream<WebSocket>) -> End {
         let life = self.life.clone();
         let mut draining = pin!(life.until(Phase::Draining));
+        let gate = self.gate.clone();
+        let mut void = pin!(gate.until_void(self.pass.clone()));
         loop {
             let message = tokio::select! {
                 () = &mut draining => {
                     return End::Close(close_code::AWAY, "the server is shutting down");
                 }
+                refusal = &mut void => return self.put_out(&refusal).await,
                 message = timeout(limits::SILENCE, stream.next()) => message,
             };
             let message = match message {
@@ -57,6 +61,10 @@ impl Reader<'_> {
                 Ok(Some(Err(why))) => return self.broken(why).await,
                 Ok(Some(Ok(message))) => message,
             };
+            // Whoever was told that these credentials count no more can rely on it.
+            if let Err(refusal) = gate.check(&mut self.pass).await {
+                return self.put_out(&refusal).await;
+            }
             let taken = match message {
                 Message::Text(text) => self.take(&text).await,
                 Message::Binary(_) => {
@@ -73,6 +81,14 @@ impl Reader<'_> {
         }
     }
 
+    /// The credentials do not count any more.
+    async fn put_out(&self, refusal: &Refusal) -> End {
+        match self.answer(frames::error(None, refusal)).await {
+            Ok(()) => End::Close(close_code::POLICY, "the credentials do not count any more"),
+            Err(Gone) => End::Gone,
+        }
+    }
+
     /// Does what a message asks for, or gets it going.
     async fn take(&self, text: &str) -> Result<(), Gone> {
         let message = match message::read(text) {
@@ -82,7 +98,7 @@ impl Reader<'_> {
             }
         };
         let weight = 1 + text.len() / limits::WEIGHT_BYTES;
-        let (engine, caller) = (self.engine.clone(), self.caller.clone());
+        let (engine, caller) = (self.engine.clone(), self.pass.caller.clone());
         match message {
             ClientMessage::Call { id, reducer, args, request_id } => {
                 let call = async move {

@@ -148,7 +148,8 @@ fn turned_away(url: &str, response: &Response<Option<Vec<u8>>>) -> Error {
     let status = response.status();
     if let (Some(code), Some(detail)) = (text("code"), text("detail")) {
         let code = Code::parse(&code).unwrap_or(Code::Internal);
-        return Refusal { code, detail, hint: text("hint") }.into();
+        let retry_after_ms = problem.get("retry_after_ms").and_then(JsonValue::as_u64);
+        return Refusal { code, detail, hint: text("hint"), retry_after_ms }.into();
     }
     let refused = match status.as_u16() {
         401 => Refusal::new(Code::Unauthenticated, "the server wants a token, or another one"),

@@ -45,6 +45,8 @@ pub(crate) struct Frame {
     pub(crate) code: Option<Code>,
     pub(crate) detail: Option<String>,
     pub(crate) hint: Option<String>,
+    #[serde(default)]
+    retry_after_ms: Option<u64>,
 }
 
 /// What a message is.
@@ -72,6 +74,7 @@ impl Frame {
             code: self.code.unwrap_or(Code::Internal),
             detail: self.detail.clone().unwrap_or_else(|| "the server gives no reason".to_owned()),
             hint: self.hint.clone(),
+            retry_after_ms: self.retry_after_ms,
         }
     }
 

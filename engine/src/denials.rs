@@ -1,0 +1,146 @@
+//! Which denied attempts are put on record: some of each caller's, so that a flood of them writes a
+//! bounded number of rows; with each goes how many were passed over.
+
+use std::collections::HashMap;
+
+use abide_schema::reducer::Caller;
+use abide_schema::{Code, Micros, Module, Refusal, limits};
+use serde_json::{Value as JsonValue, json};
+
+/// A caller's attempts.
+#[derive(Debug)]
+struct Tally {
+    /// How many may be recorded now.
+    left: u32,
+    /// Up to when `left` was last filled up.
+    since: Micros,
+    missed: u64,
+}
+
+/// An attempt that was denied.
+#[derive(Clone, Debug)]
+pub(crate) struct Denial {
+    pub(crate) caller: String,
+    /// The reducer, or what else was asked for.
+    pub(crate) what: String,
+    pub(crate) why: String,
+}
+
+/// Who was denied how often. See the module.
+#[derive(Debug)]
+pub(crate) struct Denials {
+    /// The reducers that keep records.
+    pub(crate) witnesses: Vec<&'static str>,
+    callers: HashMap<String, Tally>,
+}
+
+impl Denials {
+    pub(crate) fn new(modules: &[Module]) -> Denials {
+        let witnesses = modules.iter().flat_map(|module| &module.witnesses);
+        let witnesses = witnesses.map(|definition| definition.name).collect();
+        Denials { witnesses, callers: HashMap::new() }
+    }
+
+    /// Takes in an attempt. What to record of it, or nothing where there were too many of this caller's.
+    pub(crate) fn admit(&mut self, denial: &Denial, now: Micros) -> Option<JsonValue> {
+        if self.witnesses.is_empty() || !self.has_room(&denial.caller, now) {
+            return None;
+        }
+        let fresh = || Tally { left: limits::DENIALS_AT_ONCE, since: now, missed: 0 };
+        let tally = self.callers.entry(denial.caller.clone()).or_insert_with(fresh);
+        tally.fill_up(now);
+        if tally.left == 0 {
+            tally.missed += 1;
+            return None;
+        }
+        tally.left -= 1;
+        let missed = std::mem::take(&mut tally.missed);
+        let Denial { caller, what, why } = denial;
+        Some(json!({"caller": caller, "what": what, "why": why, "missed": missed}))
+    }
+
+    /// Whether a caller can be kept count of. Those who have been quiet for long enough are forgotten.
+    fn has_room(&mut self, caller: &str, now: Micros) -> bool {
+        if self.callers.len() >= limits::DENIED_CALLERS && !self.callers.contains_key(caller) {
+            self.callers.retain(|_, tally| {
+                tally.fill_up(now);
+                tally.left < limits::DENIALS_AT_ONCE
+            });
+        }
+        self.callers.len() < limits::DENIED_CALLERS || self.callers.contains_key(caller)
+    }
+}
+
+impl Tally {
+    fn fill_up(&mut self, now: Micros) {
+        let passed_ms = now.0.saturating_sub(self.since.0) / 1_000;
+        let more = passed_ms / limits::DENIAL_EVERY_MS;
+        if more > 0 {
+            let left = i64::from(self.left) + more;
+            self.left = left.min(limits::DENIALS_AT_ONCE.into()) as u32;
+            self.since = self.since.plus_ms(more * limits::DENIAL_EVERY_MS);
+        }
+    }
+}
+
+/// What a refused unit says of an attempt that was denied.
+pub(crate) fn of_unit(
+    caller: &Caller,
+    reducers: &[&'static str],
+    refusal: &Refusal,
+) -> Option<Denial> {
+    if refusal.code != Code::Denied || caller.id() == Caller::SYSTEM {
+        return None;
+    }
+    let what = match reducers {
+        [one] => (*one).to_owned(),
+        several => format!("a batch of {}", several.len()),
+    };
+    Some(Denial { caller: caller.id().to_owned(), what, why: refusal.detail.clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn denials() -> Denials {
+        Denials { witnesses: vec!["record"], callers: HashMap::new() }
+    }
+
+    fn by(caller: &str) -> Denial {
+        Denial { caller: caller.to_owned(), what: "x".to_owned(), why: "y".to_owned() }
+    }
+
+    #[test]
+    fn a_flood_is_recorded_in_part_and_counted_in_full() {
+        let mut denials = denials();
+        let start = Micros(1_000_000_000);
+        let (mut recorded, mut missed) = (0, 0);
+        // An hour of one a millisecond, and a last one when it is over.
+        let moments = (0..3_600_000).chain([3_600_000 + limits::DENIAL_EVERY_MS]);
+        for ms in moments {
+            if let Some(record) = denials.admit(&by("ann"), start.plus_ms(ms)) {
+                recorded += 1;
+                missed += record["missed"].as_i64().expect("it is a number");
+            }
+        }
+        let bound = i64::from(limits::DENIALS_AT_ONCE) + 3_600_000 / limits::DENIAL_EVERY_MS + 1;
+        assert!(recorded <= bound, "{recorded} of at most {bound}");
+        assert_eq!(recorded + missed, 3_600_001);
+        assert!(denials.admit(&by("bob"), start).is_some(), "another caller is not concerned");
+    }
+
+    #[test]
+    fn callers_are_forgotten_when_they_are_quiet_and_not_before() {
+        let mut denials = denials();
+        let start = Micros(0);
+        for n in 0..limits::DENIED_CALLERS {
+            assert!(denials.admit(&by(&n.to_string()), start).is_some());
+        }
+        assert!(denials.admit(&by("one more"), start).is_none());
+        assert!(denials.admit(&by("0"), start).is_some());
+        let later = start.plus_ms(2 * limits::DENIAL_EVERY_MS);
+        assert!(denials.admit(&by("one more"), later).is_some());
+        assert_eq!(denials.callers.len(), 1);
+    }
+}

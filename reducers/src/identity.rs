@@ -1,0 +1,249 @@
+//! Identities: who may call, in which role, with which capabilities, within which scope. Their
+//! credentials stand in [`crate::token`], what a role may call in [`crate::role`].
+//!
+//! Nobody can give what they do not have: who is bounded by a scope makes identities of that scope only,
+//! and capabilities are given by who has them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use abide_schema::caller::{CallLimits, Caller};
+use abide_schema::reducer::Answer;
+use abide_schema::{
+    Abort, Code, Context, Json, Micros, Module, Refusal, Scope, Seq, limits, reducer, table,
+};
+use serde_json::json;
+
+use crate::role::{self, Role};
+use crate::{check, session};
+
+/// Who may call: a person, a program, an agent.
+#[table(name = "identities", without_rowid)]
+pub struct Identity {
+    /// Its id, as the log names it.
+    #[column(key)]
+    pub id: String,
+    /// What it may call follows from this: `app`, `agent`, `worker`, `supervisor`, `auditor`, `admin`, or a
+    /// row of `roles`.
+    pub role: String,
+    /// What it may be entrusted with, a JSON array of texts; `*` is everything. Those of its role come
+    /// on top.
+    pub capabilities: Json,
+    /// What bounds its sight, a JSON object of texts: sessions that have all of it.
+    #[column(scope)]
+    pub scope: Json,
+    /// How much it may call: `{"rate": {"calls", "per_ms"}, "quota": {"calls", "per_ms"}}`.
+    pub limits: Option<Json>,
+    /// Since when it may do nothing.
+    pub disabled_at: Option<Micros>,
+    /// Why.
+    pub disabled_reason: Option<String>,
+    /// Who made it.
+    pub created_by: String,
+    /// When it was made.
+    pub created_at: Micros,
+    /// When it last changed.
+    pub updated_at: Micros,
+    /// The event of that.
+    pub seq: Seq,
+}
+
+impl Identity {
+    /// What it may be entrusted with by itself.
+    #[must_use]
+    pub fn capabilities(&self) -> BTreeSet<String> {
+        serde_json::from_value(self.capabilities.value()).unwrap_or_default()
+    }
+
+    /// What bounds its sight.
+    #[must_use]
+    pub fn scope(&self) -> Scope {
+        serde_json::from_value(self.scope.value()).unwrap_or_default()
+    }
+}
+
+/// The domain.
+#[must_use]
+pub fn module() -> Module {
+    Module::new("identity")
+        .table::<Identity>()
+        .reducer(create_identity::definition())
+        .reducer(change_identity::definition())
+        .reducer(disable_identity::definition())
+        .reducer(enable_identity::definition())
+}
+
+/// Makes an identity. It is in the scope of who makes it, which `scope` can narrow, and it can do no more
+/// than they can. The same again changes nothing.
+#[reducer]
+pub fn create_identity(
+    ctx: &mut Context<'_>,
+    id: String,
+    role: String,
+    capabilities: Option<BTreeSet<String>>,
+    scope: Option<BTreeMap<String, String>>,
+    limits: Option<CallLimits>,
+) -> Result<Answer<Identity>, Abort> {
+    check_id(&id)?;
+    let (now, seq) = (ctx.now, ctx.seq);
+    let identity = Identity {
+        id,
+        role,
+        capabilities: Json::from(json!(capabilities.unwrap_or_default())),
+        scope: Json::from(json!(confined(ctx.caller, scope.unwrap_or_default())?)),
+        limits: checked(limits)?,
+        disabled_at: None,
+        disabled_reason: None,
+        created_by: ctx.caller.id().to_owned(),
+        created_at: now,
+        updated_at: now,
+        seq,
+    };
+    check_within(ctx, &identity)?;
+    if let Some(before) = ctx.get::<Identity>(&identity.id)? {
+        let same = before.role == identity.role
+            && before.capabilities == identity.capabilities
+            && before.scope == identity.scope
+            && before.limits == identity.limits;
+        if same {
+            return Ok(Answer::Duplicate(before.seq, before));
+        }
+        let detail = format!("identity {} exists already, and is another", before.id);
+        let hint = "change_identity changes one";
+        return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
+    }
+    ctx.insert(identity).map(Answer::Fresh)
+}
+
+/// Changes an identity: what is given takes the place of what was, the rest stays. Who is connected with
+/// its credentials is disconnected, and can connect again as what it is now.
+#[reducer]
+pub fn change_identity(
+    ctx: &mut Context<'_>,
+    id: String,
+    role: Option<String>,
+    capabilities: Option<BTreeSet<String>>,
+    scope: Option<BTreeMap<String, String>>,
+    limits: Option<CallLimits>,
+) -> Result<Answer<Identity>, Abort> {
+    let before = find(ctx, &id)?;
+    check_within(ctx, &before)?;
+    let mut identity = before.clone();
+    if let Some(role) = role {
+        identity.role = role;
+    }
+    if let Some(capabilities) = capabilities {
+        identity.capabilities = Json::from(json!(capabilities));
+    }
+    if let Some(scope) = scope {
+        identity.scope = Json::from(json!(confined(ctx.caller, scope)?));
+    }
+    if limits.is_some() {
+        identity.limits = checked(limits)?;
+    }
+    if identity == before {
+        return Ok(Answer::Duplicate(before.seq, before));
+    }
+    check_within(ctx, &identity)?;
+    save(ctx, identity).map(Answer::Fresh)
+}
+
+/// Takes everything from an identity, at once, also from who is connected, until it is enabled again.
+#[reducer]
+pub fn disable_identity(
+    ctx: &mut Context<'_>,
+    id: String,
+    reason: Option<String>,
+) -> Result<Answer<Identity>, Abort> {
+    let mut identity = find(ctx, &id)?;
+    check_within(ctx, &identity)?;
+    if identity.disabled_at.is_some() {
+        return Ok(Answer::Duplicate(identity.seq, identity));
+    }
+    identity.disabled_at = Some(ctx.now);
+    identity.disabled_reason = reason;
+    save(ctx, identity).map(Answer::Fresh)
+}
+
+/// Gives a disabled identity back what it had.
+#[reducer]
+pub fn enable_identity(ctx: &mut Context<'_>, id: String) -> Result<Answer<Identity>, Abort> {
+    let mut identity = find(ctx, &id)?;
+    check_within(ctx, &identity)?;
+    if identity.disabled_at.is_none() {
+        return Ok(Answer::Duplicate(identity.seq, identity));
+    }
+    identity.disabled_at = None;
+    identity.disabled_reason = None;
+    save(ctx, identity).map(Answer::Fresh)
+}
+
+/// The identity of an id.
+pub(crate) fn find(ctx: &mut Context<'_>, id: &str) -> Result<Identity, Abort> {
+    let identity = ctx.get::<Identity>(id)?;
+    Ok(identity.ok_or_else(|| {
+        Refusal::new(Code::NotFound, format!("there is no identity {id}"))
+            .hint("create_identity makes one")
+    })?)
+}
+
+/// Holds who manages an identity to what they could do themselves: no other role but for an admin, and no
+/// capability that they lack. Else whoever may make tokens could make one of an admin.
+pub(crate) fn check_within(ctx: &mut Context<'_>, identity: &Identity) -> Result<(), Abort> {
+    let (caller, id) = (ctx.caller, &identity.id);
+    let role = role::find(ctx, &identity.role)?;
+    if caller.role() != Caller::ADMIN && caller.role() != identity.role {
+        let detail = format!("identity {id} has the role {}, and you do not", identity.role);
+        return Err(Refusal::new(Code::Denied, detail).hint("an admin may").into());
+    }
+    let mut capabilities = identity.capabilities();
+    capabilities.extend(role.as_ref().map(Role::capabilities).unwrap_or_default());
+    if let Some(missing) = capabilities.iter().find(|capability| !caller.can(capability)) {
+        let detail = format!("identity {id} has the capability {missing}, and you do not");
+        return Err(Refusal::new(Code::Denied, detail).hint("an admin who has it may").into());
+    }
+    capabilities.iter().try_for_each(|name| check::name("a capability", name))?;
+    Ok(())
+}
+
+fn confined(caller: &Caller, scope: Scope) -> Result<Scope, Refusal> {
+    let mut scope = scope.into_iter().map(|(key, value)| (key, value.into())).collect();
+    session::scope::confine(&mut scope, caller)?;
+    let text = |value: serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    let scope: Scope = scope.into_iter().map(|(key, value)| (key, text(value))).collect();
+    scope.iter().try_for_each(|(key, value)| check::name(key, value))?;
+    Ok(scope)
+}
+
+/// Names that stand for something else in the log.
+const RESERVED: [&str; 4] = [Caller::SYSTEM, "local", "token", "embedded"];
+
+fn check_id(id: &str) -> Result<(), Refusal> {
+    check::name("id", id)?;
+    if id.chars().any(char::is_control) {
+        let detail = "the id of an identity has no control characters";
+        return Err(Refusal::new(Code::BadArguments, detail));
+    }
+    if RESERVED.contains(&id) {
+        let detail = format!("{id} is a name of Abide's own");
+        return Err(Refusal::new(Code::BadArguments, detail).hint("take another"));
+    }
+    Ok(())
+}
+
+/// Limits as they are stored.
+pub(crate) fn checked(given: Option<CallLimits>) -> Result<Option<Json>, Refusal> {
+    let Some(given) = given else { return Ok(None) };
+    for (what, allowance) in [("rate", given.rate), ("quota", given.quota)] {
+        let Some(allowance) = allowance else { continue };
+        check::within(&format!("{what}.calls"), Some(allowance.calls), &limits::ALLOWED_CALLS)?;
+        check::within(&format!("{what}.per_ms"), Some(allowance.per_ms), &limits::ALLOWED_SPAN_MS)?;
+    }
+    Ok((given != CallLimits::default()).then(|| Json::from(json!(given))))
+}
+
+fn save(ctx: &mut Context<'_>, mut identity: Identity) -> Result<Identity, Abort> {
+    identity.updated_at = ctx.now;
+    identity.seq = ctx.seq;
+    ctx.update(&identity)?;
+    Ok(identity)
+}

@@ -1,0 +1,228 @@
+//! Roles: which reducers a caller may call. The built-in ones stand here; a deployment's own are rows.
+//! What a role lets through still has to be within the caller's scope, and what a row requires within its
+//! capabilities.
+
+use std::collections::BTreeSet;
+
+use abide_schema::caller::{CallLimits, Caller};
+use abide_schema::reducer::Answer;
+use abide_schema::{Abort, Code, Context, Json, Micros, Module, Refusal, Seq, reducer, table};
+use serde_json::json;
+
+use crate::{check, identity};
+
+/// Every reducer but those that decide who may what.
+const ALL: &str = "*";
+
+/// Changing who may what. Only admins do, and roles that name these one by one.
+const ADMINISTRATION: [&str; 6] = [
+    "create_identity",
+    "change_identity",
+    "disable_identity",
+    "enable_identity",
+    "create_token",
+    "revoke_token",
+];
+
+/// The built-in roles, with what each may call. (An admin may call everything.)
+pub const BUILT_IN: [(&str, &[&str]); 6] = [
+    (Caller::ADMIN, &[ALL]),
+    ("app", &[ALL]),
+    (
+        "agent",
+        &[
+            "create_session",
+            "append_message",
+            "suspend_session",
+            "resume_session",
+            "complete_session",
+            "fail_session",
+            "request_tool_call",
+            "cancel_tool_call",
+            "claim_tool_call",
+            "heartbeat_tool_call",
+            "complete_tool_call",
+            "fail_tool_call",
+            "acknowledge_cancel",
+            "request_supervisor_handoff",
+            "set_timer",
+            "cancel_timer",
+        ],
+    ),
+    (
+        "worker",
+        &[
+            "register_tool",
+            "claim_tool_call",
+            "claim_next_tool_call",
+            "heartbeat_tool_call",
+            "complete_tool_call",
+            "fail_tool_call",
+            "acknowledge_cancel",
+        ],
+    ),
+    (
+        "supervisor",
+        &[
+            "append_message",
+            "suspend_session",
+            "resume_session",
+            "cancel_session",
+            "cancel_tool_call",
+            "settle_tool_call",
+            "decide_approval",
+            "claim_handoff",
+            "heartbeat_handoff",
+            "release_handoff",
+            "resolve_handoff",
+            "reject_handoff",
+        ],
+    ),
+    ("auditor", &[]),
+];
+
+/// A role of the deployment's own.
+#[table(name = "roles", without_rowid)]
+pub struct Role {
+    /// Its name.
+    #[column(key)]
+    pub name: String,
+    /// What it is for, for people.
+    pub description: Option<String>,
+    /// What it may call, a JSON array of reducers; `*` is all but those that manage identities.
+    pub reducers: Json,
+    /// What everybody in it may be entrusted with, a JSON array of texts.
+    pub capabilities: Json,
+    /// How much each in it may call where the identity does not say.
+    pub limits: Option<Json>,
+    /// When it was made.
+    pub created_at: Micros,
+    /// When it last changed.
+    pub updated_at: Micros,
+    /// The event of that.
+    pub seq: Seq,
+}
+
+impl Role {
+    /// What everybody in it may be entrusted with.
+    #[must_use]
+    pub fn capabilities(&self) -> BTreeSet<String> {
+        serde_json::from_value(self.capabilities.value()).unwrap_or_default()
+    }
+
+    fn lets_call(&self, reducer: &str) -> bool {
+        let reducers: Vec<String> =
+            serde_json::from_value(self.reducers.value()).unwrap_or_default();
+        lets_call(reducers.iter().map(String::as_str), reducer)
+    }
+}
+
+/// The domain.
+#[must_use]
+pub fn module() -> Module {
+    Module::new("role")
+        .table::<Role>()
+        .reducer(set_role::definition())
+        .reducer(remove_role::definition())
+        .guard(may_call)
+}
+
+/// Makes a role, or changes one: what its callers may call, and what they may be entrusted with. Only
+/// admins do. `reducers` are names; `*` is all but those that manage identities.
+#[reducer]
+pub fn set_role(
+    ctx: &mut Context<'_>,
+    name: String,
+    reducers: BTreeSet<String>,
+    capabilities: Option<BTreeSet<String>>,
+    description: Option<String>,
+    limits: Option<CallLimits>,
+) -> Result<Answer<Role>, Abort> {
+    check::name("name", &name)?;
+    only_admins(ctx.caller, "set_role")?;
+    if is_built_in(&name) {
+        let detail = format!("{name} is built in, and stays as it is");
+        return Err(Refusal::new(Code::Conflict, detail).hint("make one of another name").into());
+    }
+    reducers.iter().try_for_each(|name| check::name("a reducer", name))?;
+    let capabilities = capabilities.unwrap_or_default();
+    for capability in &capabilities {
+        check::name("a capability", capability)?;
+        check::capability(ctx.caller, Some(capability), "giving a role what it")?;
+    }
+    let before = ctx.get::<Role>(&name)?;
+    let role = Role {
+        name,
+        description,
+        reducers: Json::from(json!(reducers)),
+        capabilities: Json::from(json!(capabilities)),
+        limits: identity::checked(limits)?,
+        created_at: before.as_ref().map_or(ctx.now, |before| before.created_at),
+        updated_at: before.as_ref().map_or(ctx.now, |before| before.updated_at),
+        seq: before.as_ref().map_or(ctx.seq, |before| before.seq),
+    };
+    match before {
+        None => ctx.insert(role).map(Answer::Fresh),
+        Some(before) if before == role => Ok(Answer::Duplicate(before.seq, before)),
+        Some(_) => {
+            let role = Role { updated_at: ctx.now, seq: ctx.seq, ..role };
+            ctx.update(&role)?;
+            Ok(Answer::Fresh(role))
+        }
+    }
+}
+
+/// Removes a role. Identities that have it may call nothing any more. Only admins do.
+#[reducer]
+pub fn remove_role(ctx: &mut Context<'_>, name: String) -> Result<Role, Abort> {
+    only_admins(ctx.caller, "remove_role")?;
+    let missing = || Refusal::new(Code::NotFound, format!("there is no role {name}"));
+    let role = ctx.get::<Role>(&name)?.ok_or_else(missing)?;
+    ctx.delete::<Role>(&name)?;
+    Ok(role)
+}
+
+/// The row of a role; `None` for the built-in ones.
+pub(crate) fn find(ctx: &mut Context<'_>, name: &str) -> Result<Option<Role>, Abort> {
+    if is_built_in(name) {
+        return Ok(None);
+    }
+    let role = ctx.get::<Role>(name)?;
+    Ok(Some(role.ok_or_else(|| {
+        let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
+        Refusal::new(Code::NotFound, format!("there is no role {name}"))
+            .hint(format!("there are {}; set_role makes others", names.join(", ")))
+    })?))
+}
+
+/// Holds a caller to what its role may call.
+fn may_call(ctx: &mut Context<'_>, reducer: &str) -> Result<(), Abort> {
+    let name = ctx.caller.role();
+    let may = match BUILT_IN.iter().find(|(built_in, _)| *built_in == name) {
+        Some((Caller::ADMIN, _)) => true,
+        Some((_, reducers)) => lets_call(reducers.iter().copied(), reducer),
+        None => ctx.get::<Role>(name)?.is_some_and(|role| role.lets_call(reducer)),
+    };
+    if may {
+        return Ok(());
+    }
+    let detail = format!("the role {name} may not call {reducer}");
+    let hint = "abide role list  tells what each may; an admin can give another role";
+    Err(Refusal::new(Code::Denied, detail).hint(hint).into())
+}
+
+fn lets_call<'a>(mut reducers: impl Iterator<Item = &'a str>, reducer: &str) -> bool {
+    reducers.any(|it| it == reducer || (it == ALL && !ADMINISTRATION.contains(&reducer)))
+}
+
+fn is_built_in(name: &str) -> bool {
+    BUILT_IN.iter().any(|(built_in, _)| *built_in == name)
+}
+
+/// Whoever decides what roles may could give everything to their own.
+pub(crate) fn only_admins(caller: &Caller, reducer: &str) -> Result<(), Refusal> {
+    if caller.role() == Caller::ADMIN {
+        return Ok(());
+    }
+    Err(Refusal::new(Code::Denied, format!("only an admin may call {reducer}")))
+}

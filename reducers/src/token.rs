@@ -1,0 +1,132 @@
+//! Tokens: how an identity proves that it is the one. Of a token only its SHA-256 is known here: it is
+//! made where it is needed, and the log, the rows and the backups of a file let nobody in.
+//!
+//! One round of SHA-256 is enough, and a password hash would be wrong: a token is 256 random bits and
+//! no word that could be guessed, and it is looked at with every request.
+//!
+//! A token reads `abide_<id>_<secret>`. The id is no secret: it finds the row, so that what is left is one
+//! comparison of hashes, in constant time.
+
+use abide_schema::reducer::{Answer, Directory};
+use abide_schema::{Abort, Code, Context, Micros, Module, Refusal, Seq, reducer, table};
+
+use crate::{check, identity};
+
+/// One token of an identity.
+#[table(name = "tokens", without_rowid, index(identity_id))]
+pub struct Token {
+    /// Its id, the part of it that is no secret.
+    #[column(key)]
+    pub id: String,
+    /// Whose it is.
+    #[column(references = "identities(id)")]
+    pub identity_id: String,
+    /// SHA-256 of the whole token, in hexadecimal.
+    pub hash: String,
+    /// Its last four letters, to know it by.
+    pub last_four: String,
+    /// What it is for, for people.
+    pub label: Option<String>,
+    /// Until when it counts.
+    pub expires_at: Option<Micros>,
+    /// Since when it does not count any more.
+    pub revoked_at: Option<Micros>,
+    /// Who made it.
+    pub created_by: String,
+    /// When it was made.
+    pub created_at: Micros,
+    /// The event that last changed it.
+    pub seq: Seq,
+}
+
+const DIRECTORY: Directory = Directory {
+    tables: &["tokens", "identities", "roles"],
+    asks: "SELECT EXISTS (SELECT 1 FROM tokens)",
+    token:
+        "SELECT t.hash, t.expires_at, t.revoked_at, i.id, i.role, i.capabilities, i.scope, i.limits,
+        i.disabled_at, r.capabilities, r.limits
+        FROM tokens AS t JOIN identities AS i ON i.id = t.identity_id
+        LEFT JOIN roles AS r ON r.name = i.role WHERE t.id = :id",
+    role: "SELECT capabilities, limits FROM roles WHERE name = :name",
+    disabled: "SELECT disabled_at IS NOT NULL FROM identities WHERE id = :id",
+};
+
+/// The domain.
+#[must_use]
+pub fn module() -> Module {
+    Module::new("token")
+        .table::<Token>()
+        .directory(DIRECTORY)
+        .reducer(create_token::definition())
+        .reducer(revoke_token::definition())
+}
+
+/// Makes a token known by its hash: SHA-256 of `abide_<id>_<secret>`, in hexadecimal. Whoever makes the
+/// token keeps it. `abide token create` does all of that.
+#[reducer]
+pub fn create_token(
+    ctx: &mut Context<'_>,
+    id: String,
+    identity_id: String,
+    hash: String,
+    last_four: String,
+    label: Option<String>,
+    expires_in_ms: Option<i64>,
+) -> Result<Answer<Token>, Abort> {
+    check_form(&id, &hash, &last_four)?;
+    label.as_deref().map_or(Ok(()), |label| check::name("label", label))?;
+    let identity = identity::find(ctx, &identity_id)?;
+    identity::check_within(ctx, &identity)?;
+    if let Some(before) = ctx.get::<Token>(&id)? {
+        if before.hash == hash && before.identity_id == identity_id {
+            return Ok(Answer::Duplicate(before.seq, before));
+        }
+        return Err(Refusal::new(Code::Conflict, format!("token {id} exists already")).into());
+    }
+    let token = Token {
+        id,
+        identity_id,
+        hash,
+        last_four,
+        label,
+        expires_at: check::after("expires_in_ms", ctx.now, expires_in_ms)?,
+        revoked_at: None,
+        created_by: ctx.caller.id().to_owned(),
+        created_at: ctx.now,
+        seq: ctx.seq,
+    };
+    ctx.insert(token).map(Answer::Fresh)
+}
+
+/// Revokes a token, at once, also where somebody is connected with it.
+#[reducer]
+pub fn revoke_token(ctx: &mut Context<'_>, id: String) -> Result<Answer<Token>, Abort> {
+    let missing = || Refusal::new(Code::NotFound, format!("there is no token {id}"));
+    let mut token = ctx.get::<Token>(&id)?.ok_or_else(missing)?;
+    let identity = identity::find(ctx, &token.identity_id)?;
+    identity::check_within(ctx, &identity)?;
+    if token.revoked_at.is_some() {
+        return Ok(Answer::Duplicate(token.seq, token));
+    }
+    token.revoked_at = Some(ctx.now);
+    token.seq = ctx.seq;
+    ctx.update(&token)?;
+    Ok(Answer::Fresh(token))
+}
+
+/// What is not a hash may well be the token itself, and must not get into the log.
+fn check_form(id: &str, hash: &str, last_four: &str) -> Result<(), Refusal> {
+    let lower = |text: &str| text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    let is_hash = hash.len() == 64 && lower(hash) && hash.bytes().all(|b| b.is_ascii_hexdigit());
+    let wrong = if !(8..=32).contains(&id.len()) || !lower(id) {
+        "id is not 8 to 32 small letters and digits"
+    } else if !is_hash {
+        "hash is not a SHA-256 in 64 small hexadecimal digits"
+    } else if last_four.len() != 4 || !last_four.bytes().all(|b| b.is_ascii_alphanumeric()) {
+        "last_four is not four letters or digits"
+    } else {
+        return Ok(());
+    };
+    Err(Refusal::new(Code::BadArguments, format!("create_token: {wrong}"))
+        .hint("abide token create makes a token and tells it once"))
+}

@@ -1,0 +1,204 @@
+//! What the file says about credentials: whose a token is, and what they may. Asked once and remembered
+//! until any of the tables concerned changes, which the engine tells before anybody is told of the
+//! change: what is remembered is never older than an answer that somebody had.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use abide_engine::Engine;
+use abide_schema::caller::{CallLimits, Caller, Scope};
+use abide_schema::{Code, Micros, Refusal, Row, Seq, Value, reducer};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value as JsonValue};
+use tokio::sync::watch;
+
+use crate::limits;
+
+/// A token as it stands in the file.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// SHA-256 of the token, in hexadecimal.
+    pub(crate) hash: String,
+    pub(crate) expires_at: Option<Micros>,
+    pub(crate) revoked_at: Option<Micros>,
+    pub(crate) disabled_at: Option<Micros>,
+    pub(crate) caller: Caller,
+}
+
+/// What a role brings along.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Role {
+    pub(crate) capabilities: BTreeSet<String>,
+    pub(crate) limits: CallLimits,
+}
+
+/// What is remembered, and of which state of the tables.
+#[derive(Debug, Default)]
+struct Known {
+    state: Seq,
+    asks: Option<bool>,
+    tokens: HashMap<String, Arc<Entry>>,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Directory {
+    engine: Engine,
+    spec: reducer::Directory,
+    changed: watch::Receiver<Seq>,
+    known: Arc<Mutex<Known>>,
+}
+
+impl Directory {
+    /// That of an engine, if its modules have one.
+    pub(crate) fn of(engine: &Engine) -> Option<Directory> {
+        let spec = engine.directory()?;
+        let (changed, known) = (engine.watch_tables(spec.tables), Arc::default());
+        Some(Directory { engine: engine.clone(), spec, changed, known })
+    }
+
+    /// The state of the tables: another number, another state.
+    pub(crate) fn state(&self) -> Seq {
+        *self.changed.borrow()
+    }
+
+    /// Returns when the tables are in another state than that.
+    pub(crate) async fn changed_since(&self, state: Seq) {
+        let mut changed = self.changed.clone();
+        if changed.wait_for(|now| *now != state).await.is_err() {
+            // The engine is gone; so will the connection be.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Whether credentials are asked for: once there has been a token.
+    pub(crate) async fn asks(&self) -> Result<bool, Refusal> {
+        let state = self.state();
+        if let Some(asks) = self.at(state).asks {
+            return Ok(asks);
+        }
+        let rows = self.ask(self.spec.asks, Map::new()).await?;
+        let asks = rows.first().is_some_and(|row| row.first() == Some(&Value::Integer(1)));
+        self.at(state).asks = Some(asks);
+        Ok(asks)
+    }
+
+    /// The token of an id.
+    pub(crate) async fn token(&self, id: &str) -> Result<Option<Arc<Entry>>, Refusal> {
+        let state = self.state();
+        if let Some(entry) = self.at(state).tokens.get(id) {
+            return Ok(Some(Arc::clone(entry)));
+        }
+        let rows = self.ask(self.spec.token, named("id", id)).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let entry = Arc::new(entry(row).ok_or_else(unreadable)?);
+        let mut known = self.at(state);
+        // What was read may be of a later state than the one that it would be remembered for.
+        if self.state() == state {
+            if known.tokens.len() >= limits::KNOWN_TOKENS {
+                known.tokens.clear();
+            }
+            known.tokens.insert(id.to_owned(), Arc::clone(&entry));
+        }
+        Ok(Some(entry))
+    }
+
+    /// What a role brings along; nothing where it is built in.
+    pub(crate) async fn role(&self, name: &str) -> Result<Role, Refusal> {
+        let rows = self.ask(self.spec.role, named("name", name)).await?;
+        let Some(row) = rows.first() else { return Ok(Role::default()) };
+        let [capabilities, limits] = &row[..] else { return Err(unreadable()) };
+        role(capabilities, limits).ok_or_else(unreadable)
+    }
+
+    /// Whether there is an identity of that id, and it may do nothing.
+    pub(crate) async fn is_disabled(&self, id: &str) -> Result<bool, Refusal> {
+        let rows = self.ask(self.spec.disabled, named("id", id)).await?;
+        Ok(rows.first().is_some_and(|row| row.first() == Some(&Value::Integer(1))))
+    }
+
+    async fn ask(&self, sql: &str, params: Map<String, JsonValue>) -> Result<Vec<Row>, Refusal> {
+        let answer = self.engine.query(&Caller::system(), sql, &params, None).await;
+        answer.map(|answer| answer.rows).map_err(|why| match why.code {
+            Code::Overloaded | Code::Poisoned => why,
+            _ => {
+                tracing::error!(%why, "credentials cannot be looked up");
+                Refusal::new(Code::Internal, "the credentials cannot be looked up")
+            }
+        })
+    }
+
+    /// What is remembered of a state.
+    fn at(&self, state: Seq) -> MutexGuard<'_, Known> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.state != state {
+            *known = Known { state, ..Known::default() };
+        }
+        known
+    }
+}
+
+fn named(name: &str, value: &str) -> Map<String, JsonValue> {
+    [(name.to_owned(), JsonValue::from(value))].into_iter().collect()
+}
+
+fn unreadable() -> Refusal {
+    tracing::error!("a row of credentials is not of the form that it should have");
+    Refusal::new(Code::Internal, "the credentials cannot be read")
+}
+
+/// The token of a row, in the columns of [`reducer::Directory::token`].
+fn entry(row: &[Value]) -> Option<Entry> {
+    let [
+        hash,
+        expires_at,
+        revoked_at,
+        id,
+        own_role,
+        capabilities,
+        scope,
+        own_limits,
+        disabled_at,
+        role_capabilities,
+        role_limits,
+    ] = row
+    else {
+        return None;
+    };
+    let of_role = role(role_capabilities, role_limits)?;
+    let mut capabilities: BTreeSet<String> = json(capabilities)?;
+    capabilities.extend(of_role.capabilities);
+    let scope: Scope = json(scope)?;
+    let caller = Caller::with(text(id)?, text(own_role)?, capabilities, scope);
+    let own_limits: Option<CallLimits> = match own_limits {
+        Value::Null => None,
+        limits => Some(json(limits)?),
+    };
+    Some(Entry {
+        hash: text(hash)?,
+        expires_at: moment(expires_at),
+        revoked_at: moment(revoked_at),
+        disabled_at: moment(disabled_at),
+        caller: caller.limited(own_limits.unwrap_or(of_role.limits)),
+    })
+}
+
+fn role(capabilities: &Value, limits: &Value) -> Option<Role> {
+    let read = |value: &Value| *value != Value::Null;
+    Some(Role {
+        capabilities: if read(capabilities) { json(capabilities)? } else { BTreeSet::new() },
+        limits: if read(limits) { json(limits)? } else { CallLimits::default() },
+    })
+}
+
+fn text(value: &Value) -> Option<String> {
+    if let Value::Text(text) = value { Some(text.clone()) } else { None }
+}
+
+fn json<T: DeserializeOwned>(value: &Value) -> Option<T> {
+    serde_json::from_str(&text(value)?).ok()
+}
+
+fn moment(value: &Value) -> Option<Micros> {
+    if let Value::Integer(at) = value { Some(Micros(*at)) } else { None }
+}

@@ -1,0 +1,251 @@
+//! Callers who are known to somebody else: JSON Web Tokens (RFC 7519) of an issuer whose keys are in a
+//! file, and what their claims mean here.
+//!
+//! A key is for one algorithm, which its own type says; what a token's header says can only agree. So
+//! `none` is no algorithm, and a public key is never taken for a secret.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use abide_schema::caller::{Caller, Scope};
+use abide_schema::{Code, Micros, Refusal, limits as bounds};
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, JwkSet, KeyAlgorithm};
+use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
+use serde::Deserialize;
+use serde_json::{Map, Value as JsonValue};
+
+use crate::limits;
+use crate::pass::{expired, unknown};
+
+/// The file that says whom to believe, and what their claims mean.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Config {
+    /// The issuer's keys, a JWKS (RFC 7517); beside this file if the path is relative.
+    jwks: PathBuf,
+    /// What `iss` must be.
+    issuer: String,
+    /// What `aud` must be, or have among it.
+    audience: String,
+    /// How far clocks may be apart.
+    #[serde(default = "thirty")]
+    leeway_s: u32,
+    /// The role of callers whose token names none.
+    role: Option<String>,
+    #[serde(default)]
+    claims: Claims,
+}
+
+/// Which claim says what.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Claims {
+    /// The identity's id.
+    id: String,
+    role: Option<String>,
+    /// An array of texts, or texts with spaces between.
+    capabilities: Option<String>,
+    /// By key of the scope. A token that lacks one of them is not let in.
+    scope: BTreeMap<String, String>,
+}
+
+impl Default for Claims {
+    fn default() -> Claims {
+        Claims { id: "sub".to_owned(), role: None, capabilities: None, scope: BTreeMap::new() }
+    }
+}
+
+fn thirty() -> u32 {
+    30
+}
+
+/// A key, and the one algorithm that it is for.
+#[derive(Clone)]
+struct Key {
+    id: Option<String>,
+    algorithm: Algorithm,
+    key: DecodingKey,
+}
+
+/// Whom a token names.
+#[derive(Debug)]
+pub(crate) struct Claimed {
+    pub(crate) caller: Caller,
+    pub(crate) expires_at: Micros,
+}
+
+/// Callers by JSON Web Token. See the module.
+#[derive(Clone)]
+pub struct Jwt {
+    keys: Arc<[Key]>,
+    config: Arc<Config>,
+}
+
+impl fmt::Debug for Jwt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Jwt({}, {} keys)", self.config.issuer, self.keys.len())
+    }
+}
+
+impl Jwt {
+    /// As a file says: a JSON object with `jwks` (the path of the keys), `issuer`, `audience`, and optionally
+    /// `leeway_s`, `role` and `claims` (`id`, `role`, `capabilities`, `scope`: the names of the claims).
+    ///
+    /// # Errors
+    /// `bad_arguments` where the file, or that of the keys, cannot be read or means nothing.
+    pub fn open(path: &Path) -> Result<Jwt, Refusal> {
+        let config: Config = read(path)?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let jwks = folder.join(&config.jwks);
+        let set: JwkSet = read(&jwks)?;
+        let keys: Vec<Key> = set.keys.iter().filter_map(key).collect();
+        if keys.is_empty() {
+            let detail = format!("{} has no key for HS256, EdDSA or RS256", jwks.display());
+            return Err(Refusal::new(Code::BadArguments, detail).hint(
+                "kty oct of 32 bytes or more, OKP with crv Ed25519, or RSA of 2048 bits or more",
+            ));
+        }
+        Ok(Jwt { keys: keys.into(), config: Arc::new(config) })
+    }
+
+    /// Whom a token names, if it is one of the issuer's and counts now.
+    ///
+    /// # Errors
+    /// `unauthenticated`.
+    pub(crate) fn verify(&self, token: &str, now: Micros) -> Result<Claimed, Refusal> {
+        if token.len() > limits::JWT_BYTES {
+            let (bytes, most) = (token.len(), limits::JWT_BYTES);
+            return Err(refused(format!("a token of {bytes} bytes, at most {most} are taken")));
+        }
+        let header = decode_header(token).map_err(|_| unknown())?;
+        let key = self.key(header.kid.as_deref())?;
+        if header.alg != key.algorithm {
+            return Err(refused("the token is signed with another algorithm than its key is for"));
+        }
+        let Config { issuer, audience, leeway_s, .. } = &*self.config;
+        let mut validation = Validation::new(key.algorithm);
+        validation.set_issuer(&[issuer]);
+        validation.set_audience(&[audience]);
+        validation.set_required_spec_claims(&["exp", "iss", "aud"]);
+        // The times are held to the engine's clock, below.
+        (validation.validate_exp, validation.validate_nbf) = (false, false);
+        let decoded = decode::<Map<String, JsonValue>>(token, &key.key, &validation);
+        let claims = decoded.map_err(|why| explain(&why))?.claims;
+        let expires_at = moment(&claims, "exp", *leeway_s)?.ok_or_else(unknown)?;
+        if expires_at <= now {
+            return Err(expired("the token", expires_at));
+        }
+        let not_before = moment(&claims, "nbf", 0)?;
+        let leeway_us = i64::from(*leeway_s) * 1_000_000;
+        if let Some(from) = not_before.filter(|from| from.0 > now.0.saturating_add(leeway_us)) {
+            return Err(refused(format!("the token does not count before {from}")));
+        }
+        Ok(Claimed { caller: self.caller(&claims)?, expires_at })
+    }
+
+    /// The key that a token names, or the only one there is.
+    fn key(&self, id: Option<&str>) -> Result<&Key, Refusal> {
+        let found = match (id, &self.keys[..]) {
+            (Some(id), keys) => keys.iter().find(|key| key.id.as_deref() == Some(id)),
+            (None, [only]) => Some(only),
+            (None, _) => None,
+        };
+        found.ok_or_else(|| refused("the token names no key that is known"))
+    }
+
+    fn caller(&self, claims: &Map<String, JsonValue>) -> Result<Caller, Refusal> {
+        let Claims { id, role, capabilities, scope } = &self.config.claims;
+        let id = text(claims, id)?;
+        if ["system", "local", "token", "embedded"].contains(&id.as_str()) {
+            return Err(refused(format!("{id} is a name of Abide's own")));
+        }
+        let named = role.as_ref().filter(|claim| claims.contains_key(*claim));
+        let role = match (named, &self.config.role) {
+            (Some(claim), _) => text(claims, claim)?,
+            (None, Some(role)) => role.clone(),
+            (None, None) => return Err(refused("the token names no role")),
+        };
+        let capabilities = match capabilities.as_ref().and_then(|claim| claims.get(claim)) {
+            None => BTreeSet::new(),
+            Some(JsonValue::String(several)) => {
+                several.split_whitespace().map(str::to_owned).collect()
+            }
+            Some(several) => serde_json::from_value(several.clone())
+                .map_err(|_| refused("the token's capabilities are not texts"))?,
+        };
+        let in_scope = |(key, claim): (&String, &String)| Ok((key.clone(), text(claims, claim)?));
+        let scope = scope.iter().map(in_scope).collect::<Result<Scope, Refusal>>()?;
+        Ok(Caller::with(id, role, capabilities, scope))
+    }
+}
+
+fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T, Refusal> {
+    let wrong = |why: String| {
+        Refusal::new(Code::BadArguments, format!("{}: {why}", path.display()))
+            .hint("docs/authority.md shows both files")
+    };
+    let text =
+        std::fs::read_to_string(path).map_err(|why| wrong(why.to_string().to_lowercase()))?;
+    serde_json::from_str(&text).map_err(|why| wrong(why.to_string().to_lowercase()))
+}
+
+/// A key that we can use. One that says that it is for something else is left out.
+fn key(jwk: &jsonwebtoken::jwk::Jwk) -> Option<Key> {
+    let (algorithm, named) = match &jwk.algorithm {
+        AlgorithmParameters::OctetKey(_) => (Algorithm::HS256, KeyAlgorithm::HS256),
+        AlgorithmParameters::RSA(_) => (Algorithm::RS256, KeyAlgorithm::RS256),
+        AlgorithmParameters::OctetKeyPair(pair) if pair.curve == EllipticCurve::Ed25519 => {
+            (Algorithm::EdDSA, KeyAlgorithm::EdDSA)
+        }
+        _ => return None,
+    };
+    let agrees = jwk.common.key_algorithm.is_none_or(|given| given == named);
+    let key = DecodingKey::from_jwk(jwk).ok().filter(|key| agrees && is_strong(key))?;
+    Some(Key { id: jwk.common.key_id.clone(), algorithm, key })
+}
+
+/// A secret that can be guessed, or a modulus that can be factored, is as good as none.
+fn is_strong(key: &DecodingKey) -> bool {
+    use jsonwebtoken::DecodingKeyKind::{RsaModulusExponent, SecretOrDer};
+    match key.kind() {
+        SecretOrDer(bytes) => bytes.len() >= 32,
+        RsaModulusExponent { n, .. } => n.iter().skip_while(|byte| **byte == 0).count() >= 256,
+    }
+}
+
+fn text(claims: &Map<String, JsonValue>, name: &str) -> Result<String, Refusal> {
+    match claims.get(name) {
+        Some(JsonValue::String(text)) if (1..=bounds::NAME_BYTES).contains(&text.len()) => {
+            Ok(text.clone())
+        }
+        _ => Err(refused(format!("the token has no claim {name} that is a text"))),
+    }
+}
+
+/// A claim's moment, in whole or broken seconds since 1970 (RFC 7519, section 2), and the leeway.
+fn moment(
+    claims: &Map<String, JsonValue>,
+    name: &str,
+    leeway_s: u32,
+) -> Result<Option<Micros>, Refusal> {
+    let Some(claim) = claims.get(name) else { return Ok(None) };
+    let seconds = claim.as_f64().filter(|seconds| (0.0..1e11).contains(seconds));
+    let seconds = seconds.ok_or_else(|| refused(format!("the token's {name} is no moment")))?;
+    Ok(Some(Micros((seconds * 1e6) as i64 + i64::from(leeway_s) * 1_000_000)))
+}
+
+fn explain(why: &jsonwebtoken::errors::Error) -> Refusal {
+    use jsonwebtoken::errors::ErrorKind;
+    match why.kind() {
+        ErrorKind::InvalidIssuer => refused("the token is of another issuer"),
+        ErrorKind::InvalidAudience => refused("the token is for another audience"),
+        ErrorKind::MissingRequiredClaim(claim) => refused(format!("the token has no {claim}")),
+        _ => unknown(),
+    }
+}
+
+fn refused(detail: impl Into<String>) -> Refusal {
+    Refusal::new(Code::Unauthenticated, detail).hint("ask whoever issues them for another")
+}
