@@ -72,7 +72,11 @@ pub(crate) async fn run(options: &Options, args: Call) -> Result<(), Failure> {
     show(options, &called.map_err(|error| explain(error.into(), &pairs))?)
 }
 
-fn show(options: &Options, called: &Called<JsonValue>) -> Result<(), Failure> {
+/// Shows what a call answered.
+///
+/// # Errors
+/// The output cannot be written.
+pub(crate) fn show(options: &Options, called: &Called<JsonValue>) -> Result<(), Failure> {
     let Called { seq, duplicate, value } = called;
     if options.json {
         let answer = Answer { seq: *seq, result: value, duplicate: *duplicate };

@@ -8,16 +8,21 @@ mod demo;
 mod events;
 mod explain;
 mod failure;
+mod granted;
+mod identity;
 mod log_pages;
 mod options;
 mod output;
 mod pairs;
 mod replay;
+mod role;
 mod serve;
 mod signals;
+mod span;
 mod sql;
 mod table;
 mod terminal;
+mod token;
 mod verify;
 mod watch;
 
@@ -56,6 +61,12 @@ enum Command {
     Explain(explain::Explain),
     /// Show the log of everything that happened
     Events(events::Events),
+    /// Make, show and revoke tokens: how callers prove who they are
+    Token(token::Token),
+    /// Make, show and change identities: who may call, as what
+    Identity(identity::Identity),
+    /// Make and show roles: what callers may call
+    Role(role::Role),
     /// Check that a file is what Abide wrote, event by event
     Verify(verify::Verify),
     /// Run a log again into a new file, up to any moment of the past
@@ -73,6 +84,9 @@ async fn run(options: &Options, command: Command) -> Result<(), Failure> {
         Command::Watch(args) => watch::run(options, args).await,
         Command::Explain(args) => explain::run(options, args).await,
         Command::Events(args) => events::run(options, args).await,
+        Command::Token(args) => token::run(options, args).await,
+        Command::Identity(args) => identity::run(options, args).await,
+        Command::Role(args) => role::run(options, args).await,
         Command::Verify(args) => verify::run(options, args),
         Command::Replay(args) => replay::run(options, args),
         Command::Backup(args) => backup::run(options, args),

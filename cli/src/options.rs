@@ -32,7 +32,7 @@ pub(crate) struct Options {
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) db: Option<PathBuf>,
 
-    /// The bearer token; for `serve`, the one that callers must bring
+    /// The bearer token; for `serve`, one that lets its bearer in as an admin
     #[arg(long, global = true, env = "ABIDE_TOKEN", value_name = "TOKEN", hide_env_values = true)]
     pub(crate) token: Option<String>,
 }

@@ -2,12 +2,12 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use abide_engine::{Config, Engine, Retention};
 use abide_schema::{Code, Refusal};
-use abide_server::Access;
+use abide_server::{Access, Jwt, check_listens};
 use clap::Args;
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -17,7 +17,7 @@ use crate::connect::check_folder;
 use crate::failure::Failure;
 use crate::options::{DEFAULT_LISTEN, Options};
 use crate::output::say;
-use crate::signals;
+use crate::{signals, span};
 
 /// What `abide serve` is given.
 #[derive(Args, Debug)]
@@ -33,25 +33,13 @@ pub(crate) struct Serve {
     keep_changes: Option<u64>,
 
     /// Keep it for so long: 90s, 30m, 12h, 7d, 4w; with both, what is past either is forgotten
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = span::parse)]
     keep_changes_for: Option<Duration>,
-}
 
-/// A length of time as people write it.
-fn time(text: &str) -> Result<Duration, String> {
-    let (count, unit) =
-        text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
-    let seconds: u64 = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3_600,
-        "d" => 86_400,
-        "w" => 7 * 86_400,
-        _ => return Err("a number and a unit: 90s, 30m, 12h, 7d or 4w".to_owned()),
-    };
-    let count: u64 = count.parse().map_err(|_| format!("{count:?} is no number of {unit}"))?;
-    let time = count.checked_mul(seconds).map(Duration::from_secs);
-    time.ok_or_else(|| "that is longer than anything lasts".to_owned())
+    /// Let in who bears a JSON Web Token of an issuer: a JSON file with its keys, name, and what its
+    /// claims mean
+    #[arg(long, value_name = "FILE")]
+    jwt: Option<PathBuf>,
 }
 
 impl Serve {
@@ -67,7 +55,8 @@ const EXAMPLES: &str = "\
 Examples:
   abide serve                                      # abide.db, made if need be
   abide serve --db agents.db --listen 127.0.0.1:0  # any free port
-  ABIDE_TOKEN=… abide serve --listen 0.0.0.0:7341  # for other machines
+  abide serve --listen 0.0.0.0:7341                # for other machines, once there is a token
+  abide serve --jwt issuer.json                    # who signed in elsewhere; see docs/authority.md
   abide serve --keep-changes-for 7d                # clients may be away for a week
 
 SIGTERM or Ctrl-C stops it in order: what was taken in is answered and on disk.
@@ -79,32 +68,46 @@ ABIDE_LOG=info tells more on stderr.";
 /// The address or the file cannot be had.
 pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     let db = options.db_or_default();
-    let access = match &options.token {
+    let mut access = match &options.token {
         Some(token) => Access::bearer(token.clone())?,
         None => Access::loopback(),
     };
+    if let Some(file) = &args.jwt {
+        access = access.with_jwt(Jwt::open(file)?);
+    }
     // The address first: a second server started by mistake should leave no file behind.
     let listener =
         TcpListener::bind(&args.listen).await.map_err(|why| taken(&args.listen, &why))?;
     let address = listener.local_addr()?;
-    access.check(address)?;
     check_folder(&db)?;
     let stop = signals::asked_to_stop()?;
     let retention = args.retention();
     let engine = Engine::open(&db, Config { retention, ..Config::new(abide_reducers::modules()) });
     let engine = engine.map_err(|error| error.to_refusal())?;
+    let asks = match check_listens(&engine, &access, address).await {
+        Ok(asks) => asks,
+        Err(refusal) => {
+            close(&engine).await;
+            return Err(refusal.into());
+        }
+    };
 
-    greet(options, &engine, address, &db)?;
+    greet(options, &engine, address, &db, asks)?;
     let served = abide_server::serve(engine.clone(), listener, access, stop).await;
-    let (closing, head) = (engine.clone(), engine.durable_seq());
-    if tokio::task::spawn_blocking(move || closing.close()).await.is_err() {
-        tracing::error!("the engine did not close in order");
-    }
+    let head = engine.durable_seq();
+    close(&engine).await;
     served.map_err(|why| Refusal::new(Code::Internal, format!("the server failed: {why}")))?;
     if !options.json {
         say(format!("stopped  ·  {} in the log", cells::counted(head.0.unsigned_abs(), "event")))?;
     }
     Ok(())
+}
+
+async fn close(engine: &Engine) {
+    let closing = engine.clone();
+    if tokio::task::spawn_blocking(move || closing.close()).await.is_err() {
+        tracing::error!("the engine did not close in order");
+    }
 }
 
 /// The first thing on stdout, when requests are taken.
@@ -113,15 +116,20 @@ fn greet(
     engine: &Engine,
     address: SocketAddr,
     db: &Path,
+    asks: bool,
 ) -> Result<(), Failure> {
     let seq = engine.durable_seq();
     if options.json {
         let db = db.display().to_string();
-        return say(json!({"listening": address.to_string(), "db": db, "seq": seq}));
+        let listening = address.to_string();
+        return say(json!({"listening": listening, "db": db, "seq": seq, "asks_for_tokens": asks}));
     }
-    let access = match &options.token {
-        None => "no credentials: programs on this machine only",
-        Some(_) => "whoever brings the token",
+    let access = match (&options.token, asks) {
+        (None, false) => {
+            "no credentials: programs on this machine only; abide token create makes one"
+        }
+        (None, true) => "whoever brings a token",
+        (Some(_), _) => "whoever brings the server's token, as an admin, or one of their own",
     };
     let at = match address.to_string() {
         usual if usual == DEFAULT_LISTEN => String::new(),
@@ -155,22 +163,5 @@ fn taken(listen: &str, why: &io::Error) -> Refusal {
             Refusal::new(Code::BadArguments, detail)
                 .hint("an address of this machine and a port, such as 127.0.0.1:7341")
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_time_has_a_unit() {
-        let seconds = [("0s", 0), ("90s", 90), ("30m", 1_800), ("12h", 43_200), ("7d", 604_800)];
-        for (text, seconds) in seconds {
-            assert_eq!(time(text), Ok(Duration::from_secs(seconds)), "{text}");
-        }
-        for wrong in ["", "7", "d", "-7d", "7 d", "1.5h", "7days", "99999999999999999999s", "é"] {
-            assert!(time(wrong).is_err(), "{wrong}");
-        }
-        assert!(time(&format!("{}w", u64::MAX)).is_err());
     }
 }

@@ -57,6 +57,17 @@ pub(crate) async fn run(options: &Options, args: Sql) -> Result<(), Failure> {
     show(options, answer.map_err(|error| pairs::explain_parameter(error.into()))?)
 }
 
+/// Asks a statement of ours, and shows the rows.
+///
+/// # Errors
+/// It is refused.
+pub(crate) async fn ask(options: &Options, sql: &str) -> Result<(), Failure> {
+    let abide = connect(options, Absent::Refuse).await?;
+    let answer = abide.sql(sql).rows().await;
+    abide.close().await;
+    show(options, answer?)
+}
+
 fn show(options: &Options, answer: Answer) -> Result<(), Failure> {
     let Answer { seq, columns, rows } = answer;
     let rows = rows.iter().map(|row| row.iter().map(abide_schema::Value::to_json).collect());

@@ -31,4 +31,4 @@ mod websocket;
 
 pub use access::Access;
 pub use jwt::Jwt;
-pub use serve::serve;
+pub use serve::{check_listens, serve};

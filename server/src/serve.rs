@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -39,10 +40,9 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     let address = listener.local_addr()?;
-    let gate = Gate::new(access, engine.clone());
     let refused = |refusal| io::Error::new(io::ErrorKind::PermissionDenied, refusal);
-    let asks = gate.asks().await.map_err(refused)?;
-    Access::check(address, asks).map_err(refused)?;
+    let asks = check_listens(&engine, &access, address).await.map_err(refused)?;
+    let gate = Gate::new(access, engine.clone());
     tracing::info!(%address, access = ?gate.access, asks, seq = %engine.durable_seq(), "serving");
 
     let life = Life::new(limits::CONNECTIONS);
@@ -59,6 +59,20 @@ pub async fn serve(
     }
     tracing::info!(%address, "served");
     Ok(())
+}
+
+/// Whether a server of this engine may listen there, and if so, whether it asks for credentials.
+///
+/// # Errors
+/// `denied` for an address that other machines reach, while there are no credentials.
+pub async fn check_listens(
+    engine: &Engine,
+    access: &Access,
+    address: SocketAddr,
+) -> Result<bool, Refusal> {
+    let asks = Gate::new(access.clone(), engine.clone()).asks().await?;
+    Access::check(address, asks)?;
+    Ok(asks)
 }
 
 /// Takes connections in until the shutdown.

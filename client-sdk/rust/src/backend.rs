@@ -152,7 +152,9 @@ pub(crate) async fn persist<F: Future<Output = Attempt>>(
             Err(error) if error.code() == Some(Code::Overloaded) => error,
             outcome => return outcome,
         };
-        let again = Instant::now() + backoff.next();
+        // Where it is the caller's own pace that says no, the server knows when it says yes.
+        let told = error.retry_after().unwrap_or_default();
+        let again = Instant::now() + backoff.next().max(told);
         if again >= deadline {
             return Err(if uncertain { timed_out(Some(error.to_string())) } else { error });
         }

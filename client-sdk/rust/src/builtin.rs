@@ -346,7 +346,7 @@ impl<T> Request<T, options::Decided> {
     }
 }
 
-fn millis(span: Duration) -> i64 {
+pub(crate) fn millis(span: Duration) -> i64 {
     i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
 }
 

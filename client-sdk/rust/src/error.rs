@@ -59,6 +59,16 @@ pub enum Error {
 }
 
 impl Error {
+    /// After how long the same can be asked again, where it was the caller's own pace or quota that said
+    /// no.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Error::Refused(refusal) => refusal.retry_after_ms.map(Duration::from_millis),
+            _ => None,
+        }
+    }
+
     /// What to do about it, where that can be said.
     #[must_use]
     pub fn hint(&self) -> Option<&str> {

@@ -49,11 +49,13 @@
 //! **Nothing grows without bound.** A subscription whose consumer does not read is let go and resumed
 //! from its seq when it reads again; it holds up nobody else.
 //!
-//! In reading order: [`Abide`] · `request` calls and batches · `builtin` the built-in reducers ·
+//! In reading order: [`Abide`] · `request` calls and batches · `builtin` the built-in reducers,
+//! `authority` who may call them ·
 //! `sql` · `explain` · `subscription` · `rows` the result that is kept, in the `order` of SQLite · `decode` rows as
 //! Rust types · `link` whether the server is there · `backend` what both can do, `embedded` and `remote` how.
 
 mod abide;
+mod authority;
 mod backend;
 mod builtin;
 mod decode;
@@ -73,11 +75,13 @@ pub use abide::{Abide, Builder};
 pub use abide_reducers::approval::{ApprovalStatus, Decision};
 pub use abide_reducers::tool::{ApprovalPolicy, Rate, Retry, ToolLimits};
 pub use abide_reducers::{
-    AgentState, Approval, Effect, HandoffRequest, HandoffStatus, LostLease, Session, SessionStatus,
-    Timer, TimerStatus, Tool, ToolCall, ToolCallStatus,
+    AgentState, Approval, Effect, HandoffRequest, HandoffStatus, Identity, LostLease, Role,
+    Session, SessionStatus, Timer, TimerStatus, Token, Tool, ToolCall, ToolCallStatus,
 };
+pub use abide_schema::caller::{Allowance, CallLimits};
 pub use abide_schema::wire::{CallResult, Column, Explanation, OrderTerm, Plan, Shape, TableScan};
 pub use abide_schema::{Checksum, Code, Json, Micros, Refusal, Row, Seq, Value};
+pub use authority::{NewIdentity, NewRole, Secret};
 pub use builtin::{
     Appended, ApprovalOf, Message, NewSession, NewTimer, NewTool, NewToolCall, options,
 };

@@ -72,13 +72,11 @@ pub struct Request<T = JsonValue, O = ()> {
 
 impl<T, O> Request<T, O> {
     pub(crate) fn new(abide: &Abide, reducer: &str, args: impl Serialize) -> Request<T, O> {
-        Request {
-            abide: abide.clone(),
-            call: Call::new(reducer, args),
-            request_id: None,
-            deadline: None,
-            types: PhantomData,
-        }
+        Request::of(abide, Call::new(reducer, args))
+    }
+
+    pub(crate) fn of(abide: &Abide, call: Call) -> Request<T, O> {
+        Request { abide: abide.clone(), call, request_id: None, deadline: None, types: PhantomData }
     }
 
     /// With an id of the caller's own: whoever calls with it again, even from another process, is

@@ -1,0 +1,90 @@
+//! What `abide identity` and `abide token` have in common: what somebody is given.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use abide_client::{Allowance, CallLimits, NewIdentity};
+use clap::Args;
+
+use crate::span;
+
+/// What somebody is given.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Granted {
+    /// What it may be entrusted with; several times, or with commas; '*' is everything
+    #[arg(long = "can", value_name = "CAPABILITY", value_delimiter = ',')]
+    pub(crate) can: Vec<String>,
+
+    /// What bounds its sight: sessions of this scope only; several times for several keys
+    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    pub(crate) scope: Vec<(String, String)>,
+
+    /// How fast it may call: 100/1s is a hundred at once and a hundred a second
+    #[arg(long, value_name = "CALLS/TIME", value_parser = allowance)]
+    pub(crate) rate: Option<Allowance>,
+
+    /// How much it may call in each span of time: 10000/1d
+    #[arg(long, value_name = "CALLS/TIME", value_parser = allowance)]
+    pub(crate) quota: Option<Allowance>,
+}
+
+impl Granted {
+    pub(crate) fn capabilities(&self) -> BTreeSet<String> {
+        self.can.iter().cloned().collect()
+    }
+
+    pub(crate) fn scope(&self) -> BTreeMap<String, String> {
+        self.scope.iter().cloned().collect()
+    }
+
+    pub(crate) fn limits(&self) -> Option<CallLimits> {
+        let limits = CallLimits { rate: self.rate, quota: self.quota };
+        (limits != CallLimits::default()).then_some(limits)
+    }
+
+    pub(crate) fn identity(&self, id: &str, role: &str) -> NewIdentity {
+        NewIdentity {
+            id: id.to_owned(),
+            role: role.to_owned(),
+            capabilities: self.capabilities(),
+            scope: self.scope(),
+            limits: self.limits(),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.can.is_empty() && self.scope.is_empty() && self.limits().is_none()
+    }
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() && !value.is_empty() => {
+            Ok((key.to_owned(), value.to_owned()))
+        }
+        _ => Err("a key and its value: tenant=acme".to_owned()),
+    }
+}
+
+/// So many calls in a length of time.
+pub(crate) fn allowance(text: &str) -> Result<Allowance, String> {
+    let wrong = || "so many calls in a length of time: 100/1s".to_owned();
+    let (calls, span) = text.split_once('/').ok_or_else(wrong)?;
+    let calls = calls.parse().map_err(|_| wrong())?;
+    let per_ms = i64::try_from(span::parse(span)?.as_millis()).map_err(|_| wrong())?;
+    Ok(Allowance { calls, per_ms })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_given_reads_as_it_is_written() {
+        assert_eq!(pair("tenant=a=b"), Ok(("tenant".to_owned(), "a=b".to_owned())));
+        assert_eq!(allowance("100/1s"), Ok(Allowance { calls: 100, per_ms: 1_000 }));
+        for wrong in ["100", "100/", "x/1s", "/1s", "100/1x"] {
+            assert!(allowance(wrong).is_err(), "{wrong}");
+        }
+        assert!(pair("tenant").is_err() && pair("=acme").is_err() && pair("tenant=").is_err());
+    }
+}

@@ -1,0 +1,124 @@
+//! `abide identity`: who may call, as what.
+
+use clap::{Args, Subcommand};
+use serde_json::{Map, Value as JsonValue, json};
+
+use crate::connect::{Absent, connect};
+use crate::failure::Failure;
+use crate::granted::Granted;
+use crate::options::Options;
+use crate::{call, sql};
+
+/// What `abide identity` is given.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Identity {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Make an identity; `abide token create` gives it a token
+    Create(Create),
+    /// Show the identities
+    List,
+    /// Change an identity: what is given takes the place of what was
+    Change(Change),
+    /// Take everything from an identity, at once, until it is enabled again
+    Disable(Disable),
+    /// Give a disabled identity back what it had
+    Enable(Which),
+}
+
+#[derive(Args, Debug)]
+struct Create {
+    /// Its name, as the log will have it
+    id: String,
+
+    /// app, agent, worker, supervisor, auditor, admin, or one of your own
+    #[arg(long, value_name = "ROLE")]
+    role: String,
+
+    #[command(flatten)]
+    granted: Granted,
+}
+
+#[derive(Args, Debug)]
+struct Change {
+    /// Its name
+    id: String,
+
+    /// Another role
+    #[arg(long, value_name = "ROLE")]
+    role: Option<String>,
+
+    #[command(flatten)]
+    granted: Granted,
+}
+
+#[derive(Args, Debug)]
+struct Disable {
+    /// Its name
+    id: String,
+
+    /// Why
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+}
+
+#[derive(Args, Debug)]
+struct Which {
+    /// Its name
+    id: String,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  abide identity create acme-app --role app --scope tenant=acme --rate 100/1s
+  abide identity create ann --role supervisor --can refunds,appeals --scope tenant=acme
+  abide identity change ann --can refunds
+  abide identity disable ann --reason 'left the company'
+  abide identity list --db abide.db                # no server needed";
+
+/// Does it.
+///
+/// # Errors
+/// It is refused.
+pub(crate) async fn run(options: &Options, args: Identity) -> Result<(), Failure> {
+    let (reducer, args) = match args.what {
+        What::List => {
+            let identities = "SELECT id, role, capabilities, scope, limits, disabled_at,
+                disabled_reason, created_by, created_at FROM identities ORDER BY id";
+            return sql::ask(options, identities).await;
+        }
+        What::Create(args) => {
+            ("create_identity", json!(args.granted.identity(&args.id, &args.role)))
+        }
+        What::Change(args) => ("change_identity", changed(args)),
+        What::Disable(args) => ("disable_identity", json!({"id": args.id, "reason": args.reason})),
+        What::Enable(args) => ("enable_identity", json!({"id": args.id})),
+    };
+    let abide = connect(options, Absent::Make).await?;
+    let called = abide.call(reducer, args).await;
+    abide.close().await;
+    call::show(options, &called?)
+}
+
+fn changed(args: Change) -> JsonValue {
+    let Change { id, role, granted } = args;
+    let mut changed = Map::from_iter([("id".to_owned(), json!(id))]);
+    if let Some(role) = role {
+        changed.insert("role".to_owned(), json!(role));
+    }
+    if !granted.can.is_empty() {
+        changed.insert("capabilities".to_owned(), json!(granted.capabilities()));
+    }
+    if !granted.scope.is_empty() {
+        changed.insert("scope".to_owned(), json!(granted.scope()));
+    }
+    if let Some(limits) = granted.limits() {
+        changed.insert("limits".to_owned(), json!(limits));
+    }
+    changed.into()
+}
