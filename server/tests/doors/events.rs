@@ -8,11 +8,15 @@ use crate::house::House;
 use crate::http::{self, check, escaped};
 
 /// An event stream that is being read.
-struct Stream(BufReader<TcpStream>);
+pub(crate) struct Stream(BufReader<TcpStream>);
 
 impl Stream {
     async fn of(house: &House, query: &str, last_event_id: Option<&str>) -> Stream {
-        let mut request = house.request("GET", &format!("/v1/subscribe?{query}"));
+        let request = house.request("GET", &format!("/v1/subscribe?{query}"));
+        Stream::by(request, last_event_id).await
+    }
+
+    pub(crate) async fn by(mut request: http::Request<'_>, last_event_id: Option<&str>) -> Stream {
         if let Some(id) = last_event_id {
             request = request.header("last-event-id", id);
         }
@@ -24,7 +28,7 @@ impl Stream {
 
     /// The next event, its lines joined by spaces; None at the end. The sizes of HTTP's chunks, which
     /// no field name begins like, are passed over.
-    async fn next(&mut self) -> Option<String> {
+    pub(crate) async fn next(&mut self) -> Option<String> {
         let mut event: Vec<String> = Vec::new();
         loop {
             let mut line = String::new();

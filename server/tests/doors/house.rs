@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use abide_engine::{Clock, Config, Engine};
 use abide_schema::{Micros, Module};
@@ -13,19 +14,33 @@ use tokio::task::JoinHandle;
 
 use crate::notes;
 
-/// A clock that stands still, for answers that never differ.
+/// A clock that stands still unless it is moved, for answers that never differ.
 #[derive(Debug)]
-struct Still;
+pub(crate) struct Still(AtomicI64);
+
+/// 2026-11-21 14:02:11 UTC, in seconds.
+pub(crate) const NOW_S: i64 = 1_795_269_731;
+
+impl Still {
+    fn new() -> Still {
+        Still(AtomicI64::new(NOW_S * 1_000_000))
+    }
+
+    pub(crate) fn pass_s(&self, seconds: i64) {
+        self.0.fetch_add(seconds * 1_000_000, Ordering::SeqCst);
+    }
+}
 
 impl Clock for Still {
     fn now(&self) -> Micros {
-        Micros(1_795_269_731_000_000)
+        Micros(self.0.load(Ordering::SeqCst))
     }
 }
 
 pub(crate) struct House {
     pub(crate) engine: Engine,
     pub(crate) address: SocketAddr,
+    pub(crate) clock: Arc<Still>,
     served: JoinHandle<std::io::Result<()>>,
     shutdown: Option<oneshot::Sender<()>>,
     _folder: TempDir,
@@ -44,7 +59,8 @@ impl House {
     /// Serves these modules.
     pub(crate) async fn serving(access: Access, modules: Vec<Module>) -> House {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let config = Config { clock: Arc::new(Still), ..Config::new(modules) };
+        let clock = Arc::new(Still::new());
+        let config = Config { clock: Arc::clone(&clock) as Arc<dyn Clock>, ..Config::new(modules) };
         let engine = Engine::open(folder.path().join("notes.db"), config).expect("a new file");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it has an address");
@@ -53,7 +69,7 @@ impl House {
             let _ = wanted.await;
         });
         let served = tokio::spawn(serving);
-        House { engine, address, served, shutdown: Some(shutdown), _folder: folder }
+        House { engine, address, clock, served, shutdown: Some(shutdown), _folder: folder }
     }
 
     /// Says that it shall end, and goes on at once.

@@ -10,6 +10,8 @@ mod calls;
 mod credentials;
 mod events;
 mod golden;
+mod jwts;
 mod probes;
 mod shutdown;
 mod sockets;
+mod tokens;

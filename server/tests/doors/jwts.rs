@@ -1,0 +1,332 @@
+//! JSON Web Tokens of an issuer, over real sockets: who is let in as whom, and every way to forge one.
+
+use std::path::PathBuf;
+
+use abide_schema::Caller;
+use abide_server::{Access, Jwt};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use expect_test::expect;
+use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+use serde_json::{Value as JsonValue, json};
+
+use crate::house::{House, NOW_S};
+use crate::http::{Response, check};
+
+/// The keys of an issuer that exists in these tests only.
+fn keys() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/doors/keys")
+}
+
+fn secret() -> Vec<u8> {
+    (1..=32).collect()
+}
+
+fn signer(algorithm: Algorithm) -> (EncodingKey, &'static str) {
+    let read = |name: &str| std::fs::read(keys().join(name)).expect("a key");
+    match algorithm {
+        Algorithm::HS256 | Algorithm::HS384 => (EncodingKey::from_secret(&secret()), "shared"),
+        Algorithm::EdDSA => (EncodingKey::from_ed_der(&read("ed25519.pk8")), "ed"),
+        _ => (EncodingKey::from_rsa_der(&read("rsa.der")), "rsa"),
+    }
+}
+
+fn claims() -> JsonValue {
+    json!({"iss": "https://id.example", "aud": ["abide", "other"], "sub": "ann", "exp": NOW_S + 600,
+        "nbf": NOW_S - 5, "org": "acme", "groups": "refunds appeals", "job": "supervisor"})
+}
+
+/// The claims with these in the place of theirs; null takes one away.
+fn with(other: JsonValue) -> JsonValue {
+    let mut claims = claims();
+    let all = claims.as_object_mut().expect("an object");
+    all.extend(other.as_object().expect("an object").clone());
+    all.retain(|_, value| !value.is_null());
+    claims
+}
+
+fn signed(algorithm: Algorithm, kid: Option<&str>, claims: &JsonValue) -> String {
+    let mut header = Header::new(algorithm);
+    header.kid = kid.map(str::to_owned);
+    encode(&header, claims, &signer(algorithm).0).expect("it is signed")
+}
+
+fn token(algorithm: Algorithm, claims: &JsonValue) -> String {
+    signed(algorithm, Some(signer(algorithm).1), claims)
+}
+
+fn config(other: JsonValue) -> JsonValue {
+    let mut config = json!({
+        "jwks": keys().join("jwks.json"), "issuer": "https://id.example", "audience": "abide",
+        "claims": {"id": "sub", "role": "job", "capabilities": "groups", "scope": {"tenant": "org"}},
+    });
+    config.as_object_mut().expect("an object").extend(other.as_object().expect("one").clone());
+    config
+}
+
+fn open(config: &JsonValue) -> Result<Jwt, abide_schema::Refusal> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("jwt.json");
+    std::fs::write(&path, config.to_string()).expect("a file");
+    Jwt::open(&path)
+}
+
+async fn house() -> House {
+    let jwt = open(&config(json!({}))).expect("a good configuration");
+    House::serving(Access::loopback().with_jwt(jwt), abide_reducers::modules()).await
+}
+
+async fn ask(house: &House, token: &str, reducer: &str, args: JsonValue) -> Response {
+    let request = house.request("POST", &format!("/v1/call/{reducer}"));
+    let request = request.header("authorization", &format!("Bearer {token}"));
+    request.body(args.to_string()).send().await
+}
+
+async fn tried(house: &House, token: &str) -> String {
+    let nothing = json!({"call_id": "none", "decision": "approve"});
+    let answer = ask(house, token, "decide_approval", nothing).await;
+    let socket = format!("Bearer {token}");
+    let socket = house.try_socket("/v1/ws", &[("authorization", &socket)]).await;
+    assert_eq!(socket.is_ok(), answer.status != 401, "both doors say the same");
+    answer.problem()
+}
+
+/// The answer to somebody who is let in and asks for what there is not.
+const LET_IN: &str = "404 not_found: there is no approval for none (-)";
+
+#[tokio::test]
+async fn each_algorithm_lets_in_who_is_named() {
+    let house = house().await;
+    for algorithm in [Algorithm::HS256, Algorithm::EdDSA, Algorithm::RS256] {
+        assert_eq!(tried(&house, &token(algorithm, &claims())).await, LET_IN, "{algorithm:?}");
+    }
+    let app = token(Algorithm::EdDSA, &with(json!({"job": "app"})));
+    let made = ask(&house, &app, "create_session", json!({"agent": "a"})).await.json();
+    assert_eq!(made["result"]["scope"], r#"{"tenant":"acme"}"#);
+    let sql = "SELECT caller, authority FROM events";
+    let events = house.engine.query(&Caller::local(), sql, &Default::default(), None).await;
+    let events = events.expect("a query").rows;
+    let event: Vec<JsonValue> = events[0].iter().map(abide_schema::Value::to_json).collect();
+    check(&json!(event).to_string(), expect![[r#"
+        ["ann","{\"capabilities\":[\"appeals\",\"refunds\"],\"role\":\"app\",\"scope\":{\"tenant\":\"acme\"}}"]
+    "#]]);
+}
+
+#[tokio::test]
+async fn every_forgery_is_refused() {
+    let house = house().await;
+    let part = |json: &JsonValue| URL_SAFE_NO_PAD.encode(json.to_string());
+    let good = token(Algorithm::RS256, &claims());
+    let [header, body, signature] = good.split('.').collect::<Vec<_>>()[..] else {
+        panic!("{good}")
+    };
+    let with_header = |header: JsonValue| format!("{}.{body}.{signature}", part(&header));
+    let public = std::fs::read(keys().join("jwks.json")).expect("the keys");
+    let public: JsonValue = serde_json::from_slice(&public).expect("JSON");
+    let modulus = URL_SAFE_NO_PAD.decode(public["keys"][2]["n"].as_str().expect("n")).expect("n");
+    // The public key taken for a shared secret, under its own name and under none.
+    let confused = |kid: &str| {
+        let mut header = Header::new(Algorithm::HS256);
+        header.kid = Some(kid.to_owned());
+        encode(&header, &claims(), &EncodingKey::from_secret(&modulus)).expect("signed")
+    };
+    let stranger = {
+        let mut header = Header::new(Algorithm::HS256);
+        header.kid = Some("shared".to_owned());
+        encode(&header, &claims(), &EncodingKey::from_secret(&[7; 32])).expect("signed")
+    };
+    let ed = token(Algorithm::EdDSA, &claims());
+    let forgeries = [
+        ("none", with_header(json!({"alg": "none"}))),
+        ("None", with_header(json!({"alg": "None", "kid": "rsa"}))),
+        ("none, unsigned", format!("{}.{body}.", part(&json!({"alg": "none", "kid": "rsa"})))),
+        ("no alg", with_header(json!({"typ": "JWT", "kid": "rsa"}))),
+        ("RS512", with_header(json!({"alg": "RS512", "kid": "rsa"}))),
+        ("ES256", with_header(json!({"alg": "ES256", "kid": "rsa"}))),
+        ("confused, rsa", confused("rsa")),
+        ("confused, shared", confused("shared")),
+        ("confused, ed", confused("ed")),
+        ("HS384", token(Algorithm::HS384, &claims())),
+        ("another's key", stranger),
+        ("another kid", signed(Algorithm::EdDSA, Some("rsa"), &claims())),
+        ("unknown kid", signed(Algorithm::EdDSA, Some("../../etc"), &claims())),
+        ("no kid", signed(Algorithm::EdDSA, None, &claims())),
+        ("jwk in the header", with_header(json!({"alg": "RS256", "jwk": public["keys"][0]}))),
+        ("other body", format!("{header}.{}.{signature}", part(&with(json!({"sub": "root"}))))),
+        ("no signature", format!("{header}.{body}.")),
+        ("two parts", format!("{header}.{body}")),
+        ("four parts", format!("{good}.{signature}")),
+        ("cut", good[..good.len() - 2].to_owned()),
+        ("padded", format!("{good}==")),
+        ("ed, signature of rsa", format!("{}.{signature}", ed.rsplit_once('.').expect("a dot").0)),
+        ("no base64", "a.b.c".to_owned()),
+        ("dots", "..".to_owned()),
+    ];
+    let mut told = Vec::new();
+    for (what, forgery) in &forgeries {
+        let answer = tried(&house, forgery).await;
+        assert!(answer.starts_with("401 unauthenticated: "), "{what}: {answer}");
+        told.push(format!("{what}: {answer}"));
+    }
+    check(&told.join("\n"), expect![[r#"
+        none: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
+        None: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
+        none, unsigned: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
+        no alg: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
+        RS512: 401 unauthenticated: the token is signed with another algorithm than its key is for (ask whoever issues them for another)
+        ES256: 401 unauthenticated: the token is signed with another algorithm than its key is for (ask whoever issues them for another)
+        confused, rsa: 401 unauthenticated: the token is signed with another algorithm than its key is for (ask whoever issues them for another)
+        confused, shared: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
+        confused, ed: 401 unauthenticated: the token is signed with another algorithm than its key is for (ask whoever issues them for another)
+        HS384: 401 unauthenticated: the token is signed with another algorithm than its key is for (ask whoever issues them for another)
+        another's key: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
+        another kid: 401 unauthenticated: the token is signed with another algorithm than its key is for (ask whoever issues them for another)
+        unknown kid: 401 unauthenticated: the token names no key that is known (ask whoever issues them for another)
+        no kid: 401 unauthenticated: the token names no key that is known (ask whoever issues them for another)
+        jwk in the header: 401 unauthenticated: the token names no key that is known (ask whoever issues them for another)
+        other body: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
+        no signature: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
+        two parts: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
+        four parts: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
+        cut: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
+        padded: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
+        ed, signature of rsa: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
+        no base64: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
+        dots: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
+    "#]]);
+    assert_eq!(tried(&house, &good).await, LET_IN);
+}
+
+#[tokio::test]
+async fn what_claims_must_say() {
+    let house = house().await;
+    let wrong = [
+        json!({"exp": NOW_S - 31}),
+        json!({"exp": null}),
+        json!({"exp": "tomorrow"}),
+        json!({"exp": -1}),
+        json!({"exp": 1e300}),
+        json!({"nbf": NOW_S + 31}),
+        json!({"nbf": []}),
+        json!({"iss": "https://evil.example"}),
+        json!({"iss": null}),
+        json!({"aud": "other"}),
+        json!({"aud": null}),
+        json!({"sub": null}),
+        json!({"sub": 7}),
+        json!({"sub": ""}),
+        json!({"sub": "system"}),
+        json!({"sub": "x".repeat(513)}),
+        json!({"org": null}),
+        json!({"org": ["acme"]}),
+        json!({"job": null}),
+        json!({"groups": 7}),
+        json!({"pad": "x".repeat(8_000)}),
+    ];
+    let mut told = Vec::new();
+    for other in &wrong {
+        let answer = tried(&house, &token(Algorithm::HS256, &with(other.clone()))).await;
+        assert!(answer.starts_with("401 unauthenticated: "), "{other}: {answer}");
+        let other: String = other.to_string().chars().take(40).collect();
+        told.push(format!("{other}: {answer}"));
+    }
+    check(&told.join("\n"), expect![[r#"
+        {"exp":1795269700}: 401 unauthenticated: the token expired at 2026-11-21T14:02:10Z (ask whoever issues them for a new one)
+        {"exp":null}: 401 unauthenticated: the token has no exp (ask whoever issues them for another)
+        {"exp":"tomorrow"}: 401 unauthenticated: the token has no exp (ask whoever issues them for another)
+        {"exp":-1}: 401 unauthenticated: the token has no exp (ask whoever issues them for another)
+        {"exp":1e+300}: 401 unauthenticated: the token has no exp (ask whoever issues them for another)
+        {"nbf":1795269762}: 401 unauthenticated: the token does not count before 2026-11-21T14:02:42Z (ask whoever issues them for another)
+        {"nbf":[]}: 401 unauthenticated: the token's nbf is no moment (ask whoever issues them for another)
+        {"iss":"https://evil.example"}: 401 unauthenticated: the token is of another issuer (ask whoever issues them for another)
+        {"iss":null}: 401 unauthenticated: the token has no iss (ask whoever issues them for another)
+        {"aud":"other"}: 401 unauthenticated: the token is for another audience (ask whoever issues them for another)
+        {"aud":null}: 401 unauthenticated: the token has no aud (ask whoever issues them for another)
+        {"sub":null}: 401 unauthenticated: the token has no claim sub that is a text (ask whoever issues them for another)
+        {"sub":7}: 401 unauthenticated: the token has no claim sub that is a text (ask whoever issues them for another)
+        {"sub":""}: 401 unauthenticated: the token has no claim sub that is a text (ask whoever issues them for another)
+        {"sub":"system"}: 401 unauthenticated: system is a name of Abide's own (ask whoever issues them for another)
+        {"sub":"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx: 401 unauthenticated: the token has no claim sub that is a text (ask whoever issues them for another)
+        {"org":null}: 401 unauthenticated: the token has no claim org that is a text (ask whoever issues them for another)
+        {"org":["acme"]}: 401 unauthenticated: the token has no claim org that is a text (ask whoever issues them for another)
+        {"job":null}: 401 unauthenticated: the token names no role (ask whoever issues them for another)
+        {"groups":7}: 401 unauthenticated: the token's capabilities are not texts (ask whoever issues them for another)
+        {"pad":"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx: 401 unauthenticated: a token of 10989 bytes, at most 8192 are taken (ask whoever issues them for another)
+    "#]]);
+    let right = [
+        json!({"exp": NOW_S - 29}),
+        json!({"nbf": NOW_S + 29}),
+        json!({"nbf": null}),
+        json!({"aud": "abide"}),
+        json!({"groups": ["refunds"]}),
+        json!({"groups": null}),
+    ];
+    for other in right {
+        let answer = tried(&house, &token(Algorithm::HS256, &with(other.clone()))).await;
+        assert_eq!(answer, LET_IN, "{other}");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_ends_with_its_token_or_its_identity() {
+    let house = house().await;
+    let connected = |other: JsonValue| {
+        let bearer = format!("Bearer {}", token(Algorithm::EdDSA, &with(other)));
+        let house = &house;
+        async move {
+            let socket = house.try_socket("/v1/ws", &[("authorization", &bearer)]).await;
+            let mut socket = socket.expect("it is let in");
+            assert_eq!(socket.hear().await["op"], "hello");
+            socket
+        }
+    };
+    let mut short = connected(json!({"exp": NOW_S + 10})).await;
+    let mut ann = connected(json!({})).await;
+    house.clock.pass_s(41);
+    short.say(r#"{"op":"ping"}"#).await;
+    let expired = short.hear_op("error").await;
+    ann.say(r#"{"op":"ping"}"#).await;
+    assert_eq!(ann.hear_op("pong").await["op"], "pong");
+    for (reducer, args) in [
+        ("create_identity", json!({"id": "ann", "role": "auditor"})),
+        ("disable_identity", json!({"id": "ann"})),
+    ] {
+        let done = house.engine.call(&Caller::local(), reducer, &args, None).await;
+        done.expect("it is done");
+    }
+    let disabled = ann.hear_op("error").await;
+    assert_eq!(ann.closed().await.map(|frame| u16::from(frame.code)), Some(1008));
+    let again = tried(&house, &token(Algorithm::EdDSA, &claims())).await;
+    check(&format!("{}\n{}\n{again}", expired["detail"], disabled["detail"]), expect![[r#"
+        "the token expired at 2026-11-21T14:02:51Z"
+        "the identity ann is disabled"
+        401 unauthenticated: the identity ann is disabled (abide identity enable  gives it back what it had)
+    "#]]);
+}
+
+#[test]
+fn a_configuration_that_means_nothing_is_refused() {
+    let short = json!({"keys": [{"kty": "oct", "k": "c2hvcnQ"}]});
+    let elsewhere = json!({"keys": [{"kty": "oct", "alg": "HS512", "kid": "x",
+        "k": "AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA"}]});
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, keys: &JsonValue| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, keys.to_string()).expect("a file");
+        path
+    };
+    let (short, elsewhere) = (write("short", &short), write("elsewhere", &elsewhere));
+    let wrong = [
+        config(json!({"jwks": folder.path().join("nowhere.json")})),
+        config(json!({"jwks": short})),
+        config(json!({"jwks": elsewhere})),
+        config(json!({"issuer": null})),
+        config(json!({"alg": "none"})),
+        config(json!({"claims": {"tenant": "org"}})),
+        json!([]),
+    ];
+    for config in wrong {
+        let refused = open(&config).err().unwrap_or_else(|| panic!("{config} is taken"));
+        assert_eq!(refused.code, abide_schema::Code::BadArguments, "{config}");
+    }
+}

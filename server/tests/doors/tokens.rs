@@ -1,0 +1,360 @@
+//! Tokens of the file, over real sockets: whom they let in, what as, and that they stop counting at once.
+
+use abide_schema::Caller;
+use abide_server::Access;
+use expect_test::expect;
+use serde_json::{Value as JsonValue, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::events::Stream;
+use crate::house::House;
+use crate::http::{Response, check, escaped};
+use crate::ws::Socket;
+
+/// The token of an id, as `abide token create` would make it.
+pub(crate) fn token(id: &str) -> String {
+    format!("abide_{id}_{}", id.repeat(4))
+}
+
+pub(crate) struct Home(pub(crate) House);
+
+impl Home {
+    async fn new() -> Home {
+        Home(House::serving(Access::loopback(), abide_reducers::modules()).await)
+    }
+
+    /// What somebody in this process does, whom nothing bounds.
+    pub(crate) async fn local(&self, reducer: &str, args: JsonValue) {
+        let done = self.0.engine.call(&Caller::local(), reducer, &args, None).await;
+        done.unwrap_or_else(|why| panic!("{reducer} {args}: {why}"));
+    }
+
+    /// An identity with the token of its id.
+    pub(crate) async fn with(&self, id: &str, identity: JsonValue) -> &Home {
+        let mut args = json!({"id": id, "role": "app"});
+        let given = identity.as_object().expect("it is an object").clone();
+        args.as_object_mut().expect("it is an object").extend(given);
+        self.local("create_identity", args).await;
+        self.token_of(id, id, None).await;
+        self
+    }
+
+    async fn token_of(&self, identity: &str, id: &str, expires_in_ms: Option<i64>) {
+        let digest = Sha256::digest(token(id).as_bytes());
+        let hash: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let args = json!({"id": id, "identity_id": identity, "hash": hash,
+            "last_four": "abcd", "expires_in_ms": expires_in_ms});
+        self.local("create_token", args).await;
+    }
+
+    async fn ask(&self, bearer: &str, method: &str, path: &str, body: &str) -> Response {
+        let request = self.0.request(method, path);
+        request.header("authorization", &format!("Bearer {bearer}")).body(body).send().await
+    }
+
+    pub(crate) async fn call(&self, id: &str, reducer: &str, args: JsonValue) -> Response {
+        self.ask(&token(id), "POST", &format!("/v1/call/{reducer}"), &args.to_string()).await
+    }
+
+    async fn socket(&self, id: &str) -> Socket {
+        let bearer = format!("Bearer {}", token(id));
+        let socket = self.0.try_socket("/v1/ws", &[("authorization", &bearer)]).await;
+        let mut socket = socket.expect("it is let in");
+        assert_eq!(socket.hear().await["op"], "hello");
+        socket
+    }
+
+    /// What the log has of denied attempts.
+    async fn denied(&self) -> Vec<String> {
+        let sql = "SELECT caller || ': ' || what || ': ' || why FROM denied_attempts ORDER BY id";
+        let asked = self.0.engine.query(&Caller::local(), sql, &Default::default(), None).await;
+        let rows = asked.expect("it is a query").rows;
+        rows.iter().map(|row| row[0].to_json().as_str().expect("a text").to_owned()).collect()
+    }
+}
+
+#[tokio::test]
+async fn a_token_names_its_bearer_and_what_they_may() {
+    let home = Home::new().await;
+    home.with("annannann", json!({"scope": {"tenant": "acme"}})).await;
+    home.with("zoezoezoe", json!({"scope": {"tenant": "zeta"}})).await;
+    home.with("workwork", json!({"role": "worker"})).await;
+    let made = home.call("annannann", "create_session", json!({"agent": "a", "id": "s1"})).await;
+    assert_eq!(
+        (made.status, &made.json()["result"]["scope"]),
+        (200, &json!("{\"tenant\":\"acme\"}"))
+    );
+    let args = json!({"session_id": "s1", "role": "user", "content": "x"});
+    let of_another = home.call("zoezoezoe", "append_message", args.clone()).await.problem();
+    let args = json!({"session_id": "s9", "role": "user", "content": "x"});
+    let of_nobody = home.call("zoezoezoe", "append_message", args).await.problem();
+    assert_eq!(of_another.replace("s1", "s9"), of_nobody);
+    let mut told = vec![of_another];
+    for (reducer, args) in [
+        ("create_session", json!({"agent": "a"})),
+        ("create_identity", json!({"id": "x", "role": "worker"})),
+        ("set_role", json!({"name": "x", "reducers": ["*"]})),
+    ] {
+        told.push(home.call("workwork", reducer, args).await.problem());
+    }
+    let metrics = home.ask(&token("annannann"), "GET", "/metrics", "").await;
+    told.push(metrics.problem());
+    check(&told.join("\n"), expect![[r#"
+        404 not_found: there is no session s1 (create_session makes one)
+        403 denied: the role worker may not call create_session (abide role list  tells what each may; an admin can give another role)
+        403 denied: the role worker may not call create_identity (abide role list  tells what each may; an admin can give another role)
+        403 denied: the role worker may not call set_role (abide role list  tells what each may; an admin can give another role)
+        403 denied: /metrics tells of everybody, and you have a scope (an identity without a scope may)
+    "#]]);
+    check(&home.denied().await.join("\n"), expect![[r#"
+        workwork: create_session: the role worker may not call create_session
+        workwork: create_identity: the role worker may not call create_identity
+        workwork: set_role: the role worker may not call set_role
+        annannann: /metrics: /metrics tells of everybody, and you have a scope
+    "#]]);
+}
+
+#[tokio::test]
+async fn from_the_first_token_on_everybody_needs_one() {
+    let home = Home::new().await;
+    let mut socket = home.0.socket().await;
+    socket.say(r#"{"op":"ping"}"#).await;
+    assert_eq!(socket.hear_op("pong").await["op"], "pong");
+    home.with("annannann", json!({})).await;
+    check(&socket.hear_op("error").await.to_string(), expect![[r#"
+        {"code":"unauthenticated","detail":"credentials are asked for from now on","hint":"connect again with a token: Authorization: Bearer <token>","op":"error"}
+    "#]]);
+    assert_eq!(socket.closed().await.map(|frame| u16::from(frame.code)), Some(1008));
+    let refused = home.0.post("/v1/sql", r#"{"sql":"SELECT 1"}"#).await;
+    assert_eq!(refused.status, 401);
+    assert_eq!(home.call("annannann", "create_session", json!({"agent": "a"})).await.status, 200);
+}
+
+/// Everything that takes a token away acts on the next request, and on who is connected.
+#[tokio::test]
+async fn what_is_taken_away_is_gone_at_once() {
+    let ways: [(&str, JsonValue); 5] = [
+        ("revoke_token", json!({"id": "annannann"})),
+        ("disable_identity", json!({"id": "annannann", "reason": "left"})),
+        ("change_identity", json!({"id": "annannann", "scope": {"tenant": "zeta"}})),
+        ("change_identity", json!({"id": "annannann", "role": "auditor"})),
+        ("set_role", json!({"name": "own", "reducers": ["create_session"], "capabilities": ["x"]})),
+    ];
+    let mut told = Vec::new();
+    for (reducer, args) in ways {
+        let home = Home::new().await;
+        home.local("set_role", json!({"name": "own", "reducers": ["create_session"]})).await;
+        let scope = json!({"scope": {"tenant": "acme"}, "role": "own"});
+        home.with("annannann", scope).await;
+        let mut socket = home.socket("annannann").await;
+        let bearer = format!("Bearer {}", token("annannann"));
+        let query = format!("/v1/subscribe?sql={}", escaped("SELECT id FROM timers"));
+        let request = home.0.request("GET", &query).header("authorization", &bearer);
+        let mut stream = Stream::by(request, None).await;
+        assert!(stream.next().await.expect("a snapshot").contains("snapshot"));
+        home.local(reducer, args).await;
+        // Whoever was told of the change sees that it acts: no call slips through.
+        let call = r#"{"op":"call","id":"c","reducer":"create_session","args":{"agent":"late"}}"#;
+        let _ = futures_util::SinkExt::send(
+            &mut socket.0,
+            tokio_tungstenite::tungstenite::Message::text(call),
+        )
+        .await;
+        let error = socket.hear().await;
+        assert_eq!(error["op"], "error", "{error}");
+        assert_eq!(error["code"], "unauthenticated", "{error}");
+        assert_eq!(socket.closed().await.map(|frame| u16::from(frame.code)), Some(1008));
+        let ended = stream.next().await.expect("an error");
+        assert!(ended.starts_with("event: error"), "{ended}");
+        assert_eq!(stream.next().await, None);
+        let sql = "SELECT count(*) FROM sessions";
+        let made = home.0.engine.query(&Caller::local(), sql, &Default::default(), None).await;
+        assert_eq!(made.expect("a query").rows[0][0], abide_schema::Value::Integer(0));
+        told.push(format!("{reducer}: {}", error["detail"].as_str().expect("a text")));
+    }
+    check(&told.join("\n"), expect![[r#"
+        revoke_token: the token annannann was revoked at 2026-11-21T14:02:11Z
+        disable_identity: the identity annannann is disabled
+        change_identity: what annannann may has changed
+        change_identity: what annannann may has changed
+        set_role: what annannann may has changed
+    "#]]);
+}
+
+#[tokio::test]
+async fn a_token_expires_also_under_who_is_connected() {
+    let home = Home::new().await;
+    home.with("annannann", json!({})).await;
+    home.token_of("annannann", "shortshort", Some(60_000)).await;
+    let mut socket = home.socket("shortshort").await;
+    assert_eq!(home.call("shortshort", "create_session", json!({"agent": "a"})).await.status, 200);
+    home.0.clock.pass_s(60);
+    let refused = home.call("shortshort", "create_session", json!({"agent": "a"})).await.problem();
+    socket.say(r#"{"op":"ping"}"#).await;
+    let error = socket.hear_op("error").await;
+    assert_eq!(socket.closed().await.map(|frame| u16::from(frame.code)), Some(1008));
+    assert_eq!(home.call("annannann", "create_session", json!({"agent": "a"})).await.status, 200);
+    check(&format!("{refused}\n{}", error["detail"]), expect![[r#"
+        401 unauthenticated: the token shortshort expired at 2026-11-21T14:03:11Z (ask whoever issues them for a new one)
+        "the token shortshort expired at 2026-11-21T14:03:11Z"
+    "#]]);
+}
+
+/// Whatever stands in the place of a token is `unauthenticated`, in the same words, on every door.
+#[tokio::test]
+async fn no_token_but_the_token_is_taken() {
+    let home = Home::new().await;
+    home.with("annannann", json!({})).await;
+    let good = token("annannann");
+    let wrong = [
+        good[..good.len() - 1].to_owned(),
+        format!("{good}a"),
+        good.to_uppercase(),
+        good.replace("abide_", ""),
+        good.replace("annannann_", "bobbobbob_"),
+        good.replacen('_', "__", 1),
+        format!("abide_annannann_{}", "a".repeat(36)),
+        "abide_annannann_".to_owned(),
+        "abide__".to_owned(),
+        "abide_%00_%00".to_owned(),
+        format!("abide_{}_{}", "'OR'1'='1", "x".repeat(64)),
+        format!("abide_{}_{}", "a".repeat(7_000), "b".repeat(64)),
+        "null".to_owned(),
+        "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhbm4ifQ.".to_owned(),
+        // The hash that the file holds lets nobody in.
+        Sha256::digest(good.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect(),
+    ];
+    let mut told = Vec::new();
+    for wrong in &wrong {
+        let refused = home.ask(wrong, "POST", "/v1/sql", r#"{"sql":"SELECT 1"}"#).await;
+        told.push(refused.problem());
+        let header = format!("Bearer {wrong}");
+        let socket = home.0.try_socket("/v1/ws", &[("authorization", &header)]).await;
+        assert_eq!(socket.err().expect("it is refused").0, 401, "{wrong}");
+    }
+    told.dedup();
+    check(&told.join("\n"), expect![[r#"
+        401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
+    "#]]);
+    assert_eq!(home.denied().await, [""; 0], "nobody is known who could be named");
+    assert_eq!(home.ask(&good, "POST", "/v1/sql", r#"{"sql":"SELECT 1"}"#).await.status, 200);
+}
+
+/// Names and scopes are texts and nothing else, however they look.
+#[tokio::test]
+async fn names_and_scopes_are_no_syntax() {
+    let scopes = [
+        "' OR 1=1 --",
+        "%",
+        "_",
+        "*",
+        "\"",
+        "\\",
+        "acme\",\"x\":\"",
+        "$.tenant",
+        "{\"tenant\":1}",
+        "ä\u{301}",
+        "null",
+        "\u{1}",
+    ];
+    let home = Home::new().await;
+    for (n, scope) in scopes.iter().enumerate() {
+        let id = format!("who'; DROP TABLE tokens; --{n}");
+        let key = format!("te\"n.a'n[t]{}", n % 2);
+        let role = "app";
+        home.local("create_identity", json!({"id": id, "role": role, "scope": {key: scope}})).await;
+        home.token_of(&id, &format!("caller{n:02}"), None).await;
+    }
+    for n in 0..scopes.len() {
+        let args = json!({"agent": "a", "id": format!("s{n}")});
+        let made = home.call(&format!("caller{n:02}"), "create_session", args).await;
+        assert_eq!(made.status, 200, "{made:?}");
+        let timer = json!({"in_ms": 1, "id": format!("t{n}"), "session_id": format!("s{n}")});
+        assert_eq!(home.call(&format!("caller{n:02}"), "set_timer", timer).await.status, 200);
+    }
+    for by in 0..scopes.len() {
+        for of in 0..scopes.len() {
+            let args = json!({"session_id": format!("s{of}"), "role": "user", "content": "x"});
+            let said = home.call(&format!("caller{by:02}"), "append_message", args).await;
+            assert_eq!(said.status, if by == of { 200 } else { 404 }, "{by} of {of}: {said:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_calls_too_much_is_told_when_to_come_back() {
+    let home = Home::new().await;
+    let rate = json!({"limits": {"rate": {"calls": 2, "per_ms": 4_000}}});
+    home.with("annannann", rate).await;
+    let quota = json!({"limits": {"quota": {"calls": 1, "per_ms": 3_600_000}}});
+    home.with("bobbobbob", quota).await;
+    let call = || json!({"agent": "a"});
+    for _ in 0..2 {
+        assert_eq!(home.call("annannann", "create_session", call()).await.status, 200);
+    }
+    let paced = home.call("annannann", "create_session", call()).await;
+    assert_eq!((paced.status, paced.header("retry-after")), (429, Some("3")));
+    assert_eq!(paced.json()["retry_after_ms"], 2_001);
+    assert_eq!(paced.json()["retryable"], true);
+    let asked = home.ask(&token("annannann"), "POST", "/v1/sql", r#"{"sql":"SELECT 1"}"#).await;
+    assert_eq!(asked.status, 429, "queries count as well");
+    let mut socket = home.socket("annannann").await;
+    socket.say(r#"{"op":"call","id":"c","reducer":"create_session","args":{"agent":"a"}}"#).await;
+    let by_socket = socket.hear_op("error").await;
+    home.0.clock.pass_s(3);
+    assert_eq!(home.call("annannann", "create_session", call()).await.status, 200);
+    assert_eq!(home.call("bobbobbob", "create_session", call()).await.status, 200);
+    let used_up = home.call("bobbobbob", "create_session", call()).await;
+    assert_eq!((used_up.status, used_up.header("retry-after")), (429, Some("3466")));
+    check(&format!("{}\n{by_socket}\n{}", paced.problem(), used_up.problem()), expect![[r#"
+        429 overloaded: you may make 2 calls in 4000 ms, and have made them (-)
+        {"code":"overloaded","detail":"you may make 2 calls in 4000 ms, and have made them","id":"c","op":"error","retry_after_ms":2001}
+        429 limit_exceeded: your quota of 1 calls in 3600000 ms is used up (-)
+    "#]]);
+}
+
+#[tokio::test]
+async fn a_flood_of_denied_attempts_writes_few_rows() {
+    let home = Home::new().await;
+    home.with("workwork", json!({"role": "worker"})).await;
+    for _ in 0..40 {
+        let refused = home.call("workwork", "create_session", json!({"agent": "a"})).await;
+        assert_eq!(refused.status, 403);
+    }
+    assert_eq!(home.denied().await.len(), 10);
+    home.0.clock.pass_s(10);
+    home.call("workwork", "create_session", json!({"agent": "a"})).await;
+    home.call("workwork", "create_session", json!({"agent": "a"})).await;
+    let sql = "SELECT count(*), sum(missed), (SELECT count(*) FROM events WHERE reducer = 'record_denied')
+        FROM denied_attempts";
+    let asked = home.0.engine.query(&Caller::local(), sql, &Default::default(), None).await;
+    let counts: Vec<JsonValue> =
+        asked.expect("a query").rows[0].iter().map(abide_schema::Value::to_json).collect();
+    assert_eq!(counts, [11, 30, 11]);
+    assert_eq!(home.0.engine.metrics().denied_total.get(), 42);
+    // What is recorded is the engine's to say.
+    let args = json!({"caller": "x", "what": "y", "why": "z", "missed": 0});
+    assert_eq!(home.call("workwork", "record_denied", args).await.status, 403);
+}
+
+#[tokio::test]
+async fn the_secret_is_nowhere() {
+    let home = Home::new().await;
+    home.with("annannann", json!({})).await;
+    home.call("annannann", "create_session", json!({"agent": "a"})).await;
+    let args = json!({"id": "otherother", "identity_id": "annannann", "hash": token("otherother"),
+        "last_four": "abcd"});
+    let refused = home.call("annannann", "create_token", args).await;
+    assert_eq!(refused.status, 403, "an app makes no tokens");
+    let secret = token("annannann").split('_').nth(2).expect("it has three parts").to_owned();
+    assert!(!refused.body.contains(&secret));
+    let metrics = home.ask(&token("annannann"), "GET", "/metrics", "").await;
+    assert!(metrics.status == 200 && !metrics.body.contains(&secret));
+    let path = home.0.engine.path();
+    home.0.engine.close();
+    for entry in std::fs::read_dir(path.parent().expect("a folder")).expect("a folder") {
+        let bytes = std::fs::read(entry.expect("a file").path()).expect("a file");
+        let found = bytes.windows(secret.len()).any(|window| window == secret.as_bytes());
+        assert!(!found, "the file holds the secret");
+    }
+}
