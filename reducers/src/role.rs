@@ -15,13 +15,15 @@ use crate::{check, identity};
 const ALL: &str = "*";
 
 /// Changing who may what. Only admins do, and roles that name these one by one.
-const ADMINISTRATION: [&str; 6] = [
+const ADMINISTRATION: [&str; 8] = [
     "create_identity",
     "change_identity",
     "disable_identity",
     "enable_identity",
     "create_token",
     "revoke_token",
+    "set_role",
+    "remove_role",
 ];
 
 /// The built-in roles, with what each may call. (An admin may call everything.)
@@ -198,9 +200,8 @@ pub(crate) fn find(ctx: &mut Context<'_>, name: &str) -> Result<Option<Role>, Ab
 /// Holds a caller to what its role may call.
 fn may_call(ctx: &mut Context<'_>, reducer: &str) -> Result<(), Abort> {
     let name = ctx.caller.role();
-    let may = match BUILT_IN.iter().find(|(built_in, _)| *built_in == name) {
-        Some((Caller::ADMIN, _)) => true,
-        Some((_, reducers)) => lets_call(reducers.iter().copied(), reducer),
+    let may = match built_in_may_call(name, reducer) {
+        Some(may) => may,
         None => ctx.get::<Role>(name)?.is_some_and(|role| role.lets_call(reducer)),
     };
     if may {
@@ -209,6 +210,13 @@ fn may_call(ctx: &mut Context<'_>, reducer: &str) -> Result<(), Abort> {
     let detail = format!("the role {name} may not call {reducer}");
     let hint = "abide role list  tells what each may; an admin can give another role";
     Err(Refusal::new(Code::Denied, detail).hint(hint).into())
+}
+
+/// Whether a built-in role may call a reducer; `None` for a role that is not built in.
+#[must_use]
+pub fn built_in_may_call(role: &str, reducer: &str) -> Option<bool> {
+    let (name, reducers) = BUILT_IN.iter().find(|(name, _)| *name == role)?;
+    Some(*name == Caller::ADMIN || lets_call(reducers.iter().copied(), reducer))
 }
 
 fn lets_call<'a>(mut reducers: impl Iterator<Item = &'a str>, reducer: &str) -> bool {

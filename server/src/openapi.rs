@@ -31,7 +31,12 @@ pub(crate) fn document(described: &JsonValue) -> JsonValue {
         "paths": paths,
         "components": {
             "schemas": components.0,
-            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {"bearer": {
+                "type": "http",
+                "scheme": "bearer",
+                "description": "A token of `abide token create`, or a JSON Web Token of the issuer that \
+                    the server believes. None while there is neither.",
+            }},
             "responses": {
                 "problem": {
                     "description": "A refusal; nothing was written.",

@@ -65,6 +65,18 @@ CREATE TABLE change_log (
   PRIMARY KEY (seq, table_name)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE denied_attempts (
+  id INTEGER PRIMARY KEY NOT NULL,
+  caller TEXT NOT NULL,
+  what TEXT NOT NULL,
+  why TEXT NOT NULL,
+  missed INTEGER NOT NULL,
+  at INTEGER NOT NULL,
+  seq INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX denied_attempts_caller ON denied_attempts (caller);
+
 CREATE TABLE events (
   seq INTEGER PRIMARY KEY NOT NULL,
   at INTEGER NOT NULL,
@@ -131,6 +143,20 @@ CREATE UNIQUE INDEX handoff_requests_session_id ON handoff_requests (session_id)
 
 CREATE INDEX handoff_requests_status ON handoff_requests (status);
 
+CREATE TABLE identities (
+  id TEXT PRIMARY KEY NOT NULL,
+  role TEXT NOT NULL,
+  capabilities TEXT NOT NULL,
+  scope TEXT NOT NULL,
+  limits TEXT,
+  disabled_at INTEGER,
+  disabled_reason TEXT,
+  created_by TEXT NOT NULL,
+  created_at INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE lost_leases (
   call_id TEXT NOT NULL REFERENCES tool_calls(call_id) DEFERRABLE INITIALLY DEFERRED,
   fencing_token INTEGER NOT NULL,
@@ -172,6 +198,17 @@ CREATE TABLE request_ids (
   fingerprint BLOB NOT NULL,
   seqs TEXT NOT NULL,
   PRIMARY KEY (caller, request_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE roles (
+  name TEXT PRIMARY KEY NOT NULL,
+  description TEXT,
+  reducers TEXT NOT NULL,
+  capabilities TEXT NOT NULL,
+  limits TEXT,
+  created_at INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE sessions (
@@ -232,6 +269,21 @@ WHEN OLD.status <> 'pending'
 BEGIN SELECT RAISE(FAIL, 'conflict: the timer has ended'); END;
 
 CREATE INDEX timers_session_id ON timers (session_id) WHERE session_id IS NOT NULL AND status = 'pending';
+
+CREATE TABLE tokens (
+  id TEXT PRIMARY KEY NOT NULL,
+  identity_id TEXT NOT NULL REFERENCES identities(id) DEFERRABLE INITIALLY DEFERRED,
+  hash TEXT NOT NULL,
+  last_four TEXT NOT NULL,
+  label TEXT,
+  expires_at INTEGER,
+  revoked_at INTEGER,
+  created_by TEXT NOT NULL,
+  created_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX tokens_identity_id ON tokens (identity_id);
 
 CREATE TABLE tool_calls (
   call_id TEXT PRIMARY KEY NOT NULL,

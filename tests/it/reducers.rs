@@ -5,6 +5,7 @@ mod approvals;
 mod arguments;
 mod cancellation;
 mod handoffs;
+mod identities;
 mod messages;
 mod retries;
 mod scopes;

@@ -24,7 +24,11 @@ pub(crate) struct Server {
 impl Server {
     /// One on a new file.
     pub(crate) fn start() -> Server {
-        let folder = tempfile::tempdir().unwrap();
+        Server::start_in(tempfile::tempdir().unwrap())
+    }
+
+    /// One on the file `abide.db` of a folder that goes with it.
+    pub(crate) fn start_in(folder: TempDir) -> Server {
         let server = Server::start_on(&folder.path().join("abide.db"));
         Server { _folder: Some(folder), ..server }
     }

@@ -107,9 +107,12 @@ async fn each_algorithm_lets_in_who_is_named() {
     let events = house.engine.query(&Caller::local(), sql, &Default::default(), None).await;
     let events = events.expect("a query").rows;
     let event: Vec<JsonValue> = events[0].iter().map(abide_schema::Value::to_json).collect();
-    check(&json!(event).to_string(), expect![[r#"
+    check(
+        &json!(event).to_string(),
+        expect![[r#"
         ["ann","{\"capabilities\":[\"appeals\",\"refunds\"],\"role\":\"app\",\"scope\":{\"tenant\":\"acme\"}}"]
-    "#]]);
+    "#]],
+    );
 }
 
 #[tokio::test]
@@ -168,7 +171,9 @@ async fn every_forgery_is_refused() {
         assert!(answer.starts_with("401 unauthenticated: "), "{what}: {answer}");
         told.push(format!("{what}: {answer}"));
     }
-    check(&told.join("\n"), expect![[r#"
+    check(
+        &told.join("\n"),
+        expect![[r#"
         none: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
         None: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
         none, unsigned: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
@@ -193,7 +198,8 @@ async fn every_forgery_is_refused() {
         ed, signature of rsa: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
         no base64: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
         dots: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
-    "#]]);
+    "#]],
+    );
     assert_eq!(tried(&house, &good).await, LET_IN);
 }
 
@@ -230,7 +236,9 @@ async fn what_claims_must_say() {
         let other: String = other.to_string().chars().take(40).collect();
         told.push(format!("{other}: {answer}"));
     }
-    check(&told.join("\n"), expect![[r#"
+    check(
+        &told.join("\n"),
+        expect![[r#"
         {"exp":1795269700}: 401 unauthenticated: the token expired at 2026-11-21T14:02:10Z (ask whoever issues them for a new one)
         {"exp":null}: 401 unauthenticated: the token has no exp (ask whoever issues them for another)
         {"exp":"tomorrow"}: 401 unauthenticated: the token has no exp (ask whoever issues them for another)
@@ -252,7 +260,8 @@ async fn what_claims_must_say() {
         {"job":null}: 401 unauthenticated: the token names no role (ask whoever issues them for another)
         {"groups":7}: 401 unauthenticated: the token's capabilities are not texts (ask whoever issues them for another)
         {"pad":"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx: 401 unauthenticated: a token of 10989 bytes, at most 8192 are taken (ask whoever issues them for another)
-    "#]]);
+    "#]],
+    );
     let right = [
         json!({"exp": NOW_S - 29}),
         json!({"nbf": NOW_S + 29}),
@@ -297,11 +306,14 @@ async fn a_connection_ends_with_its_token_or_its_identity() {
     let disabled = ann.hear_op("error").await;
     assert_eq!(ann.closed().await.map(|frame| u16::from(frame.code)), Some(1008));
     let again = tried(&house, &token(Algorithm::EdDSA, &claims())).await;
-    check(&format!("{}\n{}\n{again}", expired["detail"], disabled["detail"]), expect![[r#"
+    check(
+        &format!("{}\n{}\n{again}", expired["detail"], disabled["detail"]),
+        expect![[r#"
         "the token expired at 2026-11-21T14:02:51Z"
         "the identity ann is disabled"
         401 unauthenticated: the identity ann is disabled (abide identity enable  gives it back what it had)
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]

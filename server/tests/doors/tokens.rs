@@ -99,19 +99,25 @@ async fn a_token_names_its_bearer_and_what_they_may() {
     }
     let metrics = home.ask(&token("annannann"), "GET", "/metrics", "").await;
     told.push(metrics.problem());
-    check(&told.join("\n"), expect![[r#"
+    check(
+        &told.join("\n"),
+        expect![[r#"
         404 not_found: there is no session s1 (create_session makes one)
         403 denied: the role worker may not call create_session (abide role list  tells what each may; an admin can give another role)
         403 denied: the role worker may not call create_identity (abide role list  tells what each may; an admin can give another role)
         403 denied: the role worker may not call set_role (abide role list  tells what each may; an admin can give another role)
         403 denied: /metrics tells of everybody, and you have a scope (an identity without a scope may)
-    "#]]);
-    check(&home.denied().await.join("\n"), expect![[r#"
+    "#]],
+    );
+    check(
+        &home.denied().await.join("\n"),
+        expect![[r#"
         workwork: create_session: the role worker may not call create_session
         workwork: create_identity: the role worker may not call create_identity
         workwork: set_role: the role worker may not call set_role
         annannann: /metrics: /metrics tells of everybody, and you have a scope
-    "#]]);
+    "#]],
+    );
 }
 
 #[tokio::test]
@@ -121,9 +127,12 @@ async fn from_the_first_token_on_everybody_needs_one() {
     socket.say(r#"{"op":"ping"}"#).await;
     assert_eq!(socket.hear_op("pong").await["op"], "pong");
     home.with("annannann", json!({})).await;
-    check(&socket.hear_op("error").await.to_string(), expect![[r#"
+    check(
+        &socket.hear_op("error").await.to_string(),
+        expect![[r#"
         {"code":"unauthenticated","detail":"credentials are asked for from now on","hint":"connect again with a token: Authorization: Bearer <token>","op":"error"}
-    "#]]);
+    "#]],
+    );
     assert_eq!(socket.closed().await.map(|frame| u16::from(frame.code)), Some(1008));
     let refused = home.0.post("/v1/sql", r#"{"sql":"SELECT 1"}"#).await;
     assert_eq!(refused.status, 401);
@@ -172,13 +181,16 @@ async fn what_is_taken_away_is_gone_at_once() {
         assert_eq!(made.expect("a query").rows[0][0], abide_schema::Value::Integer(0));
         told.push(format!("{reducer}: {}", error["detail"].as_str().expect("a text")));
     }
-    check(&told.join("\n"), expect![[r#"
+    check(
+        &told.join("\n"),
+        expect![[r#"
         revoke_token: the token annannann was revoked at 2026-11-21T14:02:11Z
         disable_identity: the identity annannann is disabled
         change_identity: what annannann may has changed
         change_identity: what annannann may has changed
         set_role: what annannann may has changed
-    "#]]);
+    "#]],
+    );
 }
 
 #[tokio::test]
@@ -194,10 +206,13 @@ async fn a_token_expires_also_under_who_is_connected() {
     let error = socket.hear_op("error").await;
     assert_eq!(socket.closed().await.map(|frame| u16::from(frame.code)), Some(1008));
     assert_eq!(home.call("annannann", "create_session", json!({"agent": "a"})).await.status, 200);
-    check(&format!("{refused}\n{}", error["detail"]), expect![[r#"
+    check(
+        &format!("{refused}\n{}", error["detail"]),
+        expect![[r#"
         401 unauthenticated: the token shortshort expired at 2026-11-21T14:03:11Z (ask whoever issues them for a new one)
         "the token shortshort expired at 2026-11-21T14:03:11Z"
-    "#]]);
+    "#]],
+    );
 }
 
 /// Whatever stands in the place of a token is `unauthenticated`, in the same words, on every door.
@@ -233,9 +248,12 @@ async fn no_token_but_the_token_is_taken() {
         assert_eq!(socket.err().expect("it is refused").0, 401, "{wrong}");
     }
     told.dedup();
-    check(&told.join("\n"), expect![[r#"
+    check(
+        &told.join("\n"),
+        expect![[r#"
         401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
-    "#]]);
+    "#]],
+    );
     assert_eq!(home.denied().await, [""; 0], "nobody is known who could be named");
     assert_eq!(home.ask(&good, "POST", "/v1/sql", r#"{"sql":"SELECT 1"}"#).await.status, 200);
 }
@@ -306,11 +324,14 @@ async fn who_calls_too_much_is_told_when_to_come_back() {
     assert_eq!(home.call("bobbobbob", "create_session", call()).await.status, 200);
     let used_up = home.call("bobbobbob", "create_session", call()).await;
     assert_eq!((used_up.status, used_up.header("retry-after")), (429, Some("3466")));
-    check(&format!("{}\n{by_socket}\n{}", paced.problem(), used_up.problem()), expect![[r#"
+    check(
+        &format!("{}\n{by_socket}\n{}", paced.problem(), used_up.problem()),
+        expect![[r#"
         429 overloaded: you may make 2 calls in 4000 ms, and have made them (-)
         {"code":"overloaded","detail":"you may make 2 calls in 4000 ms, and have made them","id":"c","op":"error","retry_after_ms":2001}
         429 limit_exceeded: your quota of 1 calls in 3600000 ms is used up (-)
-    "#]]);
+    "#]],
+    );
 }
 
 #[tokio::test]

@@ -39,9 +39,9 @@ fn a_new_session_is_in_its_makers_scope() {
             seq 3 {id: same, status: created, scope: {"tenant":"acme"}}
             refused denied: a scope with this tenant is outside of your own (hint: leave out tenant, it is filled in)
             refused denied: a scope with this tenant is outside of your own (hint: leave out tenant, it is filled in)
-            seq 4 {id: child, status: created, parent_id: narrow, scope: {"team":"blue","tenant":"acme"}}
+            seq 6 {id: child, status: created, parent_id: narrow, scope: {"team":"blue","tenant":"acme"}}
             refused bad_arguments: the scope of session narrow has another team (hint: leave it out: a session has the scope of its parent, and may have more keys)
-            seq 5 {id: grandchild, status: created, parent_id: child, scope: {"desk":"4","team":"blue","tenant":"acme"}}
+            seq 7 {id: grandchild, status: created, parent_id: child, scope: {"desk":"4","team":"blue","tenant":"acme"}}
             refused bad_arguments: the scope of session child has another tenant (hint: leave it out: a session has the scope of its parent, and may have more keys)
         "#]],
     );
@@ -240,18 +240,18 @@ fn what_a_row_requires_the_caller_must_be_capable_of() {
             seq 2 {name: wire, version: 1, effect: at_most_once}
             seq 3 {id: s, status: created}
             seq 4 {call_id: c, status: awaiting_approval, attempt: 0}
-            refused denied: deciding on a call of refund takes the capability money, which you do not have (hint: whoever manages identities can give it: abide identity change … --can …)
-            seq 5 {id: ap#1, call_id: c, status: approved, decided_by: bob}
-            refused denied: claiming a call of refund takes the capability money, which you do not have (hint: whoever manages identities can give it: abide identity change … --can …)
-            refused denied: claiming a call of refund takes the capability money, which you do not have (hint: whoever manages identities can give it: abide identity change … --can …)
-            seq 6 {call_id: c, status: claimed, attempt: 1, fencing_token: 6, claimed_by: bob, lease_expires_at: 14:00:30}
-            seq 7 {call_id: d, status: pending, attempt: 0}
-            seq 8 {call_id: e, status: claimed, attempt: 1, fencing_token: 8, claimed_by: bob, lease_expires_at: 14:00:01}
-            refused denied: settling a call of wire takes the capability money, which you do not have (hint: whoever manages identities can give it: abide identity change … --can …)
-            seq 10 {call_id: e, status: failed, attempt: 1, fencing_token: 8, claimed_by: bob, lease_expires_at: 14:00:01, settled_by: bob}
+            refused denied: the role worker may not call decide_approval (hint: abide role list  tells what each may; an admin can give another role)
+            refused denied: the role worker may not call decide_approval (hint: abide role list  tells what each may; an admin can give another role)
+            refused conflict: call c is awaiting_approval (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'c'")
+            refused not_found: no call of refund waits to be claimed (hint: abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL")
+            refused not_found: no call of refund waits to be claimed (hint: abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL")
+            refused denied: the role worker may not call request_tool_call (hint: abide role list  tells what each may; an admin can give another role)
+            refused denied: the role worker may not call request_tool_call (hint: abide role list  tells what each may; an admin can give another role)
+            refused denied: the role worker may not call settle_tool_call (hint: abide role list  tells what each may; an admin can give another role)
+            refused denied: the role worker may not call settle_tool_call (hint: abide role list  tells what each may; an admin can give another role)
             seq 11 {id: ho#1, status: pending, escalate_at: 14:00:03, reason: help}
-            refused denied: claiming this handoff takes the capability money, which you do not have (hint: whoever manages identities can give it: abide identity change … --can …)
-            refused denied: claiming this handoff takes the capability law, which you do not have (hint: whoever manages identities can give it: abide identity change … --can …)
+            refused denied: the role worker may not call claim_handoff (hint: abide role list  tells what each may; an admin can give another role)
+            refused denied: the role worker may not call claim_handoff (hint: abide role list  tells what each may; an admin can give another role)
         "#]],
     );
 }

@@ -1,0 +1,169 @@
+//! Identities, tokens and roles: who may make whom, and that nobody gives what they do not have.
+
+use abide_reducers::role::{BUILT_IN, built_in_may_call};
+use expect_test::expect;
+
+use crate::script::check;
+
+#[test]
+fn identities_are_made_changed_disabled_and_enabled() {
+    check(
+        r#"
+        create_identity id=ann role=supervisor capabilities=["refunds"] scope={"tenant":"acme"}
+        create_identity id=ann role=supervisor capabilities=["refunds"] scope={"tenant":"acme"}
+        create_identity id=ann role=worker
+        create_identity id=bob role=nobody
+        create_identity id=system role=admin
+        create_identity id="" role=admin
+        create_identity id=rated role=app limits={"rate":{"calls":0,"per_ms":1}}
+        change_identity id=ann role=worker
+        change_identity id=ann role=worker
+        change_identity id=bob role=worker
+        disable_identity id=ann reason="left"
+        disable_identity id=ann
+        enable_identity id=ann
+        sql SELECT id, role, capabilities, scope, disabled_at, created_by FROM identities
+        replay
+        "#,
+        expect![[r#"
+            seq 1 {id: ann, scope: {"tenant":"acme"}}
+            seq 1 again {id: ann, scope: {"tenant":"acme"}}
+            refused conflict: identity ann exists already, and is another (hint: change_identity changes one)
+            refused not_found: there is no role nobody (hint: there are admin, app, agent, worker, supervisor, auditor; set_role makes others)
+            refused bad_arguments: system is a name of Abide's own (hint: take another)
+            refused bad_arguments: id is empty
+            refused bad_arguments: rate.calls is 0, not between 1 and 1000000000
+            seq 2 {id: ann, scope: {"tenant":"acme"}}
+            seq 2 again {id: ann, scope: {"tenant":"acme"}}
+            refused not_found: there is no identity bob (hint: create_identity makes one)
+            seq 3 {id: ann, scope: {"tenant":"acme"}}
+            seq 3 again {id: ann, scope: {"tenant":"acme"}}
+            seq 4 {id: ann, scope: {"tenant":"acme"}}
+            ("ann", "worker", "[\"refunds\"]", "{\"tenant\":\"acme\"}", null, "local")
+            the same up to 4
+        "#]],
+    );
+}
+
+#[test]
+fn nobody_gives_what_they_do_not_have() {
+    check(
+        r#"
+        who root admin +*
+        who tom admin +refunds tenant=acme
+        who clerk clerks +refunds
+        set_role name=clerks reducers=["create_identity","create_token","change_identity","append_message"] as=root
+        set_role name=clerks reducers=["*"] as=clerk
+        set_role name=kings reducers=["*"] as=tom
+        create_identity id=a1 role=app as=tom
+        create_identity id=a2 role=app scope={"tenant":"zeta"} as=tom
+        create_identity id=a3 role=admin capabilities=["refunds"] as=tom
+        create_identity id=a4 role=app capabilities=["wires"] as=tom
+        create_identity id=a5 role=app capabilities=["*"] as=tom
+        create_identity id=c1 role=clerks as=clerk
+        create_identity id=c2 role=admin as=clerk
+        create_identity id=c3 role=clerks capabilities=["refunds"] as=clerk
+        change_identity id=c3 role=admin as=clerk
+        create_identity id=z role=app scope={"tenant":"zeta"}
+        change_identity id=z role=worker as=tom
+        disable_identity id=z as=tom
+        disable_identity id=nowhere as=tom
+        change_identity id=a1 scope={"tenant":"zeta"} as=tom
+        sql SELECT id, role, capabilities, scope, created_by FROM identities ORDER BY id
+        sql SELECT caller, what, why FROM denied_attempts
+        replay
+        "#,
+        expect![[r#"
+            seq 1 {name: clerks}
+            refused denied: the role clerks may not call set_role (hint: abide role list  tells what each may; an admin can give another role)
+            refused denied: roles are shared by all, and a caller with a scope changes none (hint: an identity without a scope may)
+            seq 4 {id: a1, scope: {"tenant":"acme"}}
+            refused denied: a scope with this tenant is outside of your own (hint: leave out tenant, it is filled in)
+            seq 6 {id: a3, scope: {"tenant":"acme"}}
+            refused denied: identity a4 has the capability wires, and you do not (hint: an admin who has it may)
+            refused denied: identity a5 has the capability *, and you do not (hint: an admin who has it may)
+            seq 9 {id: c1}
+            refused denied: identity c2 has the role admin, and you do not (hint: an admin may)
+            seq 11 {id: c3}
+            refused denied: identity c3 has the role admin, and you do not (hint: an admin may)
+            seq 13 {id: z, scope: {"tenant":"zeta"}}
+            refused not_found: there is no identity z (hint: create_identity makes one)
+            refused not_found: there is no identity z (hint: create_identity makes one)
+            refused not_found: there is no identity nowhere (hint: create_identity makes one)
+            refused denied: a scope with this tenant is outside of your own (hint: leave out tenant, it is filled in)
+            ("a1", "app", "[]", "{\"tenant\":\"acme\"}", "tom") ("a3", "admin", "[\"refunds\"]", "{\"tenant\":\"acme\"}", "tom") ("c1", "clerks", "[]", "{}", "clerk") ("c3", "clerks", "[\"refunds\"]", "{}", "clerk") ("z", "app", "[]", "{\"tenant\":\"zeta\"}", "local")
+            ("clerk", "set_role", "the role clerks may not call set_role") ("tom", "set_role", "roles are shared by all, and a caller with a scope changes none") ("tom", "create_identity", "a scope with this tenant is outside of your own") ("tom", "create_identity", "identity a4 has the capability wires, and you do not") ("tom", "create_identity", "identity a5 has the capability *, and you do not") ("clerk", "create_identity", "identity c2 has the role admin, and you do not") ("clerk", "change_identity", "identity c3 has the role admin, and you do not") ("tom", "change_identity", "a scope with this tenant is outside of your own")
+            the same up to 14
+        "#]],
+    );
+}
+
+#[test]
+fn tokens_are_known_by_their_hash() {
+    check(
+        r#"
+        who tom admin +* tenant=acme
+        who clerk clerks
+        set_role name=clerks reducers=["create_token","revoke_token"]
+        create_identity id=ann role=app scope={"tenant":"acme"}
+        create_identity id=zoe role=app scope={"tenant":"zeta"}
+        create_token id=annannann identity_id=ann last_four=abcd hash=aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa expires_in_ms=1000
+        create_token id=annannann identity_id=ann last_four=abcd hash=aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
+        create_token id=annannann identity_id=ann last_four=abcd hash=bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb
+        create_token id=annannann2 identity_id=ann last_four=abcd hash=abide_annannann2_secret
+        create_token id=zoezoezoe identity_id=zoe last_four=abcd hash=cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc
+        create_token id=zoezoezo2 identity_id=zoe last_four=abcd hash=cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc as=tom
+        create_token id=annannan2 identity_id=ann last_four=abcd hash=dddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd as=tom
+        create_token id=annannan3 identity_id=ann last_four=abcd hash=dddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd as=clerk
+        create_token id=nobodyx1 identity_id=nobody last_four=abcd hash=dddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd
+        revoke_token id=zoezoezoe as=tom
+        revoke_token id=nowhere as=tom
+        revoke_token id=annannann as=tom
+        revoke_token id=annannann
+        sql SELECT id, identity_id, expires_at IS NULL, revoked_at IS NULL, created_by FROM tokens
+        replay
+        "#,
+        expect![[r#"
+            seq 1 {name: clerks}
+            seq 2 {id: ann, scope: {"tenant":"acme"}}
+            seq 3 {id: zoe, scope: {"tenant":"zeta"}}
+            seq 4 {id: annannann, expires_at: 14:00:01}
+            seq 4 again {id: annannann, expires_at: 14:00:01}
+            refused conflict: token annannann exists already
+            refused bad_arguments: create_token: hash is not a SHA-256 in 64 small hexadecimal digits (hint: abide token create makes a token and tells it once)
+            seq 5 {id: zoezoezoe}
+            refused not_found: there is no identity zoe (hint: create_identity makes one)
+            seq 6 {id: annannan2}
+            refused denied: identity ann has the role app, and you do not (hint: an admin may)
+            refused not_found: there is no identity nobody (hint: create_identity makes one)
+            refused not_found: there is no token zoezoezoe
+            refused not_found: there is no token nowhere
+            seq 8 {id: annannann, expires_at: 14:00:01}
+            seq 8 again {id: annannann, expires_at: 14:00:01}
+            ("annannan2", "ann", 1, 1, "tom") ("annannann", "ann", 0, 0, "local") ("zoezoezoe", "zoe", 1, 1, "local")
+            the same up to 8
+        "#]],
+    );
+}
+
+/// What each built-in role may call, of all that there is: a new reducer has to be given its place here.
+#[test]
+fn what_each_role_may_call() {
+    let mut told = String::new();
+    let modules = abide_reducers::modules();
+    let reducers =
+        || modules.iter().flat_map(|module| &module.reducers).map(|reducer| reducer.name);
+    for (role, _) in BUILT_IN {
+        let may: Vec<&str> =
+            reducers().filter(|name| built_in_may_call(role, name) == Some(true)).collect();
+        told.push_str(&format!("{role}: {}\n", may.join(" ")));
+    }
+    expect![[r#"
+        admin: create_session suspend_session resume_session complete_session fail_session cancel_session append_message register_tool request_tool_call claim_tool_call claim_next_tool_call heartbeat_tool_call complete_tool_call fail_tool_call settle_tool_call cancel_tool_call acknowledge_cancel decide_approval request_supervisor_handoff claim_handoff heartbeat_handoff release_handoff resolve_handoff reject_handoff set_timer cancel_timer set_role remove_role create_identity change_identity disable_identity enable_identity create_token revoke_token
+        app: create_session suspend_session resume_session complete_session fail_session cancel_session append_message register_tool request_tool_call claim_tool_call claim_next_tool_call heartbeat_tool_call complete_tool_call fail_tool_call settle_tool_call cancel_tool_call acknowledge_cancel decide_approval request_supervisor_handoff claim_handoff heartbeat_handoff release_handoff resolve_handoff reject_handoff set_timer cancel_timer
+        agent: create_session suspend_session resume_session complete_session fail_session append_message request_tool_call claim_tool_call heartbeat_tool_call complete_tool_call fail_tool_call cancel_tool_call acknowledge_cancel request_supervisor_handoff set_timer cancel_timer
+        worker: register_tool claim_tool_call claim_next_tool_call heartbeat_tool_call complete_tool_call fail_tool_call acknowledge_cancel
+        supervisor: suspend_session resume_session cancel_session append_message settle_tool_call cancel_tool_call decide_approval claim_handoff heartbeat_handoff release_handoff resolve_handoff reject_handoff
+        auditor: 
+    "#]].assert_eq(&told);
+}

@@ -1,0 +1,159 @@
+//! A deployment of two tenants, set up by the command line alone, as the README's page does it.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value as JsonValue, json};
+
+use crate::program::{Ended, run};
+use crate::server::Server;
+
+/// Makes a token as a shell would: what stands on stdout is the token.
+#[track_caller]
+fn token(server: &Server, by: &str, words: &[&str]) -> String {
+    let ended = server.run(&[&["token", "create"], words, &["--token", by]].concat());
+    assert!(ended.stderr.contains("This is the only time that it is told"), "{ended:?}");
+    let token = ended.good().trim_end().to_owned();
+    assert!(token.starts_with("abide_") && !token.contains(char::is_whitespace), "{token}");
+    token
+}
+
+fn as_who(server: &Server, token: &str, words: &[&str]) -> Ended {
+    server.run(&[words, &["--token", token, "--json"]].concat())
+}
+
+#[track_caller]
+fn refused(ended: &Ended, code: &str) -> JsonValue {
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let problem: JsonValue = serde_json::from_str(&ended.stderr).unwrap();
+    assert_eq!(problem["code"], code, "{problem}");
+    problem
+}
+
+/// A file, its first admin made without a server, and a server of it.
+fn deployment() -> (Server, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let db = folder.path().join("abide.db");
+    let db_text = db.to_str().unwrap();
+    let root = run(["token", "create", "root", "--role", "admin", "--can", "*", "--db", db_text]);
+    let root = root.good().trim_end().to_owned();
+    (Server::start_in(folder), root)
+}
+
+#[test]
+fn two_tenants_in_five_minutes() {
+    let (server, root) = deployment();
+    let nobody = server.run(&["sql", "SELECT 1", "--json"]);
+    refused(&nobody, "unauthenticated");
+    let acme = token(&server, &root, &["acme", "--role", "app", "--scope", "tenant=acme"]);
+    let zeta = token(&server, &root, &["zeta", "--role", "app", "--scope", "tenant=zeta"]);
+    let made = as_who(&server, &acme, &["call", "create_session", "agent=support", "id=s1"]).json();
+    assert_eq!(made["result"]["scope"], r#"{"tenant":"acme"}"#);
+    let say = ["call", "append_message", "session_id=s1", "role=user", "content=hi"];
+    assert_eq!(as_who(&server, &acme, &say).json()["seq"], 8);
+    let of_another = refused(&as_who(&server, &zeta, &say), "not_found");
+    let say = ["call", "append_message", "session_id=s2", "role=user", "content=hi"];
+    let of_nobody = refused(&as_who(&server, &zeta, &say), "not_found");
+    assert_eq!(of_another.to_string().replace("s1", "s2"), of_nobody.to_string());
+    refused(&as_who(&server, &zeta, &["identity", "create", "me", "--role", "admin"]), "denied");
+}
+
+#[test]
+fn tokens_are_listed_and_revoked_and_identities_disabled() {
+    let (server, root) = deployment();
+    let acme =
+        token(&server, &root, &["acme", "--role", "app", "--expires", "30d", "--label", "web"]);
+    let second = token(&server, &root, &["acme"]);
+    let listed = as_who(&server, &root, &["token", "list"]).json();
+    let column = |name: &str| {
+        listed["columns"].as_array().unwrap().iter().position(|column| column == name).unwrap()
+    };
+    let rows = listed["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 3);
+    let of_acme: Vec<&JsonValue> =
+        rows.iter().filter(|row| row[column("identity_id")] == "acme").collect();
+    assert_eq!(of_acme.len(), 2);
+    assert!(!listed.to_string().contains(acme.split('_').nth(2).unwrap()), "{listed}");
+    assert!(
+        of_acme.iter().any(
+            |row| acme.ends_with(row[column("ends")].as_str().unwrap().trim_start_matches('…'))
+        )
+    );
+    // The token itself is taken for its id.
+    let revoked = as_who(&server, &root, &["token", "revoke", &acme]).json();
+    assert_eq!(revoked["result"]["id"], acme.split('_').nth(1).unwrap());
+    let create = ["call", "create_session", "agent=a"];
+    let problem = refused(&as_who(&server, &acme, &create), "unauthenticated");
+    assert!(problem["detail"].as_str().unwrap().contains("was revoked at"), "{problem}");
+    as_who(&server, &second, &create).good();
+    as_who(&server, &root, &["identity", "disable", "acme", "--reason", "gone"]).good();
+    refused(&as_who(&server, &second, &create), "unauthenticated");
+    as_who(&server, &root, &["identity", "enable", "acme"]).good();
+    as_who(&server, &second, &create).good();
+    as_who(&server, &root, &["identity", "change", "acme", "--role", "auditor"]).good();
+    refused(&as_who(&server, &second, &create), "denied");
+}
+
+#[test]
+fn a_role_of_ones_own_and_a_pace() {
+    let (server, root) = deployment();
+    as_who(&server, &root, &["role", "set", "greeter", "--may", "create_session,append_message"])
+        .good();
+    let words = ["greta", "--role", "greeter", "--quota", "2/1d"];
+    let greta = token(&server, &root, &words);
+    as_who(&server, &greta, &["call", "create_session", "agent=a", "id=s"]).good();
+    let ended = as_who(&server, &greta, &["call", "complete_session", "session_id=s"]);
+    refused(&ended, "denied");
+    let ended = as_who(&server, &greta, &["call", "create_session", "agent=a"]);
+    let problem = refused(&ended, "limit_exceeded");
+    assert_eq!((&problem["status"], &problem["retryable"]), (&json!(429), &json!(true)));
+    assert!(problem["retry_after_ms"].as_u64().unwrap() <= 86_400_000);
+    let roles = as_who(&server, &root, &["role", "list"]).json();
+    assert_eq!(roles["rows"][0][0], "greeter");
+    as_who(&server, &root, &["role", "remove", "greeter"]).good();
+}
+
+/// The file holds no token, and neither does anything that is printed about one later.
+#[test]
+fn a_token_is_told_once() {
+    let (mut server, root) = deployment();
+    let acme = token(&server, &root, &["acme", "--role", "app"]);
+    let secret = acme.split('_').nth(2).unwrap().to_owned();
+    for words in [&["events"][..], &["token", "list"], &["identity", "list"]] {
+        let ended = as_who(&server, &root, words);
+        assert!(!ended.stdout.contains(&secret) && ended.code == Some(0), "{ended:?}");
+    }
+    server.terminate();
+    server.ended();
+    let in_file = |path: &Path| {
+        let bytes = fs::read(path).unwrap();
+        bytes.windows(secret.len()).any(|window| window == secret.as_bytes())
+    };
+    for entry in fs::read_dir(server.folder()).unwrap() {
+        assert!(!in_file(&entry.unwrap().path()));
+    }
+    let wrong = run(["token", "create", "x", "--can", "y", "--db", server.db().to_str().unwrap()]);
+    assert_eq!(wrong.code, Some(2), "{wrong:?}");
+}
+
+/// Other machines are served once there is a token, and not before.
+#[test]
+fn other_machines_need_a_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = folder.path().join("abide.db");
+    let db = db.to_str().unwrap();
+    let refused = run(["serve", "--listen", "0.0.0.0:0", "--db", db]);
+    assert_eq!(refused.code, Some(1));
+    assert!(refused.stderr.contains("abide token create"), "{}", refused.stderr);
+    run(["token", "create", "root", "--role", "admin", "--can", "*", "--db", db]).good();
+    let serving = crate::program::Process::spawn(crate::program::abide().args([
+        "serve",
+        "--listen",
+        "0.0.0.0:0",
+        "--db",
+        db,
+        "--json",
+    ]));
+    let told: JsonValue = serde_json::from_str(&serving.line()).unwrap();
+    assert_eq!(told["asks_for_tokens"], true);
+}
