@@ -48,6 +48,9 @@ pub(crate) fn not_due(id: &str, at: Micros) -> Refusal {
     Refusal::new(Code::Conflict, format!("{id} does not wait for {at}"))
 }
 
+/// Who may see who may call: those who manage that, and those who look over their shoulders.
+pub(crate) const MANAGERS: &str = ":caller_role = 'admin' OR :caller_role = 'auditor'";
+
 /// What a row says that a caller must be capable of.
 pub(crate) fn capability(
     caller: &Caller,

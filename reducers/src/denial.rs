@@ -4,6 +4,7 @@
 //! What is out of a caller's scope is not among them. It is answered as if it did not exist, and were
 //! that on record, the log's next number would give it away.
 
+use abide_schema::reducer::Sight;
 use abide_schema::{Abort, Context, Micros, Module, Seq, reducer, table};
 
 /// One attempt that was denied.
@@ -26,10 +27,13 @@ pub struct DeniedAttempt {
     pub seq: Seq,
 }
 
+/// They are of no scope, so only who has none may see them.
+const AUDITORS: Sight = Sight::Where(":caller_role = 'auditor' AND :caller_scope = '{}'", &[]);
+
 /// The domain.
 #[must_use]
 pub fn module() -> Module {
-    Module::new("denial").table::<DeniedAttempt>().witness(record_denied::definition())
+    Module::new("denial").seen::<DeniedAttempt>(AUDITORS).witness(record_denied::definition())
 }
 
 /// Keeps a record of an attempt that was denied.

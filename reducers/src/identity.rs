@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use abide_schema::caller::{CallLimits, Caller};
-use abide_schema::reducer::Answer;
+use abide_schema::reducer::{Answer, Sight};
 use abide_schema::{
     Abort, Code, Context, Json, Micros, Module, Refusal, Scope, Seq, limits, reducer, table,
 };
@@ -65,7 +65,7 @@ impl Identity {
 #[must_use]
 pub fn module() -> Module {
     Module::new("identity")
-        .table::<Identity>()
+        .seen::<Identity>(Sight::Where(check::MANAGERS, &[]))
         .reducer(create_identity::definition())
         .reducer(change_identity::definition())
         .reducer(disable_identity::definition())

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use abide_schema::caller::{CallLimits, Caller};
-use abide_schema::reducer::Answer;
+use abide_schema::reducer::{Answer, Sight};
 use abide_schema::{Abort, Code, Context, Json, Micros, Module, Refusal, Seq, reducer, table};
 use serde_json::json;
 
@@ -15,7 +15,7 @@ use crate::{check, identity};
 const ALL: &str = "*";
 
 /// Changing who may what. Only admins do, and roles that name these one by one.
-const ADMINISTRATION: [&str; 8] = [
+const ADMINISTRATION: [&str; 10] = [
     "create_identity",
     "change_identity",
     "disable_identity",
@@ -24,6 +24,8 @@ const ADMINISTRATION: [&str; 8] = [
     "revoke_token",
     "set_role",
     "remove_role",
+    "set_policy",
+    "drop_policy",
 ];
 
 /// The built-in roles, with what each may call. (An admin may call everything.)
@@ -123,7 +125,7 @@ impl Role {
 #[must_use]
 pub fn module() -> Module {
     Module::new("role")
-        .table::<Role>()
+        .seen::<Role>(Sight::Open)
         .reducer(set_role::definition())
         .reducer(remove_role::definition())
         .guard(may_call)

@@ -7,7 +7,7 @@
 //! A token reads `abide_<id>_<secret>`. The id is no secret: it finds the row, so that what is left is one
 //! comparison of hashes, in constant time.
 
-use abide_schema::reducer::{Answer, Directory};
+use abide_schema::reducer::{Answer, Directory, Sight};
 use abide_schema::{Abort, Code, Context, Micros, Module, Refusal, Seq, reducer, table};
 
 use crate::{check, identity};
@@ -55,7 +55,7 @@ const DIRECTORY: Directory = Directory {
 #[must_use]
 pub fn module() -> Module {
     Module::new("token")
-        .table::<Token>()
+        .seen::<Token>(Sight::Where(check::MANAGERS, &["hash"]))
         .directory(DIRECTORY)
         .reducer(create_token::definition())
         .reducer(revoke_token::definition())

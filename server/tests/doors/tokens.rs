@@ -66,6 +66,7 @@ impl Home {
 
     /// What the log has of denied attempts.
     async fn denied(&self) -> Vec<String> {
+        self.0.engine.fire_due().await.expect("what came before is done");
         let sql = "SELECT caller || ': ' || what || ': ' || why FROM denied_attempts ORDER BY id";
         let asked = self.0.engine.query(&Caller::local(), sql, &Default::default(), None).await;
         let rows = asked.expect("it is a query").rows;
@@ -157,7 +158,7 @@ async fn what_is_taken_away_is_gone_at_once() {
         home.with("annannann", scope).await;
         let mut socket = home.socket("annannann").await;
         let bearer = format!("Bearer {}", token("annannann"));
-        let query = format!("/v1/subscribe?sql={}", escaped("SELECT id FROM timers"));
+        let query = format!("/v1/subscribe?sql={}", escaped("SELECT id FROM sessions"));
         let request = home.0.request("GET", &query).header("authorization", &bearer);
         let mut stream = Stream::by(request, None).await;
         assert!(stream.next().await.expect("a snapshot").contains("snapshot"));

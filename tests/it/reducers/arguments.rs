@@ -88,6 +88,14 @@ fn what_each_takes() {
             refused bad_arguments: cancel_timer: unknown field `nonsense`, expected `id` (hint: cancel_timer takes id)
             refused bad_arguments: set_policy: unknown field `nonsense`, expected one of `table`, `role`, `condition`, `hidden`, `name` (hint: set_policy takes table, role, condition?, hidden?, name?)
             refused bad_arguments: drop_policy: unknown field `nonsense`, expected one of `table`, `role`, `name` (hint: drop_policy takes table, role, name?)
+            refused bad_arguments: set_role: unknown field `nonsense`, expected one of `name`, `reducers`, `capabilities`, `description`, `limits` (hint: set_role takes name, reducers, capabilities?, description?, limits?)
+            refused bad_arguments: remove_role: unknown field `nonsense`, expected `name` (hint: remove_role takes name)
+            refused bad_arguments: create_identity: unknown field `nonsense`, expected one of `id`, `role`, `capabilities`, `scope`, `limits` (hint: create_identity takes id, role, capabilities?, scope?, limits?)
+            refused bad_arguments: change_identity: unknown field `nonsense`, expected one of `id`, `role`, `capabilities`, `scope`, `limits` (hint: change_identity takes id, role?, capabilities?, scope?, limits?)
+            refused bad_arguments: disable_identity: unknown field `nonsense`, expected `id` or `reason` (hint: disable_identity takes id, reason?)
+            refused bad_arguments: enable_identity: unknown field `nonsense`, expected `id` (hint: enable_identity takes id)
+            refused bad_arguments: create_token: unknown field `nonsense`, expected one of `id`, `identity_id`, `hash`, `last_four`, `label`, `expires_in_ms` (hint: create_token takes id, identity_id, hash, last_four, label?, expires_in_ms?)
+            refused bad_arguments: revoke_token: unknown field `nonsense`, expected `id` (hint: revoke_token takes id)
         "#]],
     );
 }
