@@ -517,16 +517,7 @@ fn start(store: Store, conduct: Conduct) -> Result<Engine, StoreError> {
     };
     let checkpoints = CheckpointConduct::beside(&writer, &durable_seen, store.checkpoint_bytes());
     let checkpoints = Checkpoints::start(found.checkpointer, checkpoints);
-    let syncer = Syncer {
-        commits: Arc::clone(&commits),
-        to_publish: Arc::clone(&to_publish),
-        wal: found.wal,
-        durable,
-        hub: Arc::clone(&hub),
-        health: Arc::clone(&health),
-        metrics: Arc::clone(&metrics),
-        turns: conduct.turns,
-    };
+    let syncer = syncer_behind(&writer, found.wal, durable, &to_publish);
     threads.extend(spawn_all(writer, syncer, Arc::clone(&to_publish)));
     let inner = Inner {
         jobs,
@@ -551,6 +542,25 @@ fn start(store: Store, conduct: Conduct) -> Result<Engine, StoreError> {
         store,
     };
     Ok(Engine { inner: Arc::new(inner) })
+}
+
+/// What makes durable what that writer commits.
+fn syncer_behind(
+    writer: &WriterThread,
+    wal: WalSync,
+    durable: watch::Sender<Seq>,
+    to_publish: &Arc<Queue<Published>>,
+) -> Syncer {
+    Syncer {
+        commits: Arc::clone(&writer.commits),
+        to_publish: Arc::clone(to_publish),
+        wal,
+        durable,
+        hub: Arc::clone(&writer.hub),
+        health: Arc::clone(&writer.health),
+        metrics: Arc::clone(&writer.metrics),
+        turns: Arc::clone(&writer.turns),
+    }
 }
 
 /// A queue of what is committed and not yet on the disk, or told.

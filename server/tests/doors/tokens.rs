@@ -347,8 +347,8 @@ async fn a_flood_of_denied_attempts_writes_few_rows() {
     home.0.clock.pass_s(10);
     home.call("workwork", "create_session", json!({"agent": "a"})).await;
     home.call("workwork", "create_session", json!({"agent": "a"})).await;
-    let sql = "SELECT count(*), sum(missed), (SELECT count(*) FROM events WHERE reducer = 'record_denied')
-        FROM denied_attempts";
+    let sql = "SELECT count(*), sum(missed),
+        (SELECT count(*) FROM events WHERE reducer = 'record_denied') FROM denied_attempts";
     let asked = home.0.engine.query(&Caller::local(), sql, &Default::default(), None).await;
     let counts: Vec<JsonValue> =
         asked.expect("a query").rows[0].iter().map(abide_schema::Value::to_json).collect();
