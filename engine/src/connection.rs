@@ -279,6 +279,10 @@ impl Connection {
     fn answer(&mut self, subscription: &mut Subscription, resumed: Resumed) {
         let is_frame = !matches!(resumed, Resumed::Snapshot { .. });
         let seq = resumed.seq();
+        if self.subscriptions.is_empty() {
+            // Nobody else is to be told of the time before, also where it is not published yet.
+            self.told = self.told.max(resumed.start());
+        }
         self.ready.extend(subscription.answer(resumed, self.told));
         if is_frame {
             self.told_up_to(seq.max(self.told));

@@ -93,6 +93,12 @@ impl Client {
         Ok(())
     }
 
+    /// What it shows of its rows.
+    pub(crate) fn visible(&self) -> Vec<Row> {
+        let width = self.shape.columns.iter().filter(|column| !column.hidden).count();
+        self.rows.iter().map(|row| Row::from(&row[..width])).collect()
+    }
+
     /// Whether it holds exactly these rows: in their order where the shape orders them and has a key,
     /// else as a multiset.
     pub(crate) fn holds(&self, rows: &[Row]) -> bool {

@@ -81,7 +81,7 @@ impl Subscription {
             Resumed::Past { past, rows, seq, delta } => {
                 let mut answer = self.snapshot(past, rows, None);
                 let change = self.own_change(seq, delta);
-                answer.push(frame(past.min(told), seq, change));
+                answer.push(frame(past, seq, change, told));
                 answer
             }
             Resumed::Delta { from, seq, delta, checksum } => {
@@ -89,7 +89,7 @@ impl Subscription {
                 let change = self.own_change(seq, delta);
                 self.checksum = checksum;
                 // Named also where nothing changed: that is the answer.
-                vec![frame(from.min(told).min(seq), seq, Change { checksum, opening, ..change })]
+                vec![frame(from.min(seq), seq, Change { checksum, opening, ..change }, told)]
             }
         }
     }
@@ -147,6 +147,8 @@ impl Subscription {
     }
 }
 
-fn frame(from: Seq, to: Seq, change: Change) -> Ready {
-    Ready::for_all(Update::Delta { from, to, changes: vec![change] })
+/// One that answers for one subscription, where the connection was told everything up to a seq.
+fn frame(from: Seq, to: Seq, change: Change, told: Seq) -> Ready {
+    let update = Update::Delta { from: from.min(told), to, changes: vec![change] };
+    Ready::answer(update, told.min(to))
 }

@@ -84,21 +84,33 @@ pub(super) struct Ready {
     pub(super) update: Update,
     /// Set where it concerns this subscription and nobody else; it goes when that ends.
     only_for: Option<Arc<str>>,
+    /// Set in the answer to a resume, which may begin earlier: what the connection was told before it.
+    told: Option<Seq>,
 }
 
 impl Ready {
     pub(super) fn for_all(update: Update) -> Ready {
-        Ready { update, only_for: None }
+        Ready { update, only_for: None, told: None }
     }
 
     pub(super) fn only_for(id: &Arc<str>, update: Update) -> Ready {
-        Ready { update, only_for: Some(Arc::clone(id)) }
+        Ready { update, only_for: Some(Arc::clone(id)), told: None }
     }
 
-    /// Takes a subscription out; `false` where nothing is left to say.
+    /// The answer to a resume, in a frame, where the connection was told everything up to a seq.
+    pub(super) fn answer(update: Update, told: Seq) -> Ready {
+        Ready { update, only_for: None, told: Some(told) }
+    }
+
+    /// Takes a subscription out; `false` where nothing is left to say. A frame stays, for it says to all
+    /// others that they were told everything up to its end, but where the answer that it was is gone, it
+    /// does not begin earlier than the connection was.
     pub(super) fn without(&mut self, id: &str) -> bool {
-        if let Update::Delta { changes, .. } = &mut self.update {
+        if let Update::Delta { from, changes, .. } = &mut self.update {
             changes.retain(|change| &*change.id != id);
+            if let (true, Some(told)) = (changes.is_empty(), self.told) {
+                *from = told;
+            }
         }
         self.only_for.as_deref() != Some(id)
     }

@@ -1,0 +1,180 @@
+//! The real engine over tables of every kind, and one reducer that writes any row of them: what is
+//! captured, kept for a resume and published there is what the proofs without it take for granted.
+
+use abide_engine::{Budget, Config, Engine};
+use abide_schema::reducer::Caller;
+use abide_schema::table::{Key, Kind};
+use abide_schema::wire::BatchCall;
+use abide_schema::{Abort, Context, Module, Seq, Table, TableSpec, Value, reducer, table};
+use serde_json::{Value as JsonValue, json};
+use tempfile::TempDir;
+
+use crate::proof::literals;
+use crate::world::Random;
+
+/// Numbered by the database; a column of every kind.
+#[table(name = "r", index(a), index(b), index(c))]
+pub(crate) struct R {
+    /// Its number.
+    #[column(key)]
+    pub(crate) id: i64,
+    /// An integer.
+    pub(crate) a: Option<i64>,
+    /// Another.
+    pub(crate) b: Option<i64>,
+    /// A text.
+    pub(crate) c: Option<String>,
+    /// A double.
+    pub(crate) x: Option<f64>,
+    /// Bytes.
+    pub(crate) z: Option<Vec<u8>>,
+}
+
+/// With a text key.
+#[table(name = "s", without_rowid, index(b), index(c))]
+pub(crate) struct S {
+    /// Its name.
+    #[column(key)]
+    pub(crate) k: String,
+    /// An integer.
+    pub(crate) b: Option<i64>,
+    /// A text.
+    pub(crate) c: Option<String>,
+    /// An integer that is there.
+    pub(crate) n: i64,
+}
+
+/// With a key of two columns.
+#[table(name = "p", index(a), index(x))]
+pub(crate) struct P {
+    /// Of what.
+    #[column(key)]
+    pub(crate) g: String,
+    /// The which.
+    #[column(key)]
+    pub(crate) n: i64,
+    /// A double.
+    pub(crate) x: Option<f64>,
+    /// An integer.
+    pub(crate) a: Option<i64>,
+}
+
+/// The cells of a key.
+struct Cells(Vec<Value>);
+
+impl Key for Cells {
+    fn cells(self) -> Vec<Value> {
+        self.0
+    }
+}
+
+/// Puts a row in the place of the one of its key, if there is one, or takes it away: how much there
+/// was to do.
+#[reducer]
+pub(crate) fn put(
+    ctx: &mut Context<'_>,
+    table: String,
+    row: Vec<JsonValue>,
+    how: String,
+) -> Result<i64, Abort> {
+    let cells: Vec<Value> =
+        row.iter().map(|cell| Value::from_json(cell).expect("the test sends cells")).collect();
+    match table.as_str() {
+        "r" => put_row::<R>(ctx, &cells, &how),
+        "s" => put_row::<S>(ctx, &cells, &how),
+        _ => put_row::<P>(ctx, &cells, &how),
+    }
+}
+
+fn put_row<T: Table + Clone>(
+    ctx: &mut Context<'_>,
+    cells: &[Value],
+    how: &str,
+) -> Result<i64, Abort> {
+    let row = T::from_row(cells).expect("the test sends rows of the table");
+    let key = || Cells(T::SPEC.key_of(cells));
+    match (ctx.get::<T>(key())?, how) {
+        (None, "delete") => return Ok(0),
+        (Some(_), "delete") => ctx.delete::<T>(key())?,
+        (Some(_), "touch") => ctx.touch(row)?,
+        (Some(_), _) => ctx.update(&row)?,
+        (None, _) => drop(ctx.insert(row)?),
+    }
+    Ok(1)
+}
+
+/// The tables, in the order in which they are declared.
+pub(crate) fn tables() -> Vec<&'static TableSpec> {
+    vec![R::SPEC, S::SPEC, P::SPEC]
+}
+
+fn module() -> Module {
+    let module = Module::new("letters").table::<R>().table::<S>().table::<P>();
+    module.reducer(put::definition())
+}
+
+/// An engine over a file in a folder of its own.
+pub(crate) struct House {
+    folder: TempDir,
+    engine: Option<Engine>,
+}
+
+impl House {
+    pub(crate) fn new() -> House {
+        let folder = TempDir::new().expect("a folder can be made");
+        let mut house = House { folder, engine: None };
+        house.open();
+        house
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        self.engine.as_ref().expect("it is open")
+    }
+
+    fn open(&mut self) {
+        let path = self.folder.path().join("abide.db");
+        let mut config = Config::new(vec![module()]);
+        // Deltas are wanted here, not reruns.
+        config.live_budget = Budget { average: u64::MAX, most: u64::MAX, commit: u64::MAX };
+        let engine = Engine::open(path, config);
+        self.engine = Some(engine.expect("the file can be opened"));
+    }
+
+    /// The engine goes away without a checkpoint, and comes back.
+    pub(crate) fn restart(&mut self) {
+        self.engine = None;
+        self.open();
+    }
+
+    /// A commit of one row or of several. Where the log ends after it.
+    pub(crate) async fn commit(&self, random: &mut Random) -> Seq {
+        let count = *random.pick(&[1, 1, 1, 2, 3, 6]);
+        let calls: Vec<BatchCall> = (0..count).map(|_| call(random)).collect();
+        let done = self.engine().batch(&Caller::new("writer"), &calls, None).await;
+        done.expect("every row may be put").seq
+    }
+}
+
+fn call(random: &mut Random) -> BatchCall {
+    let table = *random.pick(&tables());
+    let row: Vec<JsonValue> = table
+        .columns
+        .iter()
+        .enumerate()
+        .map(|(at, column)| {
+            if table.key.contains(&at) && column.kind == Kind::Integer {
+                return json!(1 + random.below(7));
+            }
+            if table.key.contains(&at) {
+                return literals::of_key(random, column.kind).to_json();
+            }
+            if column.nullable && random.below(5) == 0 {
+                return JsonValue::Null;
+            }
+            literals::of_kind(random, column.kind).to_json()
+        })
+        .collect();
+    let how = *random.pick(&["put", "put", "put", "touch", "delete", "delete"]);
+    let args = json!({"table": table.name, "row": row, "how": how});
+    BatchCall { reducer: "put".to_owned(), args }
+}

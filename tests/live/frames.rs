@@ -1,0 +1,290 @@
+//! Subscriptions of the real engine over a line that drops, doubles and reorders frames: whatever
+//! arrives, what a client holds is the query at the client's seq, and a gap is seen.
+//!
+//! The client goes by the protocol alone: a result at its own seq `s` takes a frame iff `from ≤ s < to`;
+//! one with `to ≤ s` is a duplicate; one with `from > s` shows a gap, and the client asks again from
+//! `s`. While it waits for that answer it takes nothing else. The answer to a
+//! subscribe begins where that subscription was, not where the line was: where frames can be lost, it
+//! says nothing to the others.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use abide_engine::{Connection, Delta, Start, Update, Wanted};
+use abide_schema::{Code, Row, Seq};
+
+use crate::client::Client;
+use crate::engine::{House, tables};
+use crate::proof::grammar::{self, Fidelity, Query};
+use crate::proof::schema::Schema;
+use crate::world::Random;
+
+const SEEDS: u64 = 12;
+const QUERIES: usize = 12;
+const STEPS: usize = 60;
+
+/// What a frame says: by id.
+#[derive(Clone)]
+struct Frame {
+    from: Seq,
+    to: Seq,
+    /// It answers a subscribe.
+    answer: bool,
+    changes: Vec<(String, Delta)>,
+}
+
+/// One subscription's result.
+struct Held {
+    query: Query,
+    client: Option<Client>,
+    seq: Seq,
+    /// Whether it was ever asked for.
+    asked: bool,
+    /// Set while the answer to a subscribe is to come.
+    waits: bool,
+    /// Rows of a snapshot that is not whole yet.
+    parts: Vec<Row>,
+}
+
+/// A client and its bad line.
+struct Line {
+    /// Nothing while the engine is away.
+    connection: Option<Connection>,
+    held: BTreeMap<String, Held>,
+    /// Frames that are late.
+    late: VecDeque<Frame>,
+    /// What happened to frames: told straight away, dropped, doubled, late.
+    fates: [u64; 4],
+    gaps: u64,
+    duplicates: u64,
+}
+
+impl Line {
+    fn new(house: &House) -> Line {
+        let connection = Some(house.engine().connect());
+        let (held, late) = (BTreeMap::new(), VecDeque::new());
+        Line { connection, held, late, fates: [0; 4], gaps: 0, duplicates: 0 }
+    }
+
+    fn connection(&mut self) -> &mut Connection {
+        self.connection.as_mut().expect("the engine is there")
+    }
+
+    /// Subscribes, from a seq where there is one.
+    async fn ask(&mut self, id: &str) {
+        let held = self.held.get_mut(id).expect("it is known");
+        let from = held.client.is_some().then_some(held.seq);
+        (held.asked, held.waits) = (true, true);
+        let (text, params) = (held.query.text(), held.query.named());
+        self.connection().unsubscribe(id);
+        let wanted = Wanted {
+            start: from.map_or(Start::Now, Start::After),
+            ..Wanted::new(id, &text, &params)
+        };
+        if self.connection().subscribe(&wanted).await.is_err() {
+            // It fails by itself by now, or it cannot be live.
+            self.held.remove(id);
+        }
+    }
+
+    /// Takes the next update off the line, if there is one or one is to come before the connection was
+    /// told all up to `head`; what becomes of a frame is chance.
+    async fn take(&mut self, head: Seq, random: &mut Random, fair: bool) {
+        let connection = self.connection();
+        let update = match connection.try_next() {
+            None if connection.told() < head => connection.next().await,
+            None => return,
+            Some(update) => update,
+        };
+        match update {
+            Update::Snapshot(part) => {
+                let held = self.held.get_mut(&*part.id).expect("it is subscribed");
+                held.parts.extend(part.rows);
+                if !part.more {
+                    let rows = std::mem::take(&mut held.parts);
+                    let window = !held.query.limit.text().is_empty();
+                    held.client = Some(Client::of_shape(&part.opening.shape, window, rows));
+                    (held.seq, held.waits) = (part.seq, false);
+                }
+            }
+            // It names no beginning, so it tells nothing where frames may be missing.
+            Update::Progress { .. } => {}
+            Update::Rerun { .. } => unreachable!("every delta is within the budget"),
+            Update::Error { id, refusal } => {
+                if refusal.code != Code::Refetch {
+                    self.held.remove(&*id);
+                }
+            }
+            Update::Delta { from, to, changes } => {
+                let answer = changes.iter().any(|change| change.opening.is_some());
+                let changes = changes.iter().map(|change| {
+                    assert!(!change.delta.is_stale(), "every delta is within the budget");
+                    let delta = change.delta.rows().clone();
+                    (change.id.to_string(), delta.expect("errors come by themselves"))
+                });
+                let frame = Frame { from, to, answer, changes: changes.collect() };
+                self.deliver(frame, random, fair).await;
+            }
+        }
+    }
+
+    async fn deliver(&mut self, frame: Frame, random: &mut Random, fair: bool) {
+        // An answer that is lost is a line that is lost: that is for the restarts.
+        let safe = fair || frame.answer;
+        let fate = if safe { 0 } else { *random.pick(&[0, 0, 0, 0, 0, 1, 2, 3]) };
+        self.fates[fate] += 1;
+        match fate {
+            0 => self.hear(&frame).await,
+            1 => {}
+            2 => {
+                self.hear(&frame).await;
+                self.late.push_back(frame);
+            }
+            _ => self.late.push_back(frame),
+        }
+        if !self.late.is_empty() && (fair || random.below(3) == 0) {
+            let at = random.below(self.late.len());
+            if let Some(late) = self.late.remove(at) {
+                self.hear(&late).await;
+            }
+        }
+    }
+
+    /// The rule of the protocol.
+    async fn hear(&mut self, frame: &Frame) {
+        let mut gaps = Vec::new();
+        for (id, held) in &mut self.held {
+            let named = frame.changes.iter().find(|(of, _)| of == id);
+            let meant =
+                if held.waits || frame.answer { frame.answer && named.is_some() } else { true };
+            if held.client.is_none() || !meant {
+                continue;
+            }
+            if frame.to <= held.seq && !held.waits {
+                self.duplicates += u64::from(named.is_some());
+            } else if frame.from <= held.seq && held.seq <= frame.to {
+                if let (Some((_, delta)), Some(client)) = (named, &mut held.client) {
+                    client.apply(delta).unwrap_or_else(|why| {
+                        let (from, to) = (frame.from, frame.to);
+                        panic!("{}: {why} in {from}..{to} at {}", held.query.inlined(), held.seq)
+                    });
+                }
+                (held.seq, held.waits) = (frame.to, false);
+            } else if frame.from > held.seq && !held.waits {
+                gaps.push(id.clone());
+            }
+        }
+        for id in gaps {
+            self.gaps += 1;
+            Box::pin(self.ask(&id)).await;
+        }
+    }
+
+    /// Every result is the query as of its seq.
+    async fn check(&self, house: &House, what: &str) {
+        for (id, held) in self.held.iter().filter(|(_, held)| !held.waits) {
+            let Some(client) = &held.client else { continue };
+            let (text, params) = (held.query.text(), held.query.named());
+            if held.query.fidelity != Fidelity::Exact || !held.query.limit.text().is_empty() {
+                continue;
+            }
+            let asked = house.engine().query(&text, &params, Some(held.seq)).await;
+            let Ok(answer) = asked else { continue };
+            let sorted = |rows: &[Row]| {
+                let mut texts: Vec<String> = rows.iter().map(|row| format!("{row:?}")).collect();
+                texts.sort();
+                texts
+            };
+            let (ours, theirs) = (sorted(&client.visible()), sorted(&answer.rows));
+            assert_eq!(ours, theirs, "{what}, {id} at {}: {}", held.seq, held.query.inlined());
+        }
+    }
+}
+
+#[test]
+fn a_bad_line_is_seen_and_made_up_for() {
+    let mut fates = [0; 4];
+    let (mut gaps, mut duplicates, mut restarts) = (0, 0, 0);
+    for seed in 0..SEEDS {
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.enable_time().start_paused(true).build().expect("a runtime");
+        let line = runtime.block_on(play(seed, &mut restarts));
+        line.fates.iter().zip(&mut fates).for_each(|(fate, sum)| *sum += fate);
+        (gaps, duplicates) = (gaps + line.gaps, duplicates + line.duplicates);
+    }
+    assert!(fates.iter().all(|count| *count > 20), "{fates:?}");
+    assert!(gaps > 20 && duplicates > 20 && restarts > 5, "{gaps} {duplicates} {restarts}");
+}
+
+async fn play(seed: u64, restarts: &mut u64) -> Line {
+    let mut random = Random::new(seed ^ 0xf4a3e);
+    let schema = Schema { tables: tables(), views: Vec::new() };
+    let mut house = House::new();
+    let mut line = Line::new(&house);
+    for number in 0..QUERIES {
+        let query = grammar::query(&mut random, &schema);
+        let id = format!("q{number}");
+        let held = Held {
+            query,
+            client: None,
+            seq: Seq::ZERO,
+            asked: false,
+            waits: false,
+            parts: Vec::new(),
+        };
+        line.held.insert(id.clone(), held);
+    }
+    let mut head = house.commit(&mut random).await;
+    for step in 0..STEPS {
+        if let Some(id) = waiting(&line) {
+            line.ask(&id).await;
+            continue;
+        }
+        match random.below(8) {
+            0 => {
+                // Somebody asks again out of turn.
+                let ids: Vec<String> = line.held.keys().cloned().collect();
+                if !ids.is_empty() {
+                    let id = random.pick(&ids).clone();
+                    line.ask(&id).await;
+                }
+            }
+            1 if step % 4 == 0 => {
+                *restarts += 1;
+                line.connection = None;
+                house.restart();
+                line.connection = Some(house.engine().connect());
+                let ids: Vec<String> = line.held.keys().cloned().collect();
+                for id in ids {
+                    line.ask(&id).await;
+                }
+            }
+            _ => head = house.commit(&mut random).await,
+        }
+        for _ in 0..random.below(3) {
+            line.take(head, &mut random, false).await;
+            line.check(&house, &format!("seed {seed}, step {step}")).await;
+        }
+    }
+    // The line is good from here on: everybody catches up, and is right.
+    for _ in 0..2 {
+        head = head.max(house.commit(&mut random).await);
+        while line.connection().told() < head {
+            line.take(head, &mut random, true).await;
+        }
+    }
+    let ids: Vec<String> = line.held.keys().cloned().collect();
+    for id in ids {
+        line.ask(&id).await;
+    }
+    while line.held.values().any(|held| held.waits) {
+        line.take(head, &mut random, true).await;
+    }
+    assert!(line.held.values().all(|held| held.seq >= head), "everybody is told everything");
+    line.check(&house, &format!("seed {seed}, at the end")).await;
+    line
+}
+
+/// A query that was never asked.
+fn waiting(line: &Line) -> Option<String> {
+    line.held.iter().find(|(_, held)| !held.asked).map(|(id, _)| id.clone())
+}
