@@ -111,9 +111,10 @@ fn reports(mut failures: Vec<(Case, Failure)>) -> String {
 /// The smallest case that fails like this one, and how to repeat it.
 fn report(case: &Case, failure: &Failure) -> String {
     let (small, how) = shrink::shrink(case, failure, Bug::None);
-    let seed = case.seed;
+    let (seed, whole) = (case.seed, case.subscriptions[failure.query].query.inlined());
     format!(
-        "seed {seed}: {:?} after commit {} of this\n\n{small}\n{}\n\nrepeat:  cargo xtask live --seed {seed}\n",
+        "seed {seed}: {:?} after commit {} of this\n\n{small}\n{}\n\nas generated:  {whole}\n\n\
+         repeat:  cargo xtask live --seed {seed}\n",
         how.what,
         how.commit + 1,
         how.detail

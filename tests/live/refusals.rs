@@ -296,6 +296,8 @@ fn joins_and_subqueries_must_make_sense() {
             "SELECT id FROM r WHERE b IN (SELECT b, n FROM s)",
             "SELECT id FROM r WHERE b IN (SELECT b FROM s LIMIT 1)",
             "SELECT (SELECT b FROM s UNION SELECT n FROM s) FROM r",
+            "SELECT q.a FROM (SELECT 1 AS a FROM s UNION ALL SELECT a FROM r) q WHERE q.a = :v",
+            "SELECT id FROM r JOIN (SELECT 1 AS a FROM s UNION ALL SELECT n FROM s) q ON q.a = r.c",
             "SELECT id FROM (SELECT id FROM r LIMIT 1)",
             "SELECT id FROM (r JOIN s)",
             "WITH RECURSIVE q(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM q) SELECT n FROM q",

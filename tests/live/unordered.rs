@@ -195,6 +195,7 @@ fn ordered_aggregates_of_what_has_no_order_are_refused() {
             "SELECT abs(a ORDER BY b) FROM r",
             "SELECT id, (SELECT sum(r.a) FROM s) FROM r",
             "SELECT id, (SELECT group_concat(r.c) FROM s WHERE s.b = r.b) FROM r",
+            "SELECT q.id FROM (SELECT id, 0 AS zero FROM r) q WHERE (SELECT sum(q.zero) FROM s)",
             "SELECT DISTINCT coalesce(a, x), count(*) FROM r GROUP BY coalesce(a, x), b",
             "SELECT DISTINCT c COLLATE NOCASE, rank() OVER (ORDER BY a) FROM r",
         ],

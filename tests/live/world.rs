@@ -318,6 +318,13 @@ impl Sql for Database {
         let params = rusqlite::params_from_iter(params.iter().map(Bound));
         let mut rows = prepared.query(params).map_err(failed)?;
         while let Some(row) = rows.next().map_err(failed)? {
+            let read = |at| row.get_ref(at).expect("the column exists");
+            let utf8 =
+                |cell| !matches!(cell, ValueRef::Text(text) if std::str::from_utf8(text).is_err());
+            if !(0..width).map(read).all(utf8) {
+                let message = "a text is not UTF-8".to_owned();
+                return Err(SqlError { message, fault: Fault::Query });
+            }
             each(&cells(row, width));
         }
         drop(rows);

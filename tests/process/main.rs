@@ -12,6 +12,7 @@ mod demo;
 mod handoff;
 mod kill;
 mod load;
+mod operators;
 mod program;
 mod retention;
 mod server;

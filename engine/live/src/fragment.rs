@@ -131,6 +131,41 @@ pub(crate) enum Plain {
     Other,
 }
 
+/// What SQLite makes of the other side where a value is compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Affinity {
+    /// Nothing.
+    #[default]
+    None,
+    /// A value of the type of this name, where it can be one.
+    To(&'static str),
+    /// It depends on how SQLite goes about it: a column of a compound whose SELECTs differ in this.
+    Open,
+}
+
+impl Affinity {
+    /// That of a column of a compound, by those of its SELECTs.
+    pub(crate) fn common(arms: impl IntoIterator<Item = Affinity>) -> Affinity {
+        let mut arms = arms.into_iter();
+        let first = arms.next().unwrap_or_default();
+        if arms.all(|arm| arm == first) { first } else { Affinity::Open }
+    }
+
+    /// That of a type, by its name: the rules of SQLite's documentation, "Determination Of Column
+    /// Affinity".
+    pub(crate) fn of_type(name: &str) -> Affinity {
+        let name = name.to_ascii_uppercase();
+        let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
+        match () {
+            () if has(&["INT"]) => Affinity::To("INTEGER"),
+            () if has(&["CHAR", "CLOB", "TEXT"]) => Affinity::To("TEXT"),
+            () if has(&["BLOB"]) || name.is_empty() => Affinity::None,
+            () if has(&["REAL", "FLOA", "DOUB"]) => Affinity::To("REAL"),
+            () => Affinity::To("NUMERIC"),
+        }
+    }
+}
+
 /// What columns of subqueries in FROM are, by subquery and column.
 pub(crate) type Known = HashMap<(usize, usize), Fragment>;
 
@@ -153,6 +188,8 @@ pub(crate) struct Fragment {
     pub(crate) risky: bool,
     /// What all values of it are that are not NULL, where that is certain and no column says it.
     pub(crate) kind: Option<Kind>,
+    /// How it is compared, where no column says it.
+    pub(crate) affinity: Affinity,
     /// Whether it is shown or grouped by and names no column of its own SELECT: it is the same for all
     /// rows.
     pub(crate) fixed: bool,
@@ -180,6 +217,7 @@ impl Fragment {
             windows: false,
             risky: false,
             kind: None,
+            affinity: Affinity::None,
             fixed: false,
         }
     }
@@ -288,6 +326,7 @@ impl Fragment {
     fn grows(&mut self) {
         self.plain = Plain::Other;
         self.kind = None;
+        self.affinity = Affinity::None;
         self.collates_within |= self.collation.take().is_some();
     }
 
@@ -300,7 +339,7 @@ impl Fragment {
         fragment.push(self);
         fragment.push_text(")");
         fragment.plain = self.plain;
-        fragment.kind = self.kind;
+        (fragment.kind, fragment.affinity) = (self.kind, self.affinity);
         fragment.collation = self.collation;
         fragment.collates_within = self.collates_within;
         fragment

@@ -12,7 +12,7 @@ use sqlite3_parser::lexer::sql::Parser;
 use sqlite3_parser::{Bump, FallibleIterator as _};
 
 use crate::core::{Added, Core, Frame, Output};
-use crate::fragment::{Fragment, Plain, Source, quoted};
+use crate::fragment::{Affinity, Fragment, Plain, Source, quoted};
 use crate::kind::common;
 use crate::lex;
 use crate::lower::{Conjunct, Entry, Lower, Scope, require_main, unquote, unsupported};
@@ -264,6 +264,7 @@ impl Lower<'_> {
                 return Err(Refusal::new(Code::BadSql, detail));
             };
             let value = left.named(&name).expect("it was found").clone();
+            self.require_comparable(&value, &right)?;
             if kind.join.keeps_right() {
                 let bare = self.either(&value, &right, kind.join == Join::Full)?;
                 left.bare.retain(|(known, _)| !known.eq_ignore_ascii_case(&name));
@@ -294,6 +295,7 @@ impl Lower<'_> {
         value.push_text(",");
         value.push(right);
         value.push_text(&format!(") AS {})", common.sql()));
+        value.affinity = Affinity::of_type(common.sql());
         Ok(value.of_kind(Some(common)))
     }
 
@@ -575,8 +577,9 @@ impl Lower<'_> {
                 let name = &output.name;
                 let value = Fragment::derived(&alias, name, (number, at));
                 let mut value = value.of_kind(common(kinds));
-                let mut arms = query.cores.iter();
-                value.risky = arms.any(|(_, core)| core.outputs[at].value.risky);
+                let mut arms = query.cores.iter().map(|(_, core)| &core.outputs[at].value);
+                value.affinity = Affinity::common(arms.clone().map(|arm| self.affinity_of(arm)));
+                value.risky = arms.any(|arm| arm.risky);
                 value.collates_within =
                     output.value.collates_within || output.value.collation.is_some();
                 value

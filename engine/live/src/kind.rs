@@ -9,7 +9,7 @@ use abide_schema::table::Kind;
 use sqlite3_parser::ast::{Literal, Operator};
 
 use crate::catalog::Catalog;
-use crate::fragment::{Fragment, Plain, Source};
+use crate::fragment::{Affinity, Fragment, Plain, Source};
 
 /// The kind of a fragment.
 pub(crate) fn kind_of(catalog: &Catalog, sources: &[Source], fragment: &Fragment) -> Option<Kind> {
@@ -18,6 +18,16 @@ pub(crate) fn kind_of(catalog: &Catalog, sources: &[Source], fragment: &Fragment
             Some(catalog.table(sources[source].table).columns[column].kind)
         }
         _ => fragment.kind,
+    }
+}
+
+/// The affinity of a fragment.
+pub(crate) fn affinity_of(catalog: &Catalog, sources: &[Source], fragment: &Fragment) -> Affinity {
+    match fragment.plain {
+        Plain::Column(source, column) => {
+            Affinity::of_type(catalog.table(sources[source].table).columns[column].kind.sql())
+        }
+        _ => fragment.affinity,
     }
 }
 

@@ -11,7 +11,7 @@ use sqlite3_parser::ast::{
 
 use crate::catalog::Catalog;
 use crate::core::Frame;
-use crate::fragment::{Collation, Fragment, Plain, Source};
+use crate::fragment::{Affinity, Collation, Fragment, Plain, Source};
 use crate::from::Named;
 use crate::functions;
 use crate::kind;
@@ -190,10 +190,13 @@ impl<'c> Lower<'c> {
     /// The value of a group expression. Where values that are equal may yet differ (1 and 1.0, 'a' and
     /// 'A' by NOCASE), the one that does not depend on the order of the rows.
     pub(crate) fn representative(&self, by: &Fragment) -> Fragment {
-        if by.fixed || (matches!(by.plain, Plain::Column(..)) && by.collation.is_none()) {
+        if by.fixed || self.form_of(by).is_some() {
             return by.clone();
         }
-        let mut out = Fragment::new();
+        // As a function of the values it would be compared as nothing is; of a type the values are as
+        // they are.
+        let affinity = self.affinity_of(by);
+        let mut out = Fragment::text(if let Affinity::To(_) = affinity { "CAST(" } else { "" });
         for text in [
             "CASE WHEN min(typeof(",
             ")) = max(typeof(",
@@ -204,8 +207,12 @@ impl<'c> Lower<'c> {
             out.push(by);
         }
         out.push_text(") AS INTEGER) END");
+        if let Affinity::To(name) = affinity {
+            out.push_text(&format!("AS {name})"));
+        }
         out.aggregates = true;
         out.collation = by.collation;
+        out.affinity = affinity;
         out.of_kind(self.kind_of(by))
     }
 
@@ -231,10 +238,13 @@ impl<'c> Lower<'c> {
             Expr::NotNull(operand) => self.postfix(operand, "NOTNULL", scope),
             Expr::Between { lhs, not, start, end } => {
                 let mut out = self.operand(lhs, scope)?;
+                let (start, end) = (self.operand(start, scope)?, self.operand(end, scope)?);
+                self.require_comparable(&out, &start)?;
+                self.require_comparable(&out, &end)?;
                 out.push_text(if *not { "NOT BETWEEN" } else { "BETWEEN" });
-                out.push(&self.operand(start, scope)?);
+                out.push(&start);
                 out.push_text("AND");
-                out.push(&self.operand(end, scope)?);
+                out.push(&end);
                 Ok(out.of_kind(Some(Kind::Integer)))
             }
             Expr::Like { lhs, not, op, rhs, escape } => {
@@ -309,7 +319,10 @@ impl<'c> Lower<'c> {
             if at > 0 {
                 out.push_text(",");
             }
-            out.push(&self.expr(item, scope)?);
+            let item = self.expr(item, scope)?;
+            // What it is to be compared with is not known here.
+            self.require_comparable(&item, &Fragment::new())?;
+            out.push(&item);
         }
         out.push_text(")");
         Ok(out)
@@ -318,8 +331,10 @@ impl<'c> Lower<'c> {
     fn comparison(&mut self, expr: &Expr, scope: &Scope) -> Lowered {
         let Expr::Binary(left, operator, right) = expr else { return self.expr(expr, scope) };
         let mut out = self.operand(left, scope)?;
+        let right = self.operand(right, scope)?;
+        self.require_comparable(&out, &right)?;
         out.push_text(operator_sql(*operator));
-        out.push(&self.operand(right, scope)?);
+        out.push(&right);
         Ok(out.of_kind(Some(Kind::Integer)))
     }
 
@@ -367,10 +382,10 @@ impl<'c> Lower<'c> {
     fn collate(&mut self, operand: &Expr, name: &str, scope: &Scope) -> Lowered {
         let collation = collation_of(name)?;
         let mut out = self.expr(operand, scope)?;
-        let (plain, kind) = (out.plain, out.kind);
+        let (plain, kind, affinity) = (out.plain, out.kind, out.affinity);
         let within = out.collates_within;
         out.push_text(&format!("COLLATE {}", collation.sql()));
-        (out.plain, out.kind) = (plain, kind);
+        (out.plain, out.kind, out.affinity) = (plain, kind, affinity);
         out.collation = Some(collation);
         out.collates_within = within;
         Ok(out)
@@ -412,9 +427,10 @@ impl<'c> Lower<'c> {
 
     fn in_list(&mut self, left: &Expr, not: bool, list: &[Expr], scope: &Scope) -> Lowered {
         let mut out = self.operand(left, scope)?;
-        out.push_text(if not { "NOT IN (" } else { "IN (" });
         let list: Vec<Fragment> =
             list.iter().map(|expr| self.operand(expr, scope)).collect::<Lowered<_>>()?;
+        list.iter().try_for_each(|item| self.require_comparable(&out, item))?;
+        out.push_text(if not { "NOT IN (" } else { "IN (" });
         push_list(&mut out, &list);
         out.push_text(")");
         Ok(out.of_kind(Some(Kind::Integer)))
@@ -428,13 +444,18 @@ impl<'c> Lower<'c> {
         scope: &Scope,
     ) -> Lowered {
         let mut out = Fragment::text("CASE");
-        if let Some(base) = base {
-            out.push(&self.expr(base, scope)?);
+        let base = base.map(|base| self.expr(base, scope)).transpose()?;
+        if let Some(base) = &base {
+            out.push(base);
         }
         let mut kinds = Vec::new();
         for (when, then) in pairs {
             out.push_text("WHEN");
-            out.push(&self.expr(when, scope)?);
+            let when = self.expr(when, scope)?;
+            if let Some(base) = &base {
+                self.require_comparable(base, &when)?;
+            }
+            out.push(&when);
             out.push_text("THEN");
             let then = self.expr(then, scope)?;
             kinds.push(self.kind_of(&then));
@@ -453,6 +474,30 @@ impl<'c> Lower<'c> {
     /// The kind of a fragment.
     pub(crate) fn kind_of(&self, fragment: &Fragment) -> Option<Kind> {
         kind::kind_of(self.catalog, &self.sources, fragment)
+    }
+
+    /// The affinity of a fragment.
+    pub(crate) fn affinity_of(&self, fragment: &Fragment) -> Affinity {
+        kind::affinity_of(self.catalog, &self.sources, fragment)
+    }
+
+    /// Whether it is certain how SQLite compares two values.
+    pub(crate) fn require_comparable(
+        &self,
+        left: &Fragment,
+        right: &Fragment,
+    ) -> Result<(), Refusal> {
+        if ![left, right].iter().any(|side| self.affinity_of(side) == Affinity::Open) {
+            return Ok(());
+        }
+        let kind = |side: &Fragment| self.kind_of(side);
+        let number = |side| matches!(kind(side), Some(Kind::Integer | Kind::Real));
+        if (number(left) && number(right)) || kind::common([kind(left), kind(right)]).is_some() {
+            return Ok(());
+        }
+        let what =
+            "a comparison of a column that the SELECTs of a compound make of different types";
+        Err(unsupported(what).hint("write CAST(… AS …) around what is compared"))
     }
 
     /// The kind of a fragment whose equal values are also the same.

@@ -294,7 +294,9 @@ impl Query {
         }
         // As `total_order` has it.
         if !self.key.is_empty() {
-            terms.extend(self.key.iter().map(|at| format!("{}", at + 1)));
+            let (_, core) = &self.cores[0];
+            let by_bytes = |at: &usize| if core.collates(*at) { " COLLATE BINARY" } else { "" };
+            terms.extend(self.key.iter().map(|at| format!("{}{}", at + 1, by_bytes(at))));
         } else if self.limit.is_some() {
             terms.extend((1..=self.outputs().len()).map(|at| format!("{at} COLLATE BINARY")));
         }

@@ -6,6 +6,8 @@ use abide_schema::{Row, Value};
 use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{CachedStatement, Result, Statement};
 
+use crate::error::StoreError;
+
 /// A cell on its way into a statement, not copied.
 struct Bound<'a>(&'a Value);
 
@@ -44,6 +46,18 @@ pub(crate) fn bind_some(
 /// Binds one parameter.
 pub(crate) fn bind_one(statement: &mut Statement<'_>, at: usize, value: &Value) -> Result<()> {
     statement.raw_bind_parameter(at, Bound(value))
+}
+
+/// Reads a cell that is going to be compared with others: a text that is not UTF-8 has no value to
+/// compare, and a query can make one of bytes (`concat(x'ff')`).
+pub(crate) fn read_exactly(cell: ValueRef<'_>) -> std::result::Result<Value, StoreError> {
+    match read(cell) {
+        Value::Blob(_) if matches!(cell, ValueRef::Text(_)) => {
+            let message = "a text is not UTF-8".to_owned();
+            Err(StoreError::Sql { message, offset: None })
+        }
+        value => Ok(value),
+    }
 }
 
 /// Reads a cell. Text that is not UTF-8 (SQLite does not check) comes as a blob, not as an error:

@@ -391,7 +391,7 @@ fn step_through(
     while let Some(row) = rows.next()? {
         cells.clear();
         for at in 0..width {
-            cells.push(cell::read(row.get_ref(at)?));
+            cells.push(cell::read_exactly(row.get_ref(at)?)?);
         }
         each(&cells);
     }

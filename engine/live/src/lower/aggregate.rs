@@ -5,7 +5,7 @@ use sqlite3_parser::ast::{NullsOrder, SortOrder, SortedColumn};
 
 use super::call::{Call, misuse, open};
 use super::{Lower, Lowered, Scope, push_list, unsupported};
-use crate::fragment::{Aggregate, Fragment, Mark, Piece, Plain};
+use crate::fragment::{Aggregate, Fragment, Mark, Plain};
 
 impl Lower<'_> {
     /// One value for a group of rows. `sequence`: one that depends on their order.
@@ -15,11 +15,13 @@ impl Lower<'_> {
         }
         let windowed = std::mem::take(&mut self.frame.windowed);
         self.frame.within = true;
+        let reads = std::mem::take(&mut self.frame.reads);
         let arguments = self.arguments(call, scope)?;
         self.require_no_collation(call, &arguments)?;
         let order = self.order_within(call, sequence, &arguments, scope)?;
         let filter = call.filter().map(|filter| self.expr(filter, scope)).transpose()?;
-        require_own_columns(call, arguments.iter().chain(&filter), scope)?;
+        require_own_columns(call, self.frame.reads, scope)?;
+        self.frame.reads |= reads;
         let mut out = Fragment::new();
         out.mark(Mark::Aggregate(kept_by(call, &arguments, &order)));
         out.push(&open(call));
@@ -112,20 +114,10 @@ impl Lower<'_> {
 
 /// An aggregate of nothing but columns of a query around it belongs to that query: its rows are not
 /// those of the FROM beside it.
-fn require_own_columns<'f>(
-    call: &Call,
-    values: impl Iterator<Item = &'f Fragment>,
-    scope: &Scope,
-) -> Result<(), Refusal> {
-    let own = |piece: &Piece| {
-        scope.entries.iter().any(|entry| {
-            let columns = entry.columns.iter().map(|(_, value)| value).chain(&entry.rowid);
-            columns.into_iter().any(|value| value.pieces.contains(piece))
-        })
-    };
-    let is_column = |piece: &&Piece| matches!(piece, Piece::Column(..) | Piece::Derived(..));
-    let mut columns = values.flat_map(|value| &value.pieces).filter(is_column).peekable();
-    if columns.peek().is_none() || columns.any(own) {
+fn require_own_columns(call: &Call, reads: u128, scope: &Scope) -> Result<(), Refusal> {
+    let own = 1 << scope.depth;
+    let around = own - 1;
+    if reads & around == 0 || reads & own != 0 {
         return Ok(());
     }
     Err(unsupported(&format!("{}() of the columns of a query around it", call.name))

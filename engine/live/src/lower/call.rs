@@ -7,7 +7,7 @@ use sqlite3_parser::ast::{
 };
 
 use super::{Lower, Lowered, Scope, push_list, unquote};
-use crate::fragment::Fragment;
+use crate::fragment::{Affinity, Fragment};
 use crate::functions::{self, Function};
 use crate::kind;
 use crate::viewer::can_fail;
@@ -165,6 +165,7 @@ impl Lower<'_> {
             }
         }
         out.push_text(")");
+        out.affinity = Affinity::of_type(to.map_or("", |to| to.name));
         Ok(out.of_kind(kind))
     }
 

@@ -59,6 +59,8 @@ impl Lower<'_> {
             Expr::Between { lhs, not: false, start, end } => {
                 let left = lower.operand(lhs, scope)?;
                 let (start, end) = (lower.operand(start, scope)?, lower.operand(end, scope)?);
+                lower.require_comparable(&left, &start)?;
+                lower.require_comparable(&left, &end)?;
                 let route = lower.bound(&left, Test::AtLeast, &start).and(lower.bound(
                     &left,
                     Test::AtMost,
@@ -87,6 +89,7 @@ impl Lower<'_> {
                 let left = lower.operand(lhs, scope)?;
                 let list: Vec<Fragment> =
                     list.iter().map(|expr| lower.operand(expr, scope)).collect::<Lowered<_>>()?;
+                list.iter().try_for_each(|item| lower.require_comparable(&left, item))?;
                 let route = lower.membership(&left, &list);
                 let mut condition = left;
                 condition.push_text("IN (");
@@ -138,6 +141,7 @@ impl Lower<'_> {
     ) -> Lowered<(Fragment, Route)> {
         let literal = literal::liftable(right).and(Some(right));
         let (left, right) = (self.operand(left, scope)?, self.operand(right, scope)?);
+        self.require_comparable(&left, &right)?;
         let bounded = |left_test, right_test| {
             self.bound(&left, left_test, &right).and(self.bound(&right, right_test, &left))
         };

@@ -8,7 +8,7 @@ use sqlite3_parser::{Bump, FallibleIterator as _};
 
 use super::{Conjunct, Lower, Lowered, Scope, unquote, unsupported};
 use crate::core::{Added, Core};
-use crate::fragment::{Fragment, quoted};
+use crate::fragment::{Affinity, Fragment, quoted};
 use crate::kind::common;
 use crate::lex;
 use crate::route::Route;
@@ -55,6 +55,11 @@ impl Lower<'_> {
         let row = matches!(left, Expr::Parenthesized(items) if items.len() > 1);
         if !row {
             one_column(&query)?;
+            let arms = query.cores.iter().map(|(_, core)| &core.outputs[0].value);
+            let mut right = Fragment::new();
+            right.kind = common(arms.clone().map(|value| self.kind_of(value)));
+            right.affinity = Affinity::common(arms.map(|value| self.affinity_of(value)));
+            self.require_comparable(&out, &right)?;
         }
         let mut added = Added::new();
         for ((_, core), shown) in query.cores.iter().zip(self.shown_by(&query)) {
@@ -110,8 +115,10 @@ impl Lower<'_> {
         rows.push(&self.order_of(&query)?);
         query.write_limit(&mut rows);
         let arms = query.cores.iter().map(|(_, core)| &core.outputs[0].value);
-        let kind = common(arms.map(|value| self.kind_of(value)));
-        Ok(wrapped("(", &rows).of_kind(kind))
+        let kind = common(arms.clone().map(|value| self.kind_of(value)));
+        let mut out = wrapped("(", &rows).of_kind(kind);
+        out.affinity = Affinity::common(arms.map(|value| self.affinity_of(value)));
+        Ok(out)
     }
 
     fn inner(&mut self, select: &Select, scope: &Scope) -> Result<Query, Refusal> {
@@ -138,6 +145,10 @@ impl Lower<'_> {
         let mut terms = Vec::new();
         let by_position = query.cores.len() > 1 || core.distinct;
         for term in &query.order {
+            // A number would be taken for a position, brackets or not.
+            if !by_position && query.outputs()[term.output].value.is_constant() {
+                continue;
+            }
             let mut value = if by_position {
                 Fragment::text(&(term.output + 1).to_string())
             } else {
@@ -161,7 +172,8 @@ impl Lower<'_> {
                 terms.push(Fragment::text(&format!("{} COLLATE BINARY", at + 1)));
             }
         } else if let Some(group) = &core.group {
-            terms.extend(group.iter().map(|by| self.representative(by)));
+            let groups = group.iter().filter(|by| !by.is_constant());
+            terms.extend(groups.map(|by| self.representative(by)));
         } else if !core.frame.aggregate {
             terms.extend(core.rows_key(self).ok_or_else(|| {
                 unsupported("the first rows of a subquery whose rows no key tells apart")

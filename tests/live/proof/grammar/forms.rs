@@ -281,6 +281,7 @@ impl Grammar<'_> {
         let partition = clause("PARTITION BY ", "", vec![partition]);
         let by = self.column(&scope, KINDS).unwrap_or_else(|| "1".into());
         // A total order, or SQLite would number ties as it likes.
+        self.open_without_keys(&scope);
         let order = [vec![by], keys].concat();
         let number = self.number(&scope, 0);
         let function = match self.random.below(6) {
@@ -296,10 +297,18 @@ impl Grammar<'_> {
         (seq!["SELECT ", commas(shown), from, filter], self.limit(8))
     }
 
+    /// Where the order of rows matters, and some have no key to order them by.
+    fn open_without_keys(&mut self, scope: &Scope) {
+        if scope.own.iter().any(|source| source.key.is_empty()) {
+            self.at_most(Fidelity::Open);
+        }
+    }
+
     /// Aggregates that depend on the order of rows.
     fn concatenated(&mut self) -> (Sql, Sql) {
         let (from, scope) = self.from(&[], &[1, 1, 2]);
         let keys: Vec<Sql> = scope.own.iter().flat_map(Source::keys).collect();
+        self.open_without_keys(&scope);
         let text = self.text(&scope, 0);
         let order = clause(" ORDER BY ", ", ", keys);
         let function = self.pick(&["group_concat(", "json_group_array(", "string_agg("]);
