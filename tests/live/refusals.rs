@@ -321,6 +321,12 @@ fn joins_and_subqueries_must_make_sense() {
                 live: SELECT "r"."id" AS "id" FROM main."r" AS "r" WHERE ("r"."b" IN (SELECT "s"."b" AS "b" FROM main."s" AS "s" ORDER BY "s"."k" LIMIT 1))
             SELECT (SELECT b FROM s UNION SELECT n FROM s) FROM r
                 live: SELECT (SELECT "s"."b" AS "b" FROM main."s" AS "s" UNION SELECT "s_2"."n" AS "n" FROM main."s" AS "s_2" ORDER BY 1 COLLATE BINARY) AS "(SELECT b FROM s UNION SELECT n FROM s)" FROM main."r" AS "r"
+            SELECT q.a FROM (SELECT 1 AS a FROM s UNION ALL SELECT a FROM r) q WHERE q.a = :v
+                unsupported_sql: a comparison of a column that the SELECTs of a compound make of different types cannot be live
+                write CAST(… AS …) around what is compared
+            SELECT id FROM r JOIN (SELECT 1 AS a FROM s UNION ALL SELECT n FROM s) q ON q.a = r.c
+                unsupported_sql: a comparison of a column that the SELECTs of a compound make of different types cannot be live
+                write CAST(… AS …) around what is compared
             SELECT id FROM (SELECT id FROM r LIMIT 1)
                 live: SELECT "sub"."c1" AS "id" FROM (SELECT "r"."id" AS "c1" FROM main."r" AS "r" ORDER BY "r"."id" LIMIT 1) AS "sub"
             SELECT id FROM (r JOIN s)

@@ -222,6 +222,9 @@ fn ordered_aggregates_of_what_has_no_order_are_refused() {
             SELECT id, (SELECT group_concat(r.c) FROM s WHERE s.b = r.b) FROM r
                 unsupported_sql: group_concat() of the columns of a query around it cannot be live
                 take it in that query itself
+            SELECT q.id FROM (SELECT id, 0 AS zero FROM r) q WHERE (SELECT sum(q.zero) FROM s)
+                unsupported_sql: sum() of the columns of a query around it cannot be live
+                take it in that query itself
             SELECT DISTINCT coalesce(a, x), count(*) FROM r GROUP BY coalesce(a, x), b
                 unsupported_sql: SELECT DISTINCT over groups or windows whose column coalesce(a, x) is not of one type cannot be live
                 write CAST(… AS …) around it, or leave DISTINCT out

@@ -490,7 +490,10 @@ impl<'c> Lower<'c> {
         if ![left, right].iter().any(|side| self.affinity_of(side) == Affinity::Open) {
             return Ok(());
         }
-        let kind = |side: &Fragment| self.kind_of(side);
+        let kind = |side: &Fragment| match side.plain {
+            Plain::Param(slot) => literal::kind_of(&self.slots[slot]),
+            _ => self.kind_of(side),
+        };
         let number = |side| matches!(kind(side), Some(Kind::Integer | Kind::Real));
         if (number(left) && number(right)) || kind::common([kind(left), kind(right)]).is_some() {
             return Ok(());

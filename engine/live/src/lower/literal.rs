@@ -1,7 +1,10 @@
 //! Literals and quoted names: what they say.
 
 use abide_schema::Value;
+use abide_schema::table::Kind;
 use sqlite3_parser::ast::{Expr, Literal, UnaryOperator};
+
+use super::Slot;
 
 /// The value of a literal that may as well be a parameter. Numbers with a fraction and those beyond 64
 /// bits stay in the text: only SQLite's own reading of them is certain to be SQLite's.
@@ -14,6 +17,16 @@ pub(crate) fn liftable(expr: &Expr) -> Option<Value> {
             integer(text, "-").map(Value::Integer)
         }
         _ => None,
+    }
+}
+
+/// The kind of a literal that became a parameter; nothing of what a caller gives.
+pub(super) fn kind_of(slot: &Slot) -> Option<Kind> {
+    match slot {
+        Slot::Literal(Value::Integer(_)) => Some(Kind::Integer),
+        Slot::Literal(Value::Text(_)) => Some(Kind::Text),
+        Slot::Literal(Value::Blob(_)) => Some(Kind::Blob),
+        Slot::Literal(Value::Null | Value::Real(_)) | Slot::Caller(_) => None,
     }
 }
 
