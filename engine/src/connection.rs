@@ -65,7 +65,8 @@ pub struct Connection {
 impl Connection {
     pub(crate) fn new(engine: Engine, caller: Caller) -> Connection {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
-        let told = engine.inner.hub.published();
+        // Whoever listens from now on begins at a later state, also where this one is still to be told.
+        let told = engine.durable_seq();
         Connection {
             engine,
             caller,
@@ -279,10 +280,6 @@ impl Connection {
     fn answer(&mut self, subscription: &mut Subscription, resumed: Resumed) {
         let is_frame = !matches!(resumed, Resumed::Snapshot { .. });
         let seq = resumed.seq();
-        if self.subscriptions.is_empty() {
-            // Nobody else is to be told of the time before, also where it is not published yet.
-            self.told = self.told.max(resumed.start());
-        }
         self.ready.extend(subscription.answer(resumed, self.told));
         if is_frame {
             self.told_up_to(seq.max(self.told));

@@ -36,15 +36,6 @@ impl Resumed {
             | Resumed::Past { seq, .. } => *seq,
         }
     }
-
-    /// The state that its first rows, or the rows that the caller has, are of.
-    pub(crate) fn start(&self) -> Seq {
-        match self {
-            Resumed::Snapshot { seq: start, .. }
-            | Resumed::Delta { from: start, .. }
-            | Resumed::Past { past: start, .. } => *start,
-        }
-    }
 }
 
 /// The bounds of any one query.

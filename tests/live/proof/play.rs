@@ -295,8 +295,10 @@ impl<'c> Stage<'c> {
             let detail = format!("routed {routed:?}\nalone {alone:?}");
             return Err((What::RouterDisagrees, detail));
         }
-        if routed.is_err() && binding.is_window() {
-            // A fresh query may end before the row that fails; a delta looks behind the window, too.
+        let not_utf8 = |why: &LiveError| why.to_string().contains("not UTF-8");
+        if routed.as_ref().is_err_and(|why| binding.is_window() || not_utf8(why)) {
+            // A fresh query may end before the row that fails; a delta looks behind the window, too. It
+            // also looks at what was, which may have been no text that can be told.
             self.live[at].ended = true;
             self.tally.ended += 1;
             return Ok(());
