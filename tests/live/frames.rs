@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use abide_engine::{Connection, Delta, Start, Update, Wanted};
+use abide_schema::reducer::Caller;
 use abide_schema::{Code, Row, Seq};
 
 use crate::client::Client;
@@ -60,7 +61,7 @@ struct Line {
 
 impl Line {
     fn new(house: &House) -> Line {
-        let connection = Some(house.engine().connect());
+        let connection = Some(house.engine().connect(&Caller::local()));
         let (held, late) = (BTreeMap::new(), VecDeque::new());
         Line { connection, held, late, fates: [0; 4], gaps: 0, duplicates: 0 }
     }
@@ -187,7 +188,8 @@ impl Line {
             if held.query.fidelity != Fidelity::Exact || !held.query.limit.text().is_empty() {
                 continue;
             }
-            let asked = house.engine().query(&text, &params, Some(held.seq)).await;
+            let asked =
+                house.engine().query(&Caller::local(), &text, &params, Some(held.seq)).await;
             let Ok(answer) = asked else { continue };
             let sorted = |rows: &[Row]| {
                 let mut texts: Vec<String> = rows.iter().map(|row| format!("{row:?}")).collect();
@@ -252,7 +254,7 @@ async fn play(seed: u64, restarts: &mut u64) -> Line {
                 *restarts += 1;
                 line.connection = None;
                 house.restart();
-                line.connection = Some(house.engine().connect());
+                line.connection = Some(house.engine().connect(&Caller::local()));
                 let ids: Vec<String> = line.held.keys().cloned().collect();
                 for id in ids {
                     line.ask(&id).await;

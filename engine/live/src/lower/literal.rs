@@ -26,7 +26,7 @@ pub(super) fn kind_of(slot: &Slot) -> Option<Kind> {
         Slot::Literal(Value::Integer(_)) => Some(Kind::Integer),
         Slot::Literal(Value::Text(_)) => Some(Kind::Text),
         Slot::Literal(Value::Blob(_)) => Some(Kind::Blob),
-        Slot::Literal(Value::Null | Value::Real(_)) | Slot::Caller(_) => None,
+        Slot::Literal(Value::Null | Value::Real(_)) | Slot::Caller(_) | Slot::Viewer(_) => None,
     }
 }
 
