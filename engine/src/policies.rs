@@ -36,6 +36,9 @@ const AUDITOR: &str = "auditor";
 /// Kinds of callers whose outlook is kept. More is a deployment that makes up scope keys.
 const KINDS: usize = 1_000;
 
+/// Callers whose values are kept ready.
+const VIEWERS: usize = 10_000;
+
 const ROWS: &str = "SELECT table_name, role, condition, hidden FROM main.policies
   ORDER BY table_name, role, name";
 
@@ -56,12 +59,16 @@ struct Kind {
     keys: Vec<String>,
 }
 
+/// Whether anything bounds what a caller sees.
+fn is_bounded(caller: &Caller) -> bool {
+    caller.role() != Caller::ADMIN || !caller.scope().is_empty()
+}
+
 impl Kind {
     /// Of a caller; nothing where nothing bounds what it sees.
     fn of(caller: &Caller) -> Option<Kind> {
-        let everything = caller.role() == Caller::ADMIN && caller.scope().is_empty();
         let keys = || caller.scope().keys().cloned().collect();
-        (!everything).then(|| Kind { role: caller.role().to_owned(), keys: keys() })
+        is_bounded(caller).then(|| Kind { role: caller.role().to_owned(), keys: keys() })
     }
 }
 
@@ -87,6 +94,8 @@ pub(crate) struct Policies {
 struct InForce {
     rows: Arc<Rows>,
     outlooks: HashMap<Kind, Arc<Outlook>>,
+    /// Who asked lately, by id.
+    viewers: HashMap<String, (Caller, Viewer)>,
 }
 
 impl Policies {
@@ -135,20 +144,23 @@ impl Policies {
     fn replace(&self, rows: Arc<Rows>) -> Arc<Rows> {
         let mut in_force = self.lock();
         self.latest.fetch_add(1, Ordering::SeqCst);
-        let fresh = InForce { rows, outlooks: HashMap::new() };
+        let fresh = InForce { rows, ..InForce::default() };
         std::mem::replace(&mut *in_force, fresh).rows
     }
 
     /// The caller as one whose sight is bounded; nothing where it sees everything.
     pub(crate) fn viewer(&self, caller: &Caller) -> Option<Viewer> {
-        if caller.role() == Caller::ADMIN && caller.scope().is_empty() {
+        if !is_bounded(caller) {
             return None;
         }
-        let kind =
-            Kind { role: caller.role().to_owned(), keys: caller.scope().keys().cloned().collect() };
         let mut in_force = self.lock();
+        if let Some((known, viewer)) = in_force.viewers.get(caller.id())
+            && known == caller
+        {
+            return Some(viewer.clone());
+        }
         // Under the lock, so that the two are of one time.
-        let edition = Edition::latest(&self.latest);
+        let (kind, edition) = (Kind::of(caller)?, Edition::latest(&self.latest));
         let outlook = match in_force.outlooks.get(&kind) {
             Some(outlook) => Arc::clone(outlook),
             None => {
@@ -160,8 +172,12 @@ impl Policies {
                 outlook
             }
         };
-        drop(in_force);
-        Some(Viewer::new(outlook, values(caller), edition))
+        let viewer = Viewer::new(outlook, values(caller), edition);
+        if in_force.viewers.len() >= VIEWERS {
+            in_force.viewers.clear();
+        }
+        in_force.viewers.insert(caller.id().to_owned(), (caller.clone(), viewer.clone()));
+        Some(viewer)
     }
 
     /// What callers of one kind see.

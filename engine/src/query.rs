@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use abide_live::Binding;
-use abide_schema::wire::Column;
 use abide_schema::{Code, Refusal, Row, Seq, Value, limits};
 use abide_store::{Layout, Reader};
 use serde_json::{Map, Value as JsonValue};
@@ -43,14 +42,14 @@ pub(crate) fn prepare(
 
 /// The answer to a bounded query: without the columns that only carry its order.
 pub(crate) fn answer(binding: &Binding, seq: Seq, rows: Vec<Row>) -> Answer {
-    let shown: Vec<&Column> =
-        binding.shape().columns.iter().filter(|column| !column.hidden).collect();
-    let rows = rows.into_iter().map(|row| match row.len() == shown.len() {
-        true => row,
-        false => row[..shown.len()].into(),
-    });
-    let columns = shown.iter().map(|column| column.name.clone()).collect();
-    Answer { seq, rows: rows.collect(), columns }
+    let all = &binding.shape().columns;
+    let shown = all.iter().filter(|column| !column.hidden);
+    let columns: Vec<String> = shown.map(|column| column.name.clone()).collect();
+    if columns.len() == all.len() {
+        return Answer { seq, rows, columns };
+    }
+    let rows = rows.into_iter().map(|row| row[..columns.len()].into()).collect();
+    Answer { seq, rows, columns }
 }
 
 /// Runs it.

@@ -50,6 +50,7 @@ BEGIN SELECT RAISE(FAIL, 'lease_lost: the handoff was claimed by another'); END"
     name = "handoff_requests",
     without_rowid,
     unique(session_id, where = "status = 'pending' OR status = 'claimed'"),
+    index(session_id, status),
     index(status),
     index(lease_expires_at, where = "status = 'claimed'"),
     index(escalate_at, where = "status = 'pending' AND escalate_at IS NOT NULL"),

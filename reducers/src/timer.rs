@@ -31,7 +31,7 @@ BEGIN SELECT RAISE(FAIL, 'conflict: the timer has ended'); END";
     name = "timers",
     without_rowid,
     index(due_at, where = "status = 'pending'"),
-    index(session_id, where = "session_id IS NOT NULL AND status = 'pending'"),
+    index(session_id, where = "session_id IS NOT NULL"),
     trigger = ENDED
 )]
 pub struct Timer {

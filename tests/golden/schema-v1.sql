@@ -141,6 +141,8 @@ CREATE INDEX handoff_requests_lease_expires_at ON handoff_requests (lease_expire
 
 CREATE UNIQUE INDEX handoff_requests_session_id ON handoff_requests (session_id) WHERE status = 'pending' OR status = 'claimed';
 
+CREATE INDEX handoff_requests_session_id_status ON handoff_requests (session_id, status);
+
 CREATE INDEX handoff_requests_status ON handoff_requests (status);
 
 CREATE TABLE identities (
@@ -268,7 +270,7 @@ CREATE TRIGGER timers_ended BEFORE UPDATE ON timers
 WHEN OLD.status <> 'pending'
 BEGIN SELECT RAISE(FAIL, 'conflict: the timer has ended'); END;
 
-CREATE INDEX timers_session_id ON timers (session_id) WHERE session_id IS NOT NULL AND status = 'pending';
+CREATE INDEX timers_session_id ON timers (session_id) WHERE session_id IS NOT NULL;
 
 CREATE TABLE tokens (
   id TEXT PRIMARY KEY NOT NULL,

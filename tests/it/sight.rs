@@ -340,6 +340,48 @@ fn rows_follow_the_scope_of_their_session() {
     });
 }
 
+/// However many tenants watch the same, a commit is asked about by those whose it is.
+#[test]
+fn a_commit_of_one_tenant_is_nothing_to_the_others() {
+    let world = world();
+    run(async {
+        let queries = [
+            "SELECT * FROM sessions",
+            "SELECT id FROM sessions WHERE status = 'active'",
+            "SELECT * FROM handoff_requests WHERE status = 'pending'",
+            "SELECT s.id, m.content FROM sessions s JOIN agent_state m ON m.session_id = s.id",
+            "SELECT count(*) FROM agent_state",
+            "SELECT id FROM agent_state WHERE role = 'user' ORDER BY id DESC LIMIT 3",
+        ];
+        let mut clients = Vec::new();
+        for tenant in 0..40 {
+            let name = format!("t{tenant}");
+            let make = json!({"agent": "x", "id": format!("s{tenant}"), "scope": {"tenant": name}});
+            world.call("create_session", make).await.unwrap();
+            world.say(&format!("s{tenant}"), "hello").await.unwrap();
+            let who = caller(&name, "agent", &[], &[("tenant", &name)]);
+            let mut client = Client::new(world.engine().connect(&who));
+            for (nth, sql) in queries.iter().enumerate() {
+                client.subscribe(&format!("q{nth}"), sql, &Map::new()).await.unwrap();
+            }
+            clients.push((who, client));
+        }
+        let probed = || world.engine().metrics().live_bindings_probed.get();
+        let before = probed();
+        world.say("s7", "again").await.unwrap();
+        let ask = json!({"session_id": "s7", "reason": "r", "required_capability": "c"});
+        let done = world.call("request_supervisor_handoff", ask).await.unwrap();
+        let asked = probed() - before;
+        assert!(asked <= 2 * queries.len() as u64, "{asked} bindings were asked about two commits");
+        let whole = Whole::read(&world, None).await;
+        for (who, client) in &mut clients {
+            client.read_to(done.seq).await;
+            client.replicas.remove("q2");
+            assert_eq!(hold(who, client, &whole), queries.len() - 1);
+        }
+    });
+}
+
 /// What cannot be a policy is refused with what is wrong with it, and changes nothing.
 #[test]
 fn a_policy_is_tried_out_before_it_is_kept() {
@@ -371,5 +413,29 @@ fn a_policy_is_tried_out_before_it_is_kept() {
         let denied = world.engine().call(&tenant, "set_policy", &args, None).await.unwrap_err();
         assert_eq!(denied.code, Code::Denied);
         assert_eq!(world.rows("SELECT * FROM policies").await.len(), 0);
+    });
+}
+
+/// Every table of ours can be watched as a whole by whom a scope bounds.
+#[test]
+fn every_table_in_sight_can_be_live() {
+    let world = world();
+    run(async {
+        let who = caller("ann", "agent", &[], &[("tenant", "a")]);
+        let told = world.engine().describe_for(&who);
+        let mut client = Client::new(world.engine().connect(&who));
+        let tables = told["tables"].as_array().unwrap();
+        assert!(tables.len() > 8, "{told}");
+        for table in tables {
+            let name = table["name"].as_str().unwrap();
+            for sql in [
+                format!("SELECT * FROM {name}"),
+                format!("SELECT count(*) FROM {name}"),
+                format!("SELECT * FROM {name} ORDER BY 1 LIMIT 3"),
+            ] {
+                let begun = client.subscribe(&sql, &sql, &Map::new()).await;
+                begun.unwrap_or_else(|refusal| panic!("{sql}: {refusal:?}"));
+            }
+        }
     });
 }

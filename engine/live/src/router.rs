@@ -1,5 +1,6 @@
 //! The index over all live bindings: which of them a commit concerns, at the cost of a few hash probes.
 
+use std::borrow::Cow;
 use std::collections::hash_map::{Entry as MapEntry, RandomState};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::BuildHasher;
@@ -17,7 +18,7 @@ use crate::route::{Equality, KeyColumn, Test, canonical, hash_key, interval};
 use crate::sql::{LiveError, Sql};
 use crate::state::State;
 use crate::tally::Filled;
-use crate::template::Binding;
+use crate::template::{Binding, Template};
 
 /// Sets of columns by which one table is probed: each of them costs every change a probe.
 const KEY_SETS: usize = 64;
@@ -248,9 +249,22 @@ impl Router {
         // Nobody is told any more what was planned by policies of before.
         hits.retain(|id, _| self.bindings[id].binding.is_latest());
         self.work.bindings_probed += hits.len() as u64;
+        let mut seen: HashMap<*const Template, Cow<'_, Changes>> = HashMap::new();
+        for id in hits.keys() {
+            let template = self.bindings[id].binding.template();
+            let template_seen = || template.seen(changes);
+            seen.entry(std::ptr::from_ref(template)).or_insert_with(template_seen);
+        }
+        let seen_of = |binding: &Binding| &seen[&std::ptr::from_ref(binding.template())];
         let read = hits.keys().flat_map(|id| self.bindings[id].binding.template().tables());
         let tables: BTreeSet<usize> = read.filter(|table| !laid_out.contains(table)).collect();
-        match changes.lay_out(&self.catalog, tables, sql) {
+        // What changed and nobody sees changed is laid out as if it had not.
+        let unseen = tables.iter().filter(|table| {
+            let name = self.catalog.table(**table).name;
+            !seen.values().any(|seen| !seen.of(name).is_empty())
+        });
+        let unseen: Vec<&str> = unseen.map(|table| self.catalog.table(*table).name).collect();
+        match changes.without(&unseen).lay_out(&self.catalog, tables, sql) {
             Ok(spent) => self.work.spent.add(spent),
             Err(error) => return hits.keys().map(|id| (*id, Err(error.clone()))).collect(),
         }
@@ -262,7 +276,8 @@ impl Router {
                 self.forget_one(id);
                 continue;
             }
-            match self.delta(id, changes, &numbers, sql) {
+            let seen = Changes::clone(seen_of(&self.bindings[&id].binding));
+            match self.delta(id, &seen, &numbers, sql) {
                 Ok(delta) if delta.is_empty() => {}
                 other => deltas.push((id, other)),
             }
@@ -282,17 +297,16 @@ impl Router {
         (work.deltas, work.over_budget) = (work.deltas + 1, work.over_budget + 1);
     }
 
-    /// The delta of one binding, within its budget.
+    /// The delta of one binding, within its budget, by the changes as it sees them.
     fn delta(
         &mut self,
         id: BindingId,
-        changes: &Changes,
+        seen: &Changes,
         numbers: &[usize],
         sql: &mut dyn Sql,
     ) -> Result<Delta, LiveError> {
         let attached = self.bindings.get_mut(&id).expect("only attached bindings are hit");
         let template = attached.binding.template();
-        let seen = &*template.seen(changes);
         if !template.tables().iter().any(|table| template.has_changed(*table, seen)) {
             return Ok(Delta::default());
         }
@@ -311,7 +325,9 @@ impl Router {
         let template = attached.binding.template();
         let mut run = template.run(attached.binding.params(), seen, sql, &mut spent);
         (run.state, run.dear) = (state.as_deref_mut(), Some(&mut dear));
-        let delta = template.rule().delta(&mut run, Some(numbers));
+        // Who was found by a look-up was not found by the numbers of changes.
+        let numbers = (!numbers.is_empty()).then_some(numbers);
+        let delta = template.rule().delta(&mut run, numbers);
         sql.allow(None);
         let keeps = delta.is_ok() || !dear.is_empty();
         attached.state = state.filter(|state| keeps && state.bytes() > 0);
@@ -458,6 +474,10 @@ impl Router {
         let template = binding.template();
         let (mut places, mut taken) = (BTreeSet::new(), Vec::new());
         for (at, source) in template.query.sources.iter().enumerate() {
+            if let Some(place) = self.better_place(binding, at) {
+                places.extend(place);
+                continue;
+            }
             let alternatives = template.query.routes[at].of_source(at);
             let keyed = alternatives.and_then(|alternatives| {
                 self.keys(source.table, &alternatives, binding.params(), &mut taken)
@@ -470,6 +490,12 @@ impl Router {
         Ok(places.into_iter().collect())
     }
 
+    /// By a look-up that finds fewer bindings than the keys would.
+    fn better_place(&self, binding: &Binding, source: usize) -> Option<Option<Place>> {
+        binding.template().lookup(source).filter(|lookup| lookup.is_better)?;
+        self.place_by_lookup(binding, source)
+    }
+
     /// By a look-up where there is one and room for it, else among the residual. Nowhere if no row can
     /// ever match.
     fn place_without_key(
@@ -477,6 +503,16 @@ impl Router {
         binding: &Binding,
         source: usize,
     ) -> Result<Option<Place>, Refusal> {
+        if let Some(place) = self.place_by_lookup(binding, source) {
+            return Ok(place);
+        }
+        let table = binding.template().query.sources[source].table;
+        self.require_room(table)?;
+        Ok(Some(Place::Residual { table }))
+    }
+
+    /// Nothing where there is no look-up, or no room for one.
+    fn place_by_lookup(&self, binding: &Binding, source: usize) -> Option<Option<Place>> {
         let template = binding.template();
         let table = template.query.sources[source].table;
         let name = (Arc::clone(template.text()), source);
@@ -485,17 +521,11 @@ impl Router {
         let key = template
             .lookup(source)
             .filter(|_| room)
-            .and_then(|lookup| lookup.key(&self.catalog, &template.query, binding.params()));
-        match key {
-            Some(key) => Ok(key.map(|key| {
-                let key = hash_key(self.hasher.build_hasher(), key.iter());
-                Place::Lookup { table, template: name.0, source, key }
-            })),
-            None => {
-                self.require_room(table)?;
-                Ok(Some(Place::Residual { table }))
-            }
-        }
+            .and_then(|lookup| lookup.key(&self.catalog, &template.query, binding.params()))?;
+        Some(key.map(|key| {
+            let key = hash_key(self.hasher.build_hasher(), key.iter());
+            Place::Lookup { table, template: name.0, source, key }
+        }))
     }
 
     fn require_room(&self, table: usize) -> Result<(), Refusal> {
