@@ -1,6 +1,7 @@
 //! Measurements: ours beside a floor, interleaved in one run, so that what is quoted is a ratio and
 //! not the mood of a machine. What the README says of speed is what this prints.
 
+mod authority;
 mod cpu;
 mod floor;
 mod live;
@@ -30,6 +31,8 @@ enum Bench {
     Live(live::Options),
     /// Policies: what a bounded sight costs a query and a commit.
     Policies(policies::Options),
+    /// Claims by 32 workers, bounded or not, beside a million timers that wait; how late timers fire.
+    Authority(authority::Options),
     /// A process of `live`.
     #[command(hide = true)]
     LiveRouting(live::routing::Options),
@@ -47,6 +50,7 @@ fn main() {
         Bench::Pages(options) => pages::run(&options),
         Bench::Live(options) => live::run(&options),
         Bench::Policies(options) => policies::run(&options),
+        Bench::Authority(options) => authority::run(&options),
         Bench::LiveRouting(options) => live::routing::measure(&options),
         Bench::LiveWhole(options) => live::whole::measure(&options),
         Bench::LiveListen(options) => live::listener::run(&options),

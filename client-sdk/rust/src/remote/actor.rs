@@ -272,6 +272,9 @@ impl Actor {
         let refusal = frame.refusal();
         if let Some(question) = self.take_question(frame) {
             question.tell(Err(refusal.into()));
+        } else if frame.id.is_none() && refusal.code == Code::Unauthenticated {
+            // The server closes the connection; what the next one is told is what counts.
+            tracing::debug!(%refusal, "the credentials do not count any more");
         } else if !self.subscriptions.refused(frame.id.as_deref(), refusal) {
             let (id, detail) = (&frame.id, &frame.detail);
             tracing::warn!(?id, ?detail, "the server refuses what nobody waits for");

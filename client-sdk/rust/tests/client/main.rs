@@ -1,6 +1,7 @@
 //! The SDK as programs use it: the same stories over an engine in this process and over a real
 //! server, and what only a server can do to its clients.
 
+mod authority;
 mod restart;
 mod same;
 mod world;

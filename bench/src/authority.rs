@@ -1,0 +1,243 @@
+//! What it costs to ask who may: claims by 32 workers, with and without a bounded caller; and what a
+//! million timers that wait cost the others, and how late one of them fires under load.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use abide_engine::{Config, Engine};
+use abide_schema::wire::BatchCall;
+use abide_schema::{Caller, Code, Value};
+use clap::Args;
+use comfy_table::{CellAlignment, Table, presets};
+use serde_json::{Map, Value as JsonValue, json};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+
+use crate::statistics::{median, percentile, thousands};
+
+/// Options of `authority`.
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// Small and short: shows that the bench works.
+    #[arg(long)]
+    quick: bool,
+    /// Rounds; in each, every contender runs once. Medians are quoted.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Where the files are made; a disk, not a memory file system.
+    #[arg(long, default_value = ".")]
+    dir: PathBuf,
+}
+
+/// Sizes of a run.
+struct Scope {
+    rounds: usize,
+    /// Timers that wait for a moment that does not come.
+    waiting: usize,
+    /// Calls that are claimed in each run.
+    calls: usize,
+    /// Timers that come due under load.
+    due: usize,
+}
+
+const WORKERS: usize = 32;
+
+/// Who claims, and from which file.
+struct Contender {
+    name: &'static str,
+    crowded: bool,
+    worker: Caller,
+    runs: Vec<Run>,
+}
+
+struct Run {
+    claims_per_second: f64,
+    /// Milliseconds of each claim, from asking to answer.
+    claim_ms: Vec<f64>,
+}
+
+pub(crate) fn run(options: &Options) {
+    let scope = if options.quick {
+        Scope { rounds: 1, waiting: 5_000, calls: 640, due: 100 }
+    } else {
+        Scope { rounds: options.rounds, waiting: 1_000_000, calls: 6_400, due: 5_000 }
+    };
+    let dir = TempDir::new_in(&options.dir).expect("a folder for the files");
+    Runtime::new().expect("a tokio runtime").block_on(measure(&scope, dir.path()));
+}
+
+async fn measure(scope: &Scope, dir: &Path) {
+    let [empty, crowded] = ["empty.db", "crowded.db"].map(|name| open(&dir.join(name)));
+    let begun = Instant::now();
+    wait_for_ever(&crowded, scope.waiting).await;
+    let set_s = begun.elapsed().as_secs_f64();
+    eprintln!("{} timers set in {set_s:.0} s", thousands(scope.waiting as f64));
+    let acme = [("tenant".to_owned(), "acme".to_owned())];
+    let bounded = Caller::with("worker", "worker", ["money".to_owned()].into(), acme.into());
+    let contender = |name, crowded, worker| Contender { name, crowded, worker, runs: Vec::new() };
+    let mut contenders = [
+        contender("no timers", false, Caller::local()),
+        contender("timers wait", true, Caller::local()),
+        contender("timers wait, bounded workers", true, bounded),
+    ];
+    for round in 0..scope.rounds {
+        for at in 0..contenders.len() {
+            // Whoever is first in one round is last in the next.
+            let turn = (at + round) % contenders.len();
+            let contender = &mut contenders[turn];
+            eprintln!("round {}: {}", round + 1, contender.name);
+            let engine = if contender.crowded { &crowded } else { &empty };
+            contender.runs.push(claims(engine, &contender.worker, scope.calls).await);
+        }
+    }
+    report(&contenders);
+    let late_ms = lateness(&crowded, scope.due).await;
+    let [half, most, last] =
+        [0.5, 0.99, 1.0].map(|share| percentile(late_ms.iter().copied(), share));
+    println!(
+        "\n{} timers that came due under load, beside {} that wait: late by {half:.1} ms (p50), \
+         {most:.1} ms (p99), {last:.1} ms (the latest).",
+        thousands(late_ms.len() as f64),
+        thousands(scope.waiting as f64),
+    );
+    for engine in [empty, crowded] {
+        tokio::task::spawn_blocking(move || engine.close()).await.expect("it closes");
+    }
+}
+
+fn open(path: &Path) -> Engine {
+    Engine::open(path, Config::new(abide_reducers::modules())).expect("a new file")
+}
+
+async fn call(engine: &Engine, by: &Caller, reducer: &str, args: JsonValue) -> JsonValue {
+    let done = engine.call(by, reducer, &args, None).await;
+    let done = done.unwrap_or_else(|why| panic!("{reducer}: {why}"));
+    serde_json::from_str(&done.result).expect("a result is JSON")
+}
+
+/// Sets timers for a moment years ahead.
+async fn wait_for_ever(engine: &Engine, count: usize) {
+    let in_ms = 300_000_000_000_u64;
+    let batch = |n| vec![timer(&json!({"in_ms": in_ms})); n];
+    for at in (0..count).step_by(1_000) {
+        let calls = batch(1_000.min(count - at));
+        engine.batch(&Caller::local(), &calls, None).await.expect("they are set");
+    }
+}
+
+fn timer(args: &JsonValue) -> BatchCall {
+    BatchCall { reducer: "set_timer".to_owned(), args: args.clone() }
+}
+
+/// Workers take calls and complete them until there are none.
+async fn claims(engine: &Engine, worker: &Caller, calls: usize) -> Run {
+    let local = Caller::local();
+    let tool = json!({"name": "refund", "effect": "idempotent", "required_capability": "money"});
+    call(engine, &local, "register_tool", tool).await;
+    let session = json!({"agent": "bench", "scope": {"tenant": "acme"}});
+    let session = call(engine, &local, "create_session", session).await;
+    let session = session["id"].as_str().expect("it has an id").to_owned();
+    for at in (0..calls).step_by(400) {
+        let request = |n| BatchCall {
+            reducer: "request_tool_call".to_owned(),
+            args: json!({"call_id": format!("{session}-{n}"), "session_id": session,
+                "tool_name": "refund", "arguments": {"order": n}}),
+        };
+        let requests: Vec<BatchCall> = (at..calls.min(at + 400)).map(request).collect();
+        engine.batch(&local, &requests, None).await.expect("they are asked for");
+    }
+    let begun = Instant::now();
+    let mut workers = JoinSet::new();
+    for _ in 0..WORKERS {
+        let (engine, worker) = (engine.clone(), worker.clone());
+        workers.spawn(async move { work(&engine, &worker).await });
+    }
+    let claim_ms: Vec<f64> = workers.join_all().await.into_iter().flatten().collect();
+    assert_eq!(claim_ms.len(), calls, "each call is claimed once");
+    Run { claims_per_second: calls as f64 / begun.elapsed().as_secs_f64(), claim_ms }
+}
+
+/// One worker: milliseconds of each of its claims.
+async fn work(engine: &Engine, worker: &Caller) -> Vec<f64> {
+    let mut claim_ms = Vec::new();
+    loop {
+        let asked = Instant::now();
+        let tools = json!({"tools": ["refund"]});
+        let claimed = match engine.call(worker, "claim_next_tool_call", &tools, None).await {
+            Err(why) if why.code == Code::NotFound => return claim_ms,
+            claimed => claimed.unwrap_or_else(|why| panic!("a claim: {why}")),
+        };
+        claim_ms.push(asked.elapsed().as_secs_f64() * 1e3);
+        let row: JsonValue = serde_json::from_str(&claimed.result).expect("a result is JSON");
+        let args = json!({"call_id": row["call_id"], "fencing_token": row["fencing_token"],
+            "result": {"done": true}});
+        call(engine, worker, "complete_tool_call", args).await;
+    }
+}
+
+/// How late timers fire while 32 callers write as fast as they can, in milliseconds.
+async fn lateness(engine: &Engine, count: usize) -> Vec<f64> {
+    let local = Caller::local();
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut load = JoinSet::new();
+    for _ in 0..WORKERS {
+        let (engine, stop, local) = (engine.clone(), Arc::clone(&stop), local.clone());
+        load.spawn(async move {
+            let session = call(&engine, &local, "create_session", json!({"agent": "load"})).await;
+            while !stop.load(Ordering::Relaxed) {
+                let text = "Where is my parcel? ".repeat(15);
+                let args = json!({"session_id": session["id"], "role": "user", "content": text});
+                call(&engine, &local, "append_message", args).await;
+            }
+        });
+    }
+    // Due over three seconds, from one second on.
+    let due = |n: usize| timer(&json!({"in_ms": 1_000 + n * 3_000 / count, "name": "due"}));
+    for at in (0..count).step_by(500) {
+        let timers: Vec<BatchCall> = (at..count.min(at + 500)).map(due).collect();
+        engine.batch(&local, &timers, None).await.expect("they are set");
+    }
+    let fired = "SELECT fired_at - due_at FROM timers WHERE status = 'fired' AND name = 'due'";
+    let late_ms = loop {
+        let asked = engine.query(&local, fired, &Map::new(), None).await.expect("it is a query");
+        if asked.rows.len() == count {
+            let late = asked.rows.iter().map(|row| match row[0] {
+                Value::Integer(us) => us as f64 / 1e3,
+                _ => f64::NAN,
+            });
+            break late.collect();
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    };
+    stop.store(true, Ordering::Relaxed);
+    load.join_all().await;
+    late_ms
+}
+
+fn report(contenders: &[Contender]) {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN);
+    table.set_header(["32 workers", "claims/s", "ratio", "claim p50", "claim p99"]);
+    let pace =
+        |contender: &Contender| median(contender.runs.iter().map(|run| run.claims_per_second));
+    let alone = contenders.first().map_or(f64::NAN, pace);
+    for contender in contenders {
+        let ms = |share| {
+            median(contender.runs.iter().map(|run| percentile(run.claim_ms.clone(), share)))
+        };
+        table.add_row([
+            contender.name.to_owned(),
+            thousands(pace(contender)),
+            format!("{:.2}", pace(contender) / alone),
+            format!("{:.2} ms", ms(0.5)),
+            format!("{:.2} ms", ms(0.99)),
+        ]);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    println!("{table}");
+}

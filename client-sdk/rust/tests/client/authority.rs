@@ -1,0 +1,86 @@
+//! Identities and tokens made through the SDK: they let in, bound, pace, and stop counting.
+
+use std::time::{Duration, Instant};
+
+use abide_client::{
+    Abide, Allowance, CallLimits, Code, Error, NewIdentity, NewRole, NewSession, Secret,
+};
+use abide_server::Access;
+
+use crate::world::{Server, World};
+
+fn acme() -> NewIdentity {
+    NewIdentity {
+        id: "acme".to_owned(),
+        role: "app".to_owned(),
+        scope: [("tenant".to_owned(), "acme".to_owned())].into(),
+        ..NewIdentity::default()
+    }
+}
+
+async fn connect(server: &Server, secret: &Secret) -> Result<Abide, Error> {
+    Abide::builder(&format!("http://{}", server.address)).token(secret.text()).connect().await
+}
+
+#[tokio::test]
+async fn a_token_counts_until_it_is_revoked() {
+    let world = World::new();
+    let server = world.serve(None, Access::loopback()).await;
+    let admin = Abide::embed(server.engine.clone());
+    admin.create_identity(acme()).await.expect("it is made");
+    let secret = Secret::new().expect("there is randomness");
+    let token = admin.create_token("acme", &secret, None).await.expect("it is made");
+    assert_eq!((token.id.as_str(), &token.hash), (secret.id(), &secret.hash()));
+    let app = connect(&server, &secret).await.expect("it is let in");
+    let session = app.create_session(NewSession::of("a")).await.expect("it is made");
+    assert_eq!(session.scope.as_str(), r#"{"tenant":"acme"}"#);
+    let mut sessions = app.subscribe("SELECT id FROM sessions").await.expect("it begins");
+    assert_eq!(sessions.next().await.expect("the session").insert_rows().len(), 1);
+
+    admin.disable_identity("acme").reason("a holiday").await.expect("it is disabled");
+    while sessions.next().await.is_some() {}
+    let ended = sessions.error().and_then(Error::code);
+    assert_eq!(ended, Some(Code::Unauthenticated));
+    let refused = app.create_session(NewSession::of("a")).await.expect_err("it is disabled");
+    assert_eq!(refused.code(), Some(Code::Unauthenticated));
+    admin.enable_identity("acme").await.expect("it is enabled");
+    let app = connect(&server, &secret).await.expect("it is let in again");
+    admin.revoke_token(secret.id()).await.expect("it is revoked");
+    let refused = app.create_session(NewSession::of("a")).await.expect_err("it is revoked");
+    assert_eq!(refused.code(), Some(Code::Unauthenticated));
+    let refused = connect(&server, &secret).await.expect_err("it is revoked");
+    assert!(refused.to_string().contains("was revoked at"), "{refused}");
+    server.stop().await;
+}
+
+/// Where its own pace says no, the client waits as long as it is told and goes on.
+#[tokio::test]
+async fn a_client_keeps_to_its_pace() {
+    let world = World::new();
+    let server = world.serve(None, Access::loopback()).await;
+    let admin = Abide::embed(server.engine.clone());
+    let role = NewRole {
+        name: "slow".to_owned(),
+        reducers: ["create_session".to_owned()].into(),
+        limits: Some(CallLimits {
+            rate: Some(Allowance { calls: 2, per_ms: 200 }),
+            quota: Some(Allowance { calls: 8, per_ms: 86_400_000 }),
+        }),
+        ..NewRole::default()
+    };
+    admin.set_role(role).await.expect("it is made");
+    let identity = NewIdentity { role: "slow".to_owned(), ..acme() };
+    admin.create_identity(identity).await.expect("it is made");
+    let secret = Secret::new().expect("there is randomness");
+    admin.create_token("acme", &secret, Some(Duration::from_secs(60))).await.expect("it is made");
+    let app = connect(&server, &secret).await.expect("it is let in");
+    let begun = Instant::now();
+    for _ in 0..8 {
+        app.create_session(NewSession::of("a")).await.expect("it waits its turn");
+    }
+    assert!(begun.elapsed() >= Duration::from_millis(600), "{:?}", begun.elapsed());
+    let used_up = app.create_session(NewSession::of("a")).await.expect_err("its quota is used up");
+    assert_eq!(used_up.code(), Some(Code::LimitExceeded));
+    assert!(used_up.retry_after().is_some_and(|wait| wait <= Duration::from_secs(86_400)));
+    server.stop().await;
+}
