@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use abide_live::Binding;
+use abide_schema::seeded::{Bug, makes};
 use abide_schema::{Caller, Code, Refusal, Seq, limits};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -129,10 +130,18 @@ impl Connection {
         let binding = self.engine.inner.plan(&self.caller, wanted.sql, wanted.params).await?;
         let key = SubscriptionKey(self.next_key);
         self.next_key += 1;
+        let early = if makes(Bug::AttachAfterSnapshot) {
+            Some(self.begin_level(&binding, wanted).await?)
+        } else {
+            None
+        };
         let listening = self.attach(&binding, key).await?;
         let subscription = Subscription::new(wanted, binding, listening);
         // Given up in here, the subscription is dropped and with it its place at the writer.
-        let (resumed, later) = self.begin_level(&subscription.binding, wanted).await?;
+        let (resumed, later) = match early {
+            None => self.begin_level(&subscription.binding, wanted).await?,
+            Some(early) => early,
+        };
         Ok((key, subscription, resumed, later))
     }
 

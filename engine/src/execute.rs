@@ -1,10 +1,12 @@
 //! Running calls inside the open transaction: rows through the overlay, an event for each call.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
 use abide_log::{Chain, Digests};
 use abide_schema::event::Event;
 use abide_schema::reducer::{Caller, Guard, Reply, Transaction};
+use abide_schema::seeded::{Bug, makes};
 use abide_schema::{Abort, Code, Context, Micros, Refusal, Row, Seq, TableSpec, Value};
 use abide_store::{StoreError, Writer};
 use sha2::{Digest as _, Sha256};
@@ -110,7 +112,10 @@ impl Executor {
         call: &ReadyCall,
     ) -> Result<CallDone, Abort> {
         self.wrote = false;
-        let (seq, entropy) = (self.chain.seq.next(), self.chain.hash);
+        let (seq, mut entropy) = (self.chain.seq.next(), self.chain.hash);
+        if makes(Bug::RandomIds) {
+            entropy[..8].copy_from_slice(&RandomState::new().hash_one(seq).to_be_bytes());
+        }
         let (reply, session_id) = if caller.is_unbounded() {
             run_in(Context::new(seq, at, caller, entropy, self), call, &[])?
         } else {

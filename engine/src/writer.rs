@@ -12,6 +12,7 @@ use abide_live::{
 };
 use abide_schema::event::Hash;
 use abide_schema::reducer::Caller;
+use abide_schema::seeded::{Bug, makes};
 use abide_schema::{Abort, Code, Json, Refusal, Seq, TableSpec, Value, limits};
 use abide_store::{Reader, RequestIdRow, StoreError, change_log};
 use tokio::sync::oneshot;
@@ -265,11 +266,25 @@ impl WriterThread {
             to.push(Answer { reply: unit.reply, outcome });
             records.extend(record);
         }
-        let commit = Commit { to: self.executor.chain.seq, answers, deltas };
+        let mut commit = Commit { to: self.executor.chain.seq, answers, deltas };
+        self.tell_too_early(&mut commit);
         self.commits.push_wait(commit, 1);
         if !records.is_empty() {
             // Whoever is told that it was denied can find that on record.
             self.commit_with(records, denied);
+        }
+    }
+
+    /// For the seeded bugs that do not wait for the sync.
+    fn tell_too_early(&self, commit: &mut Commit) {
+        if makes(Bug::AckBeforeSync) {
+            for Answer { reply, outcome } in commit.answers.drain(..) {
+                // Nobody may wait any more.
+                let _ = reply.send(outcome);
+            }
+        }
+        if makes(Bug::DeltaBeforeSync) {
+            self.hub.publish(commit.to, &std::mem::take(&mut commit.deltas), &self.metrics);
         }
     }
 
@@ -379,7 +394,9 @@ impl WriterThread {
         };
         self.executor.store.rollback_to_savepoint().map_err(UnitFailure::Storage)?;
         self.executor.overlay.undo_unit();
-        self.executor.return_to(mark);
+        if !makes(Bug::GapAfterRefusal) {
+            self.executor.return_to(mark);
+        }
         Err(UnitFailure::Refused(refusal))
     }
 
@@ -394,6 +411,7 @@ impl WriterThread {
     /// whether rows were written before it.
     fn run_calls(&mut self, unit: &Unit) -> Result<UnitDone, (UnitFailure, bool)> {
         if let Some(request) = &unit.request
+            && !makes(Bug::RequestIdIgnored)
             && let Some(done) =
                 self.earlier(&unit.caller, request).map_err(|failure| (failure, false))?
         {
@@ -419,6 +437,7 @@ impl WriterThread {
             }
         }
         if let Some(request) = &unit.request
+            && !makes(Bug::RequestIdIgnored)
             && calls.iter().any(|done| !done.duplicate)
         {
             self.remember(&unit.caller, request, &calls)
@@ -497,7 +516,10 @@ impl WriterThread {
             return Ok(Vec::new());
         }
         let mut changes = Changes::new();
-        for change in net {
+        for mut change in net {
+            if makes(Bug::LostOldRow) && change.new.is_some() {
+                change.old = None;
+            }
             changes.push(change.table.name, change.old, change.new);
         }
         for event in &self.executor.events {

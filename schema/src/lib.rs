@@ -20,6 +20,7 @@ pub mod id;
 pub mod limits;
 pub mod reducer;
 pub mod refusal;
+pub mod seeded;
 pub mod table;
 pub mod value;
 pub mod wire;

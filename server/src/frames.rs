@@ -86,13 +86,13 @@ impl Json {
 }
 
 /// The first message of a WebSocket.
-pub(crate) fn hello(seq: Seq) -> String {
+pub fn hello(seq: Seq) -> String {
     let (server, version) = ("abide".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
     ServerMessage::Hello { server, version, seq }.to_text()
 }
 
 /// What a connection is told.
-pub(crate) fn update(update: &Update) -> String {
+pub fn update(update: &Update) -> String {
     match update {
         Update::Snapshot(part) => snapshot(part),
         Update::Delta { from, to, changes } => {
@@ -138,7 +138,7 @@ fn snapshot(part: &SnapshotPart) -> String {
 }
 
 /// A refusal. `id` is what it is about, where that could be read.
-pub(crate) fn error(id: Option<&str>, refusal: &Refusal) -> String {
+pub fn error(id: Option<&str>, refusal: &Refusal) -> String {
     crate::problem::note(refusal);
     ServerMessage::error(id.map(str::to_owned), refusal).to_text()
 }
@@ -149,7 +149,7 @@ pub(crate) fn pong() -> String {
 }
 
 /// The answer to a call: on a WebSocket with its id, over HTTP without.
-pub(crate) fn call(id: Option<&str>, done: &Done) -> String {
+pub fn call(id: Option<&str>, done: &Done) -> String {
     let mut json = Json::with_capacity(128 + done.result.len());
     head(&mut json, "result", id);
     json.raw(r#""seq":"#).value(&done.seq);
@@ -159,7 +159,7 @@ pub(crate) fn call(id: Option<&str>, done: &Done) -> String {
 }
 
 /// The answer to a batch.
-pub(crate) fn batch(id: Option<&str>, done: &BatchDone) -> String {
+pub fn batch(id: Option<&str>, done: &BatchDone) -> String {
     let results = done.results.iter().map(|done| done.result.len() + 64);
     let mut json = Json::with_capacity(128 + results.sum::<usize>());
     head(&mut json, "result", id);
@@ -173,7 +173,7 @@ pub(crate) fn batch(id: Option<&str>, done: &BatchDone) -> String {
 }
 
 /// The answer to a query.
-pub(crate) fn rows(id: Option<&str>, answer: &Answer) -> String {
+pub fn rows(id: Option<&str>, answer: &Answer) -> String {
     let mut json = Json::with_capacity(128 + 64 * answer.rows.len());
     head(&mut json, "rows", id);
     json.raw(r#""seq":"#).value(&answer.seq);

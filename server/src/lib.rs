@@ -29,6 +29,13 @@ mod serve;
 mod sse;
 mod websocket;
 
+/// What is said over `abide.v1`, for who speaks it over something else than a socket, as a simulator
+/// does: from a message to what it asks for, and from what came of it to the message that says so.
+pub mod protocol {
+    pub use crate::frames::{batch, call, error, hello, rows, update};
+    pub use crate::websocket::read;
+}
+
 pub use access::Access;
 pub use jwt::Jwt;
 pub use serve::{check_listens, serve};

@@ -31,6 +31,7 @@ use crate::pass::Pass;
 use crate::problem::Problem;
 use crate::routes::{App, With};
 
+pub use message::read;
 use reader::Reader;
 use writer::{Command, Voice, Writer};
 

@@ -27,6 +27,7 @@ const STEPS: &[Step] = &[
         env: Some(("RUSTDOCFLAGS", "-D warnings")),
     },
     Step { name: "test", command: "cargo xtask test", env: None },
+    Step { name: "bugs", command: "cargo xtask bugs", env: None },
     Step { name: "release", command: "cargo build --release", env: None },
     Step { name: "demo", command: "cargo run --release -- demo", env: None },
 ];

@@ -1,14 +1,14 @@
 //! `cargo xtask <verb>`: the project's own automation, in its own language.
 //!
 //! This file is the table of contents, each verb is one file: `test` runs the suite, `live` proves live
-//! SQL for as long as one likes, `sight` what callers may see, `crash` lets the power fail at every step,
-//! `tidy` holds the house to its style, `ci` is all that `.ci/run` asks.
+//! SQL for as long as one likes, `sight` what callers may see, `crash`, `sim` and `bugs` prove that
+//! nothing is lost, `tidy` holds the house to its style, `ci` is all that `.ci/run` asks.
 //! Nothing here is shipped.
 
 mod ci;
-mod crash;
 mod live;
 mod sight;
+mod sim;
 mod test;
 mod tidy;
 
@@ -43,8 +43,20 @@ const VERBS: &[Verb] = &[
     Verb {
         name: "crash",
         about: "let the power fail at every step, and every call of the disk",
-        takes: crash::TAKES,
-        run: crash::run,
+        takes: sim::CRASH_TAKES,
+        run: sim::crash,
+    },
+    Verb {
+        name: "sim",
+        about: "everybody at once on a network and a disk that fail, by a seed",
+        takes: sim::SIM_TAKES,
+        run: sim::sim,
+    },
+    Verb {
+        name: "bugs",
+        about: "make classic mistakes, and see that each is found",
+        takes: "",
+        run: |root, _| sim::bugs(root),
     },
     Verb {
         name: "sight",

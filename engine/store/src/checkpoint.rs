@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use abide_schema::seeded::{Bug, makes};
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 
@@ -28,7 +29,9 @@ impl WalSync {
     /// # Errors
     /// The system's.
     pub fn recover(&self) -> std::io::Result<()> {
-        self.file.rewrite()?;
+        if !makes(Bug::WalNotRewritten) {
+            self.file.rewrite()?;
+        }
         self.file.sync_data()
     }
 
@@ -103,5 +106,6 @@ impl Checkpointer {
 /// Whether the last connection that closes leaves the WAL as it is, or moves it into the file.
 pub(crate) fn leave_wal_on_close(connection: &Connection, leave: bool) -> rusqlite::Result<()> {
     let flag = DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
+    let leave = leave && !makes(Bug::CheckpointAfterError);
     connection.set_db_config(flag, leave).map(drop)
 }

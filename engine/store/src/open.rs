@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use abide_schema::seeded::{Bug, makes};
 use abide_schema::{Module, TableSpec, limits};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
@@ -183,7 +184,7 @@ impl Store {
         set_up(&connection, &self.tuning, self.tuning.writer_cache_bytes)?;
         // NORMAL: commits do not sync (the sync thread does), checkpoints do. Never OFF: a
         // checkpoint that does not sync can destroy what was acknowledged.
-        connection.pragma_update(None, "synchronous", "NORMAL")?;
+        connection.pragma_update(None, "synchronous", synchronous())?;
         // Checkpoints run on their own connection.
         connection.pragma_update(None, "wal_autocheckpoint", 0)?;
         connection.pragma_update(None, "foreign_keys", true)?;
@@ -207,7 +208,7 @@ impl Store {
     pub fn checkpointer(&self) -> Result<Checkpointer, StoreError> {
         let connection = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         set_up(&connection, &self.tuning, 1 << 20)?;
-        connection.pragma_update(None, "synchronous", "NORMAL")?;
+        connection.pragma_update(None, "synchronous", synchronous())?;
         // It is the last to close, in good order, and then leaves one whole file.
         leave_wal_on_close(&connection, false)?;
         Ok(Checkpointer::new(connection))
@@ -230,6 +231,11 @@ impl Store {
     fn connect(&self, flags: OpenFlags) -> Result<Connection, StoreError> {
         connect(&self.path, flags, &*self.tuning.disk)
     }
+}
+
+/// Never OFF, but where a checkpoint without syncs is seeded.
+fn synchronous() -> &'static str {
+    if makes(Bug::CheckpointUnsynced) { "OFF" } else { "NORMAL" }
 }
 
 /// Opens a file of ours for looking at, next to whoever else has it.

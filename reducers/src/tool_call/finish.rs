@@ -1,6 +1,7 @@
 //! How a call ends, or begins again: its holder says so, time says so, or somebody who found out.
 
 use abide_schema::reducer::Answer;
+use abide_schema::seeded::{Bug, makes};
 use abide_schema::{Abort, Code, Context, Json, Micros, Refusal, TextEnum, reducer};
 use serde_json::Value as JsonValue;
 
@@ -157,7 +158,7 @@ pub fn lapse_tool_call(
 /// twice is unknown, what may is tried again, unless nobody wants it or it was tried enough.
 pub(super) fn after_lapse(pinned: &Tool, call: &ToolCall, now: Micros) -> ToolCall {
     let (mut after, retry) = (call.clone(), pinned.retry());
-    after.status = if !pinned.effect.may_run_again() {
+    after.status = if !pinned.effect.may_run_again() && !makes(Bug::EffectRetried) {
         ToolCallStatus::Unknown
     } else if call.cancel_requested_at.is_some() {
         ToolCallStatus::Cancelled

@@ -20,7 +20,7 @@ const OPS: [(&str, &str); 8] = [
 ];
 
 /// Reads a message. A refusal comes with the message's id, as far as that can be read.
-pub(super) fn read(text: &str) -> Result<ClientMessage, (Option<String>, Refusal)> {
+pub fn read(text: &str) -> Result<ClientMessage, (Option<String>, Refusal)> {
     if text.len() > MESSAGE_BYTES {
         let id = serde_json::from_str::<Named>(text).ok().map(|named| named.id);
         return Err((id.filter(|id| id.len() <= NAME_BYTES), too_large()));

@@ -2,8 +2,12 @@
 //! seeded bugs is to be rewritten, or removed.
 
 pub mod acknowledged;
+pub mod bounds;
+pub mod effects;
+pub mod leases;
 pub mod log;
 pub mod rows;
+pub mod subscribers;
 
 use std::fmt;
 

@@ -5,17 +5,19 @@ use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
 
 use abide_sim::crash::{self, Case, Outcome};
 use abide_sim::disk::{Fault, Kind};
+use abide_sim::sim::{self, Report};
 
 const USAGE: &str = "abide-sim crash [--all | --stride N]      every case, or every Nth (60)
 abide-sim crash --step N --seed S         the power fails in step N
 abide-sim crash --fail KIND --nth N [--lasting] --seed S
-abide-sim crash --full BYTES --seed S";
+abide-sim crash --full BYTES --seed S
+abide-sim sim [--seeds N | --seed N [--tell]]    seeds 1 to N (200), or that one";
 
 /// The words of a command: flags with a number or a word behind them, or none.
 struct Words(BTreeMap<String, Option<String>>);
@@ -66,9 +68,108 @@ pub(crate) fn run(words: &[String]) -> Result<ExitCode, String> {
     let words = Words::read(rest)?;
     let good = match verb.as_str() {
         "crash" => crash_cases(words)?,
+        "sim" => simulate(words)?,
+        #[cfg(feature = "seeded-bugs")]
+        "bugs" => hunt_bugs(words)?,
         _ => return Err(format!("there is no {verb}\n{USAGE}")),
     };
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs seeds, each twice, and holds the two traces together.
+fn simulate(mut words: Words) -> Result<bool, String> {
+    let (one, seeds) = (words.number("seed")?, words.number("seeds")?.unwrap_or(200));
+    let tells = words.has("tell");
+    words.end()?;
+    let first = one.unwrap_or(1);
+    let last = if one.is_some() { first } else { seeds };
+    let started = Instant::now();
+    let (next, sums) = (AtomicU64::new(first), Mutex::new((Report::default(), 0_u64, 0_u64)));
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed > last {
+                return;
+            }
+            let outcome = run_seed(seed, tells);
+            let mut sums = sums.lock().unwrap_or_else(PoisonError::into_inner);
+            sums.1 += 1;
+            match outcome {
+                Ok(report) => add(&mut sums.0, &report),
+                Err(what) => {
+                    sums.2 += 1;
+                    println!("seed {seed}: {what}\n  repeat: cargo xtask sim --seed {seed}");
+                }
+            }
+        }
+    };
+    on_all_cores(work);
+    let (sum, run, failed) = sums.into_inner().unwrap_or_else(PoisonError::into_inner);
+    println!(
+        "{run} seeds, each twice: {} events, {} acknowledged calls, {} crashes, {} lost messages, \
+         {} deltas, {} effects: {failed} failed, {:.1} s",
+        sum.events,
+        sum.told,
+        sum.crashes,
+        sum.lost,
+        sum.deltas,
+        sum.effects,
+        started.elapsed().as_secs_f64()
+    );
+    Ok(failed == 0)
+}
+
+/// Makes each mistake, and tells what found it.
+#[cfg(feature = "seeded-bugs")]
+fn hunt_bugs(words: Words) -> Result<bool, String> {
+    use abide_schema::seeded::Bug;
+    words.end()?;
+    // What panics on the way is caught and counted; its words would only be noise here.
+    panic::set_hook(Box::new(|_| {}));
+    let mut missed = 0;
+    for bug in Bug::ALL {
+        let started = Instant::now();
+        let name = format!("{bug:?}");
+        match abide_sim::bugs::hunt(bug) {
+            Some(caught) => {
+                let seconds = started.elapsed().as_secs_f64();
+                let (checker, by) = (caught.finding.checker, caught.by);
+                println!("{name:<22} {checker:<26} {by:<40} {seconds:>5.1} s");
+            }
+            None => {
+                missed += 1;
+                println!("{name:<22} NOT FOUND");
+            }
+        }
+    }
+    println!("{} of {} seeded bugs found", Bug::ALL.len() - missed, Bug::ALL.len());
+    Ok(missed == 0)
+}
+
+fn add(sum: &mut Report, report: &Report) {
+    sum.events += report.events;
+    sum.told += report.told;
+    sum.crashes += report.crashes;
+    sum.lost += report.lost;
+    sum.deltas += report.deltas;
+    sum.effects += report.effects;
+}
+
+fn run_seed(seed: u64, tells: bool) -> Result<Report, String> {
+    let run = |tells| match panic::catch_unwind(AssertUnwindSafe(|| sim::run(seed, tells))) {
+        Ok(outcome) => outcome.map_err(|finding| finding.to_string()),
+        Err(_) => Err("it panicked, see above".to_owned()),
+    };
+    let (first, second) = (run(tells)?, run(false)?);
+    if first == second { Ok(first) } else { Err(format!("two traces: {first:?}, {second:?}")) }
+}
+
+fn on_all_cores(work: impl Fn() + Sync) {
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(&work);
+        }
+    });
 }
 
 fn crash_cases(mut words: Words) -> Result<bool, String> {
@@ -124,11 +225,7 @@ fn report(cases: &[Case]) -> bool {
             }
         }
     };
-    thread::scope(|scope| {
-        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(work);
-        }
-    });
+    on_all_cores(work);
     let (recoveries, told, failed) = sums.into_inner().unwrap_or_else(PoisonError::into_inner);
     let crashes = cases.iter().filter(|case| matches!(case.fault, Fault::Crash { .. })).count();
     println!(

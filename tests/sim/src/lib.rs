@@ -2,8 +2,11 @@
 //!
 //! Changes when what the engine is held to, or what is done to it, changes. In reading order:
 //! [`disk`] what survives a crash · [`rig`] one engine, step by step · [`script`] what it is asked ·
-//! [`checks`] what it is held to · [`crash`] the script, with a fault at every step.
+//! [`checks`] what it is held to · [`crash`] the script, with a fault at every step ·
+//! [`sim`] everybody at once, by a seed.
 
+#[cfg(feature = "seeded-bugs")]
+pub mod bugs;
 pub mod checks;
 pub mod crash;
 pub mod director;
@@ -12,3 +15,4 @@ pub mod history;
 pub mod random;
 pub mod rig;
 pub mod script;
+pub mod sim;

@@ -6,7 +6,7 @@ use abide_schema::{Code, Refusal};
 use serde_json::{Value as JsonValue, json};
 
 use crate::history::History;
-use crate::rig::{Ask, Rig, Told};
+use crate::rig::{Ask, Rig, STRANGER, Told};
 
 /// The engine takes nothing more: the disk failed, or the power.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +40,7 @@ impl Player<'_> {
         self.workers()?;
         self.decisions()?;
         self.handoffs()?;
+        self.authority()?;
         self.moments()?;
         self.crowd()?;
         self.ends()
@@ -139,6 +140,27 @@ impl Player<'_> {
         self.pass_ms(2_500)?;
         self.checkpoint();
         Ok(())
+    }
+
+    /// Who may do what, and somebody who may not.
+    fn authority(&mut self) -> Played {
+        let clerks = json!({"name": "clerks", "reducers": ["append_message"]});
+        self.call("app", "set_role", clerks)?;
+        self.call("app", "create_identity", json!({"id": "ann", "role": "clerks"}))?;
+        self.call("app", "change_identity", json!({"id": "ann", "role": "worker"}))?;
+        self.call("app", "disable_identity", json!({"id": "ann", "reason": "away"}))?;
+        self.call("app", "enable_identity", json!({"id": "ann"}))?;
+        let token = json!({"id": "annannann", "identity_id": "ann", "last_four": "abcd",
+            "hash": "a".repeat(64)});
+        self.call("app", "create_token", token)?;
+        self.call("app", "revoke_token", json!({"id": "annannann"}))?;
+        self.call("app", "remove_role", json!({"name": "clerks"}))?;
+        let policy =
+            json!({"table": "sessions", "role": "worker", "condition": "agent = 'support'"});
+        self.call("app", "set_policy", policy)?;
+        self.call("app", "drop_policy", json!({"table": "sessions", "role": "worker"}))?;
+        // Denied, which is put on record.
+        self.call(STRANGER, "create_session", json!({"agent": "support"})).map(drop)
     }
 
     fn moments(&mut self) -> Played {

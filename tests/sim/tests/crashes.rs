@@ -57,7 +57,7 @@ fn the_script_touches_every_reducer() {
         module.reducers.iter().map(|reducer| reducer.name).chain(due)
     });
     let left_out: Vec<&str> = declared.filter(|name| !touched.contains(*name)).collect();
-    assert_eq!(left_out, [""; 0], "the script calls none of these");
+    assert_eq!(left_out, [""; 0], "let tests/sim/src/script.rs call these");
     assert!(engine.metrics().checkpoints_total.get() > 1, "the WAL was moved, and started over");
     assert!(engine.metrics().change_log_floor.get() > 0, "the change log was pruned");
 }

@@ -18,8 +18,8 @@ use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use rusqlite::ffi;
 
@@ -29,6 +29,7 @@ use super::machine::{Kind, Machine, Synced, Verdict};
 #[repr(C)]
 struct File {
     methods: *const ffi::sqlite3_io_methods,
+    /// Its share of the machine, given back when it is closed.
     machine: *const Machine,
     /// The machine's number of it; 0 for a temporary file, which it is not told of.
     number: u64,
@@ -62,8 +63,8 @@ impl Registered {
             szOsFile: base.szOsFile + c_int::try_from(INNER_AT).expect("it is small"),
             pNext: ptr::null_mut(),
             zName: c_name.into_raw(),
-            // Leaked, see above.
-            pAppData: Arc::into_raw(Arc::clone(machine)).cast_mut().cast(),
+            // Leaked, see above; what the machine holds is not.
+            pAppData: Box::into_raw(Box::new(Arc::downgrade(machine))).cast(),
             xOpen: Some(open),
             xDelete: Some(delete),
             xAccess: Some(access),
@@ -121,7 +122,7 @@ macro_rules! inner {
 
 impl File {
     fn machine(&self) -> &Machine {
-        // SAFETY: `open` set it from a reference that is never given back.
+        // SAFETY: `open` put a share there that `close` gives back.
         unsafe { &*self.machine }
     }
 
@@ -147,9 +148,10 @@ fn code(outcome: Result<c_int, c_int>) -> c_int {
     outcome.unwrap_or_else(|code| code)
 }
 
-unsafe fn machine_of<'a>(vfs: *mut ffi::sqlite3_vfs) -> &'a Machine {
-    // SAFETY: `new` put it there, from a reference that is never given back.
-    unsafe { &*(*vfs).pAppData.cast::<Machine>() }
+/// None where the machine is gone.
+unsafe fn machine_of(vfs: *mut ffi::sqlite3_vfs) -> Option<Arc<Machine>> {
+    // SAFETY: `new` put it there, and nobody takes it away.
+    unsafe { (*(*vfs).pAppData.cast::<Weak<Machine>>()).upgrade() }
 }
 
 unsafe fn path_of<'a>(name: *const c_char) -> &'a Path {
@@ -169,7 +171,7 @@ unsafe extern "C" fn open(
     unsafe {
         let (ours, inner) = parts(file);
         ours.methods = ptr::null();
-        let machine = machine_of(vfs);
+        let Some(machine) = machine_of(vfs) else { return ffi::SQLITE_CANTOPEN };
         let tracked = !name.is_null() && flags & ffi::SQLITE_OPEN_DELETEONCLOSE == 0;
         let mut before = None;
         if tracked {
@@ -184,7 +186,6 @@ unsafe extern "C" fn open(
             return opened;
         }
         let journal = ffi::SQLITE_OPEN_WAL | ffi::SQLITE_OPEN_MAIN_JOURNAL;
-        ours.machine = machine;
         ours.number = if tracked { machine.opened(path_of(name), || before) } else { 0 };
         ours.heard = machine.failures(ours.number);
         ours.syncs_folder = flags & ffi::SQLITE_OPEN_CREATE != 0 && flags & journal != 0;
@@ -192,6 +193,7 @@ unsafe extern "C" fn open(
         if tracked {
             machine.handle_made();
         }
+        ours.machine = Arc::into_raw(machine);
         ffi::SQLITE_OK
     }
 }
@@ -203,7 +205,7 @@ unsafe extern "C" fn delete(
 ) -> c_int {
     // SAFETY: the contract of `xDelete`.
     unsafe {
-        let machine = machine_of(vfs);
+        let Some(machine) = machine_of(vfs) else { return ffi::SQLITE_IOERR_DELETE };
         if let Err(code) = told(machine.call(Kind::Delete), ffi::SQLITE_IOERR_DELETE) {
             return code;
         }
@@ -245,6 +247,7 @@ unsafe extern "C" fn close(file: *mut ffi::sqlite3_file) -> c_int {
         if ours.number > 0 {
             ours.machine().handle_closed();
         }
+        drop(Arc::from_raw(ours.machine));
         inner!(inner, xClose)
     }
 }

@@ -1,0 +1,60 @@
+//! Proving the provers: classic mistakes are made on purpose, one after the other, and each must be found by
+//! a checker within so many seeds.
+
+use std::panic::{self, AssertUnwindSafe};
+
+use abide_schema::seeded::{self, Bug};
+
+use crate::checks::Finding;
+use crate::crash::{self, Case};
+use crate::disk::{Fault, Kind};
+use crate::sim;
+
+/// How many seeds of the simulator a mistake may live through.
+pub const SEEDS: u64 = 60;
+
+/// What found a mistake.
+#[derive(Clone, Debug)]
+pub struct Caught {
+    /// The checker and its words.
+    pub finding: Finding,
+    /// The command that shows it.
+    pub by: String,
+}
+
+/// Makes a mistake, and looks for it: with the simulator, and where a disk has to fail in one place,
+/// with the crashes.
+#[must_use]
+pub fn hunt(bug: Bug) -> Option<Caught> {
+    seeded::make(Some(bug));
+    let caught = by_seeds().or_else(by_faults);
+    seeded::make(None);
+    caught
+}
+
+fn by_seeds() -> Option<Caught> {
+    (1..=SEEDS).find_map(|seed| {
+        let finding = finding_of(|| sim::run(seed, false).map(drop))?;
+        Some(Caught { finding, by: format!("sim --seed {seed}") })
+    })
+}
+
+fn by_faults() -> Option<Caught> {
+    let whole = crash::measure().ok()?;
+    let syncs = whole.tally.calls[Kind::Sync as usize];
+    let faults = (1..=syncs)
+        .map(|nth| Fault::Fail { kind: Kind::Sync, nth, lasting: false })
+        .chain((1..=whole.tally.steps).step_by(20).map(|step| Fault::Crash { step }));
+    faults.zip(1..).find_map(|(fault, seed)| {
+        let case = Case { fault, seed };
+        let finding = finding_of(|| crash::run(case).map(drop))?;
+        Some(Caught { finding, by: format!("crash {case}") })
+    })
+}
+
+fn finding_of(run: impl FnOnce() -> Result<(), Finding>) -> Option<Finding> {
+    match panic::catch_unwind(AssertUnwindSafe(run)) {
+        Ok(outcome) => outcome.err(),
+        Err(_) => Some(Finding::new("an assertion", "it panicked")),
+    }
+}

@@ -1,0 +1,200 @@
+//! A client that watches: what it holds, from nothing but the messages that it was sent.
+
+use std::collections::BTreeMap;
+
+use abide_schema::wire::{Change, ClientMessage, ServerMessage};
+use abide_schema::{Checksum, Code, Row, Seq};
+use serde_json::{Map, Value as JsonValue};
+
+use crate::checks::Finding;
+use crate::checks::subscribers::{broken, row_of};
+
+/// What is watched: rows with keys, joins, groups.
+pub(super) const QUERIES: [&str; 6] = [
+    "SELECT * FROM agent_state WHERE session_id = 's0'",
+    "SELECT * FROM handoff_requests WHERE status = 'pending'",
+    "SELECT call_id, status, fencing_token FROM tool_calls WHERE status <> 'succeeded'",
+    "SELECT status, count(*) AS n FROM tool_calls GROUP BY status",
+    "SELECT s.id, s.status, c.call_id FROM sessions s JOIN tool_calls c ON c.session_id = s.id",
+    "SELECT id, agent, status FROM sessions WHERE status <> 'completed'",
+];
+
+/// One subscription's result.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Replica {
+    pub(super) sql: &'static str,
+    /// The columns of the key, by position.
+    key: Vec<usize>,
+    pub(super) rows: Vec<Row>,
+    pub(super) seq: Seq,
+    /// It holds a whole result, of that seq.
+    pub(super) whole: bool,
+    /// It waits for its first answer on this connection.
+    waits: bool,
+    parts: Vec<Row>,
+}
+
+/// All that one client holds.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Watcher {
+    pub(super) replicas: BTreeMap<String, Replica>,
+    /// Everything up to here was told on this connection.
+    told: Seq,
+    /// A frame has come on this connection.
+    begun: bool,
+    /// The furthest that it ever heard of.
+    pub(super) furthest: Seq,
+    pub(super) deltas: u64,
+}
+
+impl Watcher {
+    /// Watches some of the queries.
+    pub(super) fn of(queries: &[&'static str]) -> Watcher {
+        let numbered = queries.iter().enumerate();
+        let replicas = numbered
+            .map(|(nth, sql)| (format!("q{nth}"), Replica { sql, ..Replica::default() }))
+            .collect();
+        Watcher { replicas, ..Watcher::default() }
+    }
+
+    /// What it says on a new connection: where it holds something it goes on from there.
+    pub(super) fn subscribe(&mut self) -> Vec<String> {
+        let messages = self.replicas.iter_mut().map(|(id, replica)| {
+            (replica.waits, replica.parts) = (true, Vec::new());
+            let from = replica.whole.then_some(replica.seq);
+            let message = ClientMessage::Subscribe {
+                id: id.clone(),
+                sql: replica.sql.to_owned(),
+                params: Map::new(),
+                from,
+                as_of: None,
+                checksum: true,
+                explain: false,
+            };
+            serde_json::to_string(&message).expect("a message serialises")
+        });
+        messages.collect()
+    }
+
+    /// Everything that it subscribed to has begun.
+    pub(super) fn is_level(&self, seq: Seq) -> bool {
+        self.replicas.values().all(|replica| !replica.waits && replica.seq >= seq)
+    }
+
+    /// Takes a message in.
+    pub(super) fn hear(&mut self, text: &str) -> Result<(), Finding> {
+        let message: ServerMessage =
+            serde_json::from_str(text).map_err(|why| broken(format!("{why}: {text}")))?;
+        match message {
+            ServerMessage::Hello { seq, .. } => {
+                // What is durable, of which the first frame may tell some once more.
+                (self.told, self.begun) = (seq, false);
+                self.heard_of(seq);
+            }
+            ServerMessage::Progress { seq } => self.told_up_to(seq),
+            ServerMessage::Snapshot { id, seq, columns, key, rows, more, checksum, .. } => {
+                self.heard_of(seq);
+                let replica = self.replicas.get_mut(&id).ok_or_else(|| broken("who is that?"))?;
+                for row in &rows {
+                    replica.parts.push(row_of(row)?);
+                }
+                if more {
+                    return Ok(());
+                }
+                let place = |name: &String| columns.iter().position(|column| column.name == *name);
+                replica.key = key.iter().filter_map(place).collect();
+                replica.rows = std::mem::take(&mut replica.parts);
+                (replica.seq, replica.whole, replica.waits) = (seq, true, false);
+                replica.verify(seq, checksum)?;
+            }
+            ServerMessage::Delta { from, to, changes } => self.delta(from, to, &changes)?,
+            ServerMessage::Error { code: Code::Refetch, .. } => {}
+            other => return Err(broken(format!("nobody asked for {other:?}"))),
+        }
+        Ok(())
+    }
+
+    fn delta(&mut self, from: Seq, to: Seq, changes: &[Change]) -> Result<(), Finding> {
+        self.heard_of(to);
+        self.deltas += 1;
+        let answers =
+            changes.iter().any(|change| self.replicas.get(&change.id).is_some_and(|it| it.waits));
+        let begins = !std::mem::replace(&mut self.begun, true);
+        if from != self.told && !((answers || begins) && from < self.told) {
+            return Err(broken(format!("a gap: told up to {}, and then {from}..{to}", self.told)));
+        }
+        for change in changes {
+            let told = self.told;
+            let replica =
+                self.replicas.get_mut(&change.id).ok_or_else(|| broken("who is that?"))?;
+            let first = std::mem::take(&mut replica.waits);
+            let at = if first { replica.seq } else { replica.seq.max(told) };
+            if !(from <= at && at <= to) {
+                return Err(broken(format!("{}: {from}..{to} for a result at {at}", change.id)));
+            }
+            replica.apply(change)?;
+            replica.seq = to;
+            replica.verify(to, change.checksum)?;
+        }
+        self.told_up_to(to.max(self.told));
+        Ok(())
+    }
+
+    fn told_up_to(&mut self, seq: Seq) {
+        self.heard_of(seq);
+        self.told = self.told.max(seq);
+        for replica in self.replicas.values_mut().filter(|replica| !replica.waits) {
+            replica.seq = replica.seq.max(seq);
+        }
+    }
+
+    fn heard_of(&mut self, seq: Seq) {
+        self.furthest = self.furthest.max(seq);
+    }
+}
+
+impl Replica {
+    fn apply(&mut self, change: &Change) -> Result<(), Finding> {
+        for gone in &change.deletes {
+            let key = row_of(cells(gone)?)?;
+            let at = self.find(&key).ok_or_else(|| broken(format!("{key:?} is not there")))?;
+            self.rows.remove(at);
+        }
+        for new in &change.inserts {
+            let row = row_of(cells(new)?)?;
+            if !self.key.is_empty() && self.find(&self.key_of(&row)).is_some() {
+                return Err(broken(format!("{}: {row:?} is there already", self.sql)));
+            }
+            self.rows.push(row);
+        }
+        for new in &change.updates {
+            let row = row_of(cells(new)?)?;
+            let at = self.find(&self.key_of(&row));
+            let at = at.ok_or_else(|| broken(format!("{row:?} is not there")))?;
+            self.rows[at] = row;
+        }
+        Ok(())
+    }
+
+    fn verify(&self, seq: Seq, checksum: Option<Checksum>) -> Result<(), Finding> {
+        if checksum == Some(Checksum::of(&self.rows)) {
+            return Ok(());
+        }
+        Err(broken(format!("{} at {seq}: another checksum than {checksum:?}", self.sql)))
+    }
+
+    fn key_of(&self, row: &Row) -> Row {
+        if self.key.is_empty() {
+            return row.clone();
+        }
+        self.key.iter().map(|at| row[*at].clone()).collect()
+    }
+
+    fn find(&self, key: &Row) -> Option<usize> {
+        self.rows.iter().position(|row| self.key_of(row) == *key)
+    }
+}
+
+fn cells(json: &JsonValue) -> Result<&[JsonValue], Finding> {
+    json.as_array().map(Vec::as_slice).ok_or_else(|| broken(format!("{json} is no row")))
+}

@@ -1,0 +1,24 @@
+//! The first seeds of the simulator, each run twice: nothing is found, and the traces are the same.
+
+use std::io::Write as _;
+
+use abide_sim::sim::run;
+
+const SEEDS: u64 = 24;
+
+#[test]
+fn everybody_at_once() {
+    let (mut events, mut crashes, mut lost) = (0, 0, 0);
+    for seed in 1..=SEEDS {
+        let report = run(seed, false);
+        let report = report.unwrap_or_else(|found| {
+            panic!("{found}\nrepeat: cargo xtask sim --seed {seed}");
+        });
+        assert_eq!(run(seed, false).as_ref(), Ok(&report), "seed {seed}: another trace");
+        (events, crashes) = (events + report.events, crashes + report.crashes);
+        lost += report.lost;
+    }
+    let counted = format!("{events} events, {crashes} crashes, {lost} lost messages");
+    let told = format!("counted: {SEEDS} seeds of the simulator, each twice: {counted}");
+    writeln!(std::io::stdout(), "{told}: cargo xtask sim --seeds N runs more").unwrap();
+}
