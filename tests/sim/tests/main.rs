@@ -6,3 +6,4 @@
 mod crashes;
 mod seeds;
 mod stories;
+mod upgrade;
