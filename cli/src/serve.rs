@@ -79,6 +79,9 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     let listener =
         TcpListener::bind(&args.listen).await.map_err(|why| taken(&args.listen, &why))?;
     let address = listener.local_addr()?;
+    if !db.exists() {
+        access.check_alone(address)?;
+    }
     check_folder(&db)?;
     let stop = signals::asked_to_stop()?;
     let retention = args.retention();

@@ -89,6 +89,15 @@ impl Access {
         own.is_some_and(|own| bool::from(shown.as_bytes().ct_eq(own.as_bytes())))
     }
 
+    /// Whether a server with this access may listen there over a file that has no token, because it is not
+    /// there yet.
+    ///
+    /// # Errors
+    /// As [`check_listens`](crate::check_listens).
+    pub fn check_alone(&self, listens: SocketAddr) -> Result<(), Refusal> {
+        Access::check(listens, self.asks())
+    }
+
     /// Whether a server with this access may listen there, where `asks` says that credentials are asked
     /// for.
     ///

@@ -23,6 +23,7 @@ mod replica;
 mod retention;
 mod script;
 mod sight;
+mod tenants;
 mod timers;
 mod traffic;
 mod world;
