@@ -68,6 +68,12 @@ ABIDE_LOG=info tells more on stderr.";
 /// The address or the file cannot be had.
 pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     let db = options.db_or_default();
+    // A token of the file that the shell has for other commands is looked up there like any other: were it
+    // the server's own, revoking it would do nothing.
+    let options = &Options {
+        token: options.token.clone().filter(|token| !token.starts_with("abide_")),
+        ..options.clone()
+    };
     let mut access = match &options.token {
         Some(token) => Access::bearer(token.clone())?,
         None => Access::loopback(),

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value as JsonValue, json};
 
-use crate::program::{Ended, run};
+use crate::program::{Ended, Process, abide, run};
 use crate::server::Server;
 
 /// Makes a token as a shell would: what stands on stdout is the token.
@@ -136,6 +136,28 @@ fn a_token_is_told_once() {
     assert_eq!(wrong.code, Some(2), "{wrong:?}");
 }
 
+/// A shell that has a token for other commands starts a server: the token is still the file's to revoke.
+#[test]
+fn a_token_in_the_servers_own_shell_can_be_revoked() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = folder.path().join("abide.db");
+    let db = db.to_str().unwrap();
+    let root = run(["token", "create", "root", "--role", "admin", "--can", "*", "--db", db]).good();
+    let root = root.trim_end();
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--db", db, "--json"];
+    let serving = Process::spawn(abide().env("ABIDE_TOKEN", root).args(serve));
+    let told: JsonValue = serde_json::from_str(&serving.line()).unwrap();
+    let url = format!("http://{}", told["listening"].as_str().unwrap());
+    let by_root = |words: &[&str]| {
+        run(words.iter().copied().chain(["--token", root, "--url", &url, "--json"]))
+    };
+    let made = by_root(&["call", "create_session", "agent=a"]).json();
+    let caller = by_root(&["sql", "SELECT caller FROM events ORDER BY seq DESC LIMIT 1"]).json();
+    assert_eq!((&made["seq"], &caller["rows"][0][0]), (&json!(3), &json!("root")));
+    by_root(&["token", "revoke", root]).good();
+    refused(&by_root(&["call", "create_session", "agent=a"]), "unauthenticated");
+}
+
 /// Other machines are served once there is a token, and not before.
 #[test]
 fn other_machines_need_a_token() {
@@ -146,14 +168,8 @@ fn other_machines_need_a_token() {
     assert_eq!(refused.code, Some(1));
     assert!(refused.stderr.contains("abide token create"), "{}", refused.stderr);
     run(["token", "create", "root", "--role", "admin", "--can", "*", "--db", db]).good();
-    let serving = crate::program::Process::spawn(crate::program::abide().args([
-        "serve",
-        "--listen",
-        "0.0.0.0:0",
-        "--db",
-        db,
-        "--json",
-    ]));
+    let serving =
+        Process::spawn(abide().args(["serve", "--listen", "0.0.0.0:0", "--db", db, "--json"]));
     let told: JsonValue = serde_json::from_str(&serving.line()).unwrap();
     assert_eq!(told["asks_for_tokens"], true);
 }
