@@ -1,12 +1,13 @@
 //! Who listens to what: from a commit's deltas to the outboxes of the connections they concern.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 use abide_live::{BindingId, Delta};
 use abide_schema::{Checksum, Refusal, Seq, limits};
 use tokio::sync::{Notify, watch};
 
+use crate::locks::{Mutex, MutexGuard};
 use crate::metrics::Metrics;
 use crate::readers::closing;
 
@@ -131,7 +132,7 @@ pub(crate) enum Mail {
 }
 
 impl Outbox {
-    fn push(&self, frame: Frame, metrics: &Metrics) {
+    pub(crate) fn push(&self, frame: Frame, metrics: &Metrics) {
         let weight = frame.changes.iter().map(|(_, delta)| delta.weight()).sum();
         let mut state = self.lock();
         if state.lagging || state.ended.is_some() {

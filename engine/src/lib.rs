@@ -30,6 +30,9 @@ mod execute;
 mod explain;
 mod health;
 mod hub;
+#[cfg(all(test, feature = "interleavings"))]
+mod interleavings;
+mod locks;
 mod metrics;
 mod outcome;
 mod overlay;

@@ -2,8 +2,10 @@
 //! batches grow by themselves while a sync is in flight.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 use std::time::Duration;
+
+use crate::locks::{Condvar, Mutex, MutexGuard};
 
 /// A bounded queue with one taker.
 #[derive(Debug)]
@@ -133,7 +135,7 @@ impl<T> Queue<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "interleavings")))]
 mod tests {
     use super::*;
 

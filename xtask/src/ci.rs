@@ -28,6 +28,7 @@ const STEPS: &[Step] = &[
     },
     Step { name: "test", command: "cargo xtask test", env: None },
     Step { name: "bugs", command: "cargo xtask bugs", env: None },
+    Step { name: "locks", command: "cargo xtask interleave", env: None },
     Step { name: "release", command: "cargo build --release", env: None },
     Step { name: "demo", command: "cargo run --release -- demo", env: None },
 ];

@@ -1,8 +1,8 @@
 //! `cargo xtask <verb>`: the project's own automation, in its own language.
 //!
 //! This file is the table of contents, each verb is one file: `test` runs the suite, `live` proves live
-//! SQL for as long as one likes, `sight` what callers may see, `crash`, `sim` and `bugs` prove that
-//! nothing is lost, `tidy` holds the house to its style, `ci` is all that `.ci/run` asks.
+//! SQL for as long as one likes, `sight` what callers may see, `crash`, `sim`, `bugs` and `interleave`
+//! prove that nothing is lost, `tidy` holds the house to its style, `ci` is all that `.ci/run` asks.
 //! Nothing here is shipped.
 
 mod ci;
@@ -57,6 +57,12 @@ const VERBS: &[Verb] = &[
         about: "make classic mistakes, and see that each is found",
         takes: "",
         run: |root, _| sim::bugs(root),
+    },
+    Verb {
+        name: "interleave",
+        about: "run what threads share in many orders, by a model checker",
+        takes: "",
+        run: |root, _| sim::interleave(root),
     },
     Verb {
         name: "sight",
@@ -114,7 +120,7 @@ fn usage() -> String {
     let verbs = VERBS.iter().map(|verb| {
         let takes = if verb.takes.is_empty() { "" } else { "        " };
         let newline = if verb.takes.is_empty() { "" } else { "\n" };
-        format!("  {:<7}{}\n{takes}{}{newline}", verb.name, verb.about, verb.takes)
+        format!("  {:<11}{}\n{takes}{}{newline}", verb.name, verb.about, verb.takes)
     });
     format!("cargo xtask <verb>\n\n{}", verbs.collect::<String>())
 }

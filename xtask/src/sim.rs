@@ -1,4 +1,5 @@
-//! `cargo xtask crash`, `sim` and `bugs`: the proofs of `tests/sim/`, as far as one likes.
+//! `cargo xtask crash`, `sim` and `bugs`: the proofs of `tests/sim/`, as far as one likes; `interleave`:
+//! those of the engine's locks.
 //!
 //! `cargo xtask test` runs a share of them on a budget of seconds. What fails prints the command that
 //! repeats it.
@@ -27,6 +28,15 @@ pub(crate) fn sim(root: &Path, words: &[String]) -> Result<ExitCode, String> {
 /// Mistakes are made on purpose, and must be found.
 pub(crate) fn bugs(root: &Path) -> Result<ExitCode, String> {
     simulator(root, &["--features", "seeded-bugs"], "bugs", &[])
+}
+
+/// What threads share, in many orders.
+pub(crate) fn interleave(root: &Path) -> Result<ExitCode, String> {
+    let mut cargo = crate::cargo(root);
+    cargo.args(["test", "--quiet", "--package", "abide-engine", "--features", "interleavings"]);
+    let status = cargo.args(["--lib", "interleavings"]).stdin(Stdio::null()).status();
+    let status = status.map_err(|why| format!("cannot start cargo: {why}"))?;
+    Ok(crate::verdict(status.success()))
 }
 
 fn simulator(
