@@ -27,6 +27,10 @@ pub(crate) const TABLE: &str = "policies";
 const EVENTS: &str = "events";
 const SESSIONS: &str = "sessions";
 
+/// The tables that say who callers are, where some module declares them.
+const IDENTITIES: &str = "identities";
+const ROLES: &str = "roles";
+
 /// The role that stands for all.
 const EVERY_ROLE: &str = "*";
 
@@ -334,11 +338,14 @@ pub(crate) fn may_have_changed(
     binding: &Binding,
     from: Seq,
 ) -> Result<bool, Refusal> {
-    let policies = tables.iter().find(|table| table.name == TABLE);
-    match policies.filter(|_| binding.is_bounded()) {
-        Some(table) => changed_since(state, table, from),
-        None => Ok(false),
+    let Some(caller) = binding.asked_by() else { return Ok(false) };
+    let named = |name: &str| tables.iter().find(|table| table.name == name).copied();
+    for table in [TABLE, ROLES].into_iter().filter_map(named) {
+        if changed_since(state, table, None, from)? {
+            return Ok(true);
+        }
     }
+    named(IDENTITIES).map_or(Ok(false), |table| changed_since(state, table, Some(caller), from))
 }
 
 /// Tries out what is to become a policy.

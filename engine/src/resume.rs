@@ -263,14 +263,23 @@ fn too_far(binding: &Binding, table: &str, past: Seq) -> Refusal {
     as_of::too_far(if binding.is_bounded() { "a table" } else { table }, past)
 }
 
-/// Whether any row of a table changed since.
+/// Whether any row of a table changed since, or the one of a key; also where that were too many to look at.
 pub(crate) fn changed_since(
     state: &Snapshot<'_>,
     table: &'static TableSpec,
+    key: Option<&Value>,
     from: Seq,
 ) -> Result<bool, Refusal> {
-    let images = state.images(table, from, 0).map_err(|error| error.to_refusal())?;
-    Ok(images.is_none_or(|images| !images.is_empty()))
+    let images = state.images(table, from, limits::RESUME_CHANGES);
+    let Some(images) = images.map_err(|error| error.to_refusal())? else { return Ok(true) };
+    let is_it = |image: &Image| {
+        let found = match image {
+            Image::Absent(key) => key.clone(),
+            Image::Present(row) => table.key_of(row),
+        };
+        key.is_none_or(|key| found.first() == Some(key))
+    };
+    Ok(images.iter().any(is_it))
 }
 
 /// What leads from a result as it was shown at a seq by other policies to what is shown now; the whole,

@@ -416,6 +416,38 @@ fn a_policy_is_tried_out_before_it_is_kept() {
     });
 }
 
+/// Who comes back with another scope is given a new result, and nothing is left of the old one.
+#[test]
+fn who_comes_back_as_another_begins_anew() {
+    let world = world();
+    run(async {
+        for tenant in ["a", "b"] {
+            let make = json!({"agent": "x", "id": tenant, "scope": {"tenant": tenant}});
+            world.call("create_session", make).await.unwrap();
+        }
+        let make = json!({"id": "ann", "role": "agent", "scope": {"tenant": "a"}});
+        world.call("create_identity", make).await.unwrap();
+        let ann = |tenant| caller("ann", "agent", &[], &[("tenant", tenant)]);
+        let mut client = Client::new(world.engine().connect(&ann("a")));
+        client.subscribe("q", "SELECT id FROM sessions", &Map::new()).await.unwrap();
+        let kept = client.replicas["q"].clone();
+
+        // Nothing that concerns her: a delta is enough.
+        let other = json!({"id": "bob", "role": "agent"});
+        world.call("create_identity", other).await.unwrap();
+        let mut again = Client::new(world.engine().connect(&ann("a")));
+        again.resume("q", kept.clone()).await.unwrap();
+        assert_eq!((again.refusals.len(), again.replicas["q"].rows.len()), (0, 1));
+
+        let moved = json!({"id": "ann", "scope": {"tenant": "b"}});
+        world.call("change_identity", moved).await.unwrap();
+        let mut again = Client::new(world.engine().connect(&ann("b")));
+        again.resume("q", kept).await.unwrap();
+        assert_eq!(again.refusals[0].1.code, Code::Refetch);
+        assert_eq!(again.replicas["q"].rows, [vec!["b".into()].into()]);
+    });
+}
+
 /// Every table of ours can be watched as a whole by whom a scope bounds.
 #[test]
 fn every_table_in_sight_can_be_live() {

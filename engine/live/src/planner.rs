@@ -120,8 +120,8 @@ impl Planner {
     ) -> Result<Binding, Refusal> {
         let parsed = self.parsed_bounded(sql, bounded)?;
         let values = parsed.values(params, Some(bounded.viewer))?;
-        let edition = bounded.viewer.edition().clone();
-        Ok(Binding::new(Arc::clone(&parsed.template), values, Some(edition)))
+        let asker = bounded.viewer.asker();
+        Ok(Binding::new(Arc::clone(&parsed.template), values, Some(asker)))
     }
 
     fn parsed_bounded(&self, sql: &str, bounded: Bounded) -> Result<Arc<Parsed>, Refusal> {
@@ -154,8 +154,8 @@ impl Planner {
             all.entry(name).or_insert(JsonValue::Null);
         }
         let values = parsed.values(&all, viewer)?;
-        let edition = viewer.map(|viewer| viewer.edition().clone());
-        Ok(Binding::new(Arc::clone(&parsed.template), values, edition))
+        let asker = viewer.map(Viewer::asker);
+        Ok(Binding::new(Arc::clone(&parsed.template), values, asker))
     }
 
     fn parsed(&self, sql: &str) -> Result<Arc<Parsed>, Refusal> {

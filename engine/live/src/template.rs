@@ -21,7 +21,7 @@ use crate::rule::{Evaluations, Rule, Run, Term};
 use crate::select::Query;
 use crate::sql::{LiveError, Sql};
 use crate::tally::Filled;
-use crate::viewer::Edition;
+use crate::viewer::{Asker, Edition};
 
 /// A compiled query. Immutable and shared.
 #[derive(Debug)]
@@ -220,29 +220,39 @@ pub struct Binding(Arc<Bound>);
 struct Bound {
     template: Arc<Template>,
     params: Row,
-    /// Where what may be seen is bounded: by which policies.
-    edition: Option<Edition>,
+    /// Where what may be seen is bounded: for whom, by which policies.
+    asker: Option<Asker>,
 }
 
 impl Binding {
     pub(crate) fn new(
         template: Arc<Template>,
         params: Vec<Value>,
-        edition: Option<Edition>,
+        asker: Option<Asker>,
     ) -> Binding {
-        Binding(Arc::new(Bound { template, params: params.into(), edition }))
+        Binding(Arc::new(Bound { template, params: params.into(), asker }))
     }
 
     /// Whether what may be seen of it is bounded.
     #[must_use]
     pub fn is_bounded(&self) -> bool {
-        self.0.edition.is_some()
+        self.0.asker.is_some()
+    }
+
+    /// The id of the caller that it is bounded for.
+    #[must_use]
+    pub fn asked_by(&self) -> Option<&Value> {
+        self.0.asker.as_ref().map(|asker| &asker.id)
+    }
+
+    fn edition(&self) -> Option<&Edition> {
+        self.0.asker.as_ref().map(|asker| &asker.edition)
     }
 
     /// Whether the policies that it was made by are still the latest.
     #[must_use]
     pub fn is_latest(&self) -> bool {
-        self.0.edition.as_ref().is_none_or(Edition::is_latest)
+        self.edition().is_none_or(Edition::is_latest)
     }
 
     pub(crate) fn template(&self) -> &Template {
@@ -387,7 +397,7 @@ impl Binding {
 impl PartialEq for Binding {
     fn eq(&self, other: &Binding) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
-            || (self.0.edition == other.0.edition
+            || (self.edition() == other.edition()
                 && self.template().is(other.template())
                 && exact::same(&self.0.params, &other.0.params))
     }

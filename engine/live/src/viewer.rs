@@ -76,10 +76,23 @@ impl Viewer {
         &self.edition
     }
 
+    /// Who it is.
+    pub(crate) fn asker(&self) -> Asker {
+        Asker { edition: self.edition.clone(), id: self.value("caller_id") }
+    }
+
     /// The value of a parameter; NULL where the caller has none.
     pub(crate) fn value(&self, name: &str) -> Value {
         self.values.get(name).cloned().unwrap_or(Value::Null)
     }
+}
+
+/// For whom a query is bounded, and by which policies. Who it is makes no difference to the result
+/// beside its parameters.
+#[derive(Clone, Debug)]
+pub(crate) struct Asker {
+    pub(crate) edition: Edition,
+    pub(crate) id: Value,
 }
 
 /// The policies as of some commit, and whether they still are so.
