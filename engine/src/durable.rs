@@ -83,11 +83,7 @@ impl Syncer {
         let synced = self.wal.sync();
         if let Err(error) = synced.or_else(ignored) {
             self.health.poison(&error);
-            let poisoned = self.health.check();
-            if let Err(why) = &poisoned {
-                self.hub.end(why);
-            }
-            return poisoned;
+            return self.health.check();
         }
         self.metrics.syncs_total.add(1);
         let us = started.elapsed().as_micros();

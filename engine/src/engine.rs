@@ -484,9 +484,9 @@ fn start(store: Store, conduct: Conduct) -> Result<Engine, StoreError> {
     let found = recover(&store, &catalog.setup_sql())?;
     let blueprint = Arc::new(Blueprint::new(store.layout().clone(), catalog.setup_sql()));
     let (durable, durable_seen) = watch::channel(found.head.seq);
-    let (health, metrics) = (Arc::new(Health::default()), Arc::new(Metrics::default()));
-    metrics.change_log_floor.set(found.change_log_floor.0.unsigned_abs());
     let hub = Arc::new(Hub::starting_at(found.head.seq));
+    let (health, metrics) = (Arc::new(Health::new(Arc::clone(&hub))), Arc::new(Metrics::default()));
+    metrics.change_log_floor.set(found.change_log_floor.0.unsigned_abs());
     let (jobs, gate) = (Arc::new(Queue::new(limits::WRITER_QUEUE_BYTES)), Arc::default());
     let (commits, to_publish) = (unsynced(), unsynced());
     let (readers, mut threads) = Readers::start(found.readers, &conduct.turns);

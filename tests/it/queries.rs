@@ -358,6 +358,8 @@ fn the_past_in_words() {
         sql@5 SELECT 1
         sql@-1 SELECT 1
         sql@2 SELECT * FROM main.sessions
+        sql@2 SELECT count(*) FROM `Main` . sessions
+        sql@2 WITH now AS (SELECT * FROM [MAIN].sessions) SELECT * FROM now
         sql@2 SELECT count(*) FROM nowhere
         sql@2 DELETE FROM sessions
         sql@2 DELETE FROM past_sessions
@@ -378,6 +380,8 @@ fn the_past_in_words() {
             at 2: (1)
             refused bad_request: there is no state 5: the log ends at 4 (hint: any seq from 0 to 4 names the state after that event)
             refused bad_request: there is no state -1: the log ends at 4 (hint: any seq from 0 to 4 names the state after that event)
+            refused bad_sql: only tables of that time can be asked (hint: name tables without  main.  and leave out the engine's own)
+            refused bad_sql: only tables of that time can be asked (hint: name tables without  main.  and leave out the engine's own)
             refused bad_sql: only tables of that time can be asked (hint: name tables without  main.  and leave out the engine's own)
             refused bad_sql: no such table: nowhere (hint: GET /v1/schema lists the tables)
             refused bad_sql: cannot modify sessions because it is a view

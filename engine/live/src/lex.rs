@@ -11,6 +11,8 @@ use sqlite3_parser::dialect::TokenType::{
 use sqlite3_parser::lexer::Scanner;
 use sqlite3_parser::lexer::sql::{Error, Tokenizer};
 
+use crate::lower::unquote;
+
 /// How deeply parentheses and CASE may nest: every level is a level of our stack and SQLite's.
 pub(crate) const NESTING: usize = 100;
 
@@ -110,6 +112,21 @@ pub(crate) fn number_parameters(text: &str) -> Result<(String, Vec<Parameter>), 
     }
     numbered.push_str(text.get(copied..).unwrap_or_default());
     Ok((numbered, parameters))
+}
+
+/// Whether a text names something of the schema `main`, quoted or not. A table alias `main` counts, too.
+#[must_use]
+pub fn names_main(text: &str) -> bool {
+    let mut scanner = Scanner::new(Tokenizer::new());
+    let mut after_main = false;
+    while let Ok((_, Some((token, kind)), _)) = scanner.scan(text.as_bytes()) {
+        if after_main && kind == TokenType::TK_DOT {
+            return true;
+        }
+        let name = std::str::from_utf8(token).map(unquote);
+        after_main = name.is_ok_and(|name| name.eq_ignore_ascii_case("main"));
+    }
+    false
 }
 
 /// A parameter's name: `sid` of `:sid`, `1` of `?1`.

@@ -46,6 +46,7 @@ pub use advice::{Part, Scan};
 pub use catalog::Catalog;
 pub use changes::{Changes, RowChange};
 pub use delta::{Delta, Placed, Window};
+pub use lex::names_main;
 pub use meter::{Budget, Spent, TemplateWork};
 pub use planner::Planner;
 pub use router::{BindingId, Router, Wanted, Work};

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use abide_engine::verify_file;
+use abide_engine::{Update, Wanted, verify_file};
+use abide_schema::reducer::Caller;
 use abide_schema::wire::BatchCall;
 use abide_schema::{Code, Seq};
 use abide_sim::disk::{Fault, Kind, Machine};
@@ -92,6 +93,28 @@ fn a_file_that_was_half_made_is_made() {
         let rig = Rig::open(after.path(), &machine, &clock);
         let rig = rig.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         rig.run(create("s1").put(rig.engine())).unwrap();
+    }
+}
+
+/// It was the writer, and not the sync thread, that met the broken disk. Calls were refused from then on;
+/// who only listened was told nothing, and waited for ever.
+#[test]
+fn who_listens_hears_that_the_disk_broke() {
+    for kind in [Kind::Write, Kind::Sync] {
+        let (folder, clock) = (folder(), VirtualClock::new());
+        let machine = Arc::new(Machine::new(Fault::None, 1));
+        let rig = Rig::open(folder.path(), &machine, &clock).unwrap();
+        let mut listener = rig.engine().connect(&Caller::local());
+        let (sql, params) = ("SELECT id FROM sessions", serde_json::Map::new());
+        rig.run(listener.subscribe(&Wanted::new("q", sql, &params))).unwrap();
+        machine.revive(Fault::Fail { kind, nth: 1, lasting: true });
+        let refusal = rig.run(create("s1").put(rig.engine())).unwrap_err();
+        assert_eq!(refusal.code, Code::Poisoned, "{kind}: {refusal}");
+        assert!(matches!(rig.run(listener.next()), Update::Snapshot(_)));
+        match rig.run(listener.next()) {
+            Update::Error { refusal, .. } => assert_eq!(refusal.code, Code::Poisoned, "{kind}"),
+            other => panic!("{kind}: {other:?}"),
+        }
     }
 }
 
