@@ -1,15 +1,17 @@
 //! What threads share, in every order that a model checker can think of (`cargo xtask interleave`): the
-//! queue, and the outbox of a client that does not keep up. Every lock is a place where another thread may
-//! go on.
+//! queue, the outbox of a client that does not keep up, and how a subscription begins and ends between
+//! commits. Every lock is a place where another thread may go on.
 
 use std::sync::Arc;
 
-use abide_live::Delta;
-use abide_schema::{Seq, Value, limits};
+use abide_live::{Binding, BindingId, Catalog, Delta, Planner, Router};
+use abide_schema::{Seq, Table as _, Value, limits};
+use abide_store::EventRow;
+use serde_json::Map;
 use shuttle::sync::Mutex;
 use shuttle::thread;
 
-use crate::hub::{Frame, Mail, Outbox, SharedDelta, SubscriptionKey};
+use crate::hub::{Frame, Hub, Mail, Outbox, SharedDelta, SubscriptionKey};
 use crate::metrics::Metrics;
 use crate::queue::{Queue, Rejected};
 
@@ -98,6 +100,131 @@ fn a_slow_client_is_caught_up() {
             publisher.join().expect("it publishes");
         },
         ORDERS,
+    );
+}
+
+/// What the writer is asked for.
+enum Job {
+    Commit,
+    /// By the number of the connection.
+    Attach(u64),
+}
+
+/// The threads that a subscription begins among, and what they share. The locks are the engine's; what the
+/// file holds is a number, and each commit adds one to it.
+struct House {
+    jobs: Queue<Job>,
+    commits: Queue<(Seq, BindingId)>,
+    hub: Hub,
+    file: Mutex<i64>,
+    outboxes: [Arc<Outbox>; 2],
+    attached: Mutex<[Option<BindingId>; 2]>,
+}
+
+impl House {
+    /// Takes a subscription in between two commits. Deltas are made of commits that have listeners.
+    fn write(&self, binding: &Binding, mut router: Router) {
+        let (mut jobs, mut bound) = (Vec::new(), None);
+        loop {
+            self.jobs.take(1, &mut jobs);
+            match jobs.pop() {
+                None => return self.commits.close(),
+                Some(Job::Commit) => {
+                    let mut file = self.file.lock().expect("nobody panics");
+                    *file += 1;
+                    let seq = Seq(*file);
+                    drop(file);
+                    if let Some(id) = bound {
+                        self.commits.push_wait((seq, id), 1);
+                    }
+                }
+                Some(Job::Attach(connection)) => {
+                    let id = router.attach(binding).expect("there is room");
+                    let at = usize::try_from(connection).expect("it is small");
+                    self.hub.listen(id, connection, SubscriptionKey(0), &self.outboxes[at]);
+                    self.attached.lock().expect("nobody panics")[at] = Some(id);
+                    bound = Some(id);
+                }
+            }
+        }
+    }
+
+    fn publish(&self) {
+        let (metrics, mut taken) = (Metrics::default(), Vec::new());
+        loop {
+            self.commits.take(2, &mut taken);
+            if taken.is_empty() {
+                return;
+            }
+            for (to, id) in taken.drain(..) {
+                let delta = SharedDelta::new(Ok(Delta::default()));
+                self.hub.publish(to, &[(id, delta)], &metrics);
+            }
+        }
+    }
+
+    /// Begins as a connection does: attach, then read, then drop what is in what was read. Leaves when it
+    /// was told of a commit.
+    fn listen(&self, connection: u64, until: i64) {
+        let at = usize::try_from(connection).expect("it is small");
+        self.jobs.push_wait(Job::Attach(connection), 1);
+        let id = loop {
+            match self.attached.lock().expect("nobody panics")[at] {
+                Some(id) => break id,
+                None => thread::yield_now(),
+            }
+        };
+        let mut held = *self.file.lock().expect("nobody panics");
+        while held < until {
+            match self.outboxes[at].take() {
+                Mail::Frame(frame) if frame.to.0 <= held => {}
+                Mail::Frame(frame) => {
+                    assert_eq!(frame.to.0, held + 1, "a gap");
+                    held = frame.to.0;
+                }
+                Mail::Empty => thread::yield_now(),
+                mail @ (Mail::Lagging | Mail::Ended(_)) => panic!("{mail:?}"),
+            }
+        }
+        self.hub.unlisten(id, connection, SubscriptionKey(0));
+    }
+}
+
+/// Subscriptions begin at any moment between commits, one of them leaves while the other listens on: each
+/// is told every commit after what it read, once, in order.
+#[test]
+fn a_subscription_begins_without_a_gap() {
+    const COMMITS: i64 = 3;
+    shuttle::check_random(
+        || {
+            let catalog = Arc::new(Catalog::new(vec![EventRow::SPEC], Vec::new()));
+            let binding =
+                Planner::new(Arc::clone(&catalog)).bind("SELECT seq FROM events", &Map::new());
+            let (binding, router) = (binding.expect("it can be live"), Router::new(catalog));
+            let house = Arc::new(House {
+                jobs: Queue::new(4),
+                commits: Queue::new(4),
+                hub: Hub::starting_at(Seq(0)),
+                file: Mutex::new(0),
+                outboxes: [Arc::default(), Arc::default()],
+                attached: Mutex::new([None; 2]),
+            });
+            let spawn = |work: Box<dyn FnOnce(&House) + Send>| {
+                let house = Arc::clone(&house);
+                thread::spawn(move || work(&house))
+            };
+            let writer = spawn(Box::new(move |house| house.write(&binding, router)));
+            let publisher = spawn(Box::new(House::publish));
+            let listeners = [
+                spawn(Box::new(|house| house.listen(0, COMMITS))),
+                spawn(Box::new(|house| house.listen(1, 1))),
+            ];
+            (0..COMMITS).for_each(|_| house.jobs.push_wait(Job::Commit, 1));
+            listeners.into_iter().for_each(|listener| listener.join().expect("it is told all"));
+            house.jobs.close();
+            [writer, publisher].into_iter().for_each(|thread| thread.join().expect("it ends"));
+        },
+        ORDERS / 4,
     );
 }
 
