@@ -45,7 +45,11 @@ pub(crate) fn count(count: usize) -> String {
 /// The document of some sections.
 pub(crate) fn document(machine: &Machine, sections: &[Section], quick: bool) -> String {
     let mut text = String::from("# Live queries, measured\n\n");
-    let command: Vec<String> = std::env::args().skip(1).collect();
+    let mut command: Vec<String> = std::env::args().skip(1).collect();
+    // Where the databases stood is nobody's business.
+    if let Some(at) = command.iter().position(|word| word == "--dir") {
+        command.drain(at..command.len().min(at + 2));
+    }
     let _ = writeln!(
         text,
         "Made by `cargo run --release -p abide-bench -- {}` in one run on one machine; another one \
