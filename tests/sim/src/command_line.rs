@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::panic::{self, AssertUnwindSafe};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -11,13 +12,15 @@ use std::time::Instant;
 
 use abide_sim::crash::{self, Case, Outcome};
 use abide_sim::disk::{Fault, Kind};
+use abide_sim::keep;
 use abide_sim::sim::{self, Report};
 
 const USAGE: &str = "abide-sim crash [--all | --stride N]      every case, or every Nth (60)
 abide-sim crash --step N --seed S         the power fails in step N
 abide-sim crash --fail KIND --nth N [--lasting] --seed S
 abide-sim crash --full BYTES --seed S
-abide-sim sim [--seeds N | --seed N [--tell]]    seeds 1 to N (200), or that one";
+abide-sim sim [--seeds N | --seed N [--tell]]    seeds 1 to N (200), or that one
+abide-sim keep --into FOLDER              the file of today's format, to be kept for ever";
 
 /// The words of a command: flags with a number or a word behind them, or none.
 struct Words(BTreeMap<String, Option<String>>);
@@ -69,11 +72,20 @@ pub(crate) fn run(words: &[String]) -> Result<ExitCode, String> {
     let good = match verb.as_str() {
         "crash" => crash_cases(words)?,
         "sim" => simulate(words)?,
+        "keep" => keep_format(words)?,
         #[cfg(feature = "seeded-bugs")]
         "bugs" => hunt_bugs(words)?,
         _ => return Err(format!("there is no {verb}\n{USAGE}")),
     };
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Writes the file of today's format.
+fn keep_format(mut words: Words) -> Result<bool, String> {
+    let folder = words.word("into")?.ok_or("keep takes --into FOLDER")?;
+    words.end()?;
+    keep::keep(Path::new(&folder)).map_err(|why| format!("{folder}: {why}"))?;
+    Ok(true)
 }
 
 /// Runs seeds, each twice, and holds the two traces together.

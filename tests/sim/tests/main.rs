@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
 mod crashes;
+mod formats;
 mod hostile;
 mod seeds;
 mod stories;

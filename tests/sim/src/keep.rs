@@ -1,0 +1,104 @@
+//! The file that is kept for ever of each released format, beside what was told about it: what
+//! `abide-sim keep` writes, and what a later version reads again.
+//!
+//! It is the file of a process that was killed: the script's every reducer, the last of it in the WAL alone.
+//! The script is fixed and the clock virtual, so the same commit writes the same rows.
+
+use std::fs;
+use std::io::{self, Read as _};
+use std::path::Path;
+use std::sync::Arc;
+
+use abide_schema::Seq;
+use abide_schema::wire::BatchCall;
+use ruzstd::decoding::StreamingDecoder;
+use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+use serde_json::{Value as JsonValue, json};
+
+use crate::disk::{Fault, Machine};
+use crate::history::History;
+use crate::rig::{Ask, Rig, Told, VirtualClock, folder};
+use crate::script::Player;
+
+/// What SQLite keeps of a database when its process is killed, and is of use to another one.
+const FILES: [&str; 2] = ["abide.db", "abide.db-wal"];
+
+/// What was acknowledged: a line for each request.
+const TOLD: &str = "told.jsonl";
+
+/// Plays the script, and keeps the file as it stands when its process is killed.
+///
+/// # Errors
+/// The system's, or that the script stopped.
+///
+/// # Panics
+/// The engine does not open a new file.
+pub fn keep(into: &Path) -> io::Result<()> {
+    let (work, clock) = (folder(), VirtualClock::new());
+    let machine = Arc::new(Machine::new(Fault::None, 1));
+    let rig = Rig::open(work.path(), &machine, &clock).expect("a new file opens");
+    let mut player = Player::new(&rig);
+    player.play().map_err(|stopped| io::Error::other(format!("{stopped:?}")))?;
+    fs::create_dir_all(into)?;
+    for file in FILES {
+        pack(into, file, &fs::read(work.path().join(file))?)?;
+    }
+    let lines: String = player.history.told.iter().map(|both| line(both) + "\n").collect();
+    pack(into, TOLD, lines.as_bytes())
+}
+
+/// Puts a kept file into a folder, as its process left it; tells what it had acknowledged.
+///
+/// # Errors
+/// The system's.
+///
+/// # Panics
+/// It is not what [`keep`] writes.
+pub fn unpack(from: &Path, into: &Path) -> io::Result<History> {
+    for file in FILES {
+        fs::write(into.join(file), packed(from, file)?)?;
+    }
+    let text = String::from_utf8(packed(from, TOLD)?).map_err(io::Error::other)?;
+    Ok(History { told: text.lines().map(read).collect(), ..History::default() })
+}
+
+fn pack(into: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let packed = compress_to_vec(bytes, CompressionLevel::Fastest);
+    fs::write(into.join(format!("{name}.zst")), packed)
+}
+
+fn packed(from: &Path, name: &str) -> io::Result<Vec<u8>> {
+    let packed = fs::read(from.join(format!("{name}.zst")))?;
+    let mut bytes = Vec::new();
+    let mut decoder = StreamingDecoder::new(packed.as_slice()).map_err(io::Error::other)?;
+    decoder.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn line((ask, told): &(Ask, Told)) -> String {
+    let results = told.results.iter().map(|(seq, result)| json!([seq.0, result]));
+    json!({
+        "caller": ask.caller,
+        "calls": ask.calls.iter().map(|call| json!([call.reducer, call.args])).collect::<Vec<_>>(),
+        "request_id": ask.request_id,
+        "results": results.collect::<Vec<_>>(),
+        "duplicate": told.duplicate,
+    })
+    .to_string()
+}
+
+fn read(line: &str) -> (Ask, Told) {
+    let kept: JsonValue = serde_json::from_str(line).expect("a line is JSON");
+    let text = |value: &JsonValue| value.as_str().expect("it is a text").to_owned();
+    let list = |name: &str| kept[name].as_array().expect("it is a list").clone();
+    let call = |pair: JsonValue| BatchCall { reducer: text(&pair[0]), args: pair[1].clone() };
+    let ask = Ask {
+        // Few, and read once: a name lives as long as the test.
+        caller: Box::leak(text(&kept["caller"]).into_boxed_str()),
+        calls: list("calls").into_iter().map(call).collect(),
+        request_id: text(&kept["request_id"]),
+    };
+    let result = |pair: JsonValue| (Seq(pair[0].as_i64().expect("a seq")), text(&pair[1]));
+    let results = list("results").into_iter().map(result).collect();
+    (ask, Told { results, duplicate: kept["duplicate"] == true })
+}

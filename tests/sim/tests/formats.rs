@@ -1,0 +1,112 @@
+//! Files of every released format, kept for ever (`tests/fixtures/formats/`): each opens, is brought to
+//! today's tables, verifies and replays, and answers what it had acknowledged then as it did then.
+//! Newer ones are refused and left as they are.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use abide_engine::OpenError;
+use abide_schema::Seq;
+use abide_schema::wire::BatchCall;
+use abide_sim::checks::{acknowledged, log, rows};
+use abide_sim::disk::{Fault, Machine};
+use abide_sim::keep;
+use abide_sim::rig::{Ask, Rig, VirtualClock, folder};
+use expect_test::{Expect, expect};
+use rusqlite::Connection;
+use serde_json::json;
+
+/// The folder of a format.
+fn kept(format: u32) -> PathBuf {
+    let formats = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/formats");
+    formats.join(format.to_string())
+}
+
+fn open(folder: &Path) -> Result<Rig, OpenError> {
+    let clock = VirtualClock::new();
+    // Long after: what was due by then comes due when the file is opened.
+    clock.advance_ms(365 * 24 * 3_600_000);
+    Rig::open(folder, &Arc::new(Machine::new(Fault::None, 1)), &clock)
+}
+
+/// What an old file holds, by its own log.
+fn summary(file: &Path) -> String {
+    let raw = Connection::open(file).unwrap();
+    let one = |sql: &str| raw.query_row(sql, [], |row| row.get::<_, String>(0)).unwrap();
+    format!(
+        "{} events by {} reducers, the last {}\n",
+        one("SELECT CAST(count(*) AS TEXT) FROM events"),
+        one("SELECT CAST(count(DISTINCT reducer) AS TEXT) FROM events"),
+        one("SELECT lower(hex(substr(hash, 1, 8))) FROM events ORDER BY seq DESC LIMIT 1"),
+    )
+}
+
+/// Opens what a killed process of that release left; and again, closed in good order.
+fn check(format: u32, expected: Expect) {
+    let (folder, again) = (folder(), folder());
+    let history = keep::unpack(&kept(format), folder.path()).unwrap();
+    let file = folder.path().join("abide.db");
+    expected.assert_eq(&summary(&file));
+    let before = log::check(&file).unwrap();
+    for life in 1..=2 {
+        let rig = open(folder.path()).unwrap_or_else(|why| panic!("format {format}: {why}"));
+        assert!(rig.engine().durable_seq() >= before.events, "format {format}");
+        acknowledged::check(&rig, &history).unwrap_or_else(|found| panic!("{format}: {found}"));
+        let args = json!({"agent": "support", "id": format!("life{life}")});
+        let calls = vec![BatchCall { reducer: "create_session".to_owned(), args }];
+        let ask = Ask { caller: "app", calls, request_id: format!("life {life}") };
+        rig.run(ask.put(rig.engine())).unwrap();
+        rig.close();
+        let after = log::check(&file).unwrap();
+        assert!(after.events >= Seq(before.events.0 + life), "format {format}: {after:?}");
+        let into = again.path().join(life.to_string());
+        fs::create_dir(&into).unwrap();
+        rows::check(&file, &into).unwrap_or_else(|found| panic!("format {format}: {found}"));
+    }
+}
+
+#[test]
+fn format_1_opens_verifies_and_replays() {
+    check(
+        1,
+        expect![[r#"
+        98 events by 44 reducers, the last 199d880e815bf8c2
+    "#]],
+    );
+}
+
+/// A release that writes another format keeps a file of it: `abide-sim keep`.
+#[test]
+fn a_file_of_every_format_is_kept() {
+    let known = u32::try_from(abide_store::FORMAT_VERSION).unwrap();
+    for format in 1..=known {
+        assert!(kept(format).is_dir(), "there is no file of format {format}");
+    }
+    assert!(!kept(known + 1).exists(), "format {} is not known yet", known + 1);
+}
+
+/// The kept file as a later release would have left it, and what is said of it.
+fn check_newer(sql: &str, words: &str) {
+    let folder = folder();
+    keep::unpack(&kept(1), folder.path()).unwrap();
+    let file = folder.path().join("abide.db");
+    let raw = Connection::open(&file).unwrap();
+    raw.execute_batch(sql).unwrap();
+    drop(raw);
+    let before = fs::read(&file).unwrap();
+    let error = open(folder.path()).expect_err(sql);
+    assert!(error.to_string().ends_with(words), "{error}");
+    assert_eq!(error.to_refusal().hint.as_deref(), Some("use the newer abide"));
+    assert!(fs::read(&file).unwrap() == before, "{sql}: the file was changed");
+}
+
+#[test]
+fn newer_files_are_refused() {
+    let format = "its format is at version 2, this one knows 1";
+    check_newer("PRAGMA user_version = 2", format);
+    check_newer(
+        "UPDATE meta SET value = '99' WHERE name = 'module.session'",
+        "module session is at version 99, this one knows 1",
+    );
+}
