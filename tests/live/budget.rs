@@ -11,6 +11,7 @@ use abide_schema::Value;
 use serde_json::Map;
 
 use crate::client::Client;
+use crate::extent::{Share, each_seed};
 use crate::world::{Database, State, World, net};
 
 const QUERIES: &[&str] = &[
@@ -136,13 +137,24 @@ fn run(seed: u64, budget: Budget) -> (usize, usize) {
 
 #[test]
 fn what_costs_too_much_is_unknown_and_never_wrong() {
-    for steps in [30, 60, 120, 240] {
+    let steps = |seed: u64| [30, 60, 120, 240][(seed % 4) as usize];
+    let outcomes = each_seed("a budget", Share::Seeds(80), |seed| {
+        let steps = steps(seed);
         let budget = Budget { average: steps, most: 2 * steps, commit: 8 * steps };
-        let (known, unknown): (Vec<usize>, Vec<usize>) =
-            (0..20).map(|seed| run(seed, budget)).unzip();
-        let (known, unknown) = (known.iter().sum::<usize>(), unknown.iter().sum::<usize>());
+        (steps, run(seed, budget))
+    });
+    for (steps, (known, unknown)) in sums(outcomes) {
         assert!(known > 0 && unknown > 0, "{steps}: {known} known, {unknown} unknown");
     }
+}
+
+/// By budget.
+fn sums(outcomes: Vec<(u64, (usize, usize))>) -> BTreeMap<u64, (usize, usize)> {
+    outcomes.into_iter().fold(BTreeMap::new(), |mut sums, (steps, (known, unknown))| {
+        let sum: &mut (usize, usize) = sums.entry(steps).or_default();
+        *sum = (sum.0 + known, sum.1 + unknown);
+        sums
+    })
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! UNION, EXCEPT and INTERSECT in any chain: kept by the rows that are equal to those a change
 //! touched.
 
-use crate::deltas::{run, seeds};
+use crate::deltas::follow;
 
 pub(crate) const COMPOUNDS: &[&str] = &[
     "SELECT a FROM r UNION SELECT n FROM s",
@@ -48,5 +48,5 @@ pub(crate) const COMPOUNDS: &[&str] = &[
 
 #[test]
 fn compounds_follow_every_commit() {
-    seeds().for_each(|seed| run(seed, 40, COMPOUNDS));
+    follow("compounds", COMPOUNDS);
 }

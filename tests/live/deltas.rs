@@ -8,10 +8,15 @@ use abide_schema::Row;
 use serde_json::{Map, Value as JsonValue, json};
 
 use crate::client::{Client, as_set};
+use crate::extent::{Share, each_seed};
 use crate::world::{Random, State, World, net};
 
-/// What a run of all tests tries.
-const SEEDS: u64 = 6;
+/// What a run of all tests tries of a list.
+pub(crate) const SHARE: Share = Share::Seeds(WHOLE);
+const WHOLE: u64 = 6;
+
+/// Queries of a list that a seed beyond those follows.
+const SOME: usize = 3;
 
 /// One table. `:v` and `:w` are random values.
 pub(crate) const FILTERS: &[&str] = &[
@@ -301,11 +306,22 @@ pub(crate) fn refused(sql: &str) -> Option<String> {
     planner.bind(sql, &params(sql, &mut Random::new(1))).err().map(|refusal| refusal.detail)
 }
 
-/// `LIVE_LISTED=100..200 cargo test -p abide-tests --test live --release` for more than these.
-pub(crate) fn seeds() -> std::ops::Range<u64> {
-    let Ok(wanted) = std::env::var("LIVE_LISTED") else { return 0..SEEDS };
-    let (from, to) = wanted.split_once("..").expect("LIVE_LISTED is from..to");
-    from.parse().expect("a number")..to.parse().expect("a number")
+/// How many queries made at random a seed follows.
+pub(crate) fn queries_of(seed: u64) -> usize {
+    if seed < WHOLE { 25 } else { 8 }
+}
+
+/// Follows the queries of a list through forty commits, seed by seed: the first seeds all of them, those
+/// that are tried at length some.
+pub(crate) fn follow(list: &str, queries: &[&str]) {
+    each_seed(&format!("listed {list}"), SHARE, |seed| {
+        if seed < WHOLE {
+            return run(seed, 40, queries);
+        }
+        let mut random = Random::new(seed ^ 0x0001_1575);
+        let some: Vec<&str> = (0..SOME).map(|_| *random.pick(queries)).collect();
+        run(seed, 20, &some);
+    });
 }
 
 /// Commits, and holds every client against a fresh query.
@@ -376,37 +392,37 @@ fn check(client: &Client, fresh: &[Row], what: &str) {
 
 #[test]
 fn filters_projections_and_orders_follow_every_commit() {
-    seeds().for_each(|seed| run(seed, 40, FILTERS));
+    follow("filters", FILTERS);
 }
 
 #[test]
 fn windows_follow_every_commit() {
-    seeds().for_each(|seed| run(seed, 40, WINDOWS));
+    follow("windows", WINDOWS);
 }
 
 #[test]
 fn aggregates_follow_every_commit() {
-    seeds().for_each(|seed| run(seed, 40, GROUPS));
+    follow("groups", GROUPS);
 }
 
 #[test]
 fn inner_joins_follow_every_commit() {
-    seeds().for_each(|seed| run(seed, 40, JOINS));
+    follow("joins", JOINS);
 }
 
 #[test]
 fn outer_joins_follow_every_commit() {
-    seeds().for_each(|seed| run(seed, 40, OUTER));
+    follow("outer", OUTER);
 }
 
 #[test]
 fn subqueries_follow_every_commit() {
-    seeds().for_each(|seed| run(seed, 40, SUBQUERIES));
+    follow("subqueries", SUBQUERIES);
 }
 
 #[test]
 fn sets_views_and_ctes_follow_every_commit() {
-    seeds().for_each(|seed| run(seed, 40, SETS));
+    follow("sets", SETS);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Subqueries in FROM that group, take the first rows or list values, and the joins around them.
 
-use crate::deltas::{run, seeds};
+use crate::deltas::follow;
 
 pub(crate) const DERIVED: &[&str] = &[
     "SELECT t.a, t.n FROM (SELECT a, count(*) AS n FROM r GROUP BY a) AS t WHERE t.n > 1",
@@ -89,5 +89,5 @@ pub(crate) const DERIVED: &[&str] = &[
 
 #[test]
 fn subqueries_in_from_follow_every_commit() {
-    seeds().for_each(|seed| run(seed, 40, DERIVED));
+    follow("derived", DERIVED);
 }

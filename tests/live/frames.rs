@@ -15,13 +15,17 @@ use abide_schema::{Code, Row, Seq};
 
 use crate::client::Client;
 use crate::engine::{House, tables};
+use crate::extent::{Share, each_seed};
 use crate::proof::grammar::{self, Fidelity, Query};
 use crate::proof::schema::Schema;
 use crate::world::Random;
 
-const SEEDS: u64 = 12;
-const QUERIES: usize = 12;
-const STEPS: usize = 60;
+const SHARE: Share = Share::Seeds(WHOLE);
+const WHOLE: u64 = 12;
+
+/// How many queries listen, and for how many steps: of the first seeds, and of those tried at length.
+const LONG: (usize, usize) = (12, 60);
+const SHORT: (usize, usize) = (6, 40);
 
 /// What a frame says: by id.
 #[derive(Clone)]
@@ -204,17 +208,25 @@ impl Line {
 
 #[test]
 fn a_bad_line_is_seen_and_made_up_for() {
-    let mut fates = [0; 4];
-    let (mut gaps, mut duplicates, mut restarts) = (0, 0, 0);
-    for seed in 0..SEEDS {
+    let played = each_seed("a lossy line", SHARE, |seed| {
         let runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = { runtime }.enable_time().start_paused(true).build().expect("a runtime");
+        let mut restarts = 0;
         let line = runtime.block_on(play(seed, &mut restarts));
-        line.fates.iter().zip(&mut fates).for_each(|(fate, sum)| *sum += fate);
-        (gaps, duplicates) = (gaps + line.gaps, duplicates + line.duplicates);
+        (line.fates, [line.gaps, line.duplicates, restarts])
+    });
+    let seeds = played.len() as u64;
+    let mut fates = [0; 4];
+    let mut sums = [0; 3];
+    for (fate, sum) in played {
+        fates.iter_mut().zip(fate).for_each(|(all, one)| *all += one);
+        sums.iter_mut().zip(sum).for_each(|(all, one)| *all += one);
     }
-    assert!(fates.iter().all(|count| *count > 20), "{fates:?}");
-    assert!(gaps > 20 && duplicates > 20 && restarts > 5, "{gaps} {duplicates} {restarts}");
+    // Of one seed alone not everything need happen.
+    if seeds > 1 {
+        assert!(fates.iter().all(|count| *count > seeds), "{fates:?}");
+        assert!(sums[0] > seeds && sums[1] > seeds && 3 * sums[2] > seeds, "{sums:?}");
+    }
 }
 
 async fn play(seed: u64, restarts: &mut u64) -> Line {
@@ -222,7 +234,8 @@ async fn play(seed: u64, restarts: &mut u64) -> Line {
     let schema = Schema { tables: tables(), views: Vec::new() };
     let mut house = House::new();
     let mut line = Line::new(&house);
-    for number in 0..QUERIES {
+    let (queries, steps) = if seed < WHOLE { LONG } else { SHORT };
+    for number in 0..queries {
         let query = grammar::query(&mut random, &schema);
         let id = format!("q{number}");
         let held = Held {
@@ -236,7 +249,7 @@ async fn play(seed: u64, restarts: &mut u64) -> Line {
         line.held.insert(id.clone(), held);
     }
     let mut head = house.commit(&mut random).await;
-    for step in 0..STEPS {
+    for step in 0..steps {
         if let Some(id) = waiting(&line) {
             line.ask(&id).await;
             continue;

@@ -1,11 +1,12 @@
 //! Queries made at random out of joins, conditions, subqueries, groups, orders and windows: what the
 //! lists of [`crate::deltas`] forgot.
 
-use crate::deltas::{run, seeds};
+use crate::deltas::{SHARE, queries_of, run};
+use crate::extent::each_seed;
 use crate::world::Random;
 
 /// A table in FROM, by alias.
-struct Source {
+pub(crate) struct Source {
     alias: String,
     table: usize,
 }
@@ -24,12 +25,12 @@ impl Source {
         format!("{}.{}", self.alias, random.pick(TEXTS[self.table]))
     }
 
-    fn keys(&self) -> Vec<String> {
+    pub(crate) fn keys(&self) -> Vec<String> {
         KEYS[self.table].iter().map(|key| format!("{}.{key}", self.alias)).collect()
     }
 }
 
-fn condition(random: &mut Random, sources: &[Source]) -> String {
+pub(crate) fn condition(random: &mut Random, sources: &[Source]) -> String {
     let source = random.pick(sources);
     let other = random.pick(sources);
     let (number, text) = (source.number(random), source.text(random));
@@ -66,7 +67,8 @@ fn subquery(random: &mut Random, number: &str, text: &str) -> String {
     }
 }
 
-fn query(random: &mut Random) -> String {
+/// One to three tables, joined: what stands in FROM.
+pub(crate) fn join(random: &mut Random) -> (Vec<Source>, String) {
     let count = *random.pick(&[1, 1, 2, 2, 3]);
     let mut sources: Vec<Source> = Vec::new();
     let mut from = String::new();
@@ -87,6 +89,11 @@ fn query(random: &mut Random) -> String {
         };
         from += &format!(" {kind} {item} ON {left} = {right}{extra}");
     }
+    (sources, from)
+}
+
+fn query(random: &mut Random) -> String {
+    let (sources, from) = join(random);
     let conditions: Vec<String> =
         (0..random.below(3)).map(|_| condition(random, &sources)).collect();
     let filter = if conditions.is_empty() {
@@ -94,7 +101,7 @@ fn query(random: &mut Random) -> String {
     } else {
         format!(" WHERE {}", conditions.join(" AND "))
     };
-    let one = random.below(count);
+    let one = random.below(sources.len());
     let (number, text) = (sources[one].number(random), sources[one].text(random));
     let keys: Vec<String> = sources.iter().flat_map(Source::keys).collect();
     let keys = keys.join(", ");
@@ -121,10 +128,10 @@ fn query(random: &mut Random) -> String {
 
 #[test]
 fn queries_made_at_random_follow_every_commit() {
-    for seed in seeds() {
+    each_seed("random queries", SHARE, |seed| {
         let mut random = Random::new(seed ^ 0xfeed);
-        let queries: Vec<String> = (0..25).map(|_| query(&mut random)).collect();
+        let queries: Vec<String> = (0..queries_of(seed)).map(|_| query(&mut random)).collect();
         let queries: Vec<&str> = queries.iter().map(String::as_str).collect();
         run(seed, 12, &queries);
-    }
+    });
 }

@@ -8,13 +8,12 @@
 //!
 //! `cargo xtask live` runs as many seeds as one likes; without it there is a budget of seconds.
 
-use std::ops::Range;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use case::Case;
 use play::{Bug, Failure, Tally, play};
+
+use crate::extent::{Share, is_at_length, repeat, say, tried};
 
 pub(crate) mod bounded;
 pub(crate) mod case;
@@ -28,65 +27,25 @@ pub(crate) mod tree;
 pub(crate) mod writes;
 
 /// What a run of all tests spends on it.
-const BUDGET: Duration = Duration::from_secs(20);
+const BUDGET: Share = Share::Seconds(20);
 
 /// Of a hundred queries so many may be refused: beyond that the grammar proves too little.
 const REFUSED_PERCENT: u64 = 20;
 
-/// How far to go.
-struct Extent {
-    seeds: Range<u64>,
-    until: Option<Instant>,
-}
-
-impl Extent {
-    /// `LIVE_SEED=n` that one, `LIVE_SEEDS=n` the first n, `LIVE_MINUTES=n` for so long; else the
-    /// budget.
-    fn wanted() -> Extent {
-        let number = |name: &str| {
-            let text = std::env::var(name).ok()?;
-            Some(text.parse::<u64>().unwrap_or_else(|_| panic!("{name} is a number")))
-        };
-        if let Some(seed) = number("LIVE_SEED") {
-            return Extent { seeds: seed..seed + 1, until: None };
-        }
-        let minutes = number("LIVE_MINUTES").map(|minutes| Duration::from_secs(60 * minutes));
-        match (number("LIVE_SEEDS"), minutes) {
-            (Some(seeds), None) => Extent { seeds: 0..seeds, until: None },
-            (seeds, minutes) => {
-                let until = Some(Instant::now() + minutes.unwrap_or(BUDGET));
-                Extent { seeds: 0..seeds.unwrap_or(u64::MAX), until }
-            }
-        }
-    }
-}
-
 #[test]
 fn random_cases_follow_every_commit() {
-    let (extent, start) = (Extent::wanted(), Instant::now());
-    let next = AtomicU64::new(extent.seeds.start);
-    let (tally, failures) = (Mutex::new(Tally::default()), Mutex::new(Vec::new()));
-    let work = || {
-        let mut own = Tally::default();
-        while extent.until.is_none_or(|until| Instant::now() < until) {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= extent.seeds.end {
-                break;
-            }
-            let case = Case::of_seed(seed);
-            match play(&case, Bug::None) {
-                Ok(played) => own.add(&played),
-                Err(failure) => failures.lock().expect("no panic here").push((case, failure)),
-            }
+    let (outcomes, took) = tried(BUDGET, |seed| {
+        let case = Case::of_seed(seed);
+        play(&case, Bug::None).map_err(|failure| (case, failure))
+    });
+    let (mut tally, mut failures) = (Tally::default(), Vec::new());
+    for (_, outcome) in outcomes {
+        match outcome {
+            Ok(played) => tally.add(&played),
+            Err(failure) => failures.push(failure),
         }
-        tally.lock().expect("no panic here").add(&own);
-    };
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
-
-    let (tally, failures) = (tally.into_inner(), failures.into_inner());
-    let (tally, failures) = (tally.expect("no panic here"), failures.expect("no panic here"));
-    say(&tally, start.elapsed());
+    }
+    report_on(&tally, took);
     assert!(failures.is_empty(), "{}", reports(failures));
     let refused: u64 = tally.refused.values().sum();
     let share = 100 * refused / tally.queries.max(1);
@@ -94,8 +53,7 @@ fn random_cases_follow_every_commit() {
 }
 
 /// The first failure of each sort, made small.
-fn reports(mut failures: Vec<(Case, Failure)>) -> String {
-    failures.sort_by_key(|(case, _)| case.seed);
+fn reports(failures: Vec<(Case, Failure)>) -> String {
     let seeds: Vec<String> = failures.iter().map(|(case, _)| case.seed.to_string()).collect();
     let mut text = format!("{} seeds fail: {}\n\n", seeds.len(), seeds.join(" "));
     let mut told = Vec::new();
@@ -114,20 +72,20 @@ fn report(case: &Case, failure: &Failure) -> String {
     let (seed, whole) = (case.seed, case.subscriptions[failure.query].query.inlined());
     format!(
         "seed {seed}: {:?} after commit {} of this\n\n{small}\n{}\n\nas generated:  {whole}\n\n\
-         repeat:  cargo xtask live --seed {seed}\n",
+         {}\n",
         how.what,
         how.commit + 1,
-        how.detail
+        how.detail,
+        repeat(seed)
     )
 }
 
-/// Past the harness' capture, so that a run of all tests tells how far it went.
-fn say(tally: &Tally, took: Duration) {
-    use std::io::Write as _;
+/// What was tried, and why queries were refused.
+fn report_on(tally: &Tally, took: Duration) {
     let refused: u64 = tally.refused.values().sum();
     let mut text = format!(
-        "counted: live SQL: {} seeds in {:.0} s: {} commits, {} queries ({refused} refused, {} ended by \
-         an error of their own), {} results compared, {} deltas\n",
+        "random cases: {} seeds in {:.0} s: {} commits, {} queries ({refused} refused, {} ended by \
+         an error of their own), {} results compared, {} deltas",
         tally.cases,
         took.as_secs_f64(),
         tally.commits,
@@ -136,13 +94,12 @@ fn say(tally: &Tally, took: Duration) {
         tally.compared,
         tally.deltas,
     );
-    if std::env::var_os("LIVE_SEEDS").is_some() || std::env::var_os("LIVE_MINUTES").is_some() {
+    if is_at_length() {
         let mut refused: Vec<(&String, &u64)> = tally.refused.iter().collect();
         refused.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
         for (why, count) in refused {
-            text += &format!("  refused {count:>7}  {why}\n");
+            text += &format!("\n  refused {count:>7}  {why}");
         }
     }
-    let mut out = std::io::stdout();
-    out.write_all(text.as_bytes()).expect("stdout can be written to");
+    say(&text);
 }

@@ -2,7 +2,8 @@
 //! ordered aggregates, RIGHT and FULL JOIN with USING, subqueries in FROM that group or take the first
 //! rows.
 
-use crate::deltas::{run, seeds};
+use crate::deltas::{SHARE, queries_of, run};
+use crate::extent::each_seed;
 use crate::world::Random;
 
 const TABLES: [&str; 3] = ["r", "s", "p"];
@@ -305,11 +306,11 @@ fn is_refused(sql: &str) -> bool {
 
 #[test]
 fn richer_queries_made_at_random_follow_every_commit() {
-    for seed in seeds() {
+    each_seed("richer random queries", SHARE, |seed| {
         let mut random = Random::new(seed ^ 0xbeef);
-        let queries: Vec<String> = (0..25).map(|_| query(&mut random)).collect();
+        let queries: Vec<String> = (0..queries_of(seed)).map(|_| query(&mut random)).collect();
         let queries: Vec<&str> =
             queries.iter().map(String::as_str).filter(|sql| !is_refused(sql)).collect();
         run(seed, 12, &queries);
-    }
+    });
 }

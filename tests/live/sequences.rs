@@ -1,6 +1,6 @@
 //! Aggregates that depend on the order of the rows: their order is made total.
 
-use crate::deltas::{run, seeds};
+use crate::deltas::follow;
 
 pub(crate) const SEQUENCES: &[&str] = &[
     "SELECT group_concat(c) FROM r",
@@ -33,5 +33,5 @@ pub(crate) const SEQUENCES: &[&str] = &[
 
 #[test]
 fn sequences_follow_every_commit() {
-    seeds().for_each(|seed| run(seed, 40, SEQUENCES));
+    follow("sequences", SEQUENCES);
 }

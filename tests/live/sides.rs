@@ -1,6 +1,6 @@
 //! RIGHT and FULL JOIN, with ON and with columns made one by USING.
 
-use crate::deltas::{run, seeds};
+use crate::deltas::follow;
 
 pub(crate) const SIDES: &[&str] = &[
     "SELECT r.id, s.k FROM r RIGHT JOIN s ON r.b = s.b WHERE s.n = :v",
@@ -49,5 +49,5 @@ pub(crate) const SIDES: &[&str] = &[
 
 #[test]
 fn joins_that_keep_the_right_side_follow_every_commit() {
-    seeds().for_each(|seed| run(seed, 40, SIDES));
+    follow("sides", SIDES);
 }

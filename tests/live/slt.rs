@@ -17,11 +17,12 @@ use rusqlite::Connection;
 use serde_json::Map;
 
 use crate::client::Client;
+use crate::extent::{Share, each_seed};
 use crate::proof::schema::leak;
 use crate::world::{Database, Random, State, cells, net, read_state};
 
 /// Cuts tried of each file.
-const CUTS: u64 = 12;
+const CUTS: Share = Share::Seeds(12);
 
 /// Of a hundred queries so many may be refused.
 const REFUSED_PERCENT: usize = 10;
@@ -273,10 +274,10 @@ fn queries_follow_from_wherever_the_file_is_cut() {
         let name = file.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
         let records = records(&text);
         let queries = records.iter().filter(|record| matches!(record, Record::Query(_))).count();
-        for seed in 0..CUTS {
+        each_seed(&format!("sqllogictest {name}"), CUTS, |seed| {
             let refused = cut(&format!("{name}, cut {seed}"), seed, &records);
             assert!(100 * refused <= REFUSED_PERCENT * queries, "{name}: {refused} are refused");
-        }
+        });
     }
 }
 

@@ -1,7 +1,7 @@
 //! Window functions: kept by the partitions that a change touched, where all windows have a partition
 //! in common.
 
-use crate::deltas::{run, seeds};
+use crate::deltas::follow;
 
 pub(crate) const WINDOWED: &[&str] = &[
     "SELECT id, a, row_number() OVER (PARTITION BY a ORDER BY b) AS n FROM r",
@@ -105,5 +105,5 @@ pub(crate) const WINDOWED: &[&str] = &[
 
 #[test]
 fn windows_of_partitions_follow_every_commit() {
-    seeds().for_each(|seed| run(seed, 40, WINDOWED));
+    follow("windowed", WINDOWED);
 }

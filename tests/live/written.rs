@@ -9,7 +9,8 @@ use rusqlite::ToSql as _;
 use serde_json::Map;
 
 use crate::client::exact;
-use crate::deltas::{FILTERS, GROUPS, JOINS, OUTER, SETS, SUBQUERIES, params, seeds};
+use crate::deltas::{FILTERS, GROUPS, JOINS, OUTER, SETS, SHARE, SUBQUERIES, params};
+use crate::extent::each_seed;
 use crate::world::{Bound, Random, World, cells};
 
 /// The rows of a text as it stands.
@@ -38,10 +39,31 @@ fn as_written(
     }
 }
 
-fn sorted(rows: &[Row], width: usize) -> Vec<String> {
-    let mut rows: Vec<String> = rows.iter().map(|row| exact(&row[..width])).collect();
+fn sorted(rows: &[Row], width: usize, fold: bool) -> Vec<String> {
+    let told = |row: &Row| match fold {
+        true => exact(&row[..width].iter().map(folded).collect::<Vec<Value>>()),
+        false => exact(&row[..width]),
+    };
+    let mut rows: Vec<String> = rows.iter().map(told).collect();
     rows.sort();
     rows
+}
+
+/// Which of equal values stands for its group is SQLite's choice at the moment, and ours is the least.
+/// Values of different text that are equal all the same: of two types, or under NOCASE.
+fn chooses(sql: &str) -> bool {
+    let groups = ["DISTINCT", "GROUP BY", "UNION", "EXCEPT", "INTERSECT"];
+    let equals = ["coalesce(a, x)", "NOCASE"];
+    groups.iter().any(|word| sql.contains(word)) && equals.iter().any(|word| sql.contains(word))
+}
+
+fn folded(value: &Value) -> Value {
+    match value {
+        // Beyond 2^53 a real stands for several integers, which it does not equal.
+        Value::Integer(number) if number.unsigned_abs() <= 1 << 53 => Value::Real(*number as f64),
+        Value::Text(text) => Value::Text(text.to_ascii_lowercase()),
+        other => other.clone(),
+    }
 }
 
 /// Asks both, in a state made at random.
@@ -53,7 +75,8 @@ fn check(world: &mut World, planner: &Planner, sql: &str) {
     let run = world.query(binding.snapshot_sql(), binding.params());
     let run = run.unwrap_or_else(|error| panic!("{sql}: {error}"));
     let what = format!("{sql} with {params:?}\nis run as {}", binding.snapshot_sql());
-    assert_eq!(sorted(&run, shown), sorted(&written, shown), "{what}");
+    let fold = chooses(sql);
+    assert_eq!(sorted(&run, shown, fold), sorted(&written, shown, fold), "{what}");
 }
 
 /// Whether a text leaves it open what its rows are: which of equal rows come first, in which order
@@ -74,7 +97,7 @@ fn what_is_run_means_what_was_written() {
         crate::listed::LISTED,
     ]);
     let queries: Vec<&str> = lists.flatten().copied().filter(|sql| !leaves_open(sql)).collect();
-    for seed in seeds() {
+    each_seed("as written", SHARE, |seed| {
         let mut world = World::new(seed);
         world.random = Random::new(seed ^ 0x77);
         let planner = Planner::new(Arc::clone(&world.catalog));
@@ -82,5 +105,5 @@ fn what_is_run_means_what_was_written() {
             world.commit();
         }
         queries.iter().for_each(|sql| check(&mut world, &planner, sql));
-    }
+    });
 }

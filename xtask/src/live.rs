@@ -1,28 +1,34 @@
-//! `cargo xtask live`: the proof of live SQL on random cases, in release, on all cores.
+//! `cargo xtask live`: the proofs of live SQL, in release, on all cores.
 //!
-//! It is the test that `cargo xtask test` runs on a budget of seconds, with a budget of one's own. The
-//! test itself stands in `tests/live/proof.rs`, prints what it did, and of what fails the smallest case
-//! that fails alike, as SQL.
+//! They are the tests of `tests/live/`, which `cargo xtask test` gives a share of seconds or seeds each
+//! (`tests/live/extent.rs`), with as much as one likes. One at a time: each uses all cores.
 
 use std::path::Path;
 use std::process::{ExitCode, Stdio};
 
 /// What it takes.
-pub(crate) const TAKES: &str =
-    "[--seeds N | --minutes N | --seed N]   the first N (10000), for N minutes, or that one";
+pub(crate) const TAKES: &str = "[--seeds N | --minutes N | --seed N]   the first N of each proof (10000), N minutes each, or that seed";
 
 /// What a run without arguments tries.
 const SEEDS: u64 = 10_000;
 
-const COMMAND: [&str; 8] =
-    ["test", "--release", "--package", "abide-tests", "--test", "live", "--", "--nocapture"];
-const TEST: [&str; 2] = ["--exact", "proof::random_cases_follow_every_commit"];
+const COMMAND: [&str; 9] = [
+    "test",
+    "--release",
+    "--package",
+    "abide-tests",
+    "--test",
+    "live",
+    "--",
+    "--nocapture",
+    "--test-threads=1",
+];
 
-/// Runs it; the verdict is that of the test.
+/// Runs it; the verdict is that of the tests.
 pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     let (variable, number) = wanted(words)?;
     let mut cargo = crate::cargo(root);
-    cargo.args(COMMAND).args(TEST).stdin(Stdio::null());
+    cargo.args(COMMAND).stdin(Stdio::null());
     for other in ["LIVE_SEED", "LIVE_SEEDS", "LIVE_MINUTES"] {
         cargo.env_remove(other);
     }

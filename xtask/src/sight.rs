@@ -29,8 +29,8 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
         _ => return Err(format!("it takes {TAKES}")),
     };
     let variables: &[&str] = match option {
-        "--seeds" => &["SIGHT_SEEDS"],
-        "--seed" => &["SIGHT_SEED", "ABIDE_SEED"],
+        "--seeds" => &["SIGHT_SEEDS", "LIVE_SEEDS"],
+        "--seed" => &["LIVE_SEED", "ABIDE_SEED"],
         other => return Err(format!("there is no {other}; it takes {TAKES}")),
     };
     let mut good = true;
@@ -38,7 +38,7 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
         let mut cargo = crate::cargo(root);
         cargo.args(["test", "--release", "--package", "abide-tests", "--test", binary]);
         cargo.args(["--", "--nocapture", "--exact", test]).stdin(Stdio::null());
-        for other in ["SIGHT_SEED", "SIGHT_SEEDS", "ABIDE_SEED"] {
+        for other in ["SIGHT_SEEDS", "ABIDE_SEED", "LIVE_SEED", "LIVE_SEEDS", "LIVE_MINUTES"] {
             cargo.env_remove(other);
         }
         for variable in variables {

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::{Duration, Instant};
 
 use abide_live::{
     Binding, BindingId, Catalog, Edition, LiveError, Outlook, Planner, Router, Sql as _, Viewer,
@@ -19,6 +18,7 @@ use abide_schema::{Code, Row, TableSpec, Value};
 use rusqlite::Connection;
 
 use crate::client::Client;
+use crate::extent::{Share, repeat, say, tried};
 use crate::proof::case::Case;
 use crate::proof::grammar::Query;
 use crate::proof::literals::literal;
@@ -26,7 +26,7 @@ use crate::proof::schema::{Schema, leak};
 use crate::world::{Bound, Database, Random, cells, net, read_state};
 
 /// What a run of all tests spends on it.
-const BUDGET: Duration = Duration::from_secs(12);
+const SHARE: Share = Share::Seconds(12);
 
 /// Steps of SQLite's machine beyond which a query is left out.
 const STEPS: i32 = 60_000;
@@ -71,6 +71,17 @@ struct Tally {
     compared: u64,
     once: u64,
     ended: u64,
+}
+
+impl Tally {
+    fn add(&mut self, other: &Tally) {
+        self.cases += other.cases;
+        self.live += other.live;
+        self.refused += other.refused;
+        self.compared += other.compared;
+        self.once += other.once;
+        self.ended += other.ended;
+    }
 }
 
 /// What a query says over everything.
@@ -288,13 +299,11 @@ impl Stage {
     fn told(&self, query: usize, commit: usize, why: &str) -> String {
         let query: &Query = &self.case.subscriptions[query].query;
         format!(
-            "{why}\nafter commit {commit}, of  {}\n{:#?}\n{:?}\n{}\nrepeat:  SIGHT_SEED={} cargo test -p \
-             abide-tests --test live proof::bounded",
+            "{why}\nafter commit {commit}, of  {}\n{:#?}\n{:?}\n{}",
             query.inlined(),
             self.shown,
             self.values,
             self.case,
-            self.case.seed
         )
     }
 }
@@ -436,45 +445,23 @@ fn copy_column(column: &abide_schema::table::ColumnSpec) -> abide_schema::table:
     }
 }
 
-fn number(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
-}
-
-/// `SIGHT_SEED=n` that one, `SIGHT_SEEDS=n` the first n; else the budget.
 #[test]
 fn a_bounded_caller_sees_what_a_filtered_copy_says() {
-    let one = number("SIGHT_SEED");
-    let (first, seeds) = (one.unwrap_or(0), one.map(|_| 1).or_else(|| number("SIGHT_SEEDS")));
-    let (start, mut all, mut failures) = (Instant::now(), Tally::default(), Vec::new());
-    for seed in first.. {
-        let over = match seeds {
-            Some(seeds) => seed - first >= seeds,
-            None => start.elapsed() > BUDGET,
-        };
-        if over {
-            break;
-        }
+    let (outcomes, _) = tried(SHARE, |seed| {
         let played = catch_unwind(AssertUnwindSafe(|| Stage::new(seed).play()));
-        match played {
-            Ok(Ok(tally)) => {
-                all.cases += tally.cases;
-                all.live += tally.live;
-                all.refused += tally.refused;
-                all.compared += tally.compared;
-                all.once += tally.once;
-                all.ended += tally.ended;
-            }
-            Ok(Err(why)) => failures.push(why),
-            Err(panic) => {
-                let text = panic.downcast_ref::<String>();
-                failures.push(format!("seed {seed} panicked: {text:?}"));
-            }
+        played.unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>();
+            Err(format!("seed {seed} panicked: {text:?}"))
+        })
+    });
+    let (mut all, mut failures) = (Tally::default(), Vec::new());
+    for (seed, outcome) in outcomes {
+        match outcome {
+            Ok(tally) => all.add(&tally),
+            Err(why) => failures.push(format!("{why}\n{}", repeat(seed))),
         }
     }
-    use std::io::Write as _;
-    let said = format!("counted: bounded sight: {all:?}, {} fail\n", failures.len());
-    std::io::stdout().write_all(said.as_bytes()).expect("stdout can be written to");
+    say(&format!("bounded sight: {all:?}, {} fail", failures.len()));
     failures.sort_by_key(String::len);
     assert!(failures.is_empty(), "{}", failures[..failures.len().min(3)].join("\n\n=====\n"));
     assert!(all.live > 4 * all.cases, "most queries are refused: it proves too little");
