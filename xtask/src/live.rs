@@ -7,7 +7,8 @@ use std::path::Path;
 use std::process::{ExitCode, Stdio};
 
 /// What it takes.
-pub(crate) const TAKES: &str = "[--seeds N | --minutes N | --seed N]   the first N of each proof (10000), N minutes each, or that seed";
+pub(crate) const TAKES: &str =
+    "[--seeds N | --minutes N | --seed N]   N seeds of each proof (10000), N minutes, or that seed";
 
 /// What a run without arguments tries.
 const SEEDS: u64 = 10_000;
