@@ -36,13 +36,13 @@ const REFUSED_PERCENT: u64 = 20;
 fn random_cases_follow_every_commit() {
     let (outcomes, took) = tried(BUDGET, |seed| {
         let case = Case::of_seed(seed);
-        play(&case, Bug::None).map_err(|failure| (case, failure))
+        play(&case, Bug::None).map_err(|failure| Box::new((case, failure)))
     });
     let (mut tally, mut failures) = (Tally::default(), Vec::new());
     for (_, outcome) in outcomes {
         match outcome {
             Ok(played) => tally.add(&played),
-            Err(failure) => failures.push(failure),
+            Err(failure) => failures.push(*failure),
         }
     }
     report_on(&tally, took);
