@@ -20,7 +20,7 @@ struct Room {
     may_see: &'static [&'static str],
 }
 
-const ROOMS: [Room; 14] = [
+const ROOMS: [Room; 15] = [
     Room { name: "abide-macros", may_see: &[] },
     Room { name: "abide-schema", may_see: &["abide-macros"] },
     Room { name: "abide-log", may_see: &["abide-schema"] },
@@ -33,6 +33,7 @@ const ROOMS: [Room; 14] = [
     },
     Room { name: "abide-reducers", may_see: &["abide-schema"] },
     Room { name: "abide-client", may_see: &["abide-schema", "abide-engine?", "abide-reducers"] },
+    Room { name: "abide-tools", may_see: &["abide-client"] },
     Room { name: "abide-server", may_see: &["abide-schema", "abide-engine"] },
     Room {
         name: "abide",
@@ -59,6 +60,7 @@ const EVERYTHING: &[&str] = &[
     "abide-engine",
     "abide-reducers",
     "abide-client",
+    "abide-tools",
     "abide-server",
     "abide",
 ];

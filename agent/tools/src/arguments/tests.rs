@@ -1,0 +1,345 @@
+//! What is repaired, and what is left to the model.
+
+use expect_test::{Expect, expect};
+use proptest::prelude::*;
+use serde_json::{Map, Value, json};
+
+use super::Parameters;
+
+/// What text comes to, with what was done to it; or why it does not fit.
+fn fit(schema: &Value, text: &str) -> String {
+    let parameters = Parameters::of(schema).expect("it is a schema");
+    match parameters.fit_text(text) {
+        Ok(fitted) if fitted.repairs.is_empty() => fitted.arguments.to_string(),
+        Ok(fitted) => format!("{}\n  {}", fitted.arguments, fitted.repairs.join("\n  ")),
+        Err(misfit) => misfit.to_string(),
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "schemas are written in place")]
+fn check(schema: Value, texts: &[&str], expected: Expect) {
+    let told: Vec<String> =
+        texts.iter().map(|text| format!("{text}\n  {}", fit(&schema, text))).collect();
+    expected.assert_eq(&told.join("\n"));
+}
+
+fn of(properties: Value, required: &[&str]) -> Value {
+    json!({ "type": "object", "properties": properties, "required": required,
+        "additionalProperties": false })
+}
+
+#[test]
+fn what_fits_is_left_alone() {
+    check(
+        of(json!({"n": {"type": ["string", "integer"]}, "text": {"type": "string"}}), &[]),
+        &[r#"{"n": "5", "text": ""}"#, r#"{"text": "{\"a\": 1}"}"#, "", "{}"],
+        expect![[r#"
+            {"n": "5", "text": ""}
+              {"n":"5","text":""}
+            {"text": "{\"a\": 1}"}
+              {"text":"{\"a\": 1}"}
+
+              {}
+            {}
+              {}"#]],
+    );
+}
+
+#[test]
+fn values_in_strings_are_taken_out() {
+    check(
+        of(
+            json!({"n": {"type": "integer"}, "x": {"type": "number"}, "on": {"type": "boolean"},
+                "list": {"type": "array", "items": {"type": "integer"}},
+                "deep": {"type": "object", "properties": {"n": {"type": "integer"}}},
+                "none": {"type": ["integer", "null"]}}),
+            &[],
+        ),
+        &[
+            r#"{"n": "5", "x": " 1.5 ", "on": "True", "list": "[1, \"2\"]"}"#,
+            r#"{"deep": "{\"n\": \"7\"}", "none": "null"}"#,
+            r#""{\"n\": 1}""#,
+            r#"{"n": "5.5"}"#,
+            r#"{"n": "five"}"#,
+            r#"{"x": "123456789012345678901234567890"}"#,
+            r#"{"n": 5.5, "on": 1, "deep": "[]"}"#,
+        ],
+        expect![[r#"
+            {"n": "5", "x": " 1.5 ", "on": "True", "list": "[1, \"2\"]"}
+              {"list":[1,2],"n":5,"on":true,"x":1.5}
+              /list: took the value out of a string
+              /n: took the value out of a string
+              /on: took the value out of a string
+              /x: took the value out of a string
+              /list/1: took the value out of a string
+            {"deep": "{\"n\": \"7\"}", "none": "null"}
+              {"deep":{"n":7},"none":null}
+              /deep: took the value out of a string
+              /none: took the value out of a string
+              /deep/n: took the value out of a string
+            "{\"n\": 1}"
+              {"n":1}
+              the whole: took the value out of a string
+            {"n": "5.5"}
+              the arguments do not fit: at /n: "5.5" is not of type "integer". It takes: deep (object), list (array of integer), n (integer), none (integer or null), on (boolean), x (number)
+            {"n": "five"}
+              the arguments do not fit: at /n: "five" is not of type "integer". It takes: deep (object), list (array of integer), n (integer), none (integer or null), on (boolean), x (number)
+            {"x": "123456789012345678901234567890"}
+              the arguments do not fit: at /x: "123456789012345678901234567890" is not of type "number". It takes: deep (object), list (array of integer), n (integer), none (integer or null), on (boolean), x (number)
+            {"n": 5.5, "on": 1, "deep": "[]"}
+              the arguments do not fit: at /deep: "[]" is not of type "object"; at /n: 5.5 is not of type "integer"; at /on: 1 is not of type "boolean". It takes: deep (object), list (array of integer), n (integer), none (integer or null), on (boolean), x (number)"#]],
+    );
+}
+
+#[test]
+fn an_empty_string_stands_for_nothing_only_where_it_does_not_fit() {
+    check(
+        of(
+            json!({"must": {"type": "integer"}, "may": {"type": "integer"},
+                "null": {"type": ["integer", "null"]}, "date": {"enum": ["today", "now"]}}),
+            &["must", "null"],
+        ),
+        &[r#"{"must": 1, "may": "", "null": "", "date": ""}"#, r#"{"must": "", "null": 1}"#],
+        expect![[r#"
+            {"must": 1, "may": "", "null": "", "date": ""}
+              {"must":1,"null":null}
+              /date: left out an empty string
+              /may: left out an empty string
+              /null: took an empty string for null
+            {"must": "", "null": 1}
+              the arguments do not fit: at /must: "" is not of type "integer". It takes: date (one of "today", "now"), may (integer), must (integer, required), null (integer or null, required)"#]],
+    );
+}
+
+#[test]
+fn a_single_value_becomes_an_array_of_it() {
+    check(
+        json!({"type": "object", "additionalProperties": false,
+            "properties": {"paths": {"type": "array", "items": {"type": "string"}},
+                "edits": {"type": "array", "items": {"type": "object"}},
+                "ids": {"$ref": "#/$defs/ids"}},
+            "$defs": {"ids": {"type": "array", "items": {"type": "integer"}}}}),
+        &[
+            r#"{"paths": "a.txt", "edits": {"old": "a"}, "ids": "7"}"#,
+            r#"{"paths": ["a.txt"], "edits": "{\"old\": 1}"}"#,
+            r#"{"paths": null}"#,
+            r#"{"paths": ""}"#,
+        ],
+        expect![[r#"
+            {"paths": "a.txt", "edits": {"old": "a"}, "ids": "7"}
+              {"edits":[{"old":"a"}],"ids":[7],"paths":["a.txt"]}
+              /edits: made an array of a single value
+              /ids: made an array of a single value
+              /paths: made an array of a single value
+              /ids/0: took the value out of a string
+            {"paths": ["a.txt"], "edits": "{\"old\": 1}"}
+              {"edits":[{"old":1}],"paths":["a.txt"]}
+              /edits: made an array of a single value
+              /edits/0: took the value out of a string
+            {"paths": null}
+              the arguments do not fit: at /paths: null is not of type "array". It takes: edits (array of object), ids (array of integer), paths (array of string)
+            {"paths": ""}
+              {}
+              /paths: left out an empty string"#]],
+    );
+}
+
+#[test]
+fn an_envelope_is_opened_where_it_is_no_parameter() {
+    let path = json!({"path": {"type": "string"}});
+    let texts = [
+        r#"{"input": {"path": "a"}}"#,
+        r#"{"args": "{\"path\": \"a\"}"}"#,
+        r#"{"arguments": {"path": "a"}, "path": "b"}"#,
+        r#"{"input": {"input": {"path": "a"}}}"#,
+        r#"{"input": "a"}"#,
+    ];
+    check(
+        of(path, &["path"]),
+        &texts,
+        expect![[r#"
+        {"input": {"path": "a"}}
+          {"path":"a"}
+          took the arguments out of "input"
+        {"args": "{\"path\": \"a\"}"}
+          {"path":"a"}
+          took the arguments out of "args"
+        {"arguments": {"path": "a"}, "path": "b"}
+          the arguments do not fit: Additional properties are not allowed ('arguments' was unexpected). It takes: path (string, required)
+        {"input": {"input": {"path": "a"}}}
+          the arguments do not fit: Additional properties are not allowed ('input' was unexpected); "path" is a required property. It takes: path (string, required)
+        {"input": "a"}
+          the arguments do not fit: Additional properties are not allowed ('input' was unexpected); "path" is a required property. It takes: path (string, required)"#]],
+    );
+    let schema = of(json!({"input": {"type": "object"}, "path": {"type": "string"}}), &["path"]);
+    check(
+        schema,
+        &texts[..1],
+        expect![[r#"
+        {"input": {"path": "a"}}
+          the arguments do not fit: "path" is a required property. It takes: input (object), path (string, required)"#]],
+    );
+}
+
+#[test]
+fn alternatives_are_looked_into() {
+    check(
+        of(
+            json!({"when": {"anyOf": [{"type": "object", "properties": {"day": {"type": "integer"}},
+                "required": ["day"], "additionalProperties": false}, {"type": "null"}]}}),
+            &["when"],
+        ),
+        &[
+            r#"{"when": "{\"day\": \"3\"}"}"#,
+            r#"{"when": ""}"#,
+            r#"{"when": "null"}"#,
+            r#"{"when": "tomorrow"}"#,
+        ],
+        expect![[r#"
+            {"when": "{\"day\": \"3\"}"}
+              {"when":{"day":3}}
+              /when: took the value out of a string
+              /when/day: took the value out of a string
+            {"when": ""}
+              {"when":null}
+              /when: took an empty string for null
+            {"when": "null"}
+              {"when":null}
+              /when: took the value out of a string
+            {"when": "tomorrow"}
+              the arguments do not fit: at /when: "tomorrow" is not valid under any of the schemas listed in the 'anyOf' keyword. It takes: when (object or null, required)"#]],
+    );
+}
+
+#[test]
+fn what_cannot_be_mended_is_told_with_all_parameters() {
+    check(
+        of(
+            json!({"path": {"type": "string"}, "mode": {"enum": ["r", "w"]},
+                "lines": {"type": "array", "items": {"type": "integer"}},
+                "at": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}),
+            &["path"],
+        ),
+        &[
+            r#"{"mode": "x", "lines": [1, "two"], "at": "noon", "extra": 1}"#,
+            r#"{"path": "a"#,
+            "[]",
+        ],
+        expect![[r#"
+            {"mode": "x", "lines": [1, "two"], "at": "noon", "extra": 1}
+              the arguments do not fit: at /at: "noon" is not valid under any of the schemas listed in the 'anyOf' keyword; at /lines/1: "two" is not of type "integer"; at /mode: "x" is not one of "r" or "w"; Additional properties are not allowed ('extra' was unexpected); "path" is a required property. It takes: at (integer or null), lines (array of integer), mode (one of "r", "w"), path (string, required)
+            {"path": "a
+              the arguments are not JSON: EOF while parsing a string at line 1 column 11. It takes: at (integer or null), lines (array of integer), mode (one of "r", "w"), path (string, required)
+            []
+              the arguments do not fit: [] is not of type "object". It takes: at (integer or null), lines (array of integer), mode (one of "r", "w"), path (string, required)"#]],
+    );
+    let long = format!(r#"{{"path": {:?}}}"#, "y".repeat(10_000));
+    let told = fit(&of(json!({"path": {"type": "integer"}}), &[]), &long);
+    assert!(told.len() < 500, "{} bytes quote the whole value", told.len());
+}
+
+#[test]
+fn patterns_that_look_around_are_held_to() {
+    check(
+        of(json!({"name": {"type": "string", "pattern": "^(?!con$)[a-z]+$"}}), &["name"]),
+        &[r#"{"name": "file"}"#, r#"{"name": "con"}"#],
+        expect![[r#"
+            {"name": "file"}
+              {"name":"file"}
+            {"name": "con"}
+              the arguments do not fit: at /name: "con" does not match "^(?!con$)[a-z]+$". It takes: name (string, required)"#]],
+    );
+}
+
+/// A schema of few types, and values that are like it or not.
+fn schemas() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(json!({"type": "string"})),
+        Just(json!({"type": "integer"})),
+        Just(json!({"type": "number"})),
+        Just(json!({"type": "boolean"})),
+        Just(json!({"type": ["integer", "null"]})),
+        Just(json!({"type": "string", "minLength": 1})),
+        Just(json!({"enum": ["a", "b", 1]})),
+        Just(json!({})),
+    ];
+    leaf.prop_recursive(3, 16, 3, |inner| {
+        prop_oneof![
+            inner.clone().prop_map(|items| json!({"type": "array", "items": items})),
+            (inner.clone(), inner.clone()).prop_map(|(a, b)| json!({"anyOf": [a, b]})),
+            (inner.clone(), inner, any::<bool>()).prop_map(|(a, b, closed)| {
+                json!({"type": "object", "properties": {"a": a, "input": b},
+                    "required": ["a"], "additionalProperties": !closed})
+            }),
+        ]
+    })
+}
+
+fn values() -> impl Strategy<Value = Value> {
+    let texts = ["", "a", "5", "-1", "True", "false", "null", "1e2", " 7", "[1]", "{\"a\":\"1\"}"];
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        (-3..3_i64).prop_map(Value::from),
+        Just(json!(1.5)),
+        prop::sample::select(texts.to_vec()).prop_map(Value::from),
+    ];
+    leaf.prop_recursive(3, 12, 3, |inner| {
+        let names = prop::sample::select(vec!["a", "b", "input", "args"]).prop_map(str::to_owned);
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+            prop::collection::btree_map(names, inner.clone(), 0..3)
+                .prop_map(|members| Value::from(Map::from_iter(members))),
+            inner.prop_map(|value| Value::from(value.to_string())),
+        ]
+    })
+}
+
+/// Every scalar and key in a value, and in what its strings hold the JSON of.
+fn said(value: &Value, all: &mut Vec<String>) {
+    match value {
+        Value::Array(items) => items.iter().for_each(|item| said(item, all)),
+        Value::Object(members) => members.iter().for_each(|(name, value)| {
+            all.push(format!("key {name}"));
+            said(value, all);
+        }),
+        Value::String(text) => {
+            all.push(value.to_string());
+            let held = serde_json::from_str(&text.to_lowercase());
+            let held = held.or_else(|_| serde_json::from_str(text));
+            held.iter().for_each(|value| said(value, all));
+        }
+        scalar => all.push(scalar.to_string()),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_repair_changes_nothing_that_fits_and_invents_nothing(
+        schema in schemas(),
+        value in values(),
+    ) {
+        let parameters = Parameters::of(&schema).expect("it is a schema");
+        let fits = jsonschema::is_valid(&schema, &value);
+        match parameters.fit(value.clone()) {
+            Ok(fitted) if fits => {
+                prop_assert_eq!(&fitted.arguments, &value);
+                prop_assert!(fitted.repairs.is_empty());
+            }
+            Ok(fitted) => {
+                prop_assert!(jsonschema::is_valid(&schema, &fitted.arguments));
+                prop_assert!(!fitted.repairs.is_empty());
+                let (mut before, mut after) = (Vec::new(), Vec::new());
+                said(&value, &mut before);
+                said(&fitted.arguments, &mut after);
+                for one in after {
+                    let empty = one == "null" && before.contains(&"\"\"".to_owned());
+                    prop_assert!(before.contains(&one) || empty, "{one} is not in {value}");
+                }
+            }
+            Err(_) => prop_assert!(!fits),
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Schemas and their errors in words, for a model that is to write better arguments.
+
+use jsonschema::ValidationError;
+use serde_json::Value;
+
+/// So much is told of one error: it quotes what does not fit, which may be megabytes.
+const ERROR_CHARS: usize = 200;
+
+/// So many parameters are told, and so many values of an enumeration.
+const PARAMETERS: usize = 40;
+const CHOICES: usize = 12;
+
+/// How deep types are told within types.
+const DEPTH: usize = 3;
+
+/// Where, and what.
+pub(super) fn error(error: &ValidationError<'_>) -> String {
+    let place = error.instance_path().to_string();
+    let place = if place.is_empty() { String::new() } else { format!("at {place}: ") };
+    let said = error.to_string();
+    let mut what: String = said.chars().take(ERROR_CHARS).collect();
+    if what.len() < said.len() {
+        what.push('…');
+    }
+    format!("{place}{what}")
+}
+
+/// `It takes: path (string, required), lines (integer)`.
+pub(super) fn parameters(schema: &Value) -> String {
+    let Some(properties) = schema["properties"].as_object().filter(|all| !all.is_empty()) else {
+        return format!("It takes: {}", type_of(schema, schema, DEPTH));
+    };
+    let required = |name: &str| {
+        schema["required"].as_array().is_some_and(|all| all.iter().any(|one| one == name))
+    };
+    let mut told: Vec<String> = properties
+        .iter()
+        .take(PARAMETERS)
+        .map(|(name, schema_of_it)| {
+            let required = if required(name) { ", required" } else { "" };
+            format!("{name} ({}{required})", type_of(schema, schema_of_it, DEPTH))
+        })
+        .collect();
+    if properties.len() > PARAMETERS {
+        told.push(format!("and {} more", properties.len() - PARAMETERS));
+    }
+    format!("It takes: {}", told.join(", "))
+}
+
+/// A type in a few words: `array of string`, `integer or null`, `one of "a", "b"`.
+fn type_of(root: &Value, schema: &Value, depth: usize) -> String {
+    if depth == 0 {
+        return "any".to_owned();
+    }
+    if let Some(target) = schema["$ref"].as_str() {
+        let found = target.strip_prefix('#').and_then(|path| root.pointer(path));
+        return found.map_or_else(|| "any".to_owned(), |it| type_of(root, it, depth - 1));
+    }
+    if let Some(choices) = schema["enum"].as_array() {
+        let mut told: Vec<String> = choices.iter().take(CHOICES).map(Value::to_string).collect();
+        if choices.len() > CHOICES {
+            told.push(format!("{} more", choices.len() - CHOICES));
+        }
+        return format!("one of {}", told.join(", "));
+    }
+    if let Some(only) = schema.get("const") {
+        return only.to_string();
+    }
+    for keyword in ["anyOf", "oneOf"] {
+        if let Some(branches) = schema[keyword].as_array() {
+            return join(branches.iter().map(|branch| type_of(root, branch, depth - 1)));
+        }
+    }
+    match &schema["type"] {
+        Value::String(name) if name == "array" && schema["items"].is_object() => {
+            format!("array of {}", type_of(root, &schema["items"], depth - 1))
+        }
+        Value::String(name) => name.clone(),
+        Value::Array(names) => join(names.iter().filter_map(Value::as_str).map(str::to_owned)),
+        _ if schema["properties"].is_object() => "object".to_owned(),
+        _ => "any".to_owned(),
+    }
+}
+
+fn join(types: impl Iterator<Item = String>) -> String {
+    let mut told: Vec<String> = Vec::new();
+    for one in types {
+        if !told.contains(&one) {
+            told.push(one);
+        }
+    }
+    told.join(" or ")
+}

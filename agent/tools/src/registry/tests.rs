@@ -1,0 +1,198 @@
+//! Which tools there are, which an agent may use, and what comes of a call.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use expect_test::{Expect, expect};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Selection, Tools};
+use crate::function::Function;
+use crate::outcome::ToolOutcome;
+use crate::tool::{Invocation, Tool, ToolContext, ToolDeclaration};
+
+#[derive(Deserialize, JsonSchema)]
+struct Nothing {}
+
+fn tool(name: &str) -> Function {
+    Function::new(name, "says yes", |_: Nothing, _| async { Ok::<_, String>("yes") })
+}
+
+fn tools(names: &[&str]) -> Tools {
+    let tools = Tools::new();
+    names.iter().for_each(|name| tools.add(tool(name)).expect("it is new"));
+    tools
+}
+
+fn selection(tools: Option<&[&str]>, blocked: &[&str], excluded: &[&str]) -> Selection {
+    let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+    Selection { tools: tools.map(owned), blocked: owned(blocked), excluded: owned(excluded) }
+}
+
+/// What is shown, and what comes of a call of each of the four, and of one that is not there.
+fn check(selection: Selection, expected: Expect) {
+    let view = tools(&["fs_read", "fs_write", "search", "shell"]).view(selection);
+    let told = view.map(|view| {
+        let mut lines = vec![format!("shown: {}", view.names().join(" "))];
+        for name in ["fs_read", "fs_write", "search", "shell", "nosuch"] {
+            lines.push(match view.admit(name, "{}") {
+                Ok(_) => format!("{name}: runs"),
+                Err(outcome) => outcome.text,
+            });
+        }
+        lines.join("\n")
+    });
+    expected.assert_eq(&told.unwrap_or_else(|why| format!("{}: {why}", why.code())));
+}
+
+#[test]
+fn an_agent_has_all_tools_unless_said() {
+    check(
+        Selection::default(),
+        expect![[r#"
+            shown: fs_read fs_write search shell
+            fs_read: runs
+            fs_write: runs
+            search: runs
+            shell: runs
+            there is no tool nosuch; there are: fs_read, fs_write, search, shell"#]],
+    );
+}
+
+#[test]
+fn a_blocked_tool_is_shown_and_denied_an_excluded_one_is_not_there() {
+    check(
+        selection(Some(&["fs_*", "shell"]), &["fs_write"], &["shell"]),
+        expect![[r#"
+            shown: fs_read fs_write
+            fs_read: runs
+            calls of fs_write are blocked for this agent: go on without it
+            there is no tool search; there are: fs_read, fs_write
+            there is no tool shell; there are: fs_read, fs_write
+            there is no tool nosuch; there are: fs_read, fs_write"#]],
+    );
+}
+
+#[test]
+fn a_definition_with_unknown_names_is_refused_with_what_there_is() {
+    check(
+        selection(Some(&["search", "sarch", "web_*"]), &["sarch"], &["nosuch"]),
+        expect![
+            "unknown_tool: there is no tool sarch, web_*, sarch, nosuch; there are: fs_read, fs_write, search, shell"
+        ],
+    );
+}
+
+#[test]
+fn names_and_schemas_are_held_to_what_models_take() {
+    let tools = tools(&["one"]);
+    let refused = |name: &str, parameters: Value| {
+        let declaration = ToolDeclaration::new(name, "", parameters);
+        let tool = Function::of(declaration, |_| async { ToolOutcome::text("") });
+        tools.add(tool).expect_err("it is refused").to_string()
+    };
+    let told = [
+        refused("one", json!({})),
+        refused("two words", json!({})),
+        refused(&"x".repeat(65), json!({})).replace(&"x".repeat(65), "x…"),
+        refused("two", json!({"type": "objekt"})),
+        refused("two", json!({"$ref": "https://example.com/schema.json"})),
+    ];
+    expect![[r#"
+        there is already a tool one
+        "two words" is no name of a tool: letters, digits, _ and -, 64 at most
+        "x…" is no name of a tool: letters, digits, _ and -, 64 at most
+        the parameters of two are no JSON Schema: "objekt" is not valid under any of the schemas listed in the 'anyOf' keyword
+        the parameters of two are no JSON Schema: Resource 'https://example.com/schema.json' is not present in a registry and retrieving it failed: `resolve-http` feature or a custom resolver is required to resolve external schemas via HTTP"#]]
+    .assert_eq(&told.join("\n"));
+}
+
+#[test]
+fn a_source_replaces_its_own_tools_and_no_others() {
+    let tools = tools(&["mine"]);
+    let revision = tools.revision();
+    tools.announce("files", "fs_");
+    let early = selection(Some(&["fs_read", "fs_*"]), &[], &[]);
+    assert!(tools.view(early.clone()).is_ok(), "the source has not told yet");
+    assert!(tools.view(selection(Some(&["db_read"]), &[], &[])).is_err());
+
+    let of_it =
+        |names: &[&str]| names.iter().map(|name| Arc::new(tool(name)) as Arc<dyn Tool>).collect();
+    let problems = tools.replace("files", of_it(&["fs_read", "mine", "fs_list"]));
+    assert_eq!(problems, ["there is already a tool mine"]);
+    assert_eq!(tools.names(), ["fs_list", "fs_read", "mine"]);
+    assert_eq!(tools.replace("files", of_it(&["fs_stat"])), [""; 0]);
+    assert_eq!(tools.names(), ["fs_stat", "mine"]);
+    assert!(tools.view(early).is_err(), "it has told, and has no fs_read");
+    tools.withdraw("files");
+    assert_eq!(tools.names(), ["mine"]);
+    assert_eq!(*revision.borrow(), 5, "one, announced, two tellings, withdrawn");
+}
+
+/// What a function comes to that is given so long and these arguments.
+async fn run(function: Function, arguments: &str) -> ToolOutcome {
+    let name = function.declaration().name.clone();
+    let tools = Tools::new();
+    tools.add(function).expect("it is new");
+    let view = tools.view(Selection::default()).expect("nothing is named");
+    let context = ToolContext { session_id: "s1".to_owned(), ..ToolContext::default() };
+    match view.admit(&name, arguments) {
+        Ok(admitted) => admitted.run("c1", context).await,
+        Err(outcome) => outcome,
+    }
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Sum {
+    a: i64,
+    b: i64,
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_a_function_does_is_an_outcome() {
+    let sum = || {
+        Function::new("sum", "adds", |Sum { a, b }: Sum, context: ToolContext| async move {
+            let sum = a.checked_add(b).ok_or("too large")?;
+            Ok::<_, &str>(json!({ "sum": sum, "session": context.session_id }))
+        })
+    };
+    let panics = Function::new("panics", "", |_: Nothing, _| async {
+        if true {
+            panic!("a secret");
+        }
+        Ok::<_, String>(())
+    });
+    let early = |_: Nothing, _| -> std::future::Ready<ToolOutcome> { panic!("before it began") };
+    let hangs = Function::new("hangs", "", |_: Nothing, _| std::future::pending::<ToolOutcome>());
+    let outcomes = [
+        run(sum(), r#"{"a": 1, "b": 2}"#).await,
+        run(sum(), r#"{"a": 9223372036854775807, "b": 2}"#).await,
+        run(sum(), r#"{"a": 1}"#).await,
+        run(sum(), r#"{"a": 1"#).await,
+        run(panics, "").await,
+        run(Function::new("early", "", early), "").await,
+        run(hangs.timeout(Duration::from_secs(3)), "").await,
+    ];
+    let told = outcomes.map(|outcome| serde_json::to_string(&outcome).expect("it is JSON"));
+    expect![[r#"
+        {"content":{"session":"s1","sum":3},"text":"{\"session\":\"s1\",\"sum\":3}","is_error":false,"exit_code":0}
+        {"content":{"error":{"code":"tool","message":"too large"}},"text":"too large","is_error":true,"exit_code":1,"failure":"tool"}
+        {"content":{"error":{"code":"arguments","message":"sum: the arguments do not fit: \"b\" is a required property. It takes: a (integer, required), b (integer, required)"}},"text":"sum: the arguments do not fit: \"b\" is a required property. It takes: a (integer, required), b (integer, required)","is_error":true,"exit_code":1,"failure":"arguments"}
+        {"content":{"error":{"code":"arguments","message":"sum: the arguments are not JSON: EOF while parsing an object at line 1 column 7. It takes: a (integer, required), b (integer, required)"}},"text":"sum: the arguments are not JSON: EOF while parsing an object at line 1 column 7. It takes: a (integer, required), b (integer, required)","is_error":true,"exit_code":1,"failure":"arguments"}
+        {"content":{"error":{"code":"panicked","message":"panics broke down, which is a defect of it"}},"text":"panics broke down, which is a defect of it","is_error":true,"exit_code":1,"failure":"panicked"}
+        {"content":{"error":{"code":"panicked","message":"early broke down, which is a defect of it"}},"text":"early broke down, which is a defect of it","is_error":true,"exit_code":1,"failure":"panicked"}
+        {"content":{"error":{"code":"timed_out","message":"hangs was not done within 3 s"}},"text":"hangs was not done within 3 s","is_error":true,"exit_code":1,"failure":"timed_out"}"#]]
+    .assert_eq(&told.join("\n"));
+}
+
+#[tokio::test]
+async fn a_cancelled_function_stops() {
+    let hangs = Function::new("hangs", "", |_: Nothing, _| std::future::pending::<ToolOutcome>());
+    let invocation = Invocation::new("c1", json!({}), ToolContext::default());
+    let cancel = invocation.cancel.clone();
+    let running = hangs.run(invocation);
+    cancel.cancel();
+    assert_eq!(running.await.text, "hangs was cancelled");
+}

@@ -1,0 +1,178 @@
+//! Which tools of the registry an agent may use, as its definition says.
+//!
+//! What is **excluded** is never shown: to the model it does not exist. What is **blocked** is shown and denied when it
+//! is called, so that the model learns why and says so.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use super::{Entry, Stock, Tools, ToolsError};
+use crate::arguments::{Fitted, Misfit};
+use crate::outcome::{Failure, ToolOutcome};
+use crate::tool::{Invocation, Tool, ToolContext, ToolDeclaration};
+
+/// What a definition says of tools. A name that ends in `*` stands for all that begin so.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Selection {
+    /// The tools that the agent has; all of them unless said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tools: Option<Vec<String>>,
+    /// Of these: the ones whose calls are denied.
+    pub blocked: Vec<String>,
+    /// Of these: the ones that it is not shown.
+    pub excluded: Vec<String>,
+}
+
+/// The tools of one agent.
+#[derive(Clone)]
+pub struct ToolView {
+    tools: Tools,
+    selection: Selection,
+}
+
+/// A call that may be run.
+pub struct Admitted {
+    /// The tool.
+    pub tool: Arc<dyn Tool>,
+    /// What it is to be called with.
+    pub arguments: Value,
+    /// What was re-typed of what the model wrote, in words; mostly nothing.
+    pub repairs: Vec<String>,
+}
+
+impl Selection {
+    fn shows(&self, name: &str) -> bool {
+        let selected = self.tools.as_ref().is_none_or(|tools| matches_any(tools, name));
+        selected && !matches_any(&self.excluded, name)
+    }
+
+    fn blocks(&self, name: &str) -> bool {
+        matches_any(&self.blocked, name)
+    }
+}
+
+fn matches_any(patterns: &[String], name: &str) -> bool {
+    patterns.iter().any(|pattern| matches(pattern, name))
+}
+
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(beginning) => name.starts_with(beginning),
+        None => pattern == name,
+    }
+}
+
+impl ToolView {
+    pub(super) fn of(tools: Tools, selection: Selection) -> Result<ToolView, ToolsError> {
+        let Selection { tools: selected, blocked, excluded } = &selection;
+        let patterns = selected.iter().flatten().chain(blocked).chain(excluded);
+        tools.read(|stock| {
+            let mut names: Vec<String> =
+                patterns.filter(|pattern| !is_known(stock, pattern)).cloned().collect();
+            names.dedup();
+            if names.is_empty() {
+                return Ok(());
+            }
+            let known = stock.names().into_iter().map(str::to_owned).collect();
+            Err(ToolsError::Unknown { names, known })
+        })?;
+        Ok(ToolView { tools, selection })
+    }
+
+    /// What the model is shown, by name: the blocked ones too.
+    #[must_use]
+    pub fn declarations(&self) -> Vec<ToolDeclaration> {
+        let all = self.tools.declarations().into_iter();
+        all.filter(|declaration| self.selection.shows(&declaration.name)).collect()
+    }
+
+    /// The names of what the model is shown.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        let all = self.tools.names().into_iter();
+        all.filter(|name| self.selection.shows(name)).collect()
+    }
+
+    /// Whether calls of a tool are denied.
+    #[must_use]
+    pub fn is_blocked(&self, name: &str) -> bool {
+        self.selection.blocks(name)
+    }
+
+    /// The tool of a name, if its calls may be run.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<Arc<dyn Tool>> {
+        self.entry(name).ok().map(|entry| entry.tool)
+    }
+
+    /// Takes a call as a model wrote it.
+    ///
+    /// # Errors
+    /// What the model is to be told instead: there is no such tool, it is blocked, the arguments do not fit.
+    pub fn admit(&self, name: &str, arguments: &str) -> Result<Admitted, ToolOutcome> {
+        let entry = self.entry(name)?;
+        entry.admit(name, entry.parameters.fit_text(arguments))
+    }
+
+    /// Takes a call with arguments that are JSON already, such as those that an approver gave.
+    ///
+    /// # Errors
+    /// As of [`ToolView::admit`].
+    pub fn admit_value(&self, name: &str, arguments: Value) -> Result<Admitted, ToolOutcome> {
+        let entry = self.entry(name)?;
+        entry.admit(name, entry.parameters.fit(arguments))
+    }
+
+    fn entry(&self, name: &str) -> Result<Entry, ToolOutcome> {
+        let found = self.tools.read(|stock| stock.entries.get(name).cloned());
+        let Some(entry) = found.filter(|_| self.selection.shows(name)) else {
+            let names = super::listed(&self.names());
+            let text = format!("there is no tool {name}; there are: {names}");
+            return Err(ToolOutcome::failed(Failure::Denied, text));
+        };
+        if self.selection.blocks(name) {
+            let text = format!("calls of {name} are blocked for this agent: go on without it");
+            return Err(ToolOutcome::failed(Failure::Denied, text));
+        }
+        Ok(entry)
+    }
+}
+
+fn is_known(stock: &Stock, pattern: &str) -> bool {
+    let beginning = pattern.strip_suffix('*').unwrap_or(pattern);
+    stock.entries.keys().any(|name| matches(pattern, name)) || stock.may_come(beginning)
+}
+
+impl Entry {
+    fn admit(&self, name: &str, fitted: Result<Fitted, Misfit>) -> Result<Admitted, ToolOutcome> {
+        let Fitted { arguments, repairs } = fitted.map_err(|misfit| {
+            ToolOutcome::failed(Failure::Arguments, format!("{name}: {misfit}"))
+        })?;
+        Ok(Admitted { tool: Arc::clone(&self.tool), arguments, repairs })
+    }
+}
+
+impl Admitted {
+    /// Runs it, as a call that nobody means to cancel.
+    #[must_use]
+    pub fn run(self, call_id: &str, context: ToolContext) -> BoxFuture<'static, ToolOutcome> {
+        self.run_until(call_id, context, CancellationToken::new())
+    }
+
+    /// Runs it until it is done, or cancelled.
+    #[must_use]
+    pub fn run_until(
+        self,
+        call_id: &str,
+        context: ToolContext,
+        cancel: CancellationToken,
+    ) -> BoxFuture<'static, ToolOutcome> {
+        let call_id = call_id.to_owned();
+        self.tool.run(Invocation { call_id, arguments: self.arguments, context, cancel })
+    }
+}
