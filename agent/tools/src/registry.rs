@@ -197,14 +197,14 @@ impl Tools {
 
     /// Announces a source, whose tools' names will begin so: until it tells which it has, names that begin so may be
     /// used in definitions.
-    pub(crate) fn announce(&self, source: &str, prefix: &str) {
+    pub fn announce(&self, source: &str, prefix: &str) {
         let state = SourceState { prefix: prefix.to_owned(), ..SourceState::default() };
         self.change(|stock| drop(stock.sources.insert(source.to_owned(), state)));
     }
 
     /// Puts a source's tools in the place of those that it had. Tools that cannot be taken are left out, and the
     /// reasons are returned and kept.
-    pub(crate) fn replace(&self, source: &str, tools: Vec<Arc<dyn Tool>>) -> Vec<String> {
+    pub fn replace(&self, source: &str, tools: Vec<Arc<dyn Tool>>) -> Vec<String> {
         let mut problems = Vec::new();
         let mut entries = Vec::new();
         for tool in tools {
@@ -226,7 +226,7 @@ impl Tools {
     }
 
     /// Takes a source and its tools back.
-    pub(crate) fn withdraw(&self, source: &str) {
+    pub fn withdraw(&self, source: &str) {
         self.change(|stock| {
             stock.entries.retain(|_, entry| entry.source.as_deref() != Some(source));
             stock.sources.remove(source);
