@@ -20,7 +20,7 @@ struct Room {
     may_see: &'static [&'static str],
 }
 
-const ROOMS: [Room; 15] = [
+const ROOMS: [Room; 16] = [
     Room { name: "abide-macros", may_see: &[] },
     Room { name: "abide-schema", may_see: &["abide-macros"] },
     Room { name: "abide-log", may_see: &["abide-schema"] },
@@ -32,6 +32,7 @@ const ROOMS: [Room; 15] = [
         may_see: &["abide-schema", "abide-log", "abide-live", "abide-store"],
     },
     Room { name: "abide-reducers", may_see: &["abide-schema"] },
+    Room { name: "abide-programs", may_see: &[] },
     Room { name: "abide-client", may_see: &["abide-schema", "abide-engine?", "abide-reducers"] },
     Room { name: "abide-tools", may_see: &["abide-client"] },
     Room { name: "abide-server", may_see: &["abide-schema", "abide-engine"] },
@@ -62,6 +63,7 @@ const EVERYTHING: &[&str] = &[
     "abide-client",
     "abide-tools",
     "abide-server",
+    "abide-programs",
     "abide",
 ];
 

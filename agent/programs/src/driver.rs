@@ -1,0 +1,495 @@
+//! The task behind a run: one loop over everything that can happen to it.
+//!
+//! Invariant: both output pipes are read and stdin is written in the same loop, so that none of the three
+//! waits for another; only a reader of the run that is slower than the program holds stdout back.
+//! Invariant: one deadline is kept over all of it. What happens after it is bounded by the grace.
+//! Invariant: terminal events of the parser are held until the process is gone; then one is told.
+
+use std::collections::VecDeque;
+use std::io;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::ChildStdin;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::config::{CliConfig, InputFormat, TerminalRule};
+use crate::dialogue;
+use crate::environment::{Environment, Secrets};
+use crate::event::{Answer, ErrorKind, Failure, NoticeCode, ProgramEvent};
+use crate::lines::Lines;
+use crate::parser::Parser;
+use crate::process::{self, Process};
+use crate::program;
+use crate::prompt::Prompt;
+use crate::run::{Ask, Line, Open};
+use crate::verdict::{Facts, Stop, verdict};
+
+/// Read from a pipe at once: what a Linux pipe holds.
+const READ_BYTES: usize = 64 * 1024;
+
+/// Kept of stderr: the end of it, which is where programs say what is wrong.
+const STDERR_TAIL_BYTES: usize = 8 * 1024;
+
+/// A timeout that no clock can hold is none; this is what stands for it.
+const FOR_EVER: Duration = Duration::from_secs(60 * 60 * 24 * 365);
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Until the deadline.
+    Running,
+    /// SIGTERM is sent; until the grace is over.
+    Stopping,
+    /// SIGKILL is sent.
+    Killed,
+    /// The process is gone. What it wrote is still read, until the pipes end or fall silent for the
+    /// grace: something that it started may hold them open.
+    Exited,
+}
+
+/// Everything that wakes the loop.
+enum Wake {
+    Asked(Option<Ask>),
+    /// Nobody reads the run any more.
+    Abandoned,
+    Delivered,
+    Stdout(io::Result<usize>),
+    Stderr(io::Result<usize>),
+    Written(io::Result<usize>),
+    Exited(io::Result<ExitStatus>),
+    Time,
+}
+
+/// A run from its start to its end.
+pub(crate) struct Driver {
+    process: Process,
+    parser: Box<dyn Parser>,
+    rule: TerminalRule,
+    input: InputFormat,
+    timeout: Duration,
+    grace: Duration,
+    deadline: Instant,
+    secrets: Secrets,
+    open: Open,
+    asks: mpsc::UnboundedReceiver<Ask>,
+    asks_ended: bool,
+    to: mpsc::Sender<Line>,
+    abandoned: bool,
+    phase: Phase,
+    /// When the phase is over, if by time.
+    due: Instant,
+    /// To be written on stdin, from there on.
+    outbox: Vec<u8>,
+    /// Something could be written there.
+    reads: bool,
+    lines: Lines,
+    /// Lines to be delivered. Nothing is read from stdout while there are any.
+    queue: VecDeque<Line>,
+    /// What is read of stdout is of no more interest.
+    deaf: bool,
+    stdout_buffer: Box<[u8]>,
+    stderr_buffer: Box<[u8]>,
+    stderr: Vec<u8>,
+    facts: Facts,
+    said: Said,
+}
+
+impl Driver {
+    /// Starts the process; or the terminal event of a run that could not begin.
+    pub(crate) fn start(
+        config: CliConfig,
+        prompt: &Prompt,
+        parser: Box<dyn Parser>,
+        open: Open,
+        to: mpsc::Sender<Line>,
+        asks: mpsc::UnboundedReceiver<Ask>,
+    ) -> Result<Self, Box<ProgramEvent>> {
+        let environment = Environment::new(&config, std::env::vars_os());
+        let refused = |failure| Box::new(ProgramEvent::Error(failure));
+        let command = program::command(&config).map_err(|why| {
+            let what = format!("it is not known how this program resumes a session: {why}");
+            refused(Failure::new(ErrorKind::CapabilityUnsupported, what))
+        })?;
+        let process = Process::spawn(&command, &config, &environment).map_err(|error| {
+            let name = command.first().map_or("", String::as_str);
+            let what = format!("the program {name:?} does not start: {error}");
+            refused(Failure::new(ErrorKind::RuntimeCrash, what))
+        })?;
+        let outbox = match config.input_format {
+            InputFormat::Text => prompt.layout(),
+            InputFormat::StreamJson => dialogue::opening(prompt),
+        };
+        let now = Instant::now();
+        let deadline = now.checked_add(config.timeout).unwrap_or(now + FOR_EVER);
+        let buffer = || vec![0; READ_BYTES].into_boxed_slice();
+        Ok(Self {
+            process,
+            parser,
+            rule: config.terminal,
+            input: config.input_format,
+            timeout: config.timeout,
+            grace: config.grace,
+            deadline,
+            secrets: environment.secrets,
+            open,
+            asks,
+            asks_ended: false,
+            to,
+            abandoned: false,
+            phase: Phase::Running,
+            due: deadline,
+            outbox: outbox.into_bytes(),
+            reads: false,
+            lines: Lines::new(config.max_output_bytes, config.max_line_bytes),
+            queue: VecDeque::new(),
+            deaf: false,
+            stdout_buffer: buffer(),
+            stderr_buffer: buffer(),
+            stderr: Vec::new(),
+            facts: Facts::default(),
+            said: Said::default(),
+        })
+    }
+
+    /// Runs it to its end, and tells the end.
+    pub(crate) async fn drive(mut self) {
+        while !self.is_over() {
+            // A program that always has something to say does not keep the clock from being looked at.
+            if self.phase != Phase::Exited && Instant::now() >= self.due {
+                self.on_time();
+            }
+            self.close_stdin_if_done();
+            match self.wake().await {
+                Wake::Asked(ask) => self.on_ask(ask),
+                Wake::Abandoned => {
+                    self.abandoned = true;
+                    self.stop(Stop::Cancelled);
+                }
+                Wake::Delivered => {}
+                Wake::Stdout(read) => self.on_stdout(read),
+                Wake::Stderr(read) => self.on_stderr(read),
+                Wake::Written(written) => self.on_written(written),
+                Wake::Exited(status) => self.on_exit(status),
+                Wake::Time => self.on_time(),
+            }
+        }
+        self.end().await;
+    }
+
+    fn is_over(&self) -> bool {
+        let silent = self.process.stdout.is_none() && self.process.stderr.is_none();
+        let told = self.queue.is_empty() || self.abandoned;
+        self.phase == Phase::Exited && silent && told
+    }
+
+    async fn wake(&mut self) -> Wake {
+        let reading = self.queue.is_empty() || self.abandoned;
+        let delivering = !reading;
+        // Silence is only silence while somebody listens.
+        let timed = self.phase != Phase::Killed && (self.phase != Phase::Exited || reading);
+        tokio::select! {
+            biased;
+            ask = self.asks.recv(), if !self.asks_ended => Wake::Asked(ask),
+            () = self.to.closed(), if !self.abandoned => Wake::Abandoned,
+            permit = self.to.reserve(), if delivering => {
+                if let (Ok(permit), Some(line)) = (permit, self.queue.pop_front()) {
+                    permit.send(line);
+                }
+                Wake::Delivered
+            }
+            status = self.process.child.wait(), if self.phase != Phase::Exited => {
+                Wake::Exited(status)
+            }
+            read = read(&mut self.process.stdout, &mut self.stdout_buffer), if reading => {
+                Wake::Stdout(read)
+            }
+            read = read(&mut self.process.stderr, &mut self.stderr_buffer) => Wake::Stderr(read),
+            written = write(&mut self.process.stdin, &self.outbox) => Wake::Written(written),
+            () = tokio::time::sleep_until(self.due), if timed => Wake::Time,
+        }
+    }
+
+    fn on_ask(&mut self, ask: Option<Ask>) {
+        match ask {
+            Some(Ask::Cancel) => self.stop(Stop::Cancelled),
+            Some(Ask::Interrupt) => {
+                self.facts.interrupted = true;
+                match self.input {
+                    InputFormat::StreamJson => self.outbox.extend(dialogue::interrupt().bytes()),
+                    InputFormat::Text => self.process.signal(Signal::INT),
+                }
+            }
+            Some(Ask::Decide { request_id, asked, decision }) => {
+                let line = dialogue::decision(&request_id, &asked, decision);
+                self.outbox.extend(line.bytes());
+            }
+            None => self.asks_ended = true,
+        }
+    }
+
+    fn on_stdout(&mut self, read: io::Result<usize>) {
+        self.heard();
+        match read {
+            Ok(0) => {
+                self.process.stdout = None;
+                let last = self.lines.finish();
+                if let Some(last) = last.filter(|_| !self.deaf) {
+                    self.on_line(last);
+                }
+            }
+            Ok(_) if self.deaf => {}
+            Ok(bytes) => {
+                let mut whole = VecDeque::new();
+                let fits = self.lines.push(&self.stdout_buffer[..bytes], &mut whole);
+                for line in whole {
+                    self.on_line(line);
+                }
+                if let Err(overflow) = fits {
+                    self.deaf = true;
+                    self.stop(Stop::Overflow(overflow));
+                }
+            }
+            Err(error) => {
+                self.process.stdout = None;
+                self.broke(format!("its output cannot be read: {error}"));
+            }
+        }
+    }
+
+    fn on_stderr(&mut self, read: io::Result<usize>) {
+        self.heard();
+        match read {
+            Ok(0) | Err(_) => self.process.stderr = None,
+            Ok(bytes) => {
+                self.stderr.extend_from_slice(&self.stderr_buffer[..bytes]);
+                let surplus = self.stderr.len().saturating_sub(STDERR_TAIL_BYTES);
+                self.stderr.drain(..surplus);
+            }
+        }
+    }
+
+    /// A program that reads no more may have all it needs: its output tells.
+    fn on_written(&mut self, written: io::Result<usize>) {
+        match written {
+            Ok(bytes) => {
+                self.outbox.drain(..bytes);
+                self.reads = true;
+            }
+            Err(_) => self.unread(),
+        }
+    }
+
+    /// The program will not read what there is still to write. One that never read anything is not worth
+    /// a word: it does without.
+    fn unread(&mut self) {
+        self.process.stdin = None;
+        self.outbox.clear();
+        if !self.reads {
+            return;
+        }
+        let notice = ProgramEvent::Notice {
+            code: NoticeCode::StdinUnread,
+            message: "the program did not read all of its input".to_owned(),
+        };
+        self.queue.push_back(Line { raw: None, events: vec![notice] });
+    }
+
+    fn on_exit(&mut self, status: io::Result<ExitStatus>) {
+        match status {
+            Ok(status) => self.facts.exit = Some(process::exit(status)),
+            Err(error) => self.broke(format!("its end cannot be learnt: {error}")),
+        }
+        self.process.sweep();
+        if self.process.stdin.take().is_some() && !self.outbox.is_empty() {
+            self.unread();
+        }
+        self.phase = Phase::Exited;
+        self.heard();
+    }
+
+    fn on_time(&mut self) {
+        match self.phase {
+            Phase::Running => self.stop(Stop::TimedOut(self.timeout)),
+            Phase::Stopping => {
+                self.process.signal(Signal::KILL);
+                self.phase = Phase::Killed;
+            }
+            Phase::Killed => {}
+            Phase::Exited => {
+                self.process.stdout = None;
+                self.process.stderr = None;
+                let last = self.lines.finish();
+                if let Some(last) = last.filter(|_| !self.deaf) {
+                    self.on_line(last);
+                }
+            }
+        }
+    }
+
+    /// Ends the program. The first reason is the one that is told.
+    fn stop(&mut self, why: Stop) {
+        self.facts.stop.get_or_insert(why);
+        if self.phase == Phase::Running {
+            self.process.signal(Signal::TERM);
+            self.phase = Phase::Stopping;
+            self.due = Instant::now() + self.grace.min(FOR_EVER);
+        }
+    }
+
+    /// Once the process is gone, pipes are given up when they were silent for the grace or the deadline
+    /// is reached, whichever is sooner.
+    fn heard(&mut self) {
+        if self.phase == Phase::Exited {
+            let now = Instant::now();
+            self.due = self.deadline.clamp(now, now + self.grace.min(FOR_EVER));
+        }
+    }
+
+    fn broke(&mut self, what: String) {
+        let failure = Failure::new(ErrorKind::RuntimeCrash, what);
+        self.facts.broken.get_or_insert(failure);
+    }
+
+    /// The end of the input is what tells a program that no more comes.
+    fn close_stdin_if_done(&mut self) {
+        let ended = self.facts.answer.is_some() || self.facts.failure.is_some();
+        let kept = self.input == InputFormat::StreamJson && !ended && self.phase == Phase::Running;
+        if self.outbox.is_empty() && !kept {
+            self.process.stdin = None;
+        }
+    }
+
+    fn on_line(&mut self, raw: String) {
+        let events = self.parser.parse_line(&raw);
+        let ends = events.iter().any(ProgramEvent::is_terminal);
+        let mut kept = self.keep(events);
+        if let TerminalRule::Line { pointer, equals, text } = &self.rule
+            && !ends
+        {
+            let line = serde_json::from_str::<Value>(&raw).unwrap_or_default();
+            if line.pointer(pointer) == Some(equals) {
+                let told = text.as_ref().and_then(|text| line.pointer(text)?.as_str());
+                let text = told.unwrap_or(&self.said.text).trim_end().to_owned();
+                let answer = Answer { text, details: line, ..Answer::default() };
+                kept.extend(self.keep(vec![ProgramEvent::Final(answer)]));
+            }
+        }
+        self.queue.push_back(Line { raw: Some(raw), events: kept });
+        while let Some(reply) = self.parser.reply() {
+            if self.input == InputFormat::StreamJson {
+                self.outbox.extend(reply.bytes());
+            }
+        }
+    }
+
+    /// Notes what the events say of the run, and keeps back those that would end it.
+    fn keep(&mut self, events: Vec<ProgramEvent>) -> Vec<ProgramEvent> {
+        events.into_iter().filter_map(|event| self.keep_one(event)).collect()
+    }
+
+    fn keep_one(&mut self, event: ProgramEvent) -> Option<ProgramEvent> {
+        self.said.note(&event);
+        match event {
+            ProgramEvent::Final(_)
+                if self.facts.answer.is_some() || self.facts.failure.is_some() =>
+            {
+                let message = "the program gave another answer; the first counts".to_owned();
+                Some(ProgramEvent::Notice { code: NoticeCode::ExtraFinal, message })
+            }
+            ProgramEvent::Final(answer) => {
+                self.facts.answer = Some(answer);
+                None
+            }
+            ProgramEvent::Error(failure) if self.facts.failure.is_some() => {
+                let message = failure.message;
+                Some(ProgramEvent::Notice { code: NoticeCode::Reported, message })
+            }
+            ProgramEvent::Error(failure) => {
+                self.facts.failure = Some(failure);
+                None
+            }
+            event => {
+                self.note(&event);
+                Some(event)
+            }
+        }
+    }
+
+    fn note(&mut self, event: &ProgramEvent) {
+        match event {
+            ProgramEvent::ApprovalRequested { request_id, input, .. } => {
+                self.open.asked(request_id.clone(), input.clone());
+            }
+            ProgramEvent::ApprovalWithdrawn { request_id } => {
+                self.open.take(request_id);
+            }
+            ProgramEvent::Notice { code: NoticeCode::Reported, message } => {
+                self.facts.reported = Some(message.clone());
+            }
+            _ => {}
+        }
+    }
+
+    async fn end(mut self) {
+        let last = self.parser.finish();
+        let mut events = self.keep(last);
+        let well = self.facts.exit.is_some_and(crate::Exit::is_success);
+        if self.rule == TerminalRule::ExitZero && well && self.facts.answer.is_none() {
+            let text = self.said.text.trim_end().to_owned();
+            let details = std::mem::take(&mut self.said.status);
+            self.facts.answer = Some(Answer { text, details, ..Answer::default() });
+        }
+        let stderr = String::from_utf8_lossy(&self.stderr).into_owned();
+        self.facts.stderr = self.secrets.redact(stderr);
+        events.push(verdict(self.facts));
+        // Nobody may be listening any more.
+        let _ = self.to.send(Line { raw: None, events }).await;
+    }
+}
+
+/// What stands for an answer where the program has no line for it.
+#[derive(Debug, Default)]
+struct Said {
+    /// The agent's last message.
+    text: String,
+    message: Option<String>,
+    /// The last status.
+    status: Value,
+}
+
+impl Said {
+    fn note(&mut self, event: &ProgramEvent) {
+        match event {
+            ProgramEvent::AssistantDelta { text, message, parent: None } => {
+                if self.message != *message {
+                    self.message.clone_from(message);
+                    self.text.clear();
+                }
+                self.text.push_str(text);
+            }
+            ProgramEvent::Status { data } => self.status.clone_from(data),
+            _ => {}
+        }
+    }
+}
+
+/// Reads from a pipe that may be closed already: then never.
+async fn read(pipe: &mut Option<impl AsyncRead + Unpin>, buffer: &mut [u8]) -> io::Result<usize> {
+    match pipe {
+        Some(pipe) => pipe.read(buffer).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Writes what there is to write; if there is nothing, or nowhere, then never.
+async fn write(pipe: &mut Option<ChildStdin>, bytes: &[u8]) -> io::Result<usize> {
+    match pipe {
+        Some(pipe) if !bytes.is_empty() => pipe.write(bytes).await,
+        _ => std::future::pending().await,
+    }
+}

@@ -1,0 +1,130 @@
+//! Bytes of a pipe into lines, within the limits of a run. Pure: it neither reads nor waits.
+//!
+//! Every byte counts, those of blank lines and of newlines too. The line that goes past a limit is
+//! dropped whole, not cut: half a JSON object says nothing, and half of a text might say the wrong thing.
+
+use std::collections::VecDeque;
+
+use thiserror::Error;
+
+/// What was too much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub(crate) enum Overflow {
+    #[error("the program wrote more than {0} bytes")]
+    Output(usize),
+    #[error("the program wrote a line of more than {0} bytes")]
+    Line(usize),
+}
+
+/// The lines of one pipe.
+#[derive(Debug)]
+pub(crate) struct Lines {
+    /// The line that has not ended yet.
+    partial: Vec<u8>,
+    /// All bytes of lines that have ended.
+    ended: usize,
+    max_output: usize,
+    max_line: usize,
+}
+
+impl Lines {
+    pub(crate) fn new(max_output: usize, max_line: usize) -> Self {
+        Self { partial: Vec::new(), ended: 0, max_output, max_line: max_line.min(max_output) }
+    }
+
+    /// Takes what was read and appends the lines that it ends, without their newlines.
+    pub(crate) fn push(
+        &mut self,
+        mut bytes: &[u8],
+        lines: &mut VecDeque<String>,
+    ) -> Result<(), Overflow> {
+        while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
+            self.partial.extend_from_slice(&bytes[..end]);
+            self.check(1)?;
+            self.ended += self.partial.len() + 1;
+            lines.extend(text(std::mem::take(&mut self.partial)));
+            bytes = &bytes[end + 1..];
+        }
+        self.partial.extend_from_slice(bytes);
+        self.check(0)
+    }
+
+    /// The last line, which need not end in a newline.
+    pub(crate) fn finish(&mut self) -> Option<String> {
+        text(std::mem::take(&mut self.partial))
+    }
+
+    fn check(&self, newline: usize) -> Result<(), Overflow> {
+        if self.ended + self.partial.len() + newline > self.max_output {
+            return Err(Overflow::Output(self.max_output));
+        }
+        if self.partial.len() > self.max_line {
+            return Err(Overflow::Line(self.max_line));
+        }
+        Ok(())
+    }
+}
+
+/// A line as text, what is not UTF-8 replaced; none if it is blank.
+fn text(bytes: Vec<u8>) -> Option<String> {
+    let text = String::from_utf8(bytes)
+        .unwrap_or_else(|broken| String::from_utf8_lossy(broken.as_bytes()).into_owned());
+    let text = text.strip_suffix('\r').map(str::to_owned).unwrap_or(text);
+    (!text.trim().is_empty()).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The lines of the chunks, joined by `|`, and what was too much.
+    fn check(limits: (usize, usize), chunks: &[&[u8]], expected: &str) {
+        let mut lines = Lines::new(limits.0, limits.1);
+        let mut out = VecDeque::new();
+        let result = chunks.iter().try_for_each(|chunk| lines.push(chunk, &mut out));
+        if result.is_ok() {
+            out.extend(lines.finish());
+        }
+        let told = Vec::from(out).join("|");
+        let told = result.err().map_or(told.clone(), |overflow| format!("{told}! {overflow}"));
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn a_line_is_what_a_newline_ends() {
+        check((99, 99), &[b"one\ntwo\n"], "one|two");
+        check((99, 99), &[b"o", b"ne\r\ntw", b"o\n\n \n"], "one|two");
+        check((99, 99), &[], "");
+    }
+
+    #[test]
+    fn the_last_line_needs_no_newline() {
+        check((99, 99), &[b"one\n", b"two"], "one|two");
+    }
+
+    #[test]
+    fn invalid_utf_8_is_replaced() {
+        check((99, 99), &[b"a\xffb\n\xc3"], "a\u{fffd}b|\u{fffd}");
+        check((99, 99), &[b"\xc3", b"\xa4\n"], "ä");
+    }
+
+    #[test]
+    fn blank_lines_and_newlines_count() {
+        check((4, 99), &[b"\n\n\n\n"], "");
+        check((4, 99), &[b"\n\n\n\n\n"], "! the program wrote more than 4 bytes");
+        check((3, 99), &[b"abc"], "abc");
+        check((3, 99), &[b"abc\n"], "! the program wrote more than 3 bytes");
+    }
+
+    #[test]
+    fn the_line_that_crosses_is_dropped_and_not_cut() {
+        check((8, 99), &[b"one\ntwo\nthree\n"], "one|two! the program wrote more than 8 bytes");
+        check((99, 4), &[b"one\nthree"], "one! the program wrote a line of more than 4 bytes");
+        check((99, 4), &[b"four\n"], "four");
+    }
+
+    #[test]
+    fn a_line_may_not_be_longer_than_all() {
+        check((3, 99), &[b"four"], "! the program wrote more than 3 bytes");
+    }
+}

@@ -1,0 +1,358 @@
+//! Claude Code's `--output-format stream-json`.
+//!
+//! An assistant message comes as one line for each of its content blocks, all with the message's id, and
+//! with `--include-partial-messages` also in pieces before that, as the provider's own stream events. So
+//! text is told by the piece where there are pieces, and the usage of a message is taken once for its id,
+//! not once a line. Only the `result` line knows the whole use, the cost and whether all went well.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde_json::{Value, json};
+
+use super::streamed::{Kind, Rest, Streamed};
+use super::{Parser, Session, notice, object, some_text, status, text, without};
+use crate::event::{
+    Answer, Completeness, Denial, ErrorKind, Failure, NoticeCode, ProgramEvent, Usage,
+};
+
+/// The lines of one run.
+#[derive(Debug, Default)]
+pub struct ClaudeParser {
+    session: Session,
+    /// What was streamed of each message that may still come whole.
+    streamed: BTreeMap<String, Streamed>,
+    /// The message that is being streamed: of the agent (none), and of each sub-agent by its call.
+    current: BTreeMap<Option<String>, String>,
+    /// The last use that was told of each message of the agent itself.
+    used: BTreeMap<String, Usage>,
+    told: Usage,
+    replies: VecDeque<String>,
+}
+
+impl Parser for ClaudeParser {
+    fn parse_line(&mut self, line: &str) -> Vec<ProgramEvent> {
+        let Some(object) = object(line) else { return Vec::new() };
+        let line = Value::Object(object);
+        let mut events: Vec<ProgramEvent> =
+            self.session.seen(line["session_id"].as_str()).into_iter().collect();
+        match text(&line, "type") {
+            "assistant" => self.assistant(&line, &mut events),
+            "user" => user(&line, &mut events),
+            "stream_event" => self.stream_event(&line, &mut events),
+            // Session logs have lines of this type that are no end: results of tools.
+            "result" if line["subtype"].is_string() || line["result"].is_string() => {
+                self.result(&line, &mut events);
+            }
+            "control_request" => self.control_request(line, &mut events),
+            "control_cancel_request" if line["request_id"].is_string() => {
+                let request_id = text(&line, "request_id").to_owned();
+                events.push(ProgramEvent::ApprovalWithdrawn { request_id });
+            }
+            _ => events.push(status(line)),
+        }
+        events
+    }
+
+    fn reply(&mut self) -> Option<String> {
+        self.replies.pop_front()
+    }
+}
+
+impl ClaudeParser {
+    fn assistant(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) {
+        let message = &line["message"];
+        let id = some_text(message, "id");
+        let parent = parent(line);
+        match &message["content"] {
+            Value::Array(blocks) => {
+                for block in blocks {
+                    self.block(block, &id, &parent, events);
+                }
+            }
+            Value::String(whole) => {
+                let block = json!({"type": "text", "text": whole});
+                self.block(&block, &id, &parent, events);
+            }
+            _ => events.push(status(line.clone())),
+        }
+        if let Some(error) = some_text(line, "error") {
+            events.push(notice(NoticeCode::Reported, error));
+        }
+        self.used(&id, &parent, &message["usage"], events);
+    }
+
+    /// One content block of a whole message.
+    fn block(
+        &mut self,
+        block: &Value,
+        message: &Option<String>,
+        parent: &Option<String>,
+        events: &mut Vec<ProgramEvent>,
+    ) {
+        let kind = text(block, "type");
+        let whole = match kind {
+            "text" => block["text"].as_str().map(|text| (Kind::Said, text)),
+            "thinking" => block["thinking"].as_str().map(|text| (Kind::Thought, text)),
+            _ => None,
+        };
+        if let Some((kind, text)) = whole {
+            let streamed = message.as_ref().and_then(|id| self.streamed.get_mut(id));
+            let rest = streamed.map_or_else(|| Rest::New(text.to_owned()), |s| s.whole(kind, text));
+            events.extend(match rest {
+                Rest::New(text) => delta(kind, &text, message, parent),
+                Rest::Differs => Some(notice(
+                    NoticeCode::TextDiffers,
+                    "a streamed message reads otherwise as a whole",
+                )),
+            });
+        } else if kind.ends_with("tool_use") && block["id"].is_string() && block["name"].is_string()
+        {
+            events.push(ProgramEvent::ToolCallStarted {
+                id: text(block, "id").to_owned(),
+                name: text(block, "name").to_owned(),
+                arguments: block["input"].clone(),
+                parent: parent.clone(),
+            });
+        } else if let Some(finished) = finished(block, parent) {
+            events.push(finished);
+        } else {
+            events.push(status(block.clone()));
+        }
+    }
+
+    /// One event of the provider's stream, as Claude Code passes it on.
+    fn stream_event(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) {
+        let event = &line["event"];
+        let parent = parent(line);
+        let index = event["index"].as_u64().unwrap_or_default();
+        match text(event, "type") {
+            "message_start" => {
+                let message = &event["message"];
+                let Some(id) = some_text(message, "id") else { return };
+                if let Some(last) = self.current.insert(parent.clone(), id.clone()) {
+                    self.streamed.remove(&last);
+                }
+                self.used(&Some(id), &parent, &message["usage"], events);
+            }
+            "content_block_start" => {
+                let block = &event["content_block"];
+                match text(block, "type") {
+                    "text" => self.piece(index, Kind::Said, text(block, "text"), &parent, events),
+                    "thinking" => {
+                        self.piece(index, Kind::Thought, text(block, "thinking"), &parent, events);
+                    }
+                    // It comes again, whole.
+                    _ => {}
+                }
+            }
+            "content_block_delta" => {
+                let delta = &event["delta"];
+                match text(delta, "type") {
+                    "text_delta" => {
+                        self.piece(index, Kind::Said, text(delta, "text"), &parent, events);
+                    }
+                    "thinking_delta" => {
+                        self.piece(index, Kind::Thought, text(delta, "thinking"), &parent, events);
+                    }
+                    "input_json_delta" | "signature_delta" | "citations_delta" => {}
+                    _ => events.push(status(line.clone())),
+                }
+            }
+            "message_delta" => {
+                let id = self.current.get(&parent).cloned();
+                self.used(&id, &parent, &event["usage"], events);
+            }
+            "content_block_stop" | "message_stop" | "ping" => {}
+            _ => events.push(status(line.clone())),
+        }
+    }
+
+    fn piece(
+        &mut self,
+        index: u64,
+        kind: Kind,
+        text: &str,
+        parent: &Option<String>,
+        events: &mut Vec<ProgramEvent>,
+    ) {
+        let id = self.current.get(parent).cloned();
+        if let Some(id) = &id {
+            self.streamed.entry(id.clone()).or_default().piece(index, kind, text);
+        }
+        events.extend(delta(kind, text, &id, parent));
+    }
+
+    /// What was used so far: the last word on each message of the agent, added up. Sub-agents are left
+    /// out, as they are in the total of the result.
+    fn used(
+        &mut self,
+        message: &Option<String>,
+        parent: &Option<String>,
+        told: &Value,
+        events: &mut Vec<ProgramEvent>,
+    ) {
+        let (Some(id), None, Some(usage)) = (message, parent, usage(told)) else { return };
+        self.used.insert(id.clone(), usage);
+        let sum = self.used.values().fold(Usage::default(), Usage::plus);
+        if sum != self.told {
+            self.told = sum.clone();
+            events.push(ProgramEvent::Usage(sum));
+        }
+    }
+
+    fn result(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) {
+        let usage = usage(&line["usage"])
+            .map(|usage| Usage { completeness: Completeness::Complete, ..usage });
+        events.extend(usage.clone().map(ProgramEvent::Usage));
+        let answer = Answer {
+            text: text(line, "result").to_owned(),
+            usage,
+            cost_usd: line["total_cost_usd"].as_f64().or_else(|| line["cost_usd"].as_f64()),
+            session_id: some_text(line, "session_id"),
+            turns: line["num_turns"].as_i64(),
+            structured: line.get("structured_output").filter(|data| !data.is_null()).cloned(),
+            denials: denials(&line["permission_denials"]),
+            details: without(line, &LIFTED),
+            exit: None,
+        };
+        let failed = line["is_error"].as_bool().unwrap_or_default();
+        let subtype = text(line, "subtype");
+        if !failed && ["success", ""].contains(&subtype) {
+            events.push(ProgramEvent::Final(answer));
+            return;
+        }
+        let kind = match subtype {
+            "error_max_turns" => ErrorKind::LoopLimit,
+            "error_max_budget_usd" => ErrorKind::BudgetExceeded,
+            "error_max_structured_output_retries" => ErrorKind::BadModelOutput,
+            _ => ErrorKind::RuntimeCrash,
+        };
+        // By the provider's HTTP status alone, where it is told: too many requests, or its own trouble.
+        let recoverable =
+            line["api_error_status"].as_i64().is_some_and(|code| code == 429 || code >= 500);
+        events.push(ProgramEvent::Error(Failure {
+            recoverable,
+            answer: Some(Box::new(answer)),
+            ..Failure::new(kind, reason(line))
+        }));
+    }
+
+    /// A question of the program. Only one kind of it is for people; every other is declined, because
+    /// the program waits for an answer and nothing here offered to give one.
+    fn control_request(&mut self, line: Value, events: &mut Vec<ProgramEvent>) {
+        let request = &line["request"];
+        let request_id = text(&line, "request_id").to_owned();
+        if text(request, "subtype") == "can_use_tool" {
+            events.push(ProgramEvent::ApprovalRequested {
+                request_id,
+                tool: text(request, "tool_name").to_owned(),
+                input: request["input"].clone(),
+                call_id: some_text(request, "tool_use_id"),
+                details: without(request, &["subtype", "tool_name", "input", "tool_use_id"]),
+            });
+            return;
+        }
+        let declined = json!({"type": "control_response", "response": {
+            "subtype": "error", "request_id": request_id, "error": "not supported by this client",
+        }});
+        self.replies.push_back(format!("{declined}\n"));
+        events.push(status(line));
+    }
+}
+
+/// What an [`Answer`] has fields for.
+const LIFTED: [&str; 9] = [
+    "type",
+    "result",
+    "usage",
+    "total_cost_usd",
+    "cost_usd",
+    "session_id",
+    "num_turns",
+    "structured_output",
+    "permission_denials",
+];
+
+/// A line of the user: results of tools, and what else the program put in his mouth.
+fn user(line: &Value, events: &mut Vec<ProgramEvent>) {
+    let parent = parent(line);
+    match &line["message"]["content"] {
+        Value::Array(blocks) => events.extend(blocks.iter().map(|block| {
+            finished(block, &parent).unwrap_or_else(|| {
+                status(json!({"type": "user", "block": block, "parent_tool_use_id": parent}))
+            })
+        })),
+        _ => events.push(status(line.clone())),
+    }
+}
+
+/// The result of a tool, whichever: `tool_result`, `web_search_tool_result`, `mcp_tool_result` …
+fn finished(block: &Value, parent: &Option<String>) -> Option<ProgramEvent> {
+    if !text(block, "type").ends_with("tool_result") {
+        return None;
+    }
+    Some(ProgramEvent::ToolCallFinished {
+        id: some_text(block, "tool_use_id")?,
+        output: block["content"].clone(),
+        is_error: block["is_error"].as_bool().unwrap_or_default(),
+        exit_code: None,
+        parent: parent.clone(),
+    })
+}
+
+fn delta(
+    kind: Kind,
+    text: &str,
+    message: &Option<String>,
+    parent: &Option<String>,
+) -> Option<ProgramEvent> {
+    if text.is_empty() {
+        return None;
+    }
+    let (text, message, parent) = (text.to_owned(), message.clone(), parent.clone());
+    Some(match kind {
+        Kind::Said => ProgramEvent::AssistantDelta { text, message, parent },
+        Kind::Thought => ProgramEvent::ThinkingDelta { text, message, parent },
+    })
+}
+
+/// The call of the sub-agent that a line is of.
+fn parent(line: &Value) -> Option<String> {
+    some_text(line, "parent_tool_use_id")
+}
+
+fn usage(told: &Value) -> Option<Usage> {
+    let usage = Usage {
+        input_tokens: told["input_tokens"].as_u64(),
+        output_tokens: told["output_tokens"].as_u64(),
+        cached_tokens: told["cache_read_input_tokens"].as_u64(),
+        cache_write_tokens: told["cache_creation_input_tokens"].as_u64(),
+        reasoning_tokens: None,
+        completeness: Completeness::Partial,
+    };
+    (!usage.is_empty()).then_some(usage)
+}
+
+fn denials(told: &Value) -> Vec<Denial> {
+    let told = told.as_array().into_iter().flatten();
+    told.map(|denial| Denial {
+        tool: text(denial, "tool_name").to_owned(),
+        call_id: some_text(denial, "tool_use_id"),
+        input: denial["tool_input"].clone(),
+    })
+    .collect()
+}
+
+/// Why the result is an error, in the program's own words.
+fn reason(line: &Value) -> String {
+    let errors = line["errors"].as_array().into_iter().flatten();
+    let errors: Vec<&str> = errors.filter_map(Value::as_str).collect();
+    match text(line, "result") {
+        "" if errors.is_empty() => format!("the program reported {}", text(line, "subtype")),
+        "" => errors.join("; "),
+        result => result.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,249 @@
+//! Codex's `exec --json`: threads, turns and items.
+//!
+//! Items are messages, thoughts, commands, patches, MCP calls, searches and plans; they start, may be
+//! updated, and complete, and a short one only completes. The answer is the last message of the turn.
+//! Errors on a line of their own are not the end: the program says what it does about them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use super::streamed::{Kind, Rest, Streamed};
+use super::{Parser, Session, notice, object, some_text, status, text, without};
+use crate::event::{Answer, Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, Usage};
+
+/// The lines of one run.
+#[derive(Debug, Default)]
+pub struct CodexParser {
+    session: Session,
+    /// What was told already of each message and thought that is not complete.
+    streamed: BTreeMap<String, Streamed>,
+    /// Calls that were told to have started.
+    started: BTreeSet<String>,
+    /// The last message: its id, and its text so far.
+    last: (String, String),
+    used: Option<Usage>,
+}
+
+impl Parser for CodexParser {
+    fn parse_line(&mut self, line: &str) -> Vec<ProgramEvent> {
+        let Some(object) = object(line) else { return Vec::new() };
+        let line = Value::Object(object);
+        let kind = text(&line, "type");
+        let mut events: Vec<ProgramEvent> =
+            self.session.seen(line["thread_id"].as_str()).into_iter().collect();
+        match kind {
+            "turn.completed" => self.completed(&line, &mut events),
+            "turn.failed" => events.push(ProgramEvent::Error(Failure {
+                recoverable: line["error"]["retryable"].as_bool().unwrap_or_default(),
+                answer: self.answer(&line, None).map(Box::new),
+                ..Failure::new(ErrorKind::RuntimeCrash, reason(&line["error"], "the turn failed"))
+            })),
+            "error" => {
+                events.push(notice(NoticeCode::Reported, reason(&line, "the program errs")));
+            }
+            "item.started" | "item.updated" | "item.completed" => {
+                self.item(kind, &line["item"], &mut events);
+            }
+            "item.agent_message.delta" | "item.reasoning.delta" => {
+                self.delta(kind, &line, &mut events);
+            }
+            _ => {
+                self.used(&line["usage"], Completeness::Partial, &mut events);
+                events.push(status(line));
+            }
+        }
+        events
+    }
+}
+
+impl CodexParser {
+    fn item(&mut self, when: &str, item: &Value, events: &mut Vec<ProgramEvent>) {
+        let completed = when == "item.completed";
+        match text(item, "type") {
+            "agent_message" => self.whole(Kind::Said, item, completed, events),
+            "reasoning" => self.whole(Kind::Thought, item, completed, events),
+            "error" => events.push(notice(NoticeCode::Reported, reason(item, "an item failed"))),
+            kind if item["id"].is_string() && is_call(kind) => {
+                self.call(when, kind, item, events);
+            }
+            _ => events.push(status(json!({"type": when, "item": item}))),
+        }
+    }
+
+    /// A message or thought as far as it has come: only what is new of it is told.
+    fn whole(&mut self, kind: Kind, item: &Value, completed: bool, events: &mut Vec<ProgramEvent>) {
+        let (id, whole) = (text(item, "id"), text(item, "text"));
+        let rest = self.streamed.entry(id.to_owned()).or_default().whole(kind, whole);
+        match rest {
+            Rest::New(rest) => events.extend(event(kind, &rest, id)),
+            Rest::Differs => {
+                let what = "a streamed message reads otherwise as a whole";
+                events.push(notice(NoticeCode::TextDiffers, what));
+            }
+        }
+        if completed {
+            self.streamed.remove(id);
+        } else {
+            self.streamed.entry(id.to_owned()).or_default().piece(0, kind, whole);
+        }
+        if kind == Kind::Said {
+            self.last = (id.to_owned(), whole.to_owned());
+        }
+    }
+
+    fn delta(&mut self, when: &str, line: &Value, events: &mut Vec<ProgramEvent>) {
+        let kind = if when.contains("reasoning") { Kind::Thought } else { Kind::Said };
+        let item = &line["item"];
+        let id = some_text(item, "id").unwrap_or_else(|| text(line, "item_id").to_owned());
+        let places = [&item["content"]["text"], &item["text"], &item["delta"], &line["delta"]];
+        let Some(piece) = places.into_iter().find_map(Value::as_str) else {
+            events.push(status(line.clone()));
+            return;
+        };
+        self.streamed.entry(id.clone()).or_default().piece(0, kind, piece);
+        events.extend(event(kind, piece, &id));
+        if kind == Kind::Said {
+            if self.last.0 != id {
+                self.last = (id, String::new());
+            }
+            self.last.1.push_str(piece);
+        }
+    }
+
+    /// A command, a patch, an MCP call, a search: its start is told once, if need be with its end.
+    fn call(&mut self, when: &str, kind: &str, item: &Value, events: &mut Vec<ProgramEvent>) {
+        let id = text(item, "id").to_owned();
+        if self.started.insert(id.clone()) {
+            events.push(ProgramEvent::ToolCallStarted {
+                id: id.clone(),
+                name: name(kind, item),
+                arguments: arguments(kind, item),
+                parent: None,
+            });
+        } else if when == "item.updated" {
+            events.push(status(json!({"type": when, "item": item})));
+        }
+        if when == "item.completed" {
+            let exit_code = item["exit_code"].as_i64();
+            let failed = ["failed", "declined"].contains(&text(item, "status"));
+            let is_error = failed || !item["error"].is_null() || exit_code.is_some_and(|c| c != 0);
+            events.push(ProgramEvent::ToolCallFinished {
+                id,
+                output: output(kind, item),
+                is_error,
+                exit_code,
+                parent: None,
+            });
+        }
+    }
+
+    fn completed(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) {
+        let usage = self.used(&line["usage"], Completeness::Complete, events);
+        match text(line, "status") {
+            // The turn goes on elsewhere, or waits: there is no answer yet.
+            "pending" | "in_progress" => events.push(status(line.clone())),
+            state @ ("failed" | "interrupted") => {
+                let what = format!("the turn is {state}");
+                events.push(ProgramEvent::Error(Failure {
+                    answer: self.answer(line, usage).map(Box::new),
+                    ..Failure::new(ErrorKind::RuntimeCrash, reason(&line["error"], &what))
+                }));
+            }
+            _ => {
+                let answer = self.answer(line, usage.clone());
+                let none =
+                    Answer { usage, session_id: self.session.0.clone(), ..Answer::default() };
+                events.push(ProgramEvent::Final(answer.unwrap_or(none)));
+            }
+        }
+    }
+
+    /// What the turn has come to, if to anything.
+    fn answer(&self, line: &Value, usage: Option<Usage>) -> Option<Answer> {
+        let told = line["final_response"]["text"].as_str();
+        let text = told.unwrap_or(&self.last.1).to_owned();
+        (told.is_some() || !text.is_empty()).then(|| Answer {
+            text,
+            usage: usage.or_else(|| self.used.clone()),
+            session_id: self.session.0.clone(),
+            details: without(line, &["type", "usage", "thread_id", "final_response"]),
+            ..Answer::default()
+        })
+    }
+
+    fn used(
+        &mut self,
+        told: &Value,
+        completeness: Completeness,
+        events: &mut Vec<ProgramEvent>,
+    ) -> Option<Usage> {
+        let usage = Usage {
+            input_tokens: told["input_tokens"].as_u64(),
+            output_tokens: told["output_tokens"].as_u64(),
+            cached_tokens: told["cached_input_tokens"].as_u64(),
+            cache_write_tokens: told["cache_write_input_tokens"].as_u64(),
+            reasoning_tokens: told["reasoning_output_tokens"].as_u64(),
+            completeness,
+        };
+        if usage.is_empty() {
+            return self.used.clone();
+        }
+        self.used = Some(usage.clone());
+        events.push(ProgramEvent::Usage(usage.clone()));
+        Some(usage)
+    }
+}
+
+/// Items that do something.
+fn is_call(kind: &str) -> bool {
+    ["command_execution", "file_change", "web_search"].contains(&kind) || kind.ends_with("_call")
+}
+
+/// An MCP tool has the name under which Codex offers it to the model; any other item its own kind.
+fn name(kind: &str, item: &Value) -> String {
+    match (kind, item["server"].as_str(), item["tool"].as_str()) {
+        ("mcp_tool_call", Some(server), Some(tool)) => format!("mcp__{server}__{tool}"),
+        (_, _, Some(tool)) => tool.to_owned(),
+        _ => kind.to_owned(),
+    }
+}
+
+fn arguments(kind: &str, item: &Value) -> Value {
+    match kind {
+        "command_execution" => json!({"command": item["command"]}),
+        "file_change" => json!({"changes": item["changes"]}),
+        "mcp_tool_call" => item["arguments"].clone(),
+        _ => without(item, &["id", "type", "status", "result", "error", "output"]),
+    }
+}
+
+/// The error of a call that failed stands in for its result.
+fn output(kind: &str, item: &Value) -> Value {
+    let result = match kind {
+        "command_execution" => &item["aggregated_output"],
+        "file_change" => &item["status"],
+        _ => &item["result"],
+    };
+    let error = &item["error"];
+    if error.is_null() { result.clone() } else { error.clone() }
+}
+
+fn event(kind: Kind, text: &str, id: &str) -> Option<ProgramEvent> {
+    if text.is_empty() {
+        return None;
+    }
+    let message = Some(id.to_owned()).filter(|id| !id.is_empty());
+    let text = text.to_owned();
+    Some(match kind {
+        Kind::Said => ProgramEvent::AssistantDelta { text, message, parent: None },
+        Kind::Thought => ProgramEvent::ThinkingDelta { text, message, parent: None },
+    })
+}
+
+fn reason(told: &Value, otherwise: &str) -> String {
+    some_text(told, "message").unwrap_or_else(|| otherwise.to_owned())
+}
+
+#[cfg(test)]
+mod tests;

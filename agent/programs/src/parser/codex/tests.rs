@@ -1,0 +1,151 @@
+//! Codex's lines, one by one.
+
+use expect_test::{Expect, expect};
+
+use super::*;
+
+/// What a fresh parser makes of the lines, an event a line.
+fn check(lines: &[&str], expected: Expect) {
+    let mut parser = CodexParser::default();
+    let events = lines.iter().flat_map(|line| parser.parse_line(line.trim()));
+    let told: Vec<String> =
+        events.map(|event| serde_json::to_string(&event).expect("an event is JSON")).collect();
+    expected.assert_eq(&told.join("\n"));
+}
+
+#[test]
+fn a_thread_is_a_session() {
+    check(
+        &[r#"{"type":"thread.started","thread_id":"t1"}"#, "nothing", "[]"],
+        expect![[r#"
+            {"type":"session_id","id":"t1"}
+            {"type":"status","data":{"thread_id":"t1","type":"thread.started"}}"#]],
+    );
+}
+
+#[test]
+fn a_command_has_its_exit_code() {
+    check(
+        &[
+            r#"
+                {"type":"item.started","item":{"id":"i1","type":"command_execution","command":"exit 42","aggregated_output":"","exit_code":null,"status":"in_progress"}}"#,
+            r#"
+                {"type":"item.completed","item":{"id":"i1","type":"command_execution","command":"exit 42","aggregated_output":"no\n","exit_code":42,"status":"failed"}}"#,
+        ],
+        expect![[r#"
+            {"type":"tool_call_started","id":"i1","name":"command_execution","arguments":{"command":"exit 42"},"parent":null}
+            {"type":"tool_call_finished","id":"i1","output":"no\n","is_error":true,"exit_code":42,"parent":null}"#]],
+    );
+}
+
+#[test]
+fn a_short_item_starts_and_finishes_at_once() {
+    check(
+        &[
+            r#"
+                {"type":"item.completed","item":{"id":"i1","type":"file_change","changes":[{"path":"a"}],"status":"completed"}}"#,
+            r#"{"type":"item.completed","item":{"id":"i2","type":"web_search","query":"x"}}"#,
+        ],
+        expect![[r#"
+            {"type":"tool_call_started","id":"i1","name":"file_change","arguments":{"changes":[{"path":"a"}]},"parent":null}
+            {"type":"tool_call_finished","id":"i1","output":"completed","is_error":false,"exit_code":null,"parent":null}
+            {"type":"tool_call_started","id":"i2","name":"web_search","arguments":{"query":"x"},"parent":null}
+            {"type":"tool_call_finished","id":"i2","output":null,"is_error":false,"exit_code":null,"parent":null}"#]],
+    );
+}
+
+#[test]
+fn an_mcp_call_that_fails_gives_its_error() {
+    check(
+        &[
+            r#"
+                {"type":"item.started","item":{"id":"i1","type":"mcp_tool_call","server":"github","tool":"search","arguments":{"q":1},"result":null,"error":null,"status":"in_progress"}}"#,
+            r#"
+                {"type":"item.updated","item":{"id":"i1","type":"mcp_tool_call","server":"github","tool":"search","arguments":{"q":1},"status":"in_progress"}}"#,
+            r#"
+                {"type":"item.completed","item":{"id":"i1","type":"mcp_tool_call","server":"github","tool":"search","arguments":{"q":1},"result":null,"error":{"message":"timeout"},"status":"failed"}}"#,
+        ],
+        expect![[r#"
+            {"type":"tool_call_started","id":"i1","name":"mcp__github__search","arguments":{"q":1},"parent":null}
+            {"type":"status","data":{"item":{"arguments":{"q":1},"id":"i1","server":"github","status":"in_progress","tool":"search","type":"mcp_tool_call"},"type":"item.updated"}}
+            {"type":"tool_call_finished","id":"i1","output":{"message":"timeout"},"is_error":true,"exit_code":null,"parent":null}"#]],
+    );
+}
+
+#[test]
+fn of_a_message_only_what_is_new_is_told() {
+    check(
+        &[
+            r#"
+                {"type":"item.agent_message.delta","item":{"id":"i1","type":"agent_message","content":{"type":"text","text":"6 × 7"}}}"#,
+            r#"{"type":"item.agent_message.delta","item_id":"i1","delta":" = "}"#,
+            r#"
+                {"type":"item.updated","item":{"id":"i1","type":"agent_message","text":"6 × 7 = 4"}}"#,
+            r#"
+                {"type":"item.completed","item":{"id":"i1","type":"agent_message","text":"6 × 7 = 42"}}"#,
+            r#"{"type":"item.completed","item":{"id":"i2","type":"reasoning","text":"Easy."}}"#,
+        ],
+        expect![[r#"
+            {"type":"assistant_delta","text":"6 × 7","message":"i1","parent":null}
+            {"type":"assistant_delta","text":" = ","message":"i1","parent":null}
+            {"type":"assistant_delta","text":"4","message":"i1","parent":null}
+            {"type":"assistant_delta","text":"2","message":"i1","parent":null}
+            {"type":"thinking_delta","text":"Easy.","message":"i2","parent":null}"#]],
+    );
+}
+
+#[test]
+fn the_answer_is_the_last_message() {
+    check(
+        &[
+            r#"
+                {"type":"item.completed","item":{"id":"i1","type":"agent_message","text":"Let me see."}}"#,
+            r#"{"type":"item.completed","item":{"id":"i2","type":"agent_message","text":"42"}}"#,
+            r#"
+                {"type":"turn.completed","usage":{"input_tokens":20,"cached_input_tokens":5,"output_tokens":10}}"#,
+        ],
+        expect![[r#"
+            {"type":"assistant_delta","text":"Let me see.","message":"i1","parent":null}
+            {"type":"assistant_delta","text":"42","message":"i2","parent":null}
+            {"type":"usage","input_tokens":20,"output_tokens":10,"cached_tokens":5,"cache_write_tokens":null,"reasoning_tokens":null,"completeness":"complete"}
+            {"type":"final","text":"42","usage":{"input_tokens":20,"output_tokens":10,"cached_tokens":5,"cache_write_tokens":null,"reasoning_tokens":null,"completeness":"complete"},"cost_usd":null,"session_id":null,"turns":null,"structured":null,"denials":[],"details":{},"exit":null}"#]],
+    );
+}
+
+#[test]
+fn a_turn_that_is_pending_is_no_answer() {
+    check(
+        &[r#"{"type":"turn.completed","status":"pending"}"#],
+        expect![[r#"{"type":"status","data":{"status":"pending","type":"turn.completed"}}"#]],
+    );
+}
+
+#[test]
+fn a_failed_turn_is_an_error_and_an_error_need_not_be_the_end() {
+    check(
+        &[
+            r#"{"type":"error","message":"Reconnecting... 1/5","will_retry":true}"#,
+            r#"{"type":"item.completed","item":{"id":"i","type":"error","message":"truncated"}}"#,
+            r#"{"type":"turn.failed","error":{"message":"no quota"}}"#,
+            r#"{"type":"turn.completed","status":"failed","error":{"message":"no"}}"#,
+        ],
+        expect![[r#"
+            {"type":"notice","code":"reported","message":"Reconnecting... 1/5"}
+            {"type":"notice","code":"reported","message":"truncated"}
+            {"type":"error","kind":"runtime_crash","message":"no quota","recoverable":false,"exit":null,"stderr":"","answer":null}
+            {"type":"error","kind":"runtime_crash","message":"no","recoverable":false,"exit":null,"stderr":"","answer":null}"#]],
+    );
+}
+
+#[test]
+fn plans_and_unknown_items_are_status() {
+    check(
+        &[
+            r#"{"type":"item.started","item":{"id":"i1","type":"todo_list","items":[]}}"#,
+            r#"{"type":"turn/compaction/completed","compaction":{}}"#,
+        ],
+        expect![[r#"
+            {"type":"status","data":{"item":{"id":"i1","items":[],"type":"todo_list"},"type":"item.started"}}
+            {"type":"status","data":{"compaction":{},"type":"turn/compaction/completed"}}"#]],
+    );
+}

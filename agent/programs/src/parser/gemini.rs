@@ -1,0 +1,117 @@
+//! Gemini CLI's `--output-format stream-json`.
+//!
+//! The answer is not in the `result` line: it is what the assistant said after its last tool.
+
+use serde_json::Value;
+
+use super::{Parser, Session, notice, object, some_text, status, text, without};
+use crate::event::{Answer, Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, Usage};
+
+/// The lines of one run.
+#[derive(Debug, Default)]
+pub struct GeminiParser {
+    session: Session,
+    /// What was said since the last tool.
+    said: String,
+    /// What was said before that, if nothing was said since.
+    before: String,
+}
+
+impl Parser for GeminiParser {
+    fn parse_line(&mut self, line: &str) -> Vec<ProgramEvent> {
+        let Some(object) = object(line) else { return Vec::new() };
+        let line = Value::Object(object);
+        let mut events: Vec<ProgramEvent> =
+            self.session.seen(line["session_id"].as_str()).into_iter().collect();
+        match text(&line, "type") {
+            "message" if text(&line, "role") == "assistant" => self.message(&line, &mut events),
+            "tool_use" if line["tool_id"].is_string() => {
+                if !self.said.is_empty() {
+                    self.before = std::mem::take(&mut self.said);
+                }
+                events.push(ProgramEvent::ToolCallStarted {
+                    id: text(&line, "tool_id").to_owned(),
+                    name: text(&line, "tool_name").to_owned(),
+                    arguments: line["parameters"].clone(),
+                    parent: None,
+                });
+            }
+            "tool_result" if line["tool_id"].is_string() => events.push(finished(&line)),
+            // Not the end: a `result` follows, or the exit code tells.
+            "error" => events.push(notice(
+                NoticeCode::Reported,
+                some_text(&line, "message").unwrap_or_else(|| "the program errs".to_owned()),
+            )),
+            "result" => self.result(&line, &mut events),
+            _ => events.push(status(line)),
+        }
+        events
+    }
+}
+
+impl GeminiParser {
+    /// A piece of a message, or a whole one, which may repeat its pieces.
+    fn message(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) {
+        let content = text(line, "content");
+        let piece = line["delta"].as_bool().unwrap_or_default();
+        if content.is_empty() || (!piece && self.said == content) {
+            return;
+        }
+        self.said.push_str(content);
+        let text = content.to_owned();
+        events.push(ProgramEvent::AssistantDelta { text, message: None, parent: None });
+    }
+
+    fn result(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) {
+        let usage = usage(&line["stats"]);
+        events.extend(usage.clone().map(ProgramEvent::Usage));
+        let said = if self.said.is_empty() { &self.before } else { &self.said };
+        let answer = Answer {
+            text: said.clone(),
+            usage,
+            session_id: self.session.0.clone(),
+            details: without(line, &["type", "session_id"]),
+            ..Answer::default()
+        };
+        if text(line, "status") != "error" {
+            events.push(ProgramEvent::Final(answer));
+            return;
+        }
+        let error = &line["error"];
+        let kind = match text(error, "type") {
+            kind if kind.contains("Turn") => ErrorKind::LoopLimit,
+            kind if kind.contains("Cancel") => ErrorKind::Cancelled,
+            _ => ErrorKind::RuntimeCrash,
+        };
+        let message = some_text(error, "message");
+        let message = message.unwrap_or_else(|| "the program reported an error".to_owned());
+        let answer = Some(Box::new(answer));
+        events.push(ProgramEvent::Error(Failure { answer, ..Failure::new(kind, message) }));
+    }
+}
+
+/// A failed tool may say why in `error` and nothing in `output`.
+fn finished(line: &Value) -> ProgramEvent {
+    let output = if line["output"].is_null() { &line["error"] } else { &line["output"] };
+    ProgramEvent::ToolCallFinished {
+        id: text(line, "tool_id").to_owned(),
+        output: output.clone(),
+        is_error: text(line, "status") == "error",
+        exit_code: None,
+        parent: None,
+    }
+}
+
+fn usage(stats: &Value) -> Option<Usage> {
+    let usage = Usage {
+        input_tokens: stats["input_tokens"].as_u64(),
+        output_tokens: stats["output_tokens"].as_u64(),
+        cached_tokens: stats["cached"].as_u64(),
+        completeness: Completeness::Complete,
+        ..Usage::default()
+    };
+    (!usage.is_empty()).then_some(usage)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,76 @@
+//! Gemini CLI's lines, one by one.
+
+use expect_test::{Expect, expect};
+
+use super::*;
+
+/// What a fresh parser makes of the lines, an event a line.
+fn check(lines: &[&str], expected: Expect) {
+    let mut parser = GeminiParser::default();
+    let events = lines.iter().flat_map(|line| parser.parse_line(line.trim()));
+    let told: Vec<String> =
+        events.map(|event| serde_json::to_string(&event).expect("an event is JSON")).collect();
+    expected.assert_eq(&told.join("\n"));
+}
+
+#[test]
+fn the_answer_is_what_was_said_after_the_last_tool() {
+    check(
+        &[
+            r#"{"type":"init","session_id":"s1","model":"m"}"#,
+            r#"{"type":"message","role":"user","content":"do it"}"#,
+            r#"{"type":"message","role":"assistant","content":"Let me see.","delta":true}"#,
+            r#"{"type":"tool_use","tool_name":"run","tool_id":"t1","parameters":{"c":1}}"#,
+            r#"{"type":"tool_result","tool_id":"t1","status":"success","output":"hi"}"#,
+            r#"{"type":"message","role":"assistant","content":"All ","delta":true}"#,
+            r#"{"type":"message","role":"assistant","content":"done.","delta":true}"#,
+            r#"{"type":"message","role":"assistant","content":"All done."}"#,
+            r#"
+            {"type":"result","status":"success","stats":{"input_tokens":20,"output_tokens":10,"cached":3}}"#,
+        ],
+        expect![[r#"
+            {"type":"session_id","id":"s1"}
+            {"type":"status","data":{"model":"m","session_id":"s1","type":"init"}}
+            {"type":"status","data":{"content":"do it","role":"user","type":"message"}}
+            {"type":"assistant_delta","text":"Let me see.","message":null,"parent":null}
+            {"type":"tool_call_started","id":"t1","name":"run","arguments":{"c":1},"parent":null}
+            {"type":"tool_call_finished","id":"t1","output":"hi","is_error":false,"exit_code":null,"parent":null}
+            {"type":"assistant_delta","text":"All ","message":null,"parent":null}
+            {"type":"assistant_delta","text":"done.","message":null,"parent":null}
+            {"type":"usage","input_tokens":20,"output_tokens":10,"cached_tokens":3,"cache_write_tokens":null,"reasoning_tokens":null,"completeness":"complete"}
+            {"type":"final","text":"All done.","usage":{"input_tokens":20,"output_tokens":10,"cached_tokens":3,"cache_write_tokens":null,"reasoning_tokens":null,"completeness":"complete"},"cost_usd":null,"session_id":"s1","turns":null,"structured":null,"denials":[],"details":{"stats":{"cached":3,"input_tokens":20,"output_tokens":10},"status":"success"},"exit":null}"#]],
+    );
+}
+
+#[test]
+fn a_failed_tool_says_why() {
+    check(
+        &[r#"{"type":"tool_result","tool_id":"t1","status":"error","error":{"message":"denied"}}"#],
+        expect![[r#"
+            {"type":"tool_call_finished","id":"t1","output":{"message":"denied"},"is_error":true,"exit_code":null,"parent":null}"#]],
+    );
+}
+
+/// What a result with that error fails with.
+fn fails(error: &str, expected: &str) {
+    let line = format!(r#"{{"type":"result","status":"error","error":{error}}}"#);
+    let events = GeminiParser::default().parse_line(&line);
+    let [ProgramEvent::Error(failure)] = &events[..] else { panic!("{events:?}") };
+    assert_eq!(format!("{}: {}", failure.kind, failure.message), expected);
+}
+
+#[test]
+fn a_result_that_is_an_error_is_no_final() {
+    fails(r#"{"type":"FatalTurnLimitedError","message":"turns"}"#, "loop_limit: turns");
+    fails(r#"{"type":"FatalCancellationError","message":"ctrl-c"}"#, "cancelled: ctrl-c");
+    fails(r#"{"type":"Error","message":"quota"}"#, "runtime_crash: quota");
+    fails("null", "runtime_crash: the program reported an error");
+}
+
+#[test]
+fn an_error_need_not_be_the_end() {
+    check(
+        &[r#"{"type":"error","severity":"warning","message":"loop detected"}"#, "no JSON", "[]"],
+        expect![[r#"{"type":"notice","code":"reported","message":"loop detected"}"#]],
+    );
+}

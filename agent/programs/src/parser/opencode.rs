@@ -1,0 +1,158 @@
+//! OpenCode's `run --format json`.
+//!
+//! It has no line for the end: an answer is what stands when the output ends. A step that finishes for
+//! another reason than to call tools would do, but a compaction finishes so too and the agent goes on.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::{Parser, Session, notice, object, some_text, status, text, without};
+use crate::event::{Answer, Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, Usage};
+
+/// The lines of one run.
+#[derive(Debug, Default)]
+pub struct OpenCodeParser {
+    session: Session,
+    /// Calls that were told to have started.
+    started: BTreeSet<String>,
+    /// What was said in the step that runs.
+    said: String,
+    used: Option<Usage>,
+    cost_usd: Option<f64>,
+    /// What it came to, as things stand.
+    answer: Option<Answer>,
+    failure: Option<Failure>,
+}
+
+impl Parser for OpenCodeParser {
+    fn parse_line(&mut self, line: &str) -> Vec<ProgramEvent> {
+        let Some(object) = object(line) else { return Vec::new() };
+        let line = Value::Object(object);
+        let part = &line["part"];
+        let mut events: Vec<ProgramEvent> =
+            self.session.seen(line["sessionID"].as_str()).into_iter().collect();
+        match text(&line, "type") {
+            "text" if part["text"].is_string() => {
+                self.said.push_str(text(part, "text"));
+                let (text, message) = (text(part, "text").to_owned(), some_text(part, "id"));
+                events.push(ProgramEvent::AssistantDelta { text, message, parent: None });
+            }
+            "reasoning" if part["text"].is_string() => {
+                let (text, message) = (text(part, "text").to_owned(), some_text(part, "id"));
+                events.push(ProgramEvent::ThinkingDelta { text, message, parent: None });
+            }
+            "tool_use" if part["callID"].is_string() => self.call(part, &mut events),
+            "step_finish" => self.step_finish(line, &mut events),
+            "error" => {
+                let failure = failure(&line["error"]);
+                events.push(notice(NoticeCode::Reported, failure.message.clone()));
+                self.failure = Some(failure);
+            }
+            kind => {
+                if kind == "step_start" {
+                    self.said.clear();
+                }
+                events.push(status(line));
+            }
+        }
+        events
+    }
+
+    fn finish(&mut self) -> Vec<ProgramEvent> {
+        let finished = |usage: Usage| Usage { completeness: Completeness::Complete, ..usage };
+        let usage = self.used.take().map(finished);
+        let complete = |answer: Answer| Answer { usage: usage.clone(), ..answer };
+        let answer = self.answer.take().map(complete);
+        let end = match (self.failure.take(), answer) {
+            (Some(failure), answer) => {
+                Some(ProgramEvent::Error(Failure { answer: answer.map(Box::new), ..failure }))
+            }
+            (None, answer) => answer.map(ProgramEvent::Final),
+        };
+        let usage = usage.map(ProgramEvent::Usage).filter(|_| end.is_some());
+        usage.into_iter().chain(end).collect()
+    }
+}
+
+impl OpenCodeParser {
+    /// Calls are told when they are over, as a rule.
+    fn call(&mut self, part: &Value, events: &mut Vec<ProgramEvent>) {
+        let (id, state) = (text(part, "callID").to_owned(), &part["state"]);
+        if self.started.insert(id.clone()) {
+            events.push(ProgramEvent::ToolCallStarted {
+                id: id.clone(),
+                name: text(part, "tool").to_owned(),
+                arguments: state["input"].clone(),
+                parent: None,
+            });
+        }
+        let output = match text(state, "status") {
+            "completed" => &state["output"],
+            "error" => &state["error"],
+            _ => return,
+        };
+        let metadata = &state["metadata"];
+        events.push(ProgramEvent::ToolCallFinished {
+            id,
+            output: output.clone(),
+            is_error: text(state, "status") == "error",
+            exit_code: metadata["exit"].as_i64().or_else(|| metadata["exitCode"].as_i64()),
+            parent: None,
+        });
+    }
+
+    fn step_finish(&mut self, line: Value, events: &mut Vec<ProgramEvent>) {
+        let part = &line["part"];
+        if let Some(usage) = usage(&part["tokens"]) {
+            let used = self.used.take().unwrap_or_default().plus(&usage);
+            events.push(ProgramEvent::Usage(used.clone()));
+            self.used = Some(used);
+        }
+        if let Some(cost) = part["cost"].as_f64() {
+            *self.cost_usd.get_or_insert(0.0) += cost;
+        }
+        let reason = text(part, "reason");
+        self.answer = (!["tool-calls", "unknown", "error"].contains(&reason)).then(|| Answer {
+            text: std::mem::take(&mut self.said),
+            usage: None,
+            cost_usd: self.cost_usd,
+            session_id: self.session.0.clone(),
+            details: without(part, &["id", "sessionID", "type", "tokens", "cost"]),
+            ..Answer::default()
+        });
+        if self.answer.is_some() {
+            // It got over what it had reported.
+            self.failure = None;
+        }
+        events.push(status(line));
+    }
+}
+
+fn usage(tokens: &Value) -> Option<Usage> {
+    let usage = Usage {
+        input_tokens: tokens["input"].as_u64(),
+        output_tokens: tokens["output"].as_u64(),
+        cached_tokens: tokens["cache"]["read"].as_u64(),
+        cache_write_tokens: tokens["cache"]["write"].as_u64(),
+        reasoning_tokens: tokens["reasoning"].as_u64(),
+        completeness: Completeness::Partial,
+    };
+    (!usage.is_empty()).then_some(usage)
+}
+
+fn failure(error: &Value) -> Failure {
+    let name = text(error, "name");
+    let data = &error["data"];
+    let kind = match name {
+        "MessageAbortedError" => ErrorKind::Cancelled,
+        _ => ErrorKind::RuntimeCrash,
+    };
+    let message = some_text(data, "message").or_else(|| some_text(error, "message"));
+    let message = message.unwrap_or_else(|| format!("the program reported {name}"));
+    let recoverable = data["isRetryable"].as_bool().unwrap_or_default();
+    Failure { recoverable, ..Failure::new(kind, message) }
+}
+
+#[cfg(test)]
+mod tests;

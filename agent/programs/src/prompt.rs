@@ -1,0 +1,72 @@
+//! What is asked of a program, and the text that it becomes on its stdin: the seed's layout, to the
+//! byte.
+
+use serde::{Deserialize, Serialize};
+
+/// Instructions and a conversation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Prompt {
+    /// The system instructions.
+    pub system: Option<String>,
+    /// The messages in order: role and content.
+    pub messages: Vec<(String, String)>,
+}
+
+impl Prompt {
+    /// A single message of the user.
+    #[must_use]
+    pub fn user(content: impl Into<String>) -> Self {
+        Self { system: None, messages: vec![("user".to_owned(), content.into())] }
+    }
+
+    /// Two sections, the first one only where there are instructions; no newline at the end.
+    ///
+    /// ```text
+    /// System instructions:
+    /// <the system instructions, as they are>
+    ///
+    /// Conversation:
+    /// user: …
+    /// assistant: …
+    /// ```
+    #[must_use]
+    pub fn layout(&self) -> String {
+        let turns: Vec<String> =
+            self.messages.iter().map(|(role, content)| format!("{role}: {content}")).collect();
+        let conversation = format!("Conversation:\n{}", turns.join("\n"));
+        match self.system.as_deref().filter(|system| !system.trim().is_empty()) {
+            Some(system) => format!("System instructions:\n{system}\n\n{conversation}"),
+            None => conversation,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(system: &str, messages: &[(&str, &str)], expected: &str) {
+        let messages = messages.iter().map(|(role, text)| ((*role).into(), (*text).into()));
+        let prompt = Prompt { system: Some(system.into()), messages: messages.collect() };
+        assert_eq!(prompt.layout(), expected);
+    }
+
+    #[test]
+    fn the_payload_has_two_sections() {
+        check(
+            "You are a tutor.\n",
+            &[("user", "Explain await"), ("assistant", "It waits."), ("user", "Again")],
+            "System instructions:\nYou are a tutor.\n\n\n\
+             Conversation:\nuser: Explain await\nassistant: It waits.\nuser: Again",
+        );
+    }
+
+    #[test]
+    fn without_instructions_only_the_conversation_is_sent() {
+        check("", &[("user", "Hello")], "Conversation:\nuser: Hello");
+        check(" \n", &[("user", "Hello")], "Conversation:\nuser: Hello");
+        assert_eq!(Prompt::user("Hello").layout(), "Conversation:\nuser: Hello");
+        check("", &[], "Conversation:\n");
+    }
+}

@@ -1,0 +1,162 @@
+//! The truth table: every combination of what can be known of a run, and what it ends with.
+
+use expect_test::{Expect, expect};
+
+use super::*;
+
+fn exited(code: i32) -> Option<Exit> {
+    Some(Exit { code: Some(code), signal: None })
+}
+
+fn answer() -> Option<Answer> {
+    Some(Answer { text: "42".to_owned(), ..Answer::default() })
+}
+
+/// A line that says all of it: what it is, of which kind, and the two facts that are kept beside it.
+fn told(facts: Facts) -> String {
+    let code = |exit: Option<Exit>| exit.map_or("no exit".to_owned(), |exit| exit.to_string());
+    match verdict(facts) {
+        ProgramEvent::Final(answer) => format!("final, {}", code(answer.exit)),
+        ProgramEvent::Error(failure) => {
+            let answer = if failure.answer.is_some() { "with" } else { "without" };
+            format!("{}, {answer} its answer, {}", failure.kind, code(failure.exit))
+        }
+        other => panic!("{other:?} ends nothing"),
+    }
+}
+
+#[test]
+fn final_and_exit_0_is_success() {
+    assert_eq!(
+        told(Facts { answer: answer(), exit: exited(0), ..Facts::default() }),
+        "final, exited with code 0"
+    );
+}
+
+#[test]
+fn final_and_another_exit_is_runtime_crash_and_both_are_told() {
+    assert_eq!(
+        told(Facts { answer: answer(), exit: exited(3), ..Facts::default() }),
+        "runtime_crash, with its answer, exited with code 3"
+    );
+}
+
+#[test]
+fn no_final_and_exit_0_is_bad_model_output() {
+    assert_eq!(
+        told(Facts { exit: exited(0), ..Facts::default() }),
+        "bad_model_output, without its answer, exited with code 0"
+    );
+}
+
+#[test]
+fn no_final_and_another_exit_is_runtime_crash() {
+    assert_eq!(
+        told(Facts { exit: exited(3), ..Facts::default() }),
+        "runtime_crash, without its answer, exited with code 3"
+    );
+}
+
+#[test]
+fn cancel_is_cancelled_even_if_final_was_seen() {
+    let stop = Some(Stop::Cancelled);
+    assert_eq!(
+        told(Facts { stop, answer: answer(), exit: exited(0), ..Facts::default() }),
+        "cancelled, with its answer, exited with code 0"
+    );
+}
+
+/// Why we ended it × what it reported × whether it answered × how it exited × whether it was interrupted.
+#[test]
+fn the_whole_table() {
+    let stops = [
+        ("", None),
+        ("cancelled", Some(Stop::Cancelled)),
+        ("timed out", Some(Stop::TimedOut(Duration::from_secs(300)))),
+        ("too much", Some(Stop::Overflow(Overflow::Output(9)))),
+    ];
+    let limit = || Failure::new(ErrorKind::LoopLimit, "the program reported error_max_turns");
+    let failures = [("", None), ("reports a failure", Some(limit()))];
+    let answers = [("", None), ("answers", answer())];
+    let signal = Some(Exit { code: None, signal: Some(15) });
+    let exits = [("exits 0", exited(0)), ("exits 1", exited(1)), ("dies", signal)];
+    let mut table = String::new();
+    for (stopped, stop) in &stops {
+        for (fails, failure) in &failures {
+            for (answers, answer) in &answers {
+                for (exits, exit) in &exits {
+                    for interrupted in [false, true] {
+                        let facts = Facts {
+                            stop: stop.clone(),
+                            failure: failure.clone(),
+                            answer: answer.clone(),
+                            exit: *exit,
+                            interrupted,
+                            ..Facts::default()
+                        };
+                        let asked = if interrupted { "interrupted" } else { "" };
+                        let given = [*stopped, asked, *fails, *answers, *exits];
+                        let given = given.into_iter().filter(|name| !name.is_empty());
+                        let given: Vec<&str> = given.collect();
+                        table += &format!("{} => {}\n", given.join(", "), told(facts));
+                    }
+                }
+            }
+        }
+    }
+    expect_test::expect_file!["../../tests/golden/truth-table.txt"].assert_eq(&table);
+}
+
+/// What the terminal event says.
+fn message(facts: Facts, expected: Expect) {
+    match verdict(facts) {
+        ProgramEvent::Error(failure) => expected.assert_eq(&failure.message),
+        other => panic!("{other:?} is no failure"),
+    }
+}
+
+#[test]
+fn a_failure_is_told_in_a_sentence() {
+    let facts = |stop| Facts { stop, ..Facts::default() };
+    message(facts(Some(Stop::Cancelled)), expect!["the run was cancelled"]);
+    let timed_out = Some(Stop::TimedOut(Duration::from_millis(1500)));
+    message(facts(timed_out), expect!["the program was not done after 1.5 s"]);
+    let overflow = Some(Stop::Overflow(Overflow::Output(4_000_000)));
+    message(facts(overflow), expect!["the program wrote more than 4000000 bytes"]);
+    message(
+        Facts { exit: exited(2), stderr: "usage: x\nno such flag\n\n".into(), ..Facts::default() },
+        expect!["the program exited with code 2: no such flag"],
+    );
+    message(
+        Facts { exit: exited(3), answer: answer(), ..Facts::default() },
+        expect!["the program exited with code 3 after it had given an answer"],
+    );
+    message(
+        Facts { exit: exited(1), reported: Some("no quota".to_owned()), ..Facts::default() },
+        expect!["the program exited with code 1: no quota"],
+    );
+    message(
+        Facts { exit: Some(Exit { code: None, signal: Some(9) }), ..Facts::default() },
+        expect!["the program was ended by signal 9"],
+    );
+    message(
+        Facts { exit: exited(0), ..Facts::default() },
+        expect!["the program exited with code 0 and gave no answer"],
+    );
+}
+
+#[test]
+fn the_first_answer_stands_beside_a_later_failure() {
+    let last_word = Answer { text: "error".to_owned(), ..Answer::default() };
+    let mut failure = Failure::new(ErrorKind::RuntimeCrash, "a second turn failed");
+    failure.answer = Some(Box::new(last_word));
+    let kept = |answer| {
+        let failure = Some(failure.clone());
+        match verdict(Facts { failure, answer, exit: exited(0), ..Facts::default() }) {
+            ProgramEvent::Error(failure) => failure.answer.map(|answer| answer.text),
+            other => panic!("{other:?} is no failure"),
+        }
+    };
+    assert_eq!(kept(answer()).as_deref(), Some("42"));
+    assert_eq!(kept(None).as_deref(), Some("error"));
+}

@@ -1,0 +1,170 @@
+//! Both ways of Claude Code's control protocol, and interrupts with and without it.
+
+use abide_programs::{
+    CliConfig, Decision, DecisionError, InputFormat, Line, ProgramEvent, Prompt, run,
+};
+use expect_test::expect;
+use futures_util::StreamExt as _;
+use serde_json::{Value, json};
+
+use crate::{FINAL, end, fake, start, told, until};
+
+const ASKS: &str = r#"
+    {"type":"control_request","request_id":"r1","request":{"subtype":"can_use_tool","tool_name":"Bash","input":{"command":"ls"},"tool_use_id":"t1","description":"lists"}}"#;
+
+/// A fake that reads the two lines that open a conversation, and then does the steps.
+fn conversing(steps: &[&str]) -> CliConfig {
+    let steps = [&["echo-line", "echo-line"], steps].concat();
+    CliConfig { input_format: InputFormat::StreamJson, ..fake(&steps) }
+}
+
+fn asked(event: &ProgramEvent) -> bool {
+    matches!(event, ProgramEvent::ApprovalRequested { .. })
+}
+
+/// What the program heard on its stdin, as it echoes it.
+fn heard(lines: &[Line]) -> Vec<Value> {
+    let echoed = lines.iter().filter_map(|line| {
+        let line: Value = serde_json::from_str(line.raw.as_deref()?).ok()?;
+        serde_json::from_str(line["echo"].as_str()?).ok()
+    });
+    echoed.collect()
+}
+
+#[tokio::test]
+async fn a_conversation_opens_with_the_protocol_and_the_prompt() {
+    let lines: Vec<Line> = run(
+        conversing(&["line", FINAL, "echo"]),
+        Prompt { system: Some("You count.".to_owned()), ..Prompt::user("6 × 7?") },
+        None,
+    )
+    .collect()
+    .await;
+    let content = "System instructions:\nYou count.\n\nConversation:\nuser: 6 × 7?";
+    let initialize = json!({"subtype": "initialize"});
+    let message = json!({"role": "user", "content": content});
+    let opening = [
+        json!({"type": "control_request", "request_id": "initialize", "request": initialize}),
+        json!({"type": "user", "message": message, "parent_tool_use_id": null,
+               "session_id": "default"}),
+    ];
+    assert_eq!(heard(&lines), opening);
+    // The answer closes stdin, so that the last echo, which reads it to its end, comes to one.
+    assert!(matches!(lines.last().map(|line| &line.events[..]), Some([ProgramEvent::Final(_)])));
+}
+
+/// What the program hears of a decision.
+async fn decided(decision: Decision) -> Value {
+    let mut running = start(conversing(&["line", ASKS, "echo-line", "line", FINAL, "echo"]));
+    let lines = until(&mut running, asked).await;
+    let events = &lines.last().expect("it asked").events;
+    assert_eq!(
+        events[..],
+        [ProgramEvent::ApprovalRequested {
+            request_id: "r1".to_owned(),
+            tool: "Bash".to_owned(),
+            input: json!({"command": "ls"}),
+            call_id: Some("t1".to_owned()),
+            details: json!({"description": "lists"}),
+        }]
+    );
+    running.answer("r1", decision.clone()).expect("it waits for that");
+    let again = running.answer("r1", decision);
+    assert_eq!(again, Err(DecisionError::NotOpen("r1".to_owned())), "the first decision counts");
+    let lines: Vec<Line> = running.collect().await;
+    heard(&lines).remove(0)
+}
+
+fn response(response: Value) -> Value {
+    let response = json!({"subtype": "success", "request_id": "r1", "response": response});
+    json!({"type": "control_response", "response": response})
+}
+
+#[tokio::test]
+async fn allowed_as_it_is() {
+    let allowed = json!({"behavior": "allow", "updatedInput": {"command": "ls"}});
+    assert_eq!(decided(Decision::Allow { input: None }).await, response(allowed));
+}
+
+#[tokio::test]
+async fn allowed_with_other_arguments() {
+    let input = json!({"command": "ls -l"});
+    let allowed = json!({"behavior": "allow", "updatedInput": input});
+    assert_eq!(decided(Decision::Allow { input: Some(input) }).await, response(allowed));
+}
+
+#[tokio::test]
+async fn denied_with_a_message() {
+    let denied = json!({"behavior": "deny", "message": "not here", "interrupt": false});
+    let message = "not here".to_owned();
+    let decision = Decision::Deny { message, interrupt: false };
+    assert_eq!(decided(decision).await, response(denied));
+}
+
+#[tokio::test]
+async fn a_withdrawn_approval_is_no_longer_open() {
+    let withdraws = r#"{"type":"control_cancel_request","request_id":"r1"}"#;
+    let mut running = start(conversing(&["line", ASKS, "line", withdraws, "line", FINAL]));
+    let withdrawn = |event: &_| matches!(event, ProgramEvent::ApprovalWithdrawn { .. });
+    until(&mut running, withdrawn).await;
+    let late = running.answer("r1", Decision::Allow { input: None });
+    assert_eq!(late, Err(DecisionError::NotOpen("r1".to_owned())));
+}
+
+#[tokio::test]
+async fn decisions_that_reach_nobody_say_why() {
+    let mut running = start(fake(&["line", ASKS, "line", FINAL]));
+    until(&mut running, asked).await;
+    let deaf = running.answer("r1", Decision::Allow { input: None });
+    assert_eq!(deaf.expect_err("its input is text").code(), "input_closed");
+
+    let mut running = start(conversing(&["line", ASKS, "exit", "1"]));
+    until(&mut running, asked).await;
+    let handle = running.handle();
+    end(running).await;
+    let late = handle.answer("r1", Decision::Allow { input: None });
+    assert_eq!(late.expect_err("it is over").code(), "run_over");
+}
+
+/// A question that nobody here offered to answer would keep the program waiting.
+#[tokio::test]
+async fn other_questions_of_the_protocol_are_declined() {
+    let asks = r#"{"type":"control_request","request_id":"h1","request":{"subtype":"hook"}}"#;
+    let running = start(conversing(&["line", asks, "echo-line", "line", FINAL]));
+    let lines: Vec<Line> = running.collect().await;
+    let response = json!({
+        "subtype": "error", "request_id": "h1", "error": "not supported by this client",
+    });
+    let declined = json!({"type": "control_response", "response": response});
+    assert_eq!(heard(&lines)[2], declined);
+}
+
+#[tokio::test]
+async fn an_interrupt_goes_by_the_protocol_where_there_is_one() {
+    let result = r#"{"type":"result","subtype":"error_during_execution","is_error":true}"#;
+    let mut running = start(conversing(&["line", ASKS, "echo-line", "line", result]));
+    until(&mut running, asked).await;
+    running.interrupt();
+    let lines: Vec<Line> = running.collect().await;
+    let interrupt = json!({
+        "type": "control_request", "request_id": "interrupt", "request": {"subtype": "interrupt"},
+    });
+    assert_eq!(heard(&lines), [interrupt]);
+    let ProgramEvent::Error(failure) = &lines.last().expect("it ends").events[0] else {
+        panic!("it was interrupted")
+    };
+    assert_eq!(failure.kind.code(), "cancelled");
+}
+
+#[tokio::test]
+async fn an_interrupt_is_sigint_where_there_is_no_protocol() {
+    let mut running = start(fake(&["on-int", FINAL]));
+    // It says when it listens.
+    until(&mut running, |event| matches!(event, ProgramEvent::Status { .. })).await;
+    running.interrupt();
+    expect![[r#"
+        {"type":"result","subtype":"success","is_error":false,"result":"42"} => 
+        · => final "42", exited with code 0
+    "#]]
+    .assert_eq(&told(running).await);
+}

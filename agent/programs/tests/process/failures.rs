@@ -1,0 +1,228 @@
+//! The seed's table of errors, a test named after each row, and the ways to get there.
+
+use std::time::{Duration, Instant};
+
+use abide_programs::{CliConfig, ErrorKind, Failure, Parser, ProgramEvent, Prompt, run};
+use expect_test::{Expect, expect};
+
+use crate::{FINAL, NEVER, SOON, end, fake, start, told, until};
+
+async fn check(config: CliConfig, expected: Expect) {
+    expected.assert_eq(&told(start(config)).await);
+}
+
+async fn failed(config: CliConfig) -> Failure {
+    match end(start(config)).await {
+        ProgramEvent::Error(failure) => failure,
+        other => panic!("{other:?} is no failure"),
+    }
+}
+
+#[tokio::test]
+async fn timeout_exceeded_is_mcp_timeout_and_not_recoverable() {
+    let failure = failed(CliConfig { timeout: SOON, ..fake(&["hang"]) }).await;
+    assert_eq!((failure.kind.code(), failure.recoverable), ("mcp_timeout", false));
+    assert_eq!(failure.message, "the program was not done after 0.3 s");
+    assert_eq!(failure.exit.and_then(|exit| exit.signal), Some(15));
+}
+
+#[tokio::test]
+async fn output_exceeds_max_output_bytes_is_budget_exceeded() {
+    let steps = ["line", "{}", "line", "{\"a\":1}", "line", "{}", "hang"];
+    check(
+        CliConfig { max_output_bytes: 10, ..fake(&steps) },
+        expect![[r#"
+            {} => status
+            · => budget_exceeded: the program wrote more than 10 bytes
+        "#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn non_zero_exit_code_is_runtime_crash() {
+    check(
+        fake(&["stderr", "0", "exit", "2"]),
+        expect![[r#"
+            · => runtime_crash: the program exited with code 2: the last words
+        "#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn exit_code_0_without_terminal_event_is_bad_model_output() {
+    check(
+        fake(&["line", r#"{"type":"assistant","message":{"content":"half"}}"#]),
+        expect![[r#"
+            {"type":"assistant","message":{"content":"half"}} => says "half"
+            · => bad_model_output: the program exited with code 0 and gave no answer
+        "#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn unexpected_exception_is_runtime_crash() {
+    let config = CliConfig::new(["/nonexistent/claude"]);
+    check(
+        config,
+        expect![[r#"
+            · => runtime_crash: the program "/nonexistent/claude" does not start: No such file or directory (os error 2)
+        "#]],
+    )
+    .await;
+    let nothing: [&str; 0] = [];
+    assert_eq!(failed(CliConfig::new(nothing)).await.kind, ErrorKind::RuntimeCrash);
+}
+
+/// A parser of somebody else's may panic. Its run fails, and nothing else does.
+#[tokio::test]
+async fn a_parser_that_panics_is_runtime_crash() {
+    struct Panics;
+    impl Parser for Panics {
+        fn parse_line(&mut self, line: &str) -> Vec<ProgramEvent> {
+            panic!("{line} is too much");
+        }
+    }
+    let config = fake(&["line", "{}", "hang"]);
+    let running = run(config, Prompt::default(), Some(Box::new(Panics)));
+    expect![[r#"
+        · => runtime_crash: the run itself failed
+    "#]]
+    .assert_eq(&told(running).await);
+}
+
+#[tokio::test]
+async fn cancel_sends_sigterm_and_is_cancelled() {
+    let mut running = start(fake(&["line", "{}", "hang"]));
+    until(&mut running, |event| matches!(event, ProgramEvent::Status { .. })).await;
+    running.cancel();
+    let ProgramEvent::Error(failure) = end(running).await else { panic!("it is cancelled") };
+    assert_eq!(failure.kind.code(), "cancelled");
+    assert_eq!(failure.exit.and_then(|exit| exit.signal), Some(15));
+}
+
+#[tokio::test]
+async fn cancel_is_cancelled_even_if_final_was_seen() {
+    let mut running = start(fake(&["line", FINAL, "line", "{}", "hang"]));
+    until(&mut running, |event| matches!(event, ProgramEvent::Status { .. })).await;
+    running.cancel();
+    running.cancel();
+    expect![[r#"
+        · => cancelled: the run was cancelled, answer "42"
+    "#]]
+    .assert_eq(&told(running).await);
+}
+
+#[tokio::test]
+async fn a_program_that_ignores_sigterm_is_killed_after_the_grace() {
+    let config = CliConfig { grace: SOON, ..fake(&["ignore-term", "line", "{}", "hang"]) };
+    let mut running = start(config);
+    until(&mut running, |event| matches!(event, ProgramEvent::Status { .. })).await;
+    let asked = Instant::now();
+    running.cancel();
+    let ProgramEvent::Error(failure) = end(running).await else { panic!("it is cancelled") };
+    assert_eq!(failure.exit.and_then(|exit| exit.signal), Some(9));
+    assert!(asked.elapsed() >= SOON, "it had its grace");
+}
+
+/// The final comes, but it was asked to go before that: too late, and kept.
+#[tokio::test]
+async fn a_program_that_cleans_up_at_sigterm_has_the_grace_for_it() {
+    let mut running = start(fake(&["on-term", FINAL, "exit", "0"]));
+    until(&mut running, |event| matches!(event, ProgramEvent::Status { .. })).await;
+    running.cancel();
+    expect![[r#"
+        {"type":"result","subtype":"success","is_error":false,"result":"42"} => 
+        · => cancelled: the run was cancelled, answer "42"
+    "#]]
+    .assert_eq(&told(running).await);
+}
+
+#[tokio::test]
+async fn a_slow_drip_does_not_outlive_the_deadline() {
+    let config = CliConfig { timeout: SOON, ..fake(&["drip", "{}"]) };
+    assert_eq!(failed(config).await.kind, ErrorKind::McpTimeout);
+}
+
+#[tokio::test]
+async fn a_program_that_dies_by_sigkill_is_runtime_crash() {
+    check(
+        fake(&["line", FINAL, "die"]),
+        expect![[r#"
+            {"type":"result","subtype":"success","is_error":false,"result":"42"} => 
+            · => runtime_crash: the program was ended by signal 9 after it had given an answer, answer "42"
+        "#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn exit_3_after_a_final_is_runtime_crash_and_both_are_told() {
+    check(
+        fake(&["line", FINAL, "exit", "3"]),
+        expect![[r#"
+            {"type":"result","subtype":"success","is_error":false,"result":"42"} => 
+            · => runtime_crash: the program exited with code 3 after it had given an answer, answer "42"
+        "#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_flood_of_stderr_holds_nobody_up_and_its_end_is_kept() {
+    let config = fake(&["stderr", "3000000", "line", "{}", "exit", "1"]);
+    let failure = failed(config).await;
+    assert_eq!(failure.stderr.len(), 8 * 1024);
+    assert!(failure.stderr.ends_with("xxx\nthe last words\n"), "{}", failure.stderr);
+    assert_eq!(failure.message, "the program exited with code 1: the last words");
+}
+
+/// What a program leaves behind would keep its pipes open; it is ended with it. Were it not, this would
+/// last the grace, and that is longer than the deadline of the test.
+#[tokio::test]
+async fn a_grandchild_that_keeps_stdout_open_is_ended_too() {
+    let began = Instant::now();
+    check(
+        fake(&["child", "line", FINAL]),
+        expect![[r#"
+            {"type":"result","subtype":"success","is_error":false,"result":"42"} => 
+            · => final "42", exited with code 0
+        "#]],
+    )
+    .await;
+    assert!(began.elapsed() < NEVER);
+}
+
+/// One that left the process group cannot be found. It is waited for no longer than the grace.
+#[tokio::test]
+async fn a_stray_that_keeps_stdout_open_is_given_up() {
+    let config = CliConfig { grace: SOON, ..fake(&["stray", "line", FINAL]) };
+    let mut running = start(config);
+    let lines = until(&mut running, |event| matches!(event, ProgramEvent::Status { .. })).await;
+    let stray = lines[0].raw.as_deref().expect("it tells its id");
+    let stray: serde_json::Value = serde_json::from_str(stray).expect("it is JSON");
+    let stray = stray["stray"].as_i64().and_then(|id| i32::try_from(id).ok());
+    let stray = stray.and_then(rustix::process::Pid::from_raw).expect("it is an id");
+    let end = end(running).await;
+    rustix::process::kill_process(stray, rustix::process::Signal::KILL).expect("it still ran");
+    assert!(matches!(end, ProgramEvent::Final(_)), "{end:?}");
+}
+
+/// Whoever drops a run wants no more of it: the process is ended, which closes what it held.
+#[tokio::test]
+async fn a_dropped_run_is_cancelled() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let pipe = folder.path().join("held");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).expect("it can be made");
+    let held = pipe.to_str().expect("it is text");
+    let mut running = start(fake(&["hold", held, "line", "{}", "hang"]));
+    // Opening it waits until the program has it open too; reading it, until nobody has.
+    let opened = pipe.clone();
+    let reader = tokio::task::spawn_blocking(move || std::fs::read(opened));
+    until(&mut running, |event| matches!(event, ProgramEvent::Status { .. })).await;
+    drop(running);
+    let read = tokio::time::timeout(Duration::from_secs(20), reader).await;
+    assert_eq!(read.expect("it is let go").expect("no panic").expect("it is read"), b"");
+}

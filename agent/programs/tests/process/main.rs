@@ -1,0 +1,98 @@
+//! Runs of real processes: one for each way in which a program can fail, and for each thing that can be
+//! done to it. Nothing here waits for a time to pass; deadlines that must pass are short.
+
+mod approvals;
+mod failures;
+mod limits;
+mod output;
+mod stdin;
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use abide_programs::{CliConfig, Line, Program, ProgramEvent, Prompt, Running, run};
+use futures_util::StreamExt as _;
+
+/// A final line of Claude Code's.
+const FINAL: &str = r#"{"type":"result","subtype":"success","is_error":false,"result":"42"}"#;
+
+/// Long enough that a run which reaches it has gone wrong.
+const NEVER: Duration = Duration::from_secs(60);
+
+/// Short enough to be waited for.
+const SOON: Duration = Duration::from_millis(300);
+
+/// A declaration of the fake agent with those steps, its output read as Claude Code's.
+fn fake(steps: &[&str]) -> CliConfig {
+    let command = std::iter::once(env!("CARGO_BIN_EXE_abide-fake-agent")).chain(steps.to_vec());
+    let program = Some(Program::Claude);
+    CliConfig { program, timeout: NEVER, grace: NEVER, ..CliConfig::new(command) }
+}
+
+fn start(config: CliConfig) -> Running {
+    run(config, Prompt::user("What is 6 × 7?"), None)
+}
+
+/// All that a run tells, a line each; it ends with one terminal event, and with nothing behind it.
+async fn told(mut running: Running) -> String {
+    let mut told = String::new();
+    let mut ends = Vec::new();
+    while let Some(line) = running.next().await {
+        assert!(ends.is_empty(), "{line:?} comes behind the end");
+        ends.extend(line.events.iter().filter(|event| event.is_terminal()).cloned());
+        write_line(&mut told, &line);
+    }
+    assert_eq!(ends.len(), 1, "one terminal event");
+    told
+}
+
+/// The line as it came, cut, and its events.
+fn write_line(told: &mut String, line: &Line) {
+    let cut = |text: &str| text.chars().take(100).collect::<String>();
+    let raw = line.raw.as_deref().map_or("·".to_owned(), cut);
+    let events: Vec<String> = line.events.iter().map(event).collect();
+    writeln!(told, "{raw} => {}", events.join(", ")).expect("a string takes it");
+}
+
+/// An event in short.
+fn event(event: &ProgramEvent) -> String {
+    match event {
+        ProgramEvent::AssistantDelta { text, .. } => format!("says {text:?}"),
+        ProgramEvent::ThinkingDelta { text, .. } => format!("thinks {text:?}"),
+        ProgramEvent::ToolCallStarted { name, arguments, .. } => format!("{name} {arguments}"),
+        ProgramEvent::Status { .. } => "status".to_owned(),
+        ProgramEvent::Notice { code, message } => format!("{code:?}: {message}"),
+        ProgramEvent::ApprovalRequested { request_id, tool, input, .. } => {
+            format!("{request_id} asks for {tool} {input}")
+        }
+        ProgramEvent::Final(answer) => {
+            let exit = answer.exit.expect("a process that answered has ended");
+            format!("final {:?}, {exit}", answer.text)
+        }
+        ProgramEvent::Error(failure) => {
+            let answer =
+                failure.answer.as_ref().map(|answer| format!(", answer {:?}", answer.text));
+            format!("{}: {}{}", failure.kind, failure.message, answer.unwrap_or_default())
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+/// The lines of a run until one of which the test is true; the run goes on.
+async fn until(running: &mut Running, test: impl Fn(&ProgramEvent) -> bool) -> Vec<Line> {
+    let mut lines = Vec::new();
+    while let Some(line) = running.next().await {
+        let found = line.events.iter().any(&test);
+        lines.push(line);
+        if found {
+            return lines;
+        }
+    }
+    panic!("the run ended before that: {lines:?}");
+}
+
+/// The terminal event of a run.
+async fn end(running: Running) -> ProgramEvent {
+    let lines: Vec<Line> = running.collect().await;
+    lines.into_iter().last().and_then(|mut line| line.events.pop()).expect("a run has an end")
+}

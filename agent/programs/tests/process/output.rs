@@ -1,0 +1,158 @@
+//! What stands on stdout, well formed or not, and what counts as the answer.
+
+use abide_programs::{CliConfig, OutputFormat, Program, ProgramEvent, TerminalRule};
+use expect_test::{Expect, expect};
+
+use crate::{FINAL, end, fake, start, told};
+
+async fn check(config: CliConfig, expected: Expect) {
+    expected.assert_eq(&told(start(config)).await);
+}
+
+#[tokio::test]
+async fn the_last_line_needs_no_newline() {
+    check(
+        fake(&["text", FINAL]),
+        expect![[r#"
+            {"type":"result","subtype":"success","is_error":false,"result":"42"} => 
+            · => final "42", exited with code 0
+        "#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn invalid_utf_8_is_replaced() {
+    // `{"type":"assistant","message":{"content":"a?b"}}`, with a byte that no text has.
+    let (head, tail) = (r#"{"type":"assistant","message":{"content":"a"#, r#"b"}}"#);
+    check(
+        fake(&["text", head, "hex", "ff", "line", tail, "line", FINAL]),
+        expect![[r#"
+            {"type":"assistant","message":{"content":"a�b"}} => says "a�b"
+            {"type":"result","subtype":"success","is_error":false,"result":"42"} => 
+            · => final "42", exited with code 0
+        "#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_no_json_object_is_skipped_and_kept_as_it_is() {
+    let steps = ["line", "Loading…", "line", "[1]", "line", "7", "line", "{\"a\":", "line", FINAL];
+    check(
+        fake(&steps),
+        expect![[r#"
+            Loading… => 
+            [1] => 
+            7 => 
+            {"a": => 
+            {"type":"result","subtype":"success","is_error":false,"result":"42"} => 
+            · => final "42", exited with code 0
+        "#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn of_several_finals_the_first_counts_with_a_notice() {
+    let second = r#"{"type":"result","subtype":"success","is_error":false,"result":"43"}"#;
+    check(
+        fake(&["line", FINAL, "line", second]),
+        expect![[r#"
+            {"type":"result","subtype":"success","is_error":false,"result":"42"} => 
+            {"type":"result","subtype":"success","is_error":false,"result":"43"} => ExtraFinal: the program gave another answer; the first counts
+            · => final "42", exited with code 0
+        "#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_written_after_a_final_is_told_before_the_end() {
+    let late = r#"{"type":"assistant","message":{"content":"by the way"}}"#;
+    check(
+        fake(&["line", FINAL, "line", late]),
+        expect![[r#"
+            {"type":"result","subtype":"success","is_error":false,"result":"42"} => 
+            {"type":"assistant","message":{"content":"by the way"}} => says "by the way"
+            · => final "42", exited with code 0
+        "#]],
+    )
+    .await;
+}
+
+fn generic(steps: &[&str], terminal: TerminalRule) -> CliConfig {
+    CliConfig { program: Some(Program::Generic), terminal, ..fake(steps) }
+}
+
+#[tokio::test]
+async fn the_generic_parser_yields_status_and_so_no_final() {
+    check(
+        generic(&["line", r#"{"type":"result","result":"42"}"#], TerminalRule::Parser),
+        expect![[r#"
+            {"type":"result","result":"42"} => status
+            · => bad_model_output: the program exited with code 0 and gave no answer
+        "#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_predicate_makes_a_line_the_final() {
+    let rule = TerminalRule::line_type("done", Some("/text"));
+    let steps = ["line", r#"{"type":"step"}"#, "line", r#"{"type":"done","text":"42"}"#];
+    check(
+        generic(&steps, rule.clone()),
+        expect![[r#"
+            {"type":"step"} => status
+            {"type":"done","text":"42"} => status
+            · => final "42", exited with code 0
+        "#]],
+    )
+    .await;
+    let again = [&steps[..], &["line", r#"{"type":"done"}"#, "exit", "3"]].concat();
+    check(
+        generic(&again, rule),
+        expect![[r#"
+            {"type":"step"} => status
+            {"type":"done","text":"42"} => status
+            {"type":"done"} => status, ExtraFinal: the program gave another answer; the first counts
+            · => runtime_crash: the program exited with code 3 after it had given an answer, answer "42"
+        "#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn exit_0_may_be_the_final() {
+    let line = r#"{"type":"step","n":7}"#;
+    let config = generic(&["line", line], TerminalRule::ExitZero);
+    let ProgramEvent::Final(answer) = end(start(config)).await else { panic!("it ends well") };
+    assert_eq!((answer.text.as_str(), answer.details["n"].as_i64()), ("", Some(7)));
+    check(
+        generic(&["line", line, "exit", "1"], TerminalRule::ExitZero),
+        expect![[r#"
+            {"type":"step","n":7} => status
+            · => runtime_crash: the program exited with code 1
+        "#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn plain_text_is_what_the_agent_says() {
+    let config = CliConfig {
+        output_format: OutputFormat::Text,
+        terminal: TerminalRule::ExitZero,
+        ..fake(&["line", "Let me see.", "line", "It is {42}."])
+    };
+    check(
+        config,
+        expect![[r#"
+            Let me see. => says "Let me see.\n"
+            It is {42}. => says "It is {42}.\n"
+            · => final "Let me see.\nIt is {42}.", exited with code 0
+        "#]],
+    )
+    .await;
+}

@@ -1,0 +1,145 @@
+//! What a program is given: its prompt, its environment, its folder, its session.
+
+use abide_programs::{CliConfig, ENV_ALLOWLIST, InheritEnv, Line, ProgramEvent, Prompt, run};
+use expect_test::{Expect, expect};
+use futures_util::StreamExt as _;
+
+use crate::{FINAL, SOON, end, fake, told};
+
+async fn check(config: CliConfig, prompt: Prompt, expected: Expect) {
+    let lines: Vec<Line> = run(config, prompt, None).collect().await;
+    let raw: Vec<&str> = lines.iter().filter_map(|line| line.raw.as_deref()).collect();
+    expected.assert_eq(&raw.join("\n"));
+}
+
+#[tokio::test]
+async fn system_prompt_and_conversation_are_sent_in_the_seeds_layout() {
+    let messages = [("user", "What is 6 × 7?"), ("assistant", "41"), ("user", "Sure?")];
+    let messages = messages.map(|(role, text)| (role.to_owned(), text.to_owned())).to_vec();
+    let prompt = Prompt { system: Some("You count.".to_owned()), messages };
+    check(
+        fake(&["echo"]),
+        prompt,
+        expect![[r#"
+            {"echo":"System instructions:\nYou count.\n\nConversation:\nuser: What is 6 × 7?\nassistant: 41\nuser: Sure?"}"#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn an_empty_system_prompt_sends_only_the_conversation() {
+    let prompt = Prompt { system: Some(String::new()), ..Prompt::user("Hello") };
+    check(fake(&["echo"]), prompt, expect![[r#"{"echo":"Conversation:\nuser: Hello"}"#]]).await;
+}
+
+/// Larger than any pipe holds.
+fn long() -> Prompt {
+    Prompt::user("x".repeat(3_000_000))
+}
+
+#[tokio::test]
+async fn a_long_prompt_is_written_while_output_is_read() {
+    // It writes more than a pipe holds before it reads: whoever does not read meanwhile waits for ever.
+    let config = fake(&["long", "500000", "stderr", "1000000", "echo", "line", FINAL]);
+    let lines: Vec<Line> = run(config, long(), None).collect().await;
+    let lengths: Vec<usize> =
+        lines.iter().filter_map(|line| line.raw.as_ref()).map(String::len).collect();
+    let echoed = r#"{"echo":"Conversation:\nuser: "}"#.len() + 3_000_000;
+    assert_eq!(lengths, [500_000, echoed, FINAL.len()]);
+}
+
+#[tokio::test]
+async fn a_program_that_closes_stdin_early_is_heard_all_the_same() {
+    let steps = ["echo-line", "close-stdin", "line", FINAL];
+    expect![[r#"
+        · => StdinUnread: the program did not read all of its input
+        {"echo":"Conversation:\n"} => status
+        {"type":"result","subtype":"success","is_error":false,"result":"42"} => 
+        · => final "42", exited with code 0
+    "#]]
+    .assert_eq(&sorted(&told(run(fake(&steps), long(), None)).await));
+}
+
+/// The notice may come before or after the line: the pipes are two.
+fn sorted(told: &str) -> String {
+    let (notices, rest): (Vec<&str>, Vec<&str>) =
+        told.lines().partition(|line| line.contains("StdinUnread"));
+    notices.into_iter().chain(rest).map(|line| format!("{line}\n")).collect()
+}
+
+#[tokio::test]
+async fn a_program_that_never_reads_stdin_is_held_to_the_deadline() {
+    let config = CliConfig { timeout: SOON, ..fake(&["hang"]) };
+    let ProgramEvent::Error(failure) = end(run(config, long(), None)).await else {
+        panic!("it never ends")
+    };
+    assert_eq!(failure.kind.code(), "mcp_timeout");
+}
+
+#[tokio::test]
+async fn a_program_that_never_reads_stdin_may_answer() {
+    let config = fake(&["line", FINAL]);
+    let end = end(run(config, long(), None)).await;
+    assert!(matches!(end, ProgramEvent::Final(_)), "{end:?}");
+}
+
+/// A variable of this process that the allowlist does not name, with its value.
+fn unlisted() -> (String, String) {
+    let unlisted = |name: &String| !ENV_ALLOWLIST.contains(&name.as_str());
+    std::env::vars().find(|(name, _)| unlisted(name)).expect("cargo sets some for its tests")
+}
+
+#[tokio::test]
+async fn the_environment_is_what_is_allowed_and_what_is_declared() {
+    let mut config = fake(&["env", &unlisted().0, "env", "TOKEN", "env", "LANG"]);
+    config.env.insert("TOKEN".to_owned(), "t".to_owned());
+    config.env.insert("LANG".to_owned(), "de".to_owned());
+    check(
+        config,
+        Prompt::default(),
+        expect![[r#"
+            {"env":null}
+            {"env":"t"}
+            {"env":"de"}"#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn the_switch_inherits_the_whole_environment() {
+    let (name, value) = unlisted();
+    let config = CliConfig { inherit_env: InheritEnv::All, ..fake(&["env", &name]) };
+    let lines: Vec<Line> = run(config, Prompt::default(), None).collect().await;
+    let expected = serde_json::json!({"env": value}).to_string();
+    assert_eq!(lines[0].raw.as_deref(), Some(expected.as_str()));
+}
+
+#[tokio::test]
+async fn a_program_runs_in_its_folder() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let path = folder.path().canonicalize().expect("it is there");
+    let config = CliConfig { working_dir: Some(path.clone()), ..fake(&["cwd"]) };
+    let lines: Vec<Line> = run(config, Prompt::default(), None).collect().await;
+    let expected = serde_json::json!({"cwd": path}).to_string();
+    assert_eq!(lines[0].raw.as_deref(), Some(expected.as_str()));
+}
+
+#[tokio::test]
+async fn a_session_that_cannot_be_resumed_is_refused() {
+    let config = CliConfig { session: Some("s1".to_owned()), ..CliConfig::new(["my-tool"]) };
+    expect![[r#"
+        · => capability_unsupported: it is not known how this program resumes a session: resume_args are missing
+    "#]]
+    .assert_eq(&told(run(config, Prompt::default(), None)).await);
+}
+
+#[tokio::test]
+async fn secrets_are_not_in_errors() {
+    let mut config = fake(&["stderr", "0", "exit", "1"]);
+    config.env.insert("API_KEY".to_owned(), "last words".to_owned());
+    let ProgramEvent::Error(failure) = end(run(config, Prompt::default(), None)).await else {
+        panic!("it fails")
+    };
+    assert_eq!(failure.stderr, "\nthe [redacted]\n");
+    assert_eq!(failure.message, "the program exited with code 1: the [redacted]");
+}

@@ -1,0 +1,323 @@
+//! A second reading of recorded lines: what a file says, found by looking for it in all lines at once. It
+//! shares no code with the parsers and does not read in order, which they have to.
+
+use std::collections::BTreeMap;
+
+use abide_programs::{Program, ProgramEvent};
+use serde_json::{Value, json};
+
+/// What a file says, in the terms that all programs share.
+#[derive(Debug, Default, PartialEq)]
+struct Said {
+    text: String,
+    thoughts: String,
+    /// Id, name and arguments.
+    calls: Vec<Value>,
+    /// Id, output, whether it failed, exit code.
+    results: Vec<Value>,
+    sessions: Vec<String>,
+    /// The answer's text, if it is one and no failure; and the cost.
+    end: Option<(bool, String, Option<f64>)>,
+    /// The run's whole use: input, output, cached.
+    used: Option<[Option<u64>; 3]>,
+}
+
+/// Holds the events to what the lines say.
+pub(crate) fn check(file: &str, program: Program, lines: &[String], events: &[ProgramEvent]) {
+    let lines: Vec<Value> = lines
+        .iter()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .filter(Value::is_object)
+        .collect();
+    let expected = match program {
+        Program::Claude => claude(&lines),
+        Program::Codex => codex(&lines),
+        Program::Gemini => gemini(&lines),
+        Program::OpenCode => opencode(&lines),
+        Program::Generic => {
+            let told: Vec<&Value> = events
+                .iter()
+                .map(|event| match event {
+                    ProgramEvent::Status { data } => data,
+                    other => panic!("{file}: {other:?} is more than a status"),
+                })
+                .collect();
+            assert_eq!(told, lines.iter().collect::<Vec<_>>(), "{file}");
+            return;
+        }
+    };
+    assert_eq!(told(events), expected, "{file}");
+}
+
+/// What the events say, put together.
+fn told(events: &[ProgramEvent]) -> Said {
+    let mut said = Said::default();
+    for event in events {
+        match event {
+            ProgramEvent::AssistantDelta { text, .. } => said.text += text,
+            ProgramEvent::ThinkingDelta { text, .. } => said.thoughts += text,
+            ProgramEvent::ToolCallStarted { id, name, arguments, .. } => {
+                said.calls.push(json!([id, name, arguments]));
+            }
+            ProgramEvent::ToolCallFinished { id, output, is_error, exit_code, .. } => {
+                said.results.push(json!([id, output, is_error, exit_code]));
+            }
+            ProgramEvent::SessionId { id } => said.sessions.push(id.clone()),
+            ProgramEvent::Usage(usage) => {
+                said.used = Some([usage.input_tokens, usage.output_tokens, usage.cached_tokens]);
+            }
+            ProgramEvent::Final(answer) => {
+                said.end.get_or_insert((true, answer.text.clone(), answer.cost_usd));
+            }
+            // A failure is an end too, also after an answer.
+            ProgramEvent::Error(failure) => {
+                let text = failure.message.clone();
+                let cost = failure.answer.as_ref().and_then(|answer| answer.cost_usd);
+                said.end = Some((false, text, cost));
+            }
+            _ => {}
+        }
+    }
+    said
+}
+
+/// `.[] | select(.[key] == value)`.
+fn of<'a>(lines: &'a [Value], key: &str, value: &str) -> Vec<&'a Value> {
+    lines.iter().filter(|line| line[key] == value).collect()
+}
+
+/// The texts at a pointer, joined.
+fn joined(values: &[&Value], pointer: &str) -> String {
+    values.iter().filter_map(|value| value.pointer(pointer)?.as_str()).collect()
+}
+
+/// The ids at a key, without those that follow upon themselves.
+fn sessions(lines: &[Value], key: &str) -> Vec<String> {
+    let mut ids: Vec<String> =
+        lines.iter().filter_map(|line| line[key].as_str()).map(str::to_owned).collect();
+    ids.dedup();
+    ids
+}
+
+fn claude(lines: &[Value]) -> Said {
+    let assistant = of(lines, "type", "assistant");
+    let blocks = |lines: &[&Value]| -> Vec<Value> {
+        let contents = lines.iter().map(|line| match &line["message"]["content"] {
+            Value::String(text) => vec![json!({"type": "text", "text": text})],
+            content => content.as_array().cloned().unwrap_or_default(),
+        });
+        contents.flatten().collect()
+    };
+    let (said, heard) = (blocks(&assistant), blocks(&of(lines, "type", "user")));
+    let calls = of(&said, "type", "tool_use").into_iter().filter(|call| call["id"].is_string());
+    let results = of(&heard, "type", "tool_result");
+    let ends = |line: &&Value| line["subtype"].is_string() || line["result"].is_string();
+    let result = of(lines, "type", "result").into_iter().find(ends).cloned();
+    // What the result says; before it, the last word on each message of the agent itself. With partial
+    // messages that word is in the stream.
+    let used = match &result {
+        Some(result) if result["usage"]["input_tokens"].is_u64() => {
+            Some(claude_usage(&result["usage"]))
+        }
+        _ => claude_messages(&assistant),
+    };
+    Said {
+        text: joined(&of(&said, "type", "text"), "/text"),
+        thoughts: joined(&of(&said, "type", "thinking"), "/thinking"),
+        calls: calls.map(|call| json!([call["id"], call["name"], call["input"]])).collect(),
+        results: results
+            .iter()
+            .map(|result| {
+                let failed = result["is_error"] == true;
+                json!([result["tool_use_id"], result["content"], failed, null])
+            })
+            .collect(),
+        sessions: sessions(lines, "session_id"),
+        end: result.map(|result| {
+            let well = result["subtype"] == "success" && result["is_error"] == false;
+            let errors = result["errors"].as_array().into_iter().flatten();
+            let errors: Vec<&str> = errors.filter_map(Value::as_str).collect();
+            let text = match result["result"].as_str() {
+                Some(text) if well || !text.is_empty() => text.to_owned(),
+                _ if errors.is_empty() => {
+                    format!("the program reported {}", result["subtype"].as_str().unwrap_or(""))
+                }
+                _ => errors.join("; "),
+            };
+            (well, text, result["total_cost_usd"].as_f64())
+        }),
+        used,
+    }
+}
+
+fn claude_usage(usage: &Value) -> [Option<u64>; 3] {
+    ["input_tokens", "output_tokens", "cache_read_input_tokens"].map(|key| usage[key].as_u64())
+}
+
+fn claude_messages(assistant: &[&Value]) -> Option<[Option<u64>; 3]> {
+    let own = assistant.iter().filter(|line| line["parent_tool_use_id"].is_null());
+    let usages: BTreeMap<&str, [Option<u64>; 3]> = own
+        .filter(|line| line["message"]["usage"].is_object())
+        .filter_map(|line| {
+            Some((line["message"]["id"].as_str()?, claude_usage(&line["message"]["usage"])))
+        })
+        .collect();
+    let sum = |at: usize| usages.values().filter_map(|usage| usage[at]).reduce(|a, b| a + b);
+    (!usages.is_empty()).then(|| [sum(0), sum(1), sum(2)])
+}
+
+fn codex(lines: &[Value]) -> Said {
+    let items: Vec<&Value> = lines.iter().filter(|line| line["item"].is_object()).collect();
+    let mut ids: Vec<&str> = items.iter().filter_map(|line| line["item"]["id"].as_str()).collect();
+    let mut seen = Vec::new();
+    ids.retain(|id| {
+        let new = !seen.contains(id);
+        seen.push(id);
+        new
+    });
+    // An item as it ended, or as far as it came.
+    let last = |id: &str| {
+        let mine = || items.iter().filter(move |line| line["item"]["id"] == id);
+        let ended = mine().find(|line| line["type"] == "item.completed");
+        ended.or(mine().next_back()).map(|line| &line["item"]).cloned().unwrap_or_default()
+    };
+    let texts = |kind: &str| -> Vec<String> {
+        let of_kind = ids.iter().map(|id| last(id)).filter(|item| item["type"] == kind);
+        of_kind
+            .map(|item| {
+                let text = item["text"].as_str().or(item["content"]["text"].as_str());
+                text.unwrap_or_default().to_owned()
+            })
+            .collect()
+    };
+    let acts = ["command_execution", "file_change", "mcp_tool_call", "web_search"];
+    let acts: Vec<Value> = ids
+        .iter()
+        .map(|id| last(id))
+        .filter(|item| acts.iter().any(|act| item["type"] == *act))
+        .collect();
+    let turn = of(lines, "type", "turn.completed").first().copied();
+    let failed = of(lines, "type", "turn.failed").first().copied();
+    let answered = turn.filter(|turn| turn["status"] != "pending").map(|turn| {
+        let told = turn["final_response"]["text"].as_str().map(str::to_owned);
+        let last = || texts("agent_message").pop().unwrap_or_default();
+        (true, told.unwrap_or_else(last), None)
+    });
+    let failure = failed.map(|failed| {
+        (false, failed["error"]["message"].as_str().unwrap_or_default().to_owned(), None)
+    });
+    let used = lines.iter().rev().find(|line| line["usage"]["input_tokens"].is_u64());
+    Said {
+        text: texts("agent_message").concat(),
+        thoughts: texts("reasoning").concat(),
+        calls: acts.iter().map(codex_call).collect(),
+        results: acts
+            .iter()
+            .filter(|act| act["status"] != "in_progress")
+            .map(codex_result)
+            .collect(),
+        sessions: sessions(lines, "thread_id"),
+        end: failure.or(answered),
+        used: used.map(|line| {
+            ["input_tokens", "output_tokens", "cached_input_tokens"]
+                .map(|key| line["usage"][key].as_u64())
+        }),
+    }
+}
+
+fn codex_call(item: &Value) -> Value {
+    match item["type"].as_str() {
+        Some("command_execution") => {
+            json!([item["id"], "command_execution", {"command": item["command"]}])
+        }
+        Some("file_change") => json!([item["id"], "file_change", {"changes": item["changes"]}]),
+        Some("mcp_tool_call") => {
+            let (server, tool) = (item["server"].as_str(), item["tool"].as_str());
+            let name = format!("mcp__{}__{}", server.unwrap_or(""), tool.unwrap_or(""));
+            json!([item["id"], name, item["arguments"]])
+        }
+        _ => json!([item["id"], "web_search", {"query": item["query"]}]),
+    }
+}
+
+fn codex_result(item: &Value) -> Value {
+    let failed = item["status"] == "failed";
+    let output = match item["type"].as_str() {
+        Some("command_execution") => &item["aggregated_output"],
+        Some("file_change") => &item["status"],
+        _ if failed => &item["error"],
+        _ => &item["result"],
+    };
+    json!([item["id"], output, failed, item["exit_code"]])
+}
+
+fn gemini(lines: &[Value]) -> Said {
+    let said: Vec<&Value> =
+        of(lines, "type", "message").into_iter().filter(|m| m["role"] == "assistant").collect();
+    let calls = of(lines, "type", "tool_use").into_iter();
+    let results = of(lines, "type", "tool_result").into_iter();
+    let last_call = lines.iter().rposition(|line| line["type"] == "tool_use").unwrap_or(0);
+    let last: Vec<&Value> =
+        lines[last_call..].iter().filter(|line| line["role"] == "assistant").collect();
+    let result = of(lines, "type", "result").first().copied();
+    Said {
+        text: joined(&said, "/content"),
+        thoughts: String::new(),
+        calls: calls
+            .map(|call| json!([call["tool_id"], call["tool_name"], call["parameters"]]))
+            .collect(),
+        results: results
+            .map(|result| {
+                json!([result["tool_id"], result["output"], result["status"] == "error", null])
+            })
+            .collect(),
+        sessions: sessions(lines, "session_id"),
+        end: result.map(|_| (true, joined(&last, "/content"), None)),
+        used: result.map(|result| {
+            ["input_tokens", "output_tokens", "cached"].map(|key| result["stats"][key].as_u64())
+        }),
+    }
+}
+
+fn opencode(lines: &[Value]) -> Said {
+    let texts = of(lines, "type", "text");
+    let calls = of(lines, "type", "tool_use");
+    let steps = of(lines, "type", "step_finish");
+    let sum = |pointer: &str| {
+        steps.iter().filter_map(|step| step.pointer(pointer)?.as_u64()).reduce(|a, b| a + b)
+    };
+    let cost = steps.iter().filter_map(|step| step["part"]["cost"].as_f64()).reduce(|a, b| a + b);
+    let last = steps.last().filter(|step| step["part"]["reason"] != "tool-calls");
+    let last_text: Vec<&Value> = last.map_or_else(Vec::new, |step| {
+        let message = &step["part"]["messageID"];
+        texts.iter().filter(|text| text["part"]["messageID"] == *message).copied().collect()
+    });
+    let error = of(lines, "type", "error").first().copied();
+    let error = error.and_then(|error| error["error"]["data"]["message"].as_str());
+    Said {
+        text: joined(&texts, "/part/text"),
+        thoughts: String::new(),
+        calls: calls
+            .iter()
+            .map(|call| {
+                let part = &call["part"];
+                json!([part["callID"], part["tool"], part["state"]["input"]])
+            })
+            .collect(),
+        results: calls
+            .iter()
+            .map(|call| {
+                let (id, state) = (&call["part"]["callID"], &call["part"]["state"]);
+                let exits = ["exit", "exitCode"].map(|key| state["metadata"][key].as_i64());
+                json!([id, state["output"], false, exits[0].or(exits[1])])
+            })
+            .collect(),
+        sessions: sessions(lines, "sessionID"),
+        end: match error {
+            Some(message) => Some((false, message.to_owned(), cost)),
+            None => last.map(|_| (true, joined(&last_text, "/part/text"), cost)),
+        },
+        used: sum("/part/tokens/input")
+            .map(|input| [Some(input), sum("/part/tokens/output"), sum("/part/tokens/cache/read")]),
+    }
+}
