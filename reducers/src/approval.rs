@@ -11,9 +11,9 @@ use abide_schema::{
 };
 use serde_json::Value as JsonValue;
 
-use crate::check;
 use crate::tool::{self, Tool};
 use crate::tool_call::{self, ToolCall, ToolCallStatus};
+use crate::{check, run};
 
 /// Where an approval stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
@@ -168,6 +168,7 @@ pub fn decide_approval(
     approval.approved_arguments = approved_arguments_text;
     approval.decided_by = Some(by);
     approval.comment = comment;
+    run::wake(ctx, &approval.session_id)?;
     save(ctx, approval).map(Answer::Fresh)
 }
 
@@ -187,6 +188,7 @@ pub fn expire_approval(
     call.status = ToolCallStatus::Rejected;
     call.error = Some("nobody decided in time".to_owned());
     tool_call::save(ctx, call)?;
+    run::wake(ctx, &approval.session_id)?;
     approval.status = ApprovalStatus::Expired;
     save(ctx, approval)
 }

@@ -15,7 +15,7 @@ use abide_schema::{
 use serde_json::{Value as JsonValue, json};
 
 use crate::session::{self, SessionStatus};
-use crate::{check, message};
+use crate::{check, message, run};
 
 /// How long a claim holds unless it says otherwise, in milliseconds: a supervisor may be a person.
 const LEASE_MS: i64 = 15 * 60 * 1000;
@@ -327,6 +327,7 @@ fn give_back(
     let (role, kind) = (role.to_owned(), "handoff".to_owned());
     message::append(ctx, &session, role, kind, Some(said.clone()), Some(data))?;
     session::to_status(ctx, session, SessionStatus::Active, |_| {})?;
+    run::wake(ctx, &handoff.session_id)?;
     handoff.status = status;
     handoff.resolution = Some(said);
     save(ctx, handoff)

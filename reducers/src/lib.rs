@@ -4,6 +4,7 @@
 //! Changes when a product rule changes. It knows nothing of HTTP, threads, storage, or who else
 //! exists: it sees the world through [`abide_schema::Context`].
 
+pub mod agent;
 pub mod approval;
 pub mod denial;
 pub mod handoff;
@@ -11,6 +12,7 @@ pub mod identity;
 pub mod message;
 pub mod policy;
 pub mod role;
+pub mod run;
 pub mod session;
 pub mod timer;
 pub mod token;
@@ -21,6 +23,7 @@ mod check;
 
 use abide_schema::Module;
 
+pub use agent::{Agent, AgentMode, AgentRevision};
 pub use approval::{Approval, ApprovalStatus};
 pub use denial::DeniedAttempt;
 pub use handoff::{HandoffRequest, HandoffStatus};
@@ -28,6 +31,7 @@ pub use identity::Identity;
 pub use message::AgentState;
 pub use policy::Policy;
 pub use role::Role;
+pub use run::{Run, RunEvent, RunEventKind, RunStatus};
 pub use session::{Session, SessionStatus};
 pub use timer::{Timer, TimerStatus};
 pub use token::Token;
@@ -45,6 +49,8 @@ pub fn modules() -> Vec<Module> {
         tool_call::module(),
         approval::module(),
         handoff::module(),
+        agent::module(),
+        run::module(),
         timer::module(),
         policy::module(),
         role::module(),

@@ -21,7 +21,7 @@ use abide_schema::{
 use serde_json::Value as JsonValue;
 
 use crate::tool_call::cancel;
-use crate::{check, handoff, timer};
+use crate::{check, handoff, run, timer};
 
 pub(crate) mod scope;
 
@@ -226,7 +226,10 @@ pub fn resume_session(
     if session.status != SessionStatus::Suspended {
         return Err(not_from(&session, "resumed").into());
     }
-    to_status(ctx, session, SessionStatus::Active, |session| session.reason = reason)
+    let session =
+        to_status(ctx, session, SessionStatus::Active, |session| session.reason = reason)?;
+    run::wake(ctx, &session_id)?;
+    Ok(session)
 }
 
 /// Ends a session well. Calls of it that nobody has begun are cancelled, those that run are asked to
@@ -412,6 +415,7 @@ fn end(
 /// Lets go of all that waits for a session.
 fn drop_open(ctx: &mut Context<'_>, id: &str) -> Result<(), Abort> {
     cancel::of_session(ctx, id)?;
+    run::end::abort_of_session(ctx, id)?;
     handoff::cancel_of_session(ctx, id)?;
     timer::cancel_of_session(ctx, id)
 }

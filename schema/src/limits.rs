@@ -8,6 +8,9 @@ use std::ops::RangeInclusive;
 /// message; eight leaves room without letting one call hold the writer for long.
 pub const CALL_BYTES: usize = 8 << 20;
 
+/// Events that one call may tell of a run: what a model streams between two commits is tens at most.
+pub const RUN_EVENTS: usize = 1_000;
+
 /// Calls in one `/v1/batch`: all of them share one transaction, which nobody else can join.
 pub const BATCH_CALLS: usize = 1_000;
 

@@ -2,6 +2,16 @@ PRAGMA application_id = 1094863172;
 PRAGMA user_version = 1;
 PRAGMA page_size = 4096;
 
+CREATE TABLE agent_revisions (
+  agent TEXT NOT NULL REFERENCES agents(name) DEFERRABLE INITIALLY DEFERRED,
+  revision INTEGER NOT NULL,
+  digest TEXT NOT NULL,
+  definition TEXT NOT NULL,
+  created_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL,
+  PRIMARY KEY (agent, revision)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE agent_state (
   id INTEGER PRIMARY KEY NOT NULL,
   session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
@@ -19,6 +29,20 @@ WHEN EXISTS (SELECT 1 FROM sessions WHERE id = NEW.session_id
 BEGIN SELECT RAISE(FAIL, 'bad_transition: the session has ended'); END;
 
 CREATE INDEX agent_state_session_id ON agent_state (session_id);
+
+CREATE TABLE agents (
+  name TEXT PRIMARY KEY NOT NULL,
+  revision INTEGER NOT NULL,
+  digest TEXT NOT NULL,
+  mode TEXT NOT NULL CHECK (mode = 'primary' OR mode = 'subagent' OR mode = 'all'),
+  description TEXT,
+  hidden INTEGER NOT NULL,
+  native INTEGER NOT NULL,
+  retired_at INTEGER,
+  created_at INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE approvals (
   id TEXT PRIMARY KEY NOT NULL,
@@ -212,6 +236,74 @@ CREATE TABLE roles (
   updated_at INTEGER NOT NULL,
   seq INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+CREATE TABLE run_events (
+  id INTEGER PRIMARY KEY NOT NULL,
+  run_id TEXT NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
+  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  number INTEGER NOT NULL,
+  turn INTEGER NOT NULL,
+  kind TEXT NOT NULL CHECK (kind = 'token' OR kind = 'tool_call' OR kind = 'tool_result' OR kind = 'planning' OR kind = 'step_complete' OR kind = 'delegation' OR kind = 'interrupt' OR kind = 'status' OR kind = 'usage' OR kind = 'done' OR kind = 'error' OR kind = 'reasoning' OR kind = 'restart' OR kind = 'line'),
+  data TEXT NOT NULL,
+  created_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL
+) STRICT;
+
+CREATE UNIQUE INDEX run_events_run_id_number ON run_events (run_id, number);
+
+CREATE UNIQUE INDEX run_events_run_id_turn ON run_events (run_id, turn) WHERE kind IN ('done', 'error', 'interrupt');
+
+CREATE INDEX run_events_session_id ON run_events (session_id);
+
+CREATE TRIGGER run_events_stay BEFORE UPDATE ON run_events
+BEGIN SELECT RAISE(FAIL, 'conflict: what a run has told stands'); END;
+
+CREATE TABLE runs (
+  id TEXT PRIMARY KEY NOT NULL,
+  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  agent TEXT NOT NULL REFERENCES agents(name) DEFERRABLE INITIALLY DEFERRED,
+  revision INTEGER NOT NULL,
+  parent_id TEXT REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
+  status TEXT NOT NULL CHECK (status = 'running' OR status = 'waiting' OR status = 'done' OR status = 'failed' OR status = 'aborted'),
+  reason TEXT,
+  driver TEXT,
+  fencing_token INTEGER,
+  lease_expires_at INTEGER,
+  turn INTEGER NOT NULL,
+  iterations INTEGER NOT NULL,
+  tool_calls INTEGER NOT NULL,
+  input_tokens INTEGER NOT NULL,
+  output_tokens INTEGER NOT NULL,
+  usage_missing INTEGER NOT NULL,
+  cost_micros INTEGER,
+  events INTEGER NOT NULL,
+  deadline_at INTEGER,
+  abort_requested_at INTEGER,
+  output TEXT,
+  error_code TEXT,
+  error_message TEXT,
+  created_at INTEGER NOT NULL,
+  ended_at INTEGER,
+  updated_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL,
+  CHECK ((driver IS NULL) = (lease_expires_at IS NULL))
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX runs_created_at ON runs (created_at) WHERE status = 'running' AND driver IS NULL;
+
+CREATE TRIGGER runs_ended BEFORE UPDATE ON runs
+WHEN OLD.status NOT IN ('running', 'waiting')
+BEGIN SELECT RAISE(FAIL, 'bad_transition: the run has ended'); END;
+
+CREATE TRIGGER runs_fencing BEFORE UPDATE OF fencing_token ON runs
+WHEN NEW.fencing_token < OLD.fencing_token
+BEGIN SELECT RAISE(FAIL, 'lease_lost: the run was claimed by another'); END;
+
+CREATE INDEX runs_lease_expires_at ON runs (lease_expires_at) WHERE status = 'running' AND lease_expires_at IS NOT NULL;
+
+CREATE UNIQUE INDEX runs_session_id ON runs (session_id) WHERE status IN ('running', 'waiting');
+
+CREATE INDEX runs_session_id_created_at ON runs (session_id, created_at);
 
 CREATE TABLE sessions (
   id TEXT PRIMARY KEY NOT NULL,

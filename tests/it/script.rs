@@ -51,13 +51,20 @@ pub(crate) fn play(script: &str) -> String {
 }
 
 /// The columns that answers show, where they hold something.
-const SHOWN: [&str; 35] = [
+const SHOWN: [&str; 42] = [
     "id",
     "call_id",
     "name",
     "version",
     "effect",
+    "revision",
+    "mode",
     "status",
+    "driver",
+    "turn",
+    "iterations",
+    "tool_calls",
+    "events",
     "attempt",
     "fencing_token",
     "claimed_by",

@@ -312,7 +312,7 @@ fn the_next_is_found_in_an_index() {
         assert!(!plan.contains("TEMP B-TREE"), "{table}.{column}: {plan}");
         checked += 1;
     }
-    assert_eq!(checked, 8);
+    assert_eq!(checked, 9);
 }
 
 fn plan(raw: &Connection, sql: &str) -> String {

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 pub(crate) const START: Micros = Micros(1_795_269_600_000_000);
 
 /// The tables that reducers write, and the columns that order their rows.
-pub(crate) const TABLES: [(&str, &str); 10] = [
+pub(crate) const TABLES: [(&str, &str); 14] = [
     ("sessions", "id"),
     ("agent_state", "id"),
     ("tools", "name"),
@@ -27,6 +27,10 @@ pub(crate) const TABLES: [(&str, &str); 10] = [
     ("approvals", "id"),
     ("handoff_requests", "id"),
     ("timers", "id"),
+    ("agents", "name"),
+    ("agent_revisions", "agent, revision"),
+    ("runs", "id"),
+    ("run_events", "id"),
 ];
 
 /// The rows of each table.

@@ -174,6 +174,9 @@ pub struct NewToolCall {
     /// Claims it in the same breath, for so long: for agents that run their own tools.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub claim_lease_ms: Option<i64>,
+    /// Whether somebody must approve it, though the tool does not ask for that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub needs_approval: Option<bool>,
 }
 
 /// A timer to be set.

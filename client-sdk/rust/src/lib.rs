@@ -50,7 +50,7 @@
 //! from its seq when it reads again; it holds up nobody else.
 //!
 //! In reading order: [`Abide`] · `request` calls and batches · `builtin` the built-in reducers,
-//! `authority` who may call them ·
+//! `runs` agents at work, `authority` who may call them ·
 //! `sql` · `explain` · `subscription` · `rows` the result that is kept, in the `order` of SQLite · `decode` rows as
 //! Rust types · `link` whether the server is there · `backend` what both can do, `embedded` and `remote` how.
 
@@ -68,15 +68,19 @@ mod order;
 mod remote;
 mod request;
 mod rows;
+mod runs;
 mod sql;
 mod subscription;
 
 pub use abide::{Abide, Builder};
 pub use abide_reducers::approval::{ApprovalStatus, Decision};
+pub use abide_reducers::run::RunEnd;
+pub use abide_reducers::run::drive::Spent;
 pub use abide_reducers::tool::{ApprovalPolicy, Rate, Retry, ToolLimits};
 pub use abide_reducers::{
-    AgentState, Approval, Effect, HandoffRequest, HandoffStatus, Identity, LostLease, Role,
-    Session, SessionStatus, Timer, TimerStatus, Token, Tool, ToolCall, ToolCallStatus,
+    Agent, AgentMode, AgentRevision, AgentState, Approval, Effect, HandoffRequest, HandoffStatus,
+    Identity, LostLease, Role, Run, RunEvent, RunEventKind, RunStatus, Session, SessionStatus,
+    Timer, TimerStatus, Token, Tool, ToolCall, ToolCallStatus,
 };
 pub use abide_schema::caller::{Allowance, CallLimits};
 pub use abide_schema::wire::{CallResult, Column, Explanation, OrderTerm, Plan, Shape, TableScan};
@@ -90,5 +94,6 @@ pub use explain::Explain;
 pub use link::Link;
 pub use request::{Batch, Call, Called, Request, Sending};
 pub use rows::Positions;
+pub use runs::{Hold, NewAgent, NewRun};
 pub use sql::{Answer, Position, Sql};
 pub use subscription::{Subscribe, Subscription, Update};

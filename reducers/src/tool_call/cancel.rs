@@ -5,7 +5,7 @@ use abide_schema::reducer::Answer;
 use abide_schema::{Abort, Code, Context, Refusal, Value, reducer};
 
 use super::{ToolCall, ToolCallStatus, find, finish, is_held, not_held, save};
-use crate::approval;
+use crate::{approval, run};
 
 /// Says that a call is not wanted any more.
 #[reducer]
@@ -18,7 +18,9 @@ pub fn cancel_tool_call(
     match call.status {
         ToolCallStatus::Pending | ToolCallStatus::AwaitingApproval => {
             call.error = reason.or(call.error);
-            drop_waiting(ctx, call).map(Answer::Fresh)
+            let call = drop_waiting(ctx, call)?;
+            run::wake(ctx, &call.session_id)?;
+            Ok(Answer::Fresh(call))
         }
         ToolCallStatus::Claimed if call.cancel_requested_at.is_none() => {
             call.error = reason.or(call.error);

@@ -7,7 +7,7 @@ use serde_json::Value as JsonValue;
 
 use super::{LostLease, ToolCall, ToolCallStatus, find, is_held, lease_lost, not_held, save};
 use crate::tool::{self, Tool};
-use crate::{check, session};
+use crate::{check, run, session};
 
 /// What came of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
@@ -133,7 +133,9 @@ pub fn settle_tool_call(
     call.error = report.error;
     call.evidence = evidence.map(Json::from);
     call.settled_by = Some(ctx.caller.id().to_owned());
-    save(ctx, call).map(Answer::Fresh)
+    let call = save(ctx, call)?;
+    run::wake(ctx, &call.session_id)?;
+    Ok(Answer::Fresh(call))
 }
 
 /// The lease on a call has run out: its worker is taken to have vanished.

@@ -11,6 +11,7 @@ use crate::{approval, check, session};
 /// Asks for a tool to be run. The same `call_id` with the same session, tool and arguments is the
 /// same call and returns the stored row; with anything else it is a conflict. With `claim_lease_ms`
 /// the caller claims it in the same breath, if it can be claimed: for agents that run their own tools.
+/// With `needs_approval` somebody must approve it, though the tool itself does not ask for that.
 #[reducer]
 pub fn request_tool_call(
     ctx: &mut Context<'_>,
@@ -20,6 +21,7 @@ pub fn request_tool_call(
     arguments: JsonValue,
     provider_call_id: Option<String>,
     claim_lease_ms: Option<i64>,
+    needs_approval: Option<bool>,
 ) -> Result<Answer<ToolCall>, Abort> {
     check::name("call_id", &call_id)?;
     if let Some(stored) = ctx.get::<ToolCall>(&call_id)? {
@@ -56,7 +58,8 @@ pub fn request_tool_call(
         updated_at: now,
         seq,
     };
-    if tool.needs_approval {
+    let asks = tool.needs_approval || needs_approval == Some(true);
+    if asks {
         call.status = ToolCallStatus::AwaitingApproval;
     } else if let Some(lease_ms) = claim_lease_ms {
         check::lease(now, lease_ms)?;
@@ -66,7 +69,7 @@ pub fn request_tool_call(
         }
     }
     let call = ctx.insert(call).map_err(taken)?;
-    if tool.needs_approval {
+    if asks {
         approval::request(ctx, &tool, &call)?;
     }
     session::touch(ctx, session)?;

@@ -157,7 +157,7 @@ fn what_is_no_call() {
             refused not_found: there is no tool nothing (hint: register_tool makes it known)
             refused not_found: there is no session s_nobody (hint: create_session makes one)
             refused bad_arguments: call_id is empty
-            refused bad_arguments: request_tool_call: missing field `arguments` (hint: request_tool_call takes call_id, session_id, tool_name, arguments, provider_call_id?, claim_lease_ms?)
+            refused bad_arguments: request_tool_call: missing field `arguments` (hint: request_tool_call takes call_id, session_id, tool_name, arguments, provider_call_id?, claim_lease_ms?, needs_approval?)
             refused bad_arguments: a lease of 0 ms is not between 1 and 86400000
             refused not_found: there is no tool call c1
             refused not_found: there is no tool call c1

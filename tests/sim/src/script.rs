@@ -42,6 +42,7 @@ impl Player<'_> {
         self.handoffs()?;
         self.authority()?;
         self.moments()?;
+        self.runs()?;
         self.crowd()?;
         self.ends()
     }
@@ -171,6 +172,36 @@ impl Player<'_> {
         self.pass_ms(2_000)
     }
 
+    /// An agent at work: driven, left by its driver, taken over, put to rest, done; and one that nobody wants.
+    fn runs(&mut self) -> Played {
+        let agent = json!({"name": "support", "definition": {"system_prompt": "be kind"}});
+        self.call("app", "register_agent", agent)?;
+        let run = json!({"session_id": "s2", "id": "run1", "input": "where is it?"});
+        self.call("app", "start_run", run)?;
+        let claim = json!({"id": "run1", "driver": "one", "lease_ms": 1_000});
+        let token = token(&self.call("agent", "claim_run", claim)?);
+        let beat = json!({"id": "run1", "fencing_token": token, "lease_ms": 1_000});
+        self.call("agent", "heartbeat_run", beat)?;
+        let said = json!([{"kind": "token", "data": {"content": "z".repeat(2_000)}}]);
+        let record = json!({"id": "run1", "fencing_token": token, "events": said});
+        self.call("agent", "record_run", record)?;
+        self.pass_ms(1_500)?;
+        let next = json!({"driver": "two", "lease_ms": 5_000});
+        let token = self::token(&self.call("agent", "claim_next_run", next)?);
+        self.call("app", "suspend_session", json!({"session_id": "s2"}))?;
+        let wait = json!({"id": "run1", "fencing_token": token, "interrupt": {}});
+        self.call("agent", "wait_run", wait)?;
+        self.call("app", "resume_session", json!({"session_id": "s2"}))?;
+        let claim = json!({"id": "run1", "driver": "two", "lease_ms": 5_000});
+        let token = self::token(&self.call("agent", "claim_run", claim)?);
+        let done = json!({"id": "run1", "fencing_token": token, "end": "done",
+            "output": {"content": "on its way"}});
+        self.call("agent", "finish_run", done)?;
+        self.call("app", "start_run", json!({"session_id": "s2", "id": "run2"}))?;
+        self.call("app", "abort_run", json!({"id": "run2", "reason": "never mind"}))?;
+        self.call("app", "retire_agent", json!({"name": "support"})).map(drop)
+    }
+
     /// Several at once, which share a transaction; batches, whole or not at all; a row of many pages.
     fn crowd(&mut self) -> Played {
         for round in 0..3 {
@@ -215,12 +246,7 @@ impl Player<'_> {
     fn claim(&mut self, call_id: &str) -> Played<JsonValue> {
         let args = json!({"call_id": call_id, "lease_ms": 10_000});
         let claimed = self.call("worker", "claim_tool_call", args)?;
-        // Where it was refused, a token that nobody has.
-        Ok(if claimed["fencing_token"].is_i64() {
-            claimed["fencing_token"].clone()
-        } else {
-            0.into()
-        })
+        Ok(token(&claimed))
     }
 
     fn handoff(&mut self, more: JsonValue) -> Played<JsonValue> {
@@ -275,6 +301,14 @@ impl Player<'_> {
 
     fn checkpoint(&mut self) {
         self.rig.checkpoint();
+    }
+}
+
+/// The token of a claim; where it was refused, one that nobody has.
+fn token(claimed: &JsonValue) -> JsonValue {
+    match &claimed["fencing_token"] {
+        token if token.is_i64() => token.clone(),
+        _ => 0.into(),
     }
 }
 

@@ -1,0 +1,178 @@
+//! Agents and their runs, as calls: what a runtime that drives agents is made of, and how an app starts
+//! and stops them.
+
+use std::time::Duration;
+
+use abide_reducers::run::RunEnd;
+use abide_reducers::run::drive::Spent;
+use abide_reducers::{Agent, AgentMode, Run};
+use serde::Serialize;
+use serde_json::{Map, Value as JsonValue, json};
+
+use crate::abide::Abide;
+use crate::builtin::{millis, options};
+use crate::request::{Call, Request};
+
+/// A definition to be registered. [`NewAgent::of`] one, and whatever else it takes.
+#[derive(Clone, Debug, Serialize)]
+pub struct NewAgent {
+    /// Its name.
+    pub name: String,
+    /// All that it says; the runtime that drives it reads it.
+    pub definition: Map<String, JsonValue>,
+    /// What it may be used as: `primary` unless said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<AgentMode>,
+    /// What it is for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// Whether lists leave it out.
+    pub hidden: bool,
+    /// Whether it comes with the runtime.
+    pub native: bool,
+    /// The revision that it changes: a conflict where that is not the newest any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected_revision: Option<i64>,
+}
+
+impl NewAgent {
+    /// A primary agent.
+    pub fn of(name: impl Into<String>, definition: Map<String, JsonValue>) -> NewAgent {
+        NewAgent {
+            name: name.into(),
+            definition,
+            mode: None,
+            description: None,
+            hidden: false,
+            native: false,
+            expected_revision: None,
+        }
+    }
+}
+
+/// A run to be begun. [`NewRun::of`] a session, and whatever else it takes.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct NewRun {
+    /// The session.
+    pub session_id: String,
+    /// The agent, where it is not the session's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    /// What the user says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input: Option<String>,
+    /// An id of the caller's own. The same again is the same run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// The run that gives this one its task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent_id: Option<String>,
+    /// Milliseconds after which it must be over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline_ms: Option<i64>,
+}
+
+impl NewRun {
+    /// A run of the session's agent.
+    pub fn of(session_id: impl Into<String>) -> NewRun {
+        NewRun { session_id: session_id.into(), ..NewRun::default() }
+    }
+
+    /// With the user's message.
+    #[must_use]
+    pub fn input(mut self, input: impl Into<String>) -> NewRun {
+        self.input = Some(input.into());
+        self
+    }
+}
+
+/// Who holds a run, as its claim said: what a step has to show.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// The run.
+    pub run_id: String,
+    /// The claim's number.
+    pub fencing_token: i64,
+}
+
+impl Hold {
+    /// Of a run that was just claimed; `None` for one that nobody holds.
+    #[must_use]
+    pub fn of(run: &Run) -> Option<Hold> {
+        Some(Hold { run_id: run.id.clone(), fencing_token: run.fencing_token? })
+    }
+
+    /// The call that tells what happened, for a batch: where the hold is lost, nothing of the batch happens.
+    #[must_use]
+    pub fn record(&self, events: &[JsonValue], spent: Option<&Spent>, lease: Duration) -> Call {
+        let call = Call::new("record_run", self.args()).arg("events", events);
+        let call = call.arg("lease_ms", millis(lease));
+        match spent {
+            Some(spent) => call.arg("spent", spent),
+            None => call,
+        }
+    }
+
+    /// The call that ends the run well.
+    #[must_use]
+    pub fn done(&self, output: &Map<String, JsonValue>) -> Call {
+        Call::new("finish_run", self.args()).arg("end", RunEnd::Done).arg("output", output)
+    }
+
+    /// The call that ends the run badly.
+    #[must_use]
+    pub fn failed(&self, code: &str, message: &str) -> Call {
+        let call = Call::new("finish_run", self.args()).arg("end", RunEnd::Failed);
+        call.arg("code", code).arg("message", message)
+    }
+
+    /// The call that ends the run as it was asked to.
+    #[must_use]
+    pub fn aborted(&self, message: &str) -> Call {
+        Call::new("finish_run", self.args()).arg("end", RunEnd::Aborted).arg("message", message)
+    }
+
+    /// The call that says what the run waits for.
+    #[must_use]
+    pub fn wait(&self, interrupt: &Map<String, JsonValue>) -> Call {
+        Call::new("wait_run", self.args()).arg("interrupt", interrupt)
+    }
+
+    fn args(&self) -> JsonValue {
+        json!({"id": self.run_id, "fencing_token": self.fencing_token})
+    }
+}
+
+/// Agents and runs.
+impl Abide {
+    /// Registers an agent, or a new revision of one. Registering the same again changes nothing.
+    pub fn register_agent(&self, agent: NewAgent) -> Request<Agent> {
+        Request::new(self, "register_agent", agent)
+    }
+
+    /// Lets an agent begin no more runs.
+    pub fn retire_agent(&self, name: &str) -> Request<Agent> {
+        Request::new(self, "retire_agent", json!({"name": name}))
+    }
+
+    /// Begins a run.
+    pub fn start_run(&self, run: NewRun) -> Request<Run> {
+        Request::new(self, "start_run", run)
+    }
+
+    /// Takes over a run that nobody drives, or that this driver had before.
+    pub fn claim_run(&self, id: &str, driver: &str, lease: Duration) -> Request<Run> {
+        let args = json!({"id": id, "driver": driver, "lease_ms": millis(lease)});
+        Request::new(self, "claim_run", args)
+    }
+
+    /// Prolongs the hold on a run; the answer tells whether an abort was asked for.
+    pub fn heartbeat_run(&self, hold: &Hold, lease: Duration) -> Request<Run> {
+        Request::new(self, "heartbeat_run", hold.args()).arg("lease_ms", millis(lease))
+    }
+
+    /// Says that nobody wants a run any more.
+    pub fn abort_run(&self, id: &str) -> Request<Run, options::Reason> {
+        Request::new(self, "abort_run", json!({"id": id}))
+    }
+}

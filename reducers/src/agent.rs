@@ -1,0 +1,195 @@
+//! Agents: what they are, by name. A definition has revisions; a run is held to the one that it began
+//! with, whatever the definition becomes meanwhile.
+//!
+//! What a definition says (prompt, tools, limits) is for the runtime that reads it; here it is a value
+//! with a digest. What the database holds it to is its name, its mode, and that revisions only grow.
+
+use abide_schema::reducer::{Answer, Sight};
+use abide_schema::{
+    Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, reducer, table,
+};
+use serde_json::Value as JsonValue;
+
+use crate::check;
+
+/// What an agent may be used as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
+pub enum AgentMode {
+    /// It can own a session.
+    Primary,
+    /// Another agent can give it a task.
+    Subagent,
+    /// Both.
+    All,
+}
+
+impl AgentMode {
+    /// Whether it can own a session.
+    #[must_use]
+    pub fn is_primary(self) -> bool {
+        self != AgentMode::Subagent
+    }
+
+    /// Whether another agent can give it a task.
+    #[must_use]
+    pub fn is_subagent(self) -> bool {
+        self != AgentMode::Primary
+    }
+}
+
+/// An agent, in its newest revision.
+#[table(name = "agents", without_rowid)]
+pub struct Agent {
+    /// Its name.
+    #[column(key)]
+    pub name: String,
+    /// 1 at first; every change makes the next.
+    pub revision: i64,
+    /// SHA-256 of the definition as canonical JSON, in hexadecimal.
+    pub digest: String,
+    /// What it may be used as.
+    pub mode: AgentMode,
+    /// What it is for.
+    pub description: Option<String>,
+    /// Whether lists leave it out.
+    pub hidden: bool,
+    /// Whether it comes with the runtime, and not from somebody's file.
+    pub native: bool,
+    /// Since when it begins no more runs.
+    pub retired_at: Option<Micros>,
+    /// When it was first registered.
+    pub created_at: Micros,
+    /// When it last changed.
+    pub updated_at: Micros,
+    /// The event of that.
+    pub seq: Seq,
+}
+
+/// One revision of an agent, kept for the runs that began with it.
+#[table(name = "agent_revisions", without_rowid)]
+pub struct AgentRevision {
+    /// The agent.
+    #[column(key, references = "agents(name)")]
+    pub agent: String,
+    /// Which revision.
+    #[column(key)]
+    pub revision: i64,
+    /// SHA-256 of the definition as canonical JSON, in hexadecimal.
+    pub digest: String,
+    /// All that it says.
+    pub definition: Json,
+    /// When it was registered.
+    pub created_at: Micros,
+    /// The event that did.
+    pub seq: Seq,
+}
+
+/// The domain.
+#[must_use]
+pub fn module() -> Module {
+    Module::new("agent")
+        .seen::<Agent>(Sight::Open)
+        .seen::<AgentRevision>(Sight::Open)
+        .reducer(register_agent::definition())
+        .reducer(retire_agent::definition())
+}
+
+/// Registers an agent, or a new revision of one. Registering the same again changes nothing.
+/// With `expected_revision` it is a conflict where that is not the newest: for those who edit.
+#[reducer]
+pub fn register_agent(
+    ctx: &mut Context<'_>,
+    name: String,
+    definition: serde_json::Map<String, JsonValue>,
+    mode: Option<AgentMode>,
+    description: Option<String>,
+    hidden: Option<bool>,
+    native: Option<bool>,
+    expected_revision: Option<i64>,
+) -> Result<Answer<Agent>, Abort> {
+    check::name("name", &name)?;
+    let definition = Json::from(JsonValue::Object(definition));
+    let before = ctx.get::<Agent>(&name)?;
+    let revision = before.as_ref().map_or(0, |before| before.revision);
+    if let Some(expected) = expected_revision.filter(|expected| *expected != revision) {
+        let detail = format!("agent {name} is at revision {revision}, not {expected}");
+        return Err(Refusal::new(Code::Conflict, detail)
+            .hint("read it again, and change that")
+            .into());
+    }
+    let mut agent = Agent {
+        name,
+        revision,
+        digest: definition.hash(),
+        mode: mode.unwrap_or(AgentMode::Primary),
+        description,
+        hidden: hidden.unwrap_or(false),
+        native: native.unwrap_or(false),
+        retired_at: None,
+        created_at: before.as_ref().map_or(ctx.now, |before| before.created_at),
+        updated_at: before.as_ref().map_or(ctx.now, |before| before.updated_at),
+        seq: before.as_ref().map_or(ctx.seq, |before| before.seq),
+    };
+    if let Some(before) = before.as_ref().filter(|before| **before == agent) {
+        return Ok(Answer::Duplicate(before.seq, agent));
+    }
+    let defined_anew = before.as_ref().is_none_or(|before| before.digest != agent.digest);
+    agent.revision += i64::from(defined_anew);
+    (agent.updated_at, agent.seq) = (ctx.now, ctx.seq);
+    match before {
+        None => drop(ctx.insert(agent.clone())?),
+        Some(_) => ctx.update(&agent)?,
+    }
+    if defined_anew {
+        ctx.insert(AgentRevision {
+            agent: agent.name.clone(),
+            revision: agent.revision,
+            digest: agent.digest.clone(),
+            definition,
+            created_at: agent.updated_at,
+            seq: agent.seq,
+        })?;
+    }
+    Ok(Answer::Fresh(agent))
+}
+
+/// Lets an agent begin no more runs. Those that run go on; registering it again brings it back.
+#[reducer]
+pub fn retire_agent(ctx: &mut Context<'_>, name: String) -> Result<Answer<Agent>, Abort> {
+    let mut agent = find(ctx, &name)?;
+    if agent.retired_at.is_some() {
+        return Ok(Answer::Duplicate(agent.seq, agent));
+    }
+    agent.retired_at = Some(ctx.now);
+    (agent.updated_at, agent.seq) = (ctx.now, ctx.seq);
+    ctx.update(&agent)?;
+    Ok(Answer::Fresh(agent))
+}
+
+/// The agent of a name.
+pub(crate) fn find(ctx: &mut Context<'_>, name: &str) -> Result<Agent, Abort> {
+    let agent = ctx.get::<Agent>(name)?;
+    Ok(agent.ok_or_else(|| {
+        Refusal::new(Code::NotFound, format!("there is no agent {name}"))
+            .hint("SELECT name FROM agents  tells those that there are")
+    })?)
+}
+
+/// The same, if it can begin a run: of a session of its own, or for another's run.
+pub(crate) fn ready(ctx: &mut Context<'_>, name: &str, as_subagent: bool) -> Result<Agent, Abort> {
+    let agent = find(ctx, name)?;
+    let (fits, what) = match as_subagent {
+        true => (agent.mode.is_subagent(), "be given tasks by another agent"),
+        false => (agent.mode.is_primary(), "own a session"),
+    };
+    if agent.retired_at.is_some() {
+        let detail = format!("agent {name} is retired and begins no more runs");
+        return Err(Refusal::new(Code::BadTransition, detail).into());
+    }
+    if !fits {
+        let detail = format!("agent {name} is {} and cannot {what}", agent.mode);
+        let hint = "its mode says so: primary, subagent, or all for both";
+        return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
+    }
+    Ok(agent)
+}

@@ -1,0 +1,443 @@
+//! Runs: an agent at work in a session, from a first input to done, failed or aborted.
+//!
+//! ```text
+//! running ◀─▶ waiting          waiting: for an approval, for an outcome that nobody knows,
+//!    │           │              for a supervisor. Nobody drives it meanwhile.
+//!    └───────────┴─▶ done, failed, aborted
+//! ```
+//!
+//! A session has one run at a time; the database says so. Who drives it holds it under a lease with a
+//! fencing token, as a worker holds a tool call: a driver that vanishes is replaced, and what it still says
+//! is refused. How far a run is follows from rows (messages, tool calls, events), never from memory, so who
+//! takes it over goes on where it stands.
+//!
+//! What happens in a run is told as **run events**, in order, each once. A turn ends with one of `done`,
+//! `error` or `interrupt`, and with no more than one: a unique index says that too.
+//!
+//! Here are the rows, the beginning and what all parts share; then [`mod@drive`] and [`mod@end`].
+
+use abide_schema::reducer::{Answer, Sight};
+use abide_schema::{
+    Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, Value, limits, reducer,
+    table,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value as JsonValue, json};
+
+use crate::session::{Session, SessionStatus};
+use crate::tool_call::ToolCall;
+use crate::{agent, check, message, session};
+
+pub mod drive;
+pub mod end;
+
+pub use drive::{claim_next_run, claim_run, heartbeat_run, lapse_run, record_run};
+pub use end::{RunEnd, abort_run, finish_run, wait_run};
+
+/// Where a run stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
+pub enum RunStatus {
+    /// Somebody drives it, or should.
+    Running,
+    /// It waits for something from outside.
+    Waiting,
+    /// Ended well.
+    Done,
+    /// Ended badly.
+    Failed,
+    /// Nobody wanted it any more.
+    Aborted,
+}
+
+impl RunStatus {
+    /// Whether a run ends there.
+    #[must_use]
+    pub fn is_terminal(self) -> bool {
+        !matches!(self, RunStatus::Running | RunStatus::Waiting)
+    }
+}
+
+/// What a run event tells. The first eleven are all that a consumer has to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
+pub enum RunEventKind {
+    /// `{content}`: the model says this.
+    Token,
+    /// `{name, args, id}`: the model asks for this.
+    ToolCall,
+    /// `{tool_call_id, output, exit_code}`: what came of it.
+    ToolResult,
+    /// `{todos}`: the plan as it is now.
+    Planning,
+    /// `{step_number, total_steps, description}`.
+    StepComplete,
+    /// `{from_agent, to_agent, task}`: another agent is given a task.
+    Delegation,
+    /// `{tool_call_id, tool_name, args, session_id, action_requests}`: somebody must decide. Ends a turn.
+    Interrupt,
+    /// `{status}`: `thinking`, `idle`, or what the run waits for.
+    Status,
+    /// `{input_tokens, output_tokens, estimated_cost, provider, model, completeness}`.
+    Usage,
+    /// `{assistant_data}`: the answer. Ends the run.
+    Done,
+    /// `{message, code}`: why there is none. Ends the run.
+    Error,
+    /// `{content}`: what a model says to itself.
+    Reasoning,
+    /// What was told since a `seq` does not count: the model's answer broke off, and it is asked again.
+    Restart,
+    /// A line of a foreign program as it came.
+    Line,
+}
+
+const EVENTS_STAY: &str = "CREATE TRIGGER run_events_stay BEFORE UPDATE ON run_events
+BEGIN SELECT RAISE(FAIL, 'conflict: what a run has told stands'); END";
+
+const ENDED: &str = "CREATE TRIGGER runs_ended BEFORE UPDATE ON runs
+WHEN OLD.status NOT IN ('running', 'waiting')
+BEGIN SELECT RAISE(FAIL, 'bad_transition: the run has ended'); END";
+
+const FENCING: &str = "CREATE TRIGGER runs_fencing BEFORE UPDATE OF fencing_token ON runs
+WHEN NEW.fencing_token < OLD.fencing_token
+BEGIN SELECT RAISE(FAIL, 'lease_lost: the run was claimed by another'); END";
+
+/// An agent at work in a session.
+#[table(
+    name = "runs",
+    without_rowid,
+    unique(session_id, where = "status IN ('running', 'waiting')"),
+    index(session_id, created_at),
+    index(lease_expires_at, where = "status = 'running' AND lease_expires_at IS NOT NULL"),
+    index(created_at, where = "status = 'running' AND driver IS NULL"),
+    constraint = "CHECK ((driver IS NULL) = (lease_expires_at IS NULL))",
+    trigger = ENDED,
+    trigger = FENCING
+)]
+pub struct Run {
+    /// Its id, the caller's own or `run_` and a ULID.
+    #[column(key)]
+    pub id: String,
+    /// The session.
+    #[column(references = "sessions(id)")]
+    pub session_id: String,
+    /// The agent.
+    #[column(references = "agents(name)")]
+    pub agent: String,
+    /// The agent's revision when it began, by which it runs to its end.
+    pub revision: i64,
+    /// The run that it was begun for.
+    #[column(references = "runs(id)")]
+    pub parent_id: Option<String>,
+    /// Where it stands.
+    pub status: RunStatus,
+    /// What it waits for, or why nobody wants it any more.
+    pub reason: Option<String>,
+    /// Who drives it.
+    pub driver: Option<String>,
+    /// The claim's number: what is said under another is refused. It is the claim's seq, so it only grows.
+    pub fencing_token: Option<i64>,
+    /// Until when the claim holds.
+    pub lease_expires_at: Option<Micros>,
+    /// Which turn it is in, from 1. A turn ends where it waits.
+    pub turn: i64,
+    /// Answers of the model so far.
+    pub iterations: i64,
+    /// Tool calls that the model asked for so far.
+    pub tool_calls: i64,
+    /// Tokens that went in, as far as providers said.
+    pub input_tokens: i64,
+    /// Tokens that came out, as far as providers said.
+    pub output_tokens: i64,
+    /// Answers whose usage the provider did not tell, or not all of it.
+    pub usage_missing: i64,
+    /// What it cost so far, in millionths of a dollar, where prices are known.
+    pub cost_micros: Option<i64>,
+    /// Events told so far.
+    pub events: i64,
+    /// When it must be over.
+    pub deadline_at: Option<Micros>,
+    /// Since when nobody wants it any more: its driver is asked to stop.
+    pub abort_requested_at: Option<Micros>,
+    /// What came of it.
+    pub output: Option<Json>,
+    /// Why it failed, for programs.
+    pub error_code: Option<String>,
+    /// Why it failed, for people.
+    pub error_message: Option<String>,
+    /// When it began.
+    pub created_at: Micros,
+    /// When it ended.
+    pub ended_at: Option<Micros>,
+    /// When it last changed.
+    pub updated_at: Micros,
+    /// The event of that.
+    pub seq: Seq,
+}
+
+/// One thing that happened in a run.
+#[table(
+    name = "run_events",
+    index(session_id),
+    unique(run_id, number),
+    unique(run_id, turn, where = "kind IN ('done', 'error', 'interrupt')"),
+    trigger = EVENTS_STAY
+)]
+pub struct RunEvent {
+    /// Its number among all; later ones are larger.
+    #[column(key)]
+    pub id: i64,
+    /// The run.
+    #[column(references = "runs(id)")]
+    pub run_id: String,
+    /// The run's session.
+    #[column(references = "sessions(id)")]
+    pub session_id: String,
+    /// Its number in the run: 1, 2, 3 …
+    pub number: i64,
+    /// The turn.
+    pub turn: i64,
+    /// What it tells.
+    pub kind: RunEventKind,
+    /// The rest of it.
+    pub data: Json,
+    /// When.
+    pub created_at: Micros,
+    /// The event of the log that wrote it.
+    pub seq: Seq,
+}
+
+/// A run event as it is told.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Told {
+    /// What it tells.
+    pub kind: RunEventKind,
+    /// The rest of it.
+    pub data: serde_json::Map<String, JsonValue>,
+}
+
+/// The domain.
+#[must_use]
+pub fn module() -> Module {
+    Module::new("run")
+        .seen::<Run>(Sight::OfScope)
+        .seen::<RunEvent>(Sight::OfScope)
+        .reducer(start_run::definition())
+        .reducer(claim_run::definition())
+        .reducer(claim_next_run::definition())
+        .reducer(heartbeat_run::definition())
+        .reducer(record_run::definition())
+        .reducer(wait_run::definition())
+        .reducer(finish_run::definition())
+        .reducer(abort_run::definition())
+        .deadline::<Run>(
+            "lease_expires_at",
+            "status = 'running' AND lease_expires_at IS NOT NULL",
+            lapse_run::definition(),
+        )
+}
+
+/// Begins a run of a session's agent, or of the one that is named. With `input` that is the user's
+/// message. With `parent_id` it is a task that the run of that id gives to another agent.
+/// A session has one run at a time. The same `id` for the same session is the same run.
+#[reducer]
+pub fn start_run(
+    ctx: &mut Context<'_>,
+    session_id: String,
+    agent: Option<String>,
+    input: Option<String>,
+    id: Option<String>,
+    parent_id: Option<String>,
+    deadline_ms: Option<i64>,
+) -> Result<Answer<Run>, Abort> {
+    if let Some(id) = &id {
+        check::name("id", id)?;
+        if let Some(before) = ctx.get::<Run>(id)? {
+            return again(ctx, before, &session_id);
+        }
+    }
+    let session = session::wanted(ctx, &session_id)?;
+    let name = agent.unwrap_or_else(|| session.agent.clone());
+    let agent = agent::ready(ctx, &name, parent_id.is_some())?;
+    if let Some(active) = active(ctx, &session_id)? {
+        let detail =
+            format!("session {session_id} has run {}, which is {}", active.id, active.status);
+        let hint = "a session has one run at a time; abort_run ends it";
+        return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
+    }
+    if let Some(parent) = &parent_id {
+        let parent = ctx.get::<Run>(parent)?;
+        parent.ok_or_else(|| missing(parent_id.as_deref().unwrap_or_default()))?;
+    }
+    let session = begin(ctx, session, input)?;
+    let (now, seq) = (ctx.now, ctx.seq);
+    let mut run = Run {
+        id: id.unwrap_or_else(|| ctx.new_id("run")),
+        session_id,
+        agent: agent.name,
+        revision: agent.revision,
+        parent_id,
+        status: RunStatus::Running,
+        reason: None,
+        driver: None,
+        fencing_token: None,
+        lease_expires_at: None,
+        turn: 1,
+        iterations: 0,
+        tool_calls: 0,
+        input_tokens: 0,
+        output_tokens: 0,
+        usage_missing: 0,
+        cost_micros: None,
+        events: 0,
+        deadline_at: check::after("deadline_ms", now, deadline_ms)?,
+        abort_requested_at: None,
+        output: None,
+        error_code: None,
+        error_message: None,
+        created_at: now,
+        ended_at: None,
+        updated_at: now,
+        seq,
+    };
+    ctx.insert(run.clone())?;
+    status(ctx, &mut run, "thinking")?;
+    session::touch(ctx, session)?;
+    save(ctx, run).map(Answer::Fresh)
+}
+
+/// The session of a new run is active, with the user's message.
+fn begin(ctx: &mut Context<'_>, session: Session, input: Option<String>) -> Result<Session, Abort> {
+    if session.status == SessionStatus::HandedOff {
+        let detail = format!("session {} is in the hands of a supervisor", session.id);
+        return Err(Refusal::new(Code::BadTransition, detail).into());
+    }
+    if let Some(input) = input {
+        let (role, kind) = ("user".to_owned(), "message".to_owned());
+        message::append(ctx, &session, role, kind, Some(input), None)?;
+    }
+    match session.status {
+        SessionStatus::Active => Ok(session),
+        _ => session::to_status(ctx, session, SessionStatus::Active, |_| {}),
+    }
+}
+
+fn again(ctx: &mut Context<'_>, before: Run, session_id: &str) -> Result<Answer<Run>, Abort> {
+    ctx.about(&before.session_id);
+    if before.session_id == session_id {
+        return Ok(Answer::Duplicate(before.seq, before));
+    }
+    let detail = format!("run {} is one of another session", before.id);
+    Err(Refusal::new(Code::Conflict, detail).hint("leave out id to be given a new one").into())
+}
+
+/// The run of an id; the event will say which session it is about.
+pub(crate) fn find(ctx: &mut Context<'_>, id: &str) -> Result<Run, Abort> {
+    let run = ctx.get::<Run>(id)?.ok_or_else(|| missing(id))?;
+    ctx.about(&run.session_id);
+    Ok(run)
+}
+
+fn missing(id: &str) -> Refusal {
+    Refusal::new(Code::NotFound, format!("there is no run {id}"))
+}
+
+/// The run that a session has, if it has one.
+pub(crate) fn active(ctx: &mut Context<'_>, session_id: &str) -> Result<Option<Run>, Abort> {
+    let active = "WHERE session_id = ?1 AND status IN ('running', 'waiting')";
+    Ok(ctx.find::<Run>(active, &[Value::from(session_id)])?.into_iter().next())
+}
+
+/// What a run waits for whose session somebody has put to rest.
+const RESUME: &str = "resume";
+
+/// What a session's run has to wait for before it can go on, if there is anything.
+pub(crate) fn awaited(ctx: &mut Context<'_>, session: &Session) -> Result<Option<String>, Abort> {
+    let params = [Value::from(session.id.as_str())];
+    for (status, what) in [("awaiting_approval", "approval"), ("unknown", "settlement")] {
+        let waiting = format!("WHERE session_id = ?1 AND status = '{status}'");
+        if ctx.count::<ToolCall>(&waiting, &params)? > 0 {
+            return Ok(Some(what.to_owned()));
+        }
+    }
+    Ok(match session.status {
+        SessionStatus::HandedOff => Some("handoff".to_owned()),
+        _ => None,
+    })
+}
+
+/// Something that a session's run may have waited for has come: if it was the last, the run goes on.
+pub(crate) fn wake(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
+    let waiting = "WHERE session_id = ?1 AND status IN ('running', 'waiting')";
+    let runs = ctx.find::<Run>(waiting, &[Value::from(session_id)])?;
+    let Some(mut run) = runs.into_iter().find(|run| run.status == RunStatus::Waiting) else {
+        return Ok(());
+    };
+    let Some(session) = ctx.get::<Session>(session_id)? else { return Ok(()) };
+    // Who put the session to rest wakes it; a decision alone does not.
+    let rests = session.status == SessionStatus::Suspended && run.reason.as_deref() == Some(RESUME);
+    if rests || session.status.is_terminal() || awaited(ctx, &session)?.is_some() {
+        return Ok(());
+    }
+    if session.status == SessionStatus::Suspended {
+        session::to_status(ctx, session, SessionStatus::Active, |_| {})?;
+    }
+    run.status = RunStatus::Running;
+    run.reason = None;
+    run.turn += 1;
+    status(ctx, &mut run, "resuming")?;
+    save(ctx, run).map(drop)
+}
+
+/// Tells where the run stands.
+fn status(ctx: &mut Context<'_>, run: &mut Run, status: &str) -> Result<(), Abort> {
+    tell(ctx, run, RunEventKind::Status, json!({"status": status}))
+}
+
+/// Adds an event to a run; the run's row is to be written after it.
+fn tell(
+    ctx: &mut Context<'_>,
+    run: &mut Run,
+    kind: RunEventKind,
+    data: JsonValue,
+) -> Result<(), Abort> {
+    run.events += 1;
+    let (created_at, seq) = (ctx.now, ctx.seq);
+    let event = ctx.insert(RunEvent {
+        id: 0,
+        run_id: run.id.clone(),
+        session_id: run.session_id.clone(),
+        number: run.events,
+        turn: run.turn,
+        kind,
+        data: Json::from(data),
+        created_at,
+        seq,
+    });
+    event.map(drop)
+}
+
+/// Adds what a driver tells; how a turn ends is not for it to tell this way.
+fn tell_all(ctx: &mut Context<'_>, run: &mut Run, events: Vec<Told>) -> Result<(), Abort> {
+    if events.len() > limits::RUN_EVENTS {
+        let detail = format!("{} events, at most {} are taken", events.len(), limits::RUN_EVENTS);
+        return Err(Refusal::new(Code::LimitExceeded, detail).into());
+    }
+    for Told { kind, data } in events {
+        use RunEventKind::{Done, Error, Interrupt};
+        if matches!(kind, Done | Error | Interrupt) {
+            let detail = format!("{kind} is told by finish_run and wait_run, once a turn");
+            return Err(Refusal::new(Code::BadArguments, detail).into());
+        }
+        tell(ctx, run, kind, JsonValue::Object(data))?;
+    }
+    Ok(())
+}
+
+fn save(ctx: &mut Context<'_>, mut run: Run) -> Result<Run, Abort> {
+    run.updated_at = ctx.now;
+    run.seq = ctx.seq;
+    ctx.update(&run)?;
+    Ok(run)
+}

@@ -1,0 +1,159 @@
+//! Driving a run: under a lease, so that one driver at a time takes it a step further.
+
+use abide_schema::{Abort, Code, Context, Micros, Refusal, reducer};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Run, RunStatus, Told, find, save, tell_all};
+use crate::check;
+
+/// What an answer of a model took.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Spent {
+    /// Whether this is an answer of the model.
+    pub iteration: bool,
+    /// Tool calls that it asked for.
+    pub tool_calls: i64,
+    /// Tokens that went in, if the provider said so.
+    pub input_tokens: Option<i64>,
+    /// Tokens that came out, if the provider said so.
+    pub output_tokens: Option<i64>,
+    /// What it cost, in millionths of a dollar, if that is known.
+    pub cost_micros: Option<i64>,
+}
+
+/// Takes over a run that nobody drives, or that was this driver's before: after a restart under the same
+/// name it goes on at once. Whoever held it before is refused from now on.
+#[reducer]
+pub fn claim_run(
+    ctx: &mut Context<'_>,
+    id: String,
+    driver: String,
+    lease_ms: i64,
+) -> Result<Run, Abort> {
+    check::name("driver", &driver)?;
+    let run = find(ctx, &id)?;
+    if run.status != RunStatus::Running {
+        let detail = format!("run {id} is {}, there is nothing to drive", run.status);
+        return Err(Refusal::new(Code::BadTransition, detail).into());
+    }
+    match &run.driver {
+        Some(holder) if *holder != driver => {
+            let detail = format!("run {id} is driven by {holder}");
+            Err(Refusal::new(Code::Conflict, detail)
+                .hint("it is free when that lease runs out")
+                .into())
+        }
+        _ => take(ctx, run, driver, lease_ms),
+    }
+}
+
+/// Takes over the run that has waited longest for a driver. `not_found` if none does.
+#[reducer]
+pub fn claim_next_run(ctx: &mut Context<'_>, driver: String, lease_ms: i64) -> Result<Run, Abort> {
+    check::name("driver", &driver)?;
+    let next = "WHERE status = 'running' AND driver IS NULL ORDER BY created_at LIMIT 1";
+    match ctx.find::<Run>(next, &[])?.into_iter().next() {
+        Some(run) => {
+            ctx.about(&run.session_id);
+            take(ctx, run, driver, lease_ms)
+        }
+        None => Err(Refusal::new(Code::NotFound, "no run waits for a driver").into()),
+    }
+}
+
+fn take(ctx: &mut Context<'_>, mut run: Run, driver: String, lease_ms: i64) -> Result<Run, Abort> {
+    run.lease_expires_at = Some(check::lease(ctx.now, lease_ms)?);
+    run.driver = Some(driver);
+    run.fencing_token = Some(ctx.seq.0);
+    save(ctx, run)
+}
+
+/// Prolongs the lease on a run. The answer tells whether an abort was asked for.
+#[reducer]
+pub fn heartbeat_run(
+    ctx: &mut Context<'_>,
+    id: String,
+    fencing_token: i64,
+    lease_ms: i64,
+) -> Result<Run, Abort> {
+    let mut run = held(ctx, &id, fencing_token)?;
+    run.lease_expires_at = Some(check::lease(ctx.now, lease_ms)?);
+    save(ctx, run)
+}
+
+/// Tells what happened in a run, and what it took. In a batch with messages and tool calls this is what
+/// makes a step one step: where the lease is lost nothing of the batch happens.
+#[reducer]
+pub fn record_run(
+    ctx: &mut Context<'_>,
+    id: String,
+    fencing_token: i64,
+    events: Option<Vec<Told>>,
+    spent: Option<Spent>,
+    lease_ms: Option<i64>,
+) -> Result<Run, Abort> {
+    let mut run = held(ctx, &id, fencing_token)?;
+    if let Some(lease_ms) = lease_ms {
+        run.lease_expires_at = Some(check::lease(ctx.now, lease_ms)?);
+    }
+    if let Some(spent) = spent {
+        add(&mut run, &spent)?;
+    }
+    tell_all(ctx, &mut run, events.unwrap_or_default())?;
+    save(ctx, run)
+}
+
+fn add(run: &mut Run, spent: &Spent) -> Result<(), Refusal> {
+    let counts = 0..=i64::from(u32::MAX);
+    check::within("tool_calls", Some(spent.tool_calls), &counts)?;
+    check::within("input_tokens", spent.input_tokens, &counts)?;
+    check::within("output_tokens", spent.output_tokens, &counts)?;
+    check::within("cost_micros", spent.cost_micros, &counts)?;
+    run.iterations += i64::from(spent.iteration);
+    run.tool_calls += spent.tool_calls;
+    run.input_tokens += spent.input_tokens.unwrap_or(0);
+    run.output_tokens += spent.output_tokens.unwrap_or(0);
+    let told = spent.input_tokens.is_some() && spent.output_tokens.is_some();
+    run.usage_missing += i64::from(spent.iteration && !told);
+    if let Some(cost) = spent.cost_micros {
+        run.cost_micros = Some(run.cost_micros.unwrap_or(0) + cost);
+    }
+    Ok(())
+}
+
+/// The lease on a run has run out: another may drive it.
+#[reducer]
+pub fn lapse_run(
+    ctx: &mut Context<'_>,
+    id: String,
+    lease_expires_at: Micros,
+) -> Result<Run, Abort> {
+    let mut run = find(ctx, &id)?;
+    let held = run.status == RunStatus::Running;
+    if !held || run.lease_expires_at != Some(lease_expires_at) || ctx.now < lease_expires_at {
+        return Err(check::not_due(&id, lease_expires_at).into());
+    }
+    run.driver = None;
+    run.lease_expires_at = None;
+    save(ctx, run)
+}
+
+/// The run of an id, if it is held under this token.
+pub(super) fn held(ctx: &mut Context<'_>, id: &str, fencing_token: i64) -> Result<Run, Abort> {
+    let run = find(ctx, id)?;
+    let driven = run.status == RunStatus::Running && run.driver.is_some();
+    if driven && run.fencing_token == Some(fencing_token) {
+        return Ok(run);
+    }
+    let detail = match (&run.driver, run.status) {
+        (Some(driver), RunStatus::Running) => {
+            format!("run {id} is driven by {driver} under another token")
+        }
+        (_, status) => format!("run {id} is {status}, and nobody drives it"),
+    };
+    let hint =
+        "another may take the run a step further; stop, and claim it anew if it should go on";
+    Err(Refusal::new(Code::LeaseLost, detail).hint(hint).into())
+}

@@ -1,0 +1,182 @@
+//! How a turn ends: the run waits, or is over.
+
+use abide_schema::reducer::Answer;
+use abide_schema::{Abort, Code, Context, Json, Refusal, TextEnum, reducer};
+use serde_json::{Map, Value as JsonValue, json};
+
+use super::drive::held;
+use super::{
+    RESUME, Run, RunEventKind, RunStatus, Told, active, awaited, find, save, status, tell, tell_all,
+};
+use crate::check;
+use crate::session::{self, SessionStatus};
+use crate::tool_call::cancel;
+
+/// How a run ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
+pub enum RunEnd {
+    /// With an answer.
+    Done,
+    /// Without.
+    Failed,
+    /// As it was asked to.
+    Aborted,
+}
+
+/// Says that a run cannot go on before somebody has decided. Where that has happened meanwhile, it goes on
+/// at once; else it waits, and nobody drives it. `interrupt` is what consumers are told.
+#[reducer]
+pub fn wait_run(
+    ctx: &mut Context<'_>,
+    id: String,
+    fencing_token: i64,
+    interrupt: Map<String, JsonValue>,
+) -> Result<Run, Abort> {
+    let mut run = held(ctx, &id, fencing_token)?;
+    let session = session::find(ctx, &run.session_id)?;
+    let rests = session.status == SessionStatus::Suspended;
+    let reason = awaited(ctx, &session)?.or_else(|| rests.then(|| RESUME.to_owned()));
+    let Some(reason) = reason else { return Ok(run) };
+    tell(ctx, &mut run, RunEventKind::Interrupt, JsonValue::Object(interrupt))?;
+    if session.status == SessionStatus::Active {
+        let why = format!("run {id} waits for {reason}");
+        session::to_status(ctx, session, SessionStatus::Suspended, |it| it.reason = Some(why))?;
+    }
+    run.status = RunStatus::Waiting;
+    run.reason = Some(reason);
+    let_go(&mut run);
+    save(ctx, run)
+}
+
+/// Ends a run. `output` is the answer; `code` and `message` say why there is none.
+#[reducer]
+pub fn finish_run(
+    ctx: &mut Context<'_>,
+    id: String,
+    fencing_token: i64,
+    end: RunEnd,
+    output: Option<Map<String, JsonValue>>,
+    code: Option<String>,
+    message: Option<String>,
+    events: Option<Vec<Told>>,
+) -> Result<Answer<Run>, Abort> {
+    if let Some(ended) = ended_so(ctx, &id, fencing_token, end)? {
+        return Ok(Answer::Duplicate(ended.seq, ended));
+    }
+    let mut run = held(ctx, &id, fencing_token)?;
+    tell_all(ctx, &mut run, events.unwrap_or_default())?;
+    match (end, code) {
+        (RunEnd::Done, None) => {
+            let output = output.unwrap_or_default();
+            run.status = RunStatus::Done;
+            run.output = Some(Json::from(JsonValue::Object(output.clone())));
+            status(ctx, &mut run, "idle")?;
+            tell(ctx, &mut run, RunEventKind::Done, json!({"assistant_data": output}))?;
+            close(ctx, run).map(Answer::Fresh)
+        }
+        (RunEnd::Failed, Some(code)) => {
+            check::name("code", &code)?;
+            let message = message.unwrap_or_else(|| code.clone());
+            fail(ctx, run, RunStatus::Failed, &code, &message).map(Answer::Fresh)
+        }
+        (RunEnd::Aborted, None) => {
+            let message = message.or_else(|| run.reason.clone());
+            let message = message.unwrap_or_else(|| ABORTED_MESSAGE.to_owned());
+            fail(ctx, run, RunStatus::Aborted, ABORTED, &message).map(Answer::Fresh)
+        }
+        _ => {
+            let detail = "finish_run: a code says why a run failed, and only that";
+            Err(Refusal::new(Code::BadArguments, detail).into())
+        }
+    }
+}
+
+/// The code of a run that nobody wanted any more.
+const ABORTED: &str = "aborted";
+const ABORTED_MESSAGE: &str = "nobody wants the run any more";
+
+/// The run, if its last driver has ended it just so: the answer was lost on its way.
+fn ended_so(
+    ctx: &mut Context<'_>,
+    id: &str,
+    fencing_token: i64,
+    end: RunEnd,
+) -> Result<Option<Run>, Abort> {
+    let run = find(ctx, id)?;
+    let status = match end {
+        RunEnd::Done => RunStatus::Done,
+        RunEnd::Failed => RunStatus::Failed,
+        RunEnd::Aborted => RunStatus::Aborted,
+    };
+    Ok((run.status == status && run.fencing_token == Some(fencing_token)).then_some(run))
+}
+
+/// Says that nobody wants a run any more. Where nobody drives it, it is over at once; otherwise its
+/// driver is asked to stop. Tool calls that nobody has begun are cancelled, those that run asked to stop.
+#[reducer]
+pub fn abort_run(
+    ctx: &mut Context<'_>,
+    id: String,
+    reason: Option<String>,
+) -> Result<Answer<Run>, Abort> {
+    let run = find(ctx, &id)?;
+    if run.status == RunStatus::Aborted || run.abort_requested_at.is_some() {
+        return Ok(Answer::Duplicate(run.seq, run));
+    }
+    if run.status.is_terminal() {
+        let detail = format!("run {id} is {}, there is nothing to abort", run.status);
+        return Err(Refusal::new(Code::BadTransition, detail).into());
+    }
+    cancel::of_session(ctx, &run.session_id)?;
+    stop(ctx, run, reason.as_deref()).map(Answer::Fresh)
+}
+
+/// A session has ended, or is about to: so is its run.
+pub(crate) fn abort_of_session(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
+    match active(ctx, session_id)? {
+        Some(run) if run.abort_requested_at.is_none() => {
+            stop(ctx, run, Some("the session has ended")).map(drop)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn stop(ctx: &mut Context<'_>, mut run: Run, reason: Option<&str>) -> Result<Run, Abort> {
+    run.abort_requested_at = Some(ctx.now);
+    if run.driver.is_some() {
+        run.reason = reason.map(str::to_owned);
+        return save(ctx, run);
+    }
+    if run.status == RunStatus::Waiting {
+        // The turn has ended with its interrupt; how the run ends is told in one of its own.
+        run.turn += 1;
+    }
+    fail(ctx, run, RunStatus::Aborted, ABORTED, reason.unwrap_or(ABORTED_MESSAGE))
+}
+
+fn fail(
+    ctx: &mut Context<'_>,
+    mut run: Run,
+    to: RunStatus,
+    code: &str,
+    message: &str,
+) -> Result<Run, Abort> {
+    run.status = to;
+    run.error_code = Some(code.to_owned());
+    run.error_message = Some(message.to_owned());
+    status(ctx, &mut run, "idle")?;
+    tell(ctx, &mut run, RunEventKind::Error, json!({"message": message, "code": code}))?;
+    close(ctx, run)
+}
+
+fn close(ctx: &mut Context<'_>, mut run: Run) -> Result<Run, Abort> {
+    run.ended_at = Some(ctx.now);
+    run.reason = None;
+    let_go(&mut run);
+    save(ctx, run)
+}
+
+fn let_go(run: &mut Run) {
+    run.driver = None;
+    run.lease_expires_at = None;
+}

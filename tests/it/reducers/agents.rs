@@ -1,0 +1,111 @@
+//! Agents: revisions only grow, the same again changes nothing.
+
+use expect_test::expect;
+
+use crate::script::check;
+
+#[test]
+fn every_change_of_a_definition_is_a_revision() {
+    check(
+        r#"
+        register_agent name=support definition={"prompt":"be kind"}
+        register_agent name=support definition={"prompt":"be kind"}
+        register_agent name=support definition={"prompt":"be brief"}
+        register_agent name=support definition={"prompt":"be brief"} hidden=true
+        register_agent name=support definition={"prompt":"be kind"} expected_revision=1
+        register_agent name=support definition={"prompt":"be kind"} expected_revision=2
+        register_agent name=other definition={} expected_revision=1
+        register_agent name=other definition="be kind"
+        sql SELECT revision, definition, seq FROM agent_revisions ORDER BY revision
+        replay
+        "#,
+        expect![[r#"
+            seq 1 {name: support, revision: 1, mode: primary}
+            seq 1 again {name: support, revision: 1, mode: primary}
+            seq 2 {name: support, revision: 2, mode: primary}
+            seq 3 {name: support, revision: 2, mode: primary}
+            refused conflict: agent support is at revision 2, not 1 (hint: read it again, and change that)
+            seq 4 {name: support, revision: 3, mode: primary}
+            refused conflict: agent other is at revision 0, not 1 (hint: read it again, and change that)
+            refused bad_arguments: register_agent: invalid type: string "be kind", expected a map (hint: register_agent takes name, definition, mode?, description?, hidden?, native?, expected_revision?)
+            (1, "{\"prompt\":\"be kind\"}", 1) (2, "{\"prompt\":\"be brief\"}", 2) (3, "{\"prompt\":\"be kind\"}", 4)
+            the same up to 4
+        "#]],
+    );
+}
+
+#[test]
+fn a_mode_says_what_an_agent_may_be_used_as() {
+    check(
+        r#"
+        register_agent name=lead definition={}
+        register_agent name=clerk definition={} mode=subagent
+        register_agent name=both definition={} mode=all
+        register_agent name=odd definition={} mode=sometimes
+        create_session agent=lead id=s1
+        create_session agent=clerk id=s2
+        create_session agent=both id=s3
+        create_session agent=nobody id=s4
+        start_run session_id=s2 id=r2
+        start_run session_id=s4 id=r4
+        start_run session_id=s1 id=r1
+        start_run session_id=s3 id=r3
+        start_run session_id=s2 id=r5 parent_id=r1
+        start_run session_id=s2 id=r6 parent_id=r9
+        create_session agent=lead id=s5
+        start_run session_id=s5 id=r7 parent_id=r1
+        start_run session_id=s5 id=r8 agent=clerk parent_id=r1
+        "#,
+        expect![[r#"
+            seq 1 {name: lead, revision: 1, mode: primary}
+            seq 2 {name: clerk, revision: 1, mode: subagent}
+            seq 3 {name: both, revision: 1, mode: all}
+            refused bad_arguments: register_agent: "sometimes" is not one of primary, subagent, all (hint: register_agent takes name, definition, mode?, description?, hidden?, native?, expected_revision?)
+            seq 4 {id: s1, status: created}
+            seq 5 {id: s2, status: created}
+            seq 6 {id: s3, status: created}
+            seq 7 {id: s4, status: created}
+            refused bad_transition: agent clerk is subagent and cannot own a session (hint: its mode says so: primary, subagent, or all for both)
+            refused not_found: there is no agent nobody (hint: SELECT name FROM agents  tells those that there are)
+            seq 8 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            seq 9 {id: r3, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            seq 10 {id: r5, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1, parent_id: r1}
+            refused conflict: session s2 has run r5, which is running (hint: a session has one run at a time; abort_run ends it)
+            seq 11 {id: s5, status: created}
+            refused bad_transition: agent lead is primary and cannot be given tasks by another agent (hint: its mode says so: primary, subagent, or all for both)
+            seq 12 {id: r8, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1, parent_id: r1}
+        "#]],
+    );
+}
+
+#[test]
+fn a_retired_agent_begins_no_more_runs() {
+    check(
+        r#"
+        register_agent name=lead definition={}
+        create_session agent=lead id=s1
+        create_session agent=lead id=s2
+        start_run session_id=s1 id=r1
+        retire_agent name=lead
+        retire_agent name=lead
+        retire_agent name=nobody
+        start_run session_id=s2 id=r2
+        claim_run id=r1 driver=d lease_ms=1000
+        register_agent name=lead definition={}
+        start_run session_id=s2 id=r2
+        "#,
+        expect![[r#"
+            seq 1 {name: lead, revision: 1, mode: primary}
+            seq 2 {id: s1, status: created}
+            seq 3 {id: s2, status: created}
+            seq 4 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            seq 5 {name: lead, revision: 1, mode: primary}
+            seq 5 again {name: lead, revision: 1, mode: primary}
+            refused not_found: there is no agent nobody (hint: SELECT name FROM agents  tells those that there are)
+            refused bad_transition: agent lead is retired and begins no more runs
+            seq 6 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 6, lease_expires_at: 14:00:01}
+            seq 7 {name: lead, revision: 1, mode: primary}
+            seq 8 {id: r2, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+        "#]],
+    );
+}

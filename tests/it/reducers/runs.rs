@@ -1,0 +1,314 @@
+//! Runs: one at a time, driven by one at a time; each turn ends once.
+
+use expect_test::expect;
+
+use crate::script::check;
+
+const BEGUN: &str = r#"
+    register_agent name=support definition={"prompt":"be kind"}
+    create_session agent=support id=s1
+    start_run session_id=s1 id=r1 input=hello
+"#;
+
+fn check_begun(script: &str, expected: expect_test::Expect) {
+    check(&format!("{BEGUN}{script}"), expected);
+}
+
+#[test]
+fn begun_driven_and_done() {
+    check_begun(
+        r#"
+        sql SELECT role, content FROM agent_state
+        start_run session_id=s1 id=r1 input=hello
+        start_run session_id=s1 id=r2
+        claim_run id=r1 driver=d lease_ms=1000
+        record_run id=r1 fencing_token=4 events=[{"kind":"token","data":{"content":"hi"}}] spent={"iteration":true,"tool_calls":0,"input_tokens":9,"output_tokens":1}
+        record_run id=r1 fencing_token=4 events=[{"kind":"done","data":{}}]
+        record_run id=r1 fencing_token=4 events=[{"kind":"cheer","data":{}}]
+        record_run id=r1 fencing_token=4 spent={"iteration":true,"tool_calls":-1}
+        finish_run id=r1 fencing_token=4 end=done output={"content":"hi"} code=x
+        finish_run id=r1 fencing_token=4 end=failed
+        finish_run id=r1 fencing_token=4 end=done output={"content":"hi"}
+        finish_run id=r1 fencing_token=4 end=done output={"content":"hi"}
+        finish_run id=r1 fencing_token=4 end=aborted
+        record_run id=r1 fencing_token=4
+        abort_run id=r1
+        sql SELECT number, turn, kind, data FROM run_events ORDER BY id
+        sql SELECT input_tokens, output_tokens, usage_missing, output FROM runs
+        start_run session_id=s1 id=r2 input=again
+        raw UPDATE run_events SET data = '{}' WHERE number = 1
+        raw UPDATE runs SET status = 'running' WHERE id = 'r1'
+        raw INSERT INTO runs SELECT 'r3', session_id, agent, revision, parent_id, status, reason, driver, fencing_token, lease_expires_at, turn, iterations, tool_calls, input_tokens, output_tokens, usage_missing, cost_micros, events, deadline_at, abort_requested_at, output, error_code, error_message, created_at, ended_at, updated_at, seq FROM runs WHERE id = 'r2'
+        replay
+        "#,
+        expect![[r#"
+            seq 1 {name: support, revision: 1, mode: primary}
+            seq 2 {id: s1, status: created}
+            seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            ("user", "hello")
+            seq 3 again {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            refused conflict: session s1 has run r1, which is running (hint: a session has one run at a time; abort_run ends it)
+            seq 4 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
+            seq 5 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 1, tool_calls: 0, events: 2, fencing_token: 4, lease_expires_at: 14:00:01}
+            refused bad_arguments: done is told by finish_run and wait_run, once a turn
+            refused bad_arguments: record_run: "cheer" is not one of token, tool_call, tool_result, planning, step_complete, delegation, interrupt, status, usage, done, error, reasoning, restart, line (hint: record_run takes id, fencing_token, events?, spent?, lease_ms?)
+            refused bad_arguments: tool_calls is -1, not between 0 and 4294967295
+            refused bad_arguments: finish_run: a code says why a run failed, and only that
+            refused bad_arguments: finish_run: a code says why a run failed, and only that
+            seq 6 {id: r1, revision: 1, status: done, turn: 1, iterations: 1, tool_calls: 0, events: 4, fencing_token: 4}
+            seq 6 again {id: r1, revision: 1, status: done, turn: 1, iterations: 1, tool_calls: 0, events: 4, fencing_token: 4}
+            refused lease_lost: run r1 is done, and nobody drives it (hint: another may take the run a step further; stop, and claim it anew if it should go on)
+            refused lease_lost: run r1 is done, and nobody drives it (hint: another may take the run a step further; stop, and claim it anew if it should go on)
+            refused bad_transition: run r1 is done, there is nothing to abort
+            (1, 1, "status", "{\"status\":\"thinking\"}") (2, 1, "token", "{\"content\":\"hi\"}") (3, 1, "status", "{\"status\":\"idle\"}") (4, 1, "done", "{\"assistant_data\":{\"content\":\"hi\"}}")
+            (9, 1, 0, "{\"content\":\"hi\"}")
+            seq 7 {id: r2, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            aborted: conflict: what a run has told stands
+            aborted: bad_transition: the run has ended
+            aborted: UNIQUE constraint failed: runs.session_id
+            the same up to 7
+        "#]],
+    );
+}
+
+#[test]
+fn a_driver_that_vanishes_is_replaced_and_refused() {
+    check_begun(
+        r#"
+        claim_run id=r1 driver=one lease_ms=1000
+        claim_run id=r1 driver=two lease_ms=1000
+        claim_next_run driver=two lease_ms=1000
+        +900ms
+        heartbeat_run id=r1 fencing_token=4 lease_ms=1000
+        +900ms
+        claim_run id=r1 driver=two lease_ms=1000
+        +200ms
+        sql SELECT driver, lease_expires_at FROM runs
+        heartbeat_run id=r1 fencing_token=4 lease_ms=1000
+        claim_next_run driver=two lease_ms=1000
+        record_run id=r1 fencing_token=4 events=[]
+        finish_run id=r1 fencing_token=4 end=done
+        claim_run id=r1 driver=two lease_ms=1000
+        heartbeat_run id=r1 fencing_token=7 lease_ms=1000
+        heartbeat_run id=r1 fencing_token=8 lease_ms=1000
+        replay
+        "#,
+        expect![[r#"
+            seq 1 {name: support, revision: 1, mode: primary}
+            seq 2 {id: s1, status: created}
+            seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            seq 4 {id: r1, revision: 1, status: running, driver: one, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
+            refused conflict: run r1 is driven by one (hint: it is free when that lease runs out)
+            refused not_found: no run waits for a driver
+            seq 5 {id: r1, revision: 1, status: running, driver: one, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01.900}
+            refused conflict: run r1 is driven by one (hint: it is free when that lease runs out)
+            (null, null)
+            refused lease_lost: run r1 is running, and nobody drives it (hint: another may take the run a step further; stop, and claim it anew if it should go on)
+            seq 7 {id: r1, revision: 1, status: running, driver: two, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 7, lease_expires_at: 14:00:03}
+            refused lease_lost: run r1 is driven by two under another token (hint: another may take the run a step further; stop, and claim it anew if it should go on)
+            refused lease_lost: run r1 is driven by two under another token (hint: another may take the run a step further; stop, and claim it anew if it should go on)
+            seq 8 {id: r1, revision: 1, status: running, driver: two, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 8, lease_expires_at: 14:00:03}
+            refused lease_lost: run r1 is driven by two under another token (hint: another may take the run a step further; stop, and claim it anew if it should go on)
+            seq 9 {id: r1, revision: 1, status: running, driver: two, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 8, lease_expires_at: 14:00:03}
+            the same up to 9
+        "#]],
+    );
+}
+
+const NEEDS_APPROVAL: &str = r#"
+    register_tool name=refund needs_approval=true
+    request_tool_call call_id=c1 session_id=s1 tool_name=refund arguments={}
+    request_tool_call call_id=c2 session_id=s1 tool_name=refund arguments={}
+    claim_run id=r1 driver=d lease_ms=1000
+"#;
+
+#[test]
+fn it_waits_for_every_decision_and_goes_on() {
+    check_begun(
+        &format!(
+            r#"{NEEDS_APPROVAL}
+        wait_run id=r1 fencing_token=7 interrupt={{"tool_call_id":"c1"}}
+        sql SELECT status, reason FROM sessions
+        claim_run id=r1 driver=d lease_ms=1000
+        decide_approval call_id=c1 decision=approve
+        sql SELECT status, turn FROM runs
+        resume_session session_id=s1
+        sql SELECT status, turn FROM runs
+        decide_approval call_id=c2 decision=reject
+        sql SELECT r.status, r.turn, s.status FROM runs r JOIN sessions s
+        claim_next_run driver=d lease_ms=1000
+        wait_run id=r1 fencing_token=12 interrupt={{}}
+        sql SELECT number, turn, kind, data FROM run_events ORDER BY id
+        replay
+        "#
+        ),
+        expect![[r#"
+            seq 1 {name: support, revision: 1, mode: primary}
+            seq 2 {id: s1, status: created}
+            seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            seq 4 {name: refund, version: 1, effect: at_most_once}
+            seq 5 {call_id: c1, status: awaiting_approval, attempt: 0}
+            seq 6 {call_id: c2, status: awaiting_approval, attempt: 0}
+            seq 7 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 7, lease_expires_at: 14:00:01}
+            seq 8 {id: r1, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 2, fencing_token: 7, reason: approval}
+            ("suspended", "run r1 waits for approval")
+            refused bad_transition: run r1 is waiting, there is nothing to drive
+            seq 9 {id: ap#1, call_id: c1, status: approved, decided_by: local}
+            ("waiting", 1)
+            seq 10 {id: s1, status: active}
+            ("waiting", 1)
+            seq 11 {id: ap#2, call_id: c2, status: rejected, decided_by: local}
+            ("running", 2, "active")
+            seq 12 {id: r1, revision: 1, status: running, driver: d, turn: 2, iterations: 0, tool_calls: 0, events: 3, fencing_token: 12, lease_expires_at: 14:00:01}
+            seq 13 {id: r1, revision: 1, status: running, driver: d, turn: 2, iterations: 0, tool_calls: 0, events: 3, fencing_token: 12, lease_expires_at: 14:00:01}
+            (1, 1, "status", "{\"status\":\"thinking\"}") (2, 1, "interrupt", "{\"tool_call_id\":\"c1\"}") (3, 2, "status", "{\"status\":\"resuming\"}")
+            the same up to 13
+        "#]],
+    );
+}
+
+#[test]
+fn it_waits_for_who_took_the_session() {
+    check_begun(
+        r#"
+        claim_run id=r1 driver=d lease_ms=1000
+        suspend_session session_id=s1
+        wait_run id=r1 fencing_token=4 interrupt={}
+        resume_session session_id=s1
+        sql SELECT status, turn FROM runs
+        claim_run id=r1 driver=d lease_ms=1000
+        request_supervisor_handoff session_id=s1 reason=angry required_capability=refunds
+        start_run session_id=s1
+        wait_run id=r1 fencing_token=8 interrupt={}
+        claim_handoff id=ho#1 as=ann
+        resolve_handoff id=ho#1 resolution=done as=ann
+        sql SELECT status, turn FROM runs
+        sql SELECT turn, kind, data FROM run_events ORDER BY id
+        "#,
+        expect![[r#"
+            seq 1 {name: support, revision: 1, mode: primary}
+            seq 2 {id: s1, status: created}
+            seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            seq 4 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
+            seq 5 {id: s1, status: suspended}
+            seq 6 {id: r1, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 2, fencing_token: 4, reason: resume}
+            seq 7 {id: s1, status: active}
+            ("running", 2)
+            seq 8 {id: r1, revision: 1, status: running, driver: d, turn: 2, iterations: 0, tool_calls: 0, events: 3, fencing_token: 8, lease_expires_at: 14:00:01}
+            seq 9 {id: ho#1, status: pending, reason: angry}
+            refused conflict: session s1 has run r1, which is running (hint: a session has one run at a time; abort_run ends it)
+            seq 10 {id: r1, revision: 1, status: waiting, turn: 2, iterations: 0, tool_calls: 0, events: 4, fencing_token: 8, reason: handoff}
+            seq 11 {id: ho#1, status: claimed, fencing_token: 11, claimed_by: ann, lease_expires_at: 14:15:00, reason: angry}
+            seq 12 {id: ho#1, status: resolved, fencing_token: 11, claimed_by: ann, lease_expires_at: 14:15:00, reason: angry, resolution: done}
+            ("running", 3)
+            (1, "status", "{\"status\":\"thinking\"}") (1, "interrupt", "{}") (2, "status", "{\"status\":\"resuming\"}") (2, "interrupt", "{}") (3, "status", "{\"status\":\"resuming\"}")
+        "#]],
+    );
+}
+
+#[test]
+fn aborted_at_once_where_nobody_drives_it() {
+    check_begun(
+        &format!(
+            r#"{NEEDS_APPROVAL}
+        wait_run id=r1 fencing_token=7 interrupt={{"tool_call_id":"c1"}}
+        abort_run id=r1 reason="changed my mind"
+        abort_run id=r1
+        sql SELECT call_id, status FROM tool_calls
+        sql SELECT turn, kind, data FROM run_events ORDER BY id
+        "#
+        ),
+        expect![[r#"
+            seq 1 {name: support, revision: 1, mode: primary}
+            seq 2 {id: s1, status: created}
+            seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            seq 4 {name: refund, version: 1, effect: at_most_once}
+            seq 5 {call_id: c1, status: awaiting_approval, attempt: 0}
+            seq 6 {call_id: c2, status: awaiting_approval, attempt: 0}
+            seq 7 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 7, lease_expires_at: 14:00:01}
+            seq 8 {id: r1, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 2, fencing_token: 7, reason: approval}
+            seq 9 {id: r1, revision: 1, status: aborted, turn: 2, iterations: 0, tool_calls: 0, events: 4, fencing_token: 7, error_code: aborted, error_message: changed my mind}
+            seq 9 again {id: r1, revision: 1, status: aborted, turn: 2, iterations: 0, tool_calls: 0, events: 4, fencing_token: 7, error_code: aborted, error_message: changed my mind}
+            ("c1", "cancelled") ("c2", "cancelled")
+            (1, "status", "{\"status\":\"thinking\"}") (1, "interrupt", "{\"tool_call_id\":\"c1\"}") (2, "status", "{\"status\":\"idle\"}") (2, "error", "{\"code\":\"aborted\",\"message\":\"changed my mind\"}")
+        "#]],
+    );
+}
+
+#[test]
+fn aborted_by_its_driver_where_there_is_one() {
+    check_begun(
+        r#"
+        claim_run id=r1 driver=d lease_ms=1000
+        abort_run id=r1 reason="changed my mind"
+        heartbeat_run id=r1 fencing_token=4 lease_ms=1000
+        finish_run id=r1 fencing_token=4 end=aborted
+        sql SELECT turn, kind, data FROM run_events ORDER BY id
+        "#,
+        expect![[r#"
+            seq 1 {name: support, revision: 1, mode: primary}
+            seq 2 {id: s1, status: created}
+            seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            seq 4 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
+            seq 5 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01, reason: changed my mind}
+            seq 6 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01, reason: changed my mind}
+            seq 7 {id: r1, revision: 1, status: aborted, turn: 1, iterations: 0, tool_calls: 0, events: 3, fencing_token: 4, error_code: aborted, error_message: changed my mind}
+            (1, "status", "{\"status\":\"thinking\"}") (1, "status", "{\"status\":\"idle\"}") (1, "error", "{\"code\":\"aborted\",\"message\":\"changed my mind\"}")
+        "#]],
+    );
+}
+
+#[test]
+fn it_ends_with_its_session() {
+    check_begun(
+        r#"
+        complete_session session_id=s1
+        sql SELECT status, error_message FROM runs
+        create_session agent=support id=s2
+        start_run session_id=s2 id=r2
+        claim_run id=r2 driver=d lease_ms=1000
+        cancel_session session_id=s2
+        heartbeat_run id=r2 fencing_token=7 lease_ms=1000
+        finish_run id=r2 fencing_token=7 end=aborted
+        sql SELECT id, status, error_code FROM runs
+        "#,
+        expect![[r#"
+            seq 1 {name: support, revision: 1, mode: primary}
+            seq 2 {id: s1, status: created}
+            seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            seq 4 {id: s1, status: completed}
+            ("aborted", "the session has ended")
+            seq 5 {id: s2, status: created}
+            seq 6 {id: r2, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            seq 7 {id: r2, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 7, lease_expires_at: 14:00:01}
+            seq 8 {id: s2, status: failed, cancel_requested_at: 14:00:00, error_code: cancelled}
+            seq 9 {id: r2, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 7, lease_expires_at: 14:00:01, reason: the session has ended}
+            seq 10 {id: r2, revision: 1, status: aborted, turn: 1, iterations: 0, tool_calls: 0, events: 3, fencing_token: 7, error_code: aborted, error_message: the session has ended}
+            ("r1", "aborted", "aborted") ("r2", "aborted", "aborted")
+        "#]],
+    );
+}
+
+#[test]
+fn within_its_scope() {
+    check_begun(
+        r#"
+        who eve app tenant=evil
+        start_run session_id=s1 as=eve
+        claim_run id=r1 driver=d lease_ms=1000 as=eve
+        claim_next_run driver=d lease_ms=1000 as=eve
+        abort_run id=r1 as=eve
+        start_run session_id=s1 id=r1 as=eve
+        "#,
+        expect![[r#"
+            seq 1 {name: support, revision: 1, mode: primary}
+            seq 2 {id: s1, status: created}
+            seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            refused not_found: there is no session s1 (hint: create_session makes one)
+            refused not_found: there is no run r1
+            refused not_found: no run waits for a driver
+            refused not_found: there is no run r1
+            refused not_found: there is no session s1 (hint: create_session makes one)
+        "#]],
+    );
+}
