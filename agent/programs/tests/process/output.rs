@@ -1,6 +1,8 @@
 //! What stands on stdout, well formed or not, and what counts as the answer.
 
-use abide_programs::{CliConfig, OutputFormat, Program, ProgramEvent, TerminalRule};
+use abide_programs::{
+    Answer, CliConfig, OutputFormat, Parser, Program, ProgramEvent, Prompt, TerminalRule, run,
+};
 use expect_test::{Expect, expect};
 
 use crate::{FINAL, end, fake, start, told};
@@ -155,4 +157,22 @@ async fn plain_text_is_what_the_agent_says() {
         "#]],
     )
     .await;
+}
+
+/// The custom parser of the seed: it wins over what the declaration says and what the command is called.
+#[tokio::test]
+async fn an_explicit_parser_overrides_the_selection() {
+    struct MyTool;
+    impl Parser for MyTool {
+        fn parse_line(&mut self, line: &str) -> Vec<ProgramEvent> {
+            let text = line.to_owned();
+            vec![ProgramEvent::Final(Answer { text, ..Answer::default() })]
+        }
+    }
+    let running = run(fake(&["line", "42"]), Prompt::default(), Some(Box::new(MyTool)));
+    expect![[r#"
+        42 => 
+        · => final "42", exited with code 0
+    "#]]
+    .assert_eq(&told(running).await);
 }

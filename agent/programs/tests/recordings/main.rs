@@ -120,6 +120,51 @@ fn every_fixture_has_a_provenance() {
     assert_eq!(found, named);
 }
 
+/// Programs change their lines, and one may write them on purpose: whatever stands in a place of a line,
+/// it is read, and nothing ends but by a word for it.
+#[test]
+fn no_shape_of_a_line_breaks_a_parser() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let shapes = ["null", "true", "-1", "\"\"", "[[]]", "{\"type\":{}}"];
+    let shapes = shapes.map(|shape| serde_json::from_str::<Value>(shape).expect("it is JSON"));
+    let mut read = 0;
+    for path in fixtures(&folder) {
+        let file = path.strip_prefix(&folder).expect("it lies in the folder").to_string_lossy();
+        for line in lines(&path) {
+            let line: Value = serde_json::from_str(&line).expect("a fixture is JSON");
+            for place in places(&line) {
+                for shape in &shapes {
+                    let mut changed = line.clone();
+                    *changed.pointer_mut(&place).expect("the place is there") = shape.clone();
+                    let changed = changed.to_string();
+                    read += events(program(&file), &[changed.clone(), changed]).len();
+                }
+            }
+        }
+    }
+    assert!(read > 10_000, "it was read");
+}
+
+/// Every place in a value, as JSON pointers.
+fn places(value: &Value) -> Vec<String> {
+    let inside = |key: &str, value: &Value| {
+        let key = key.replace('~', "~0").replace('/', "~1");
+        places(value).into_iter().map(|rest| format!("/{key}{rest}")).collect::<Vec<_>>()
+    };
+    let mut found = vec![String::new()];
+    match value {
+        Value::Object(object) => {
+            found.extend(object.iter().flat_map(|(key, value)| inside(key, value)));
+        }
+        Value::Array(values) => {
+            let values = values.iter().enumerate();
+            found.extend(values.flat_map(|(at, value)| inside(&at.to_string(), value)));
+        }
+        _ => {}
+    }
+    found
+}
+
 #[test]
 fn every_recording_says_what_it_says() {
     let Some(folder) = recordings().map(|data| data.join("recordings")) else {

@@ -1,0 +1,257 @@
+//! The genuine programs, offline: each talks to a scripted model on loopback, and is run as anybody would
+//! run it. Opt-in, because they have to be installed first, and one of them is not free:
+//!
+//! ```text
+//! npm i --ignore-scripts @openai/codex @google/gemini-cli opencode-ai @anthropic-ai/claude-agent-sdk
+//! ABIDE_GENUINE_AGENTS=$PWD/node_modules cargo test -p abide-programs --test genuine
+//! ```
+//!
+//! A program that is not there is left out, and the test says so. Nothing that they write is kept.
+
+mod mock;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use abide_programs::{
+    CliConfig, Decision, InputFormat, Line, Program, ProgramEvent, Prompt, Running, run,
+};
+use futures_util::StreamExt as _;
+use tempfile::TempDir;
+
+use mock::{DONE, Mock, Script};
+
+/// Programs of that size take their time to start; a run that takes longer has gone wrong.
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// What the model has them run. It is no mere reading, so that one has to ask.
+const COMMAND: &str = "printf done > made";
+
+/// A file of an installed program; none, with a word of it, if it is not there.
+fn installed(file: &str) -> Option<PathBuf> {
+    let Some(folder) = std::env::var_os("ABIDE_GENUINE_AGENTS") else {
+        println!("left out: ABIDE_GENUINE_AGENTS does not say where the programs are");
+        return None;
+    };
+    let path = Path::new(&folder).join(file);
+    let there = path.is_file();
+    if !there {
+        println!("left out: there is no {}", path.display());
+    }
+    there.then_some(path)
+}
+
+/// A program in an empty home, with a folder to work in.
+struct Place {
+    home: TempDir,
+    config: CliConfig,
+}
+
+impl Place {
+    fn new(command: &[&str]) -> Self {
+        let home = tempfile::tempdir().expect("there is room");
+        let work = home.path().join("folder");
+        std::fs::create_dir(&work).expect("it can be made");
+        let mut config = CliConfig { timeout: TIMEOUT, ..CliConfig::new(command.to_vec()) };
+        config.working_dir = Some(work);
+        let mut place = Self { home, config };
+        let path = place.home.path().to_str().expect("it is text").to_owned();
+        place.set("HOME", &path);
+        place
+    }
+
+    fn set(&mut self, name: &str, value: &str) {
+        self.config.env.insert(name.to_owned(), value.to_owned());
+    }
+
+    fn write(&self, file: &str, text: &str) {
+        let path = self.home.path().join(file);
+        std::fs::create_dir_all(path.parent().expect("it lies in a folder")).expect("it can be");
+        std::fs::write(path, text).expect("it can be written");
+    }
+
+    fn start(&self) -> Running {
+        run(self.config.clone(), Prompt::user("Do it."), None)
+    }
+
+    fn made(&self) -> Option<String> {
+        std::fs::read_to_string(self.home.path().join("folder/made")).ok()
+    }
+}
+
+/// What the agent said, what its tools did, and how it ended.
+async fn all(running: Running) -> Vec<ProgramEvent> {
+    let lines: Vec<Line> = running.collect().await;
+    lines.into_iter().flat_map(|line| line.events).collect()
+}
+
+fn said(events: &[ProgramEvent]) -> String {
+    let texts = events.iter().filter_map(|event| match event {
+        ProgramEvent::AssistantDelta { text, .. } => Some(text.as_str()),
+        _ => None,
+    });
+    texts.collect()
+}
+
+/// That the program ran its command, said so once, and ended well, with what it used and its session.
+fn check(place: &Place, events: &[ProgramEvent]) -> String {
+    let Some(ProgramEvent::Final(answer)) = events.last() else { panic!("{events:#?}") };
+    assert_eq!(answer.text, DONE);
+    assert_eq!(said(events), DONE, "it is said once");
+    assert_eq!(place.made().as_deref(), Some("done"), "the command was run");
+    let started = events.iter().find_map(|event| match event {
+        ProgramEvent::ToolCallStarted { id, .. } => Some(id.clone()),
+        _ => None,
+    });
+    let finished = events.iter().find_map(|event| match event {
+        ProgramEvent::ToolCallFinished { id, is_error, .. } => Some((id.clone(), *is_error)),
+        _ => None,
+    });
+    assert_eq!(
+        finished,
+        started.map(|id| (id, false)),
+        "the call that began is the one that ended"
+    );
+    let usage = answer.usage.as_ref().expect("it reports what it used");
+    assert!(usage.input_tokens.is_some_and(|tokens| tokens >= 10), "{usage:?}");
+    answer.session_id.clone().expect("it has a session")
+}
+
+/// That a later run goes on with the session of an earlier one.
+async fn resume(place: &mut Place, session: String) {
+    place.config.session = Some(session.clone());
+    let events = all(place.start()).await;
+    let Some(ProgramEvent::Final(answer)) = events.last() else { panic!("{events:#?}") };
+    assert_eq!(answer.session_id.as_deref(), Some(session.as_str()));
+}
+
+/// Claude Code with its input as JSON lines.
+async fn claude(script: Script, more: &[&str]) -> Option<(Place, Mock)> {
+    let program = installed("@anthropic-ai/claude-agent-sdk-linux-x64/claude")?;
+    let mock = Mock::start(script, COMMAND).await;
+    let program = program.to_str().expect("it is text");
+    let mut place = Place::new(&[&[program, "-p"], more].concat());
+    place.config.input_format = InputFormat::StreamJson;
+    place.set("ANTHROPIC_BASE_URL", &mock.address);
+    place.set("ANTHROPIC_API_KEY", "sk-none");
+    place.set("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1");
+    Some((place, mock))
+}
+
+/// Runs it until it asks, and decides.
+async fn decide(place: &Place, decision: Decision) -> Vec<ProgramEvent> {
+    let mut running = place.start();
+    let handle = running.handle();
+    let mut events = Vec::new();
+    while let Some(line) = running.next().await {
+        for event in &line.events {
+            if let ProgramEvent::ApprovalRequested { request_id, tool, input, .. } = event {
+                assert_eq!((tool.as_str(), &input["command"]), ("Bash", &COMMAND.into()));
+                handle.answer(request_id, decision.clone()).expect("it waits");
+            }
+        }
+        events.extend(line.events);
+    }
+    events
+}
+
+#[tokio::test]
+async fn claude_code_runs_what_is_allowed_and_resumes() {
+    let partial = ["--include-partial-messages"];
+    let Some((mut place, mock)) = claude(Script::RunsCommand, &partial).await else { return };
+    let session = check(&place, &decide(&place, Decision::Allow { input: None }).await);
+    let before = mock.asked().len();
+    place.config.session = Some(session.clone());
+    let events = all(place.start()).await;
+    let Some(ProgramEvent::Final(answer)) = events.last() else { panic!("{events:#?}") };
+    assert_eq!(answer.session_id.as_deref(), Some(session.as_str()));
+    let resumed =
+        mock.asked()[before..].iter().any(|request| request.to_string().contains(COMMAND));
+    assert!(resumed, "the model is shown what went before");
+}
+
+#[tokio::test]
+async fn claude_code_does_not_run_what_is_denied() {
+    let Some((place, _)) = claude(Script::RunsCommand, &[]).await else { return };
+    let denied = Decision::Deny { message: "not today".to_owned(), interrupt: false };
+    let events = decide(&place, denied).await;
+    let Some(ProgramEvent::Final(answer)) = events.last() else { panic!("{events:#?}") };
+    assert_eq!(answer.denials[0].tool, "Bash");
+    assert_eq!(place.made(), None);
+    let told = events.iter().any(|event| match event {
+        ProgramEvent::ToolCallFinished { output, is_error, .. } => {
+            *is_error && output.to_string().contains("not today")
+        }
+        _ => false,
+    });
+    assert!(told, "the agent is told why");
+}
+
+#[tokio::test]
+async fn claude_code_leaves_off_when_it_is_interrupted() {
+    let Some((place, mock)) = claude(Script::Stalls, &[]).await else { return };
+    let running = place.start();
+    let handle = running.handle();
+    tokio::spawn(async move {
+        mock.stalled.notified().await;
+        handle.interrupt();
+    });
+    let events = all(running).await;
+    let Some(ProgramEvent::Error(failure)) = events.last() else { panic!("{events:#?}") };
+    assert_eq!(failure.kind.code(), "cancelled", "{failure:?}");
+}
+
+#[tokio::test]
+async fn codex_runs_a_command_and_resumes() {
+    let file = "@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex";
+    let Some(program) = installed(file) else { return };
+    let mock = Mock::start(Script::RunsCommand, COMMAND).await;
+    let program = program.to_str().expect("it is text");
+    let open = ["--skip-git-repo-check", "--sandbox", "danger-full-access"];
+    let mut place = Place::new(&[&[program, "exec"], &open[..], &["-"]].concat());
+    let provider = format!(
+        "model = \"mock\"\nmodel_provider = \"mock\"\n[model_providers.mock]\nname = \"mock\"\n\
+         base_url = \"{}/v1\"\nwire_api = \"responses\"\nenv_key = \"MOCK_KEY\"\n",
+        mock.address
+    );
+    place.write(".codex/config.toml", &provider);
+    place.set("MOCK_KEY", "none");
+    let session = check(&place, &all(place.start()).await);
+    resume(&mut place, session).await;
+}
+
+#[tokio::test]
+async fn gemini_cli_runs_a_command_and_resumes() {
+    let Some(program) = installed("@google/gemini-cli/bundle/gemini.js") else { return };
+    let mock = Mock::start(Script::RunsCommand, COMMAND).await;
+    let program = program.to_str().expect("it is text");
+    let mut place =
+        Place::new(&["node", program, "--approval-mode", "yolo", "-m", "gemini-2.5-pro"]);
+    assert_eq!(Program::of(&place.config.command), Program::Gemini);
+    place.set("GEMINI_API_KEY", "none");
+    place.set("GOOGLE_GEMINI_BASE_URL", &mock.address);
+    place.set("GEMINI_CLI_TRUST_WORKSPACE", "true");
+    let auth = r#"{"security": {"auth": {"selectedType": "gemini-api-key"}}}"#;
+    place.write(".gemini/settings.json", auth);
+    let session = check(&place, &all(place.start()).await);
+    resume(&mut place, session).await;
+}
+
+#[tokio::test]
+async fn opencode_runs_a_command_and_resumes() {
+    let Some(program) = installed("opencode-linux-x64/bin/opencode") else { return };
+    let mock = Mock::start(Script::RunsCommand, COMMAND).await;
+    let program = program.to_str().expect("it is text");
+    let mut place = Place::new(&[program, "run", "-m", "mock/mock", "--auto"]);
+    let provider = serde_json::json!({
+        "autoupdate": false,
+        "provider": {"mock": {
+            "npm": "@ai-sdk/openai-compatible", "name": "mock",
+            "options": {"baseURL": format!("{}/v1", mock.address), "apiKey": "none"},
+            "models": {"mock": {"name": "mock", "tool_call": true}},
+        }},
+    });
+    place.write("folder/opencode.json", &provider.to_string());
+    let session = check(&place, &all(place.start()).await);
+    resume(&mut place, session).await;
+}
