@@ -20,7 +20,7 @@ struct Room {
     may_see: &'static [&'static str],
 }
 
-const ROOMS: [Room; 16] = [
+const ROOMS: [Room; 17] = [
     Room { name: "abide-macros", may_see: &[] },
     Room { name: "abide-schema", may_see: &["abide-macros"] },
     Room { name: "abide-log", may_see: &["abide-schema"] },
@@ -35,6 +35,7 @@ const ROOMS: [Room; 16] = [
     Room { name: "abide-programs", may_see: &[] },
     Room { name: "abide-client", may_see: &["abide-schema", "abide-engine?", "abide-reducers"] },
     Room { name: "abide-tools", may_see: &["abide-client"] },
+    Room { name: "abide-models", may_see: &[] },
     Room { name: "abide-server", may_see: &["abide-schema", "abide-engine"] },
     Room {
         name: "abide",
@@ -62,6 +63,7 @@ const EVERYTHING: &[&str] = &[
     "abide-reducers",
     "abide-client",
     "abide-tools",
+    "abide-models",
     "abide-server",
     "abide-programs",
     "abide",

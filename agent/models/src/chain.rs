@@ -1,0 +1,184 @@
+//! Several candidates in order: each is tried a few times, and the first that answers is it.
+//!
+//! A failure in the middle of an answer is told, so that the caller can discard what it was told.
+//! Which failures are tried again and which go on to the next candidate is [`ModelErrorKind`]'s to say.
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream;
+
+use crate::{ModelError, ModelEvent, ModelProvider, ModelRequest, ModelStream, Resolved, Restart};
+
+/// How often and how soon a candidate is tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retry {
+    /// Attempts with each candidate; at least one is made.
+    pub attempts: u32,
+    /// What is waited before the second attempt; doubled before each that follows.
+    pub first_wait: Duration,
+    /// The most that is waited. Who asks to be left alone for longer is not waited for: the next
+    /// candidate is tried, or the error told.
+    pub longest_wait: Duration,
+    /// Where given, waits are between half and all of what they would be, by this seed and the number
+    /// of the attempt: many who were refused at once do not come back at once.
+    pub seed: Option<u64>,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self {
+            attempts: 3,
+            first_wait: Duration::from_secs(1),
+            longest_wait: Duration::from_secs(60),
+            seed: None,
+        }
+    }
+}
+
+impl Retry {
+    /// Tries each candidate once.
+    #[must_use]
+    pub fn never() -> Self {
+        Self { attempts: 1, ..Self::default() }
+    }
+
+    /// What is waited before the attempt after this many with one candidate.
+    fn wait(&self, made: u32, total: u32) -> Duration {
+        let doubled = 2_u32.saturating_pow(made.saturating_sub(1));
+        let wait = self.first_wait.saturating_mul(doubled).min(self.longest_wait);
+        match self.seed {
+            Some(seed) => wait.mul_f64(0.5 + 0.5 * fraction(seed ^ u64::from(total))),
+            None => wait,
+        }
+    }
+}
+
+/// Several candidates in order.
+#[derive(Clone, Debug)]
+pub struct Chain {
+    candidates: Vec<Resolved>,
+    retry: Retry,
+}
+
+impl Chain {
+    /// These, in this order.
+    ///
+    /// # Panics
+    /// There are none.
+    #[must_use]
+    pub fn new(candidates: Vec<Resolved>, retry: Retry) -> Self {
+        assert!(!candidates.is_empty(), "a chain has at least one candidate");
+        Self { candidates, retry }
+    }
+}
+
+/// The request's own model does not count: each candidate is asked for its own.
+impl ModelProvider for Chain {
+    /// That of the first candidate.
+    fn id(&self) -> &str {
+        self.candidates[0].provider.id()
+    }
+
+    fn stream(&self, request: ModelRequest) -> ModelStream {
+        let trying = Trying {
+            chain: self.clone(),
+            request,
+            candidate: 0,
+            made: 0,
+            total: 0,
+            step: Step::Begin(Duration::ZERO),
+        };
+        stream::unfold(trying, async |mut trying| {
+            let told = trying.next().await?;
+            Some((told, trying))
+        })
+        .boxed()
+    }
+}
+
+/// A request on its way through the candidates.
+struct Trying {
+    chain: Chain,
+    request: ModelRequest,
+    candidate: usize,
+    /// Attempts with this candidate.
+    made: u32,
+    /// Attempts in all.
+    total: u32,
+    step: Step,
+}
+
+enum Step {
+    /// After this wait the candidate is asked.
+    Begin(Duration),
+    Listen(ModelStream),
+    Over,
+}
+
+impl Trying {
+    async fn next(&mut self) -> Option<Result<ModelEvent, ModelError>> {
+        loop {
+            match std::mem::replace(&mut self.step, Step::Over) {
+                Step::Begin(wait) => {
+                    tokio::time::sleep(wait).await;
+                    self.step = Step::Listen(self.ask());
+                }
+                Step::Listen(mut stream) => {
+                    let early = || ModelError::broken("the stream ended without an answer");
+                    match stream.next().await.unwrap_or_else(|| Err(early())) {
+                        Ok(answer @ ModelEvent::Answer(_)) => return Some(Ok(answer)),
+                        Ok(event) => {
+                            self.step = Step::Listen(stream);
+                            return Some(Ok(event));
+                        }
+                        Err(error) => return Some(self.failed(error)),
+                    }
+                }
+                Step::Over => return None,
+            }
+        }
+    }
+
+    fn ask(&mut self) -> ModelStream {
+        self.made += 1;
+        self.total += 1;
+        let Resolved { provider, model } = &self.chain.candidates[self.candidate];
+        provider.stream(ModelRequest { model: model.clone(), ..self.request.clone() })
+    }
+
+    /// What follows from a failure: another attempt, or the error.
+    fn failed(&mut self, error: ModelError) -> Result<ModelEvent, ModelError> {
+        let retry = self.chain.retry;
+        let wait = retry.wait(self.made, self.total).max(error.retry_after.unwrap_or_default());
+        let again = error.retryable() && self.made < retry.attempts && wait <= retry.longest_wait;
+        let another = error.kind.another_may() && self.candidate + 1 < self.chain.candidates.len();
+        let after = match (again, another) {
+            (true, _) => wait,
+            (false, true) => {
+                self.candidate += 1;
+                self.made = 0;
+                Duration::ZERO
+            }
+            (false, false) => return Err(error),
+        };
+        self.step = Step::Begin(after);
+        let next = &self.chain.candidates[self.candidate];
+        let (provider, model) = (next.provider.id().to_owned(), next.model.clone());
+        tracing::info!(code = error.code(), provider, model, ?after, "a model is asked again");
+        let attempt = self.total + 1;
+        Ok(ModelEvent::Restarted(Restart { error, provider, model, attempt, after }))
+    }
+}
+
+/// A number from 0 to 1 that follows from the seed alone. SplitMix64, Steele, Lea and Flood (2014).
+fn fraction(seed: u64) -> f64 {
+    let mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    let mixed = mixed ^ (mixed >> 31);
+    f64::from(u32::try_from(mixed >> 32).unwrap_or(u32::MAX)) / f64::from(u32::MAX)
+}

@@ -1,0 +1,239 @@
+//! Retries and fallbacks, on a clock that stands still but for what is waited for.
+
+use std::sync::{Arc, Mutex};
+
+use expect_test::{Expect, expect};
+use tokio::time::Instant;
+
+use super::*;
+use crate::{ModelCall, ModelErrorKind, Script, answer_of};
+
+/// What a provider does at one attempt.
+#[derive(Clone)]
+enum Does {
+    Answers,
+    Fails(ModelErrorKind),
+    /// Asks to be left alone for so many seconds.
+    Refuses(u64),
+    /// Says something, then fails.
+    Breaks,
+    /// Ends without a word.
+    Vanishes,
+}
+
+/// Does one thing after another, and notes what it is asked for.
+struct Actor {
+    id: &'static str,
+    acts: Mutex<Vec<Does>>,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl ModelProvider for Actor {
+    fn id(&self) -> &str {
+        self.id
+    }
+
+    fn stream(&self, request: ModelRequest) -> ModelStream {
+        self.asked.lock().expect("nobody panicked").push(format!("{}/{}", self.id, request.model));
+        let mut acts = self.acts.lock().expect("nobody panicked");
+        let act = if acts.is_empty() { Does::Answers } else { acts.remove(0) };
+        let answers = Script::from_text("answers: [{ text: Good. }]").expect("it is a script");
+        let fails = |kind| Err(ModelError::new(kind, "it fails"));
+        let events = match act {
+            Does::Answers => return answers.named(self.id).stream(request),
+            Does::Fails(kind) => vec![fails(kind)],
+            Does::Refuses(seconds) => {
+                let retry_after = Some(Duration::from_secs(seconds));
+                let refusal = ModelError::new(ModelErrorKind::RateLimited, "it is asked too often");
+                vec![Err(ModelError { retry_after, ..refusal })]
+            }
+            Does::Breaks => {
+                let call = ModelCall { id: "c".into(), name: "f".into(), arguments: "{}".into() };
+                let told = [ModelEvent::Text("Go".into()), ModelEvent::Call(call)];
+                told.into_iter().map(Ok).chain([fails(ModelErrorKind::Broken)]).collect()
+            }
+            Does::Vanishes => Vec::new(),
+        };
+        stream::iter(events).boxed()
+    }
+}
+
+/// What a chain of these tells, with the seconds at which it does.
+async fn told(candidates: Vec<(&'static str, Vec<Does>)>, retry: Retry) -> String {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let candidates = candidates.into_iter().map(|(id, acts)| {
+        let actor = Actor { id, acts: Mutex::new(acts), asked: Arc::clone(&asked) };
+        Resolved { provider: Arc::new(actor), model: format!("{id}-model") }
+    });
+    let chain = Chain::new(candidates.collect(), retry);
+    let began = Instant::now();
+    let mut stream = chain.stream(ModelRequest::default());
+    let mut lines = Vec::new();
+    while let Some(event) = stream.next().await {
+        let event = match event {
+            Ok(ModelEvent::Answer(answer)) => format!("answer of {}", answer.provider),
+            Ok(ModelEvent::Restarted(restart)) => {
+                let Restart { error, provider, model, attempt, after } = restart;
+                format!("{}: attempt {attempt} at {provider}/{model} after {after:?}", error.code())
+            }
+            Ok(event) => format!("{event:?}"),
+            Err(error) => format!("error {}", error.code()),
+        };
+        lines.push(format!("{:?} {event}", began.elapsed()));
+    }
+    lines.push(format!("asked: {}", asked.lock().expect("nobody panicked").join(", ")));
+    lines.join("\n")
+}
+
+async fn check(candidates: Vec<(&'static str, Vec<Does>)>, expected: Expect) {
+    expected.assert_eq(&told(candidates, Retry::default()).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_that_answers_is_it() {
+    check(
+        vec![("a", vec![]), ("b", vec![])],
+        expect![[r#"
+        0ns Text("Good.")
+        0ns answer of a
+        asked: a/a-model"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn waits_double_and_then_the_next_is_tried() {
+    let failing = || vec![Does::Fails(ModelErrorKind::Unavailable); 3];
+    check(
+        vec![("a", failing()), ("b", failing())],
+        expect![[r#"
+        0ns unavailable: attempt 2 at a/a-model after 1s
+        1s unavailable: attempt 3 at a/a-model after 2s
+        3s unavailable: attempt 4 at b/b-model after 0ns
+        3s unavailable: attempt 5 at b/b-model after 1s
+        4s unavailable: attempt 6 at b/b-model after 2s
+        6s error unavailable
+        asked: a/a-model, a/a-model, a/a-model, b/b-model, b/b-model, b/b-model"#]],
+    )
+    .await;
+}
+
+/// Tokio's timers count in milliseconds, so nothing comes too early.
+#[tokio::test(start_paused = true)]
+async fn a_wish_to_be_left_alone_is_respected() {
+    check(
+        vec![("a", vec![Does::Refuses(40)])],
+        expect![[r#"
+        0ns rate_limited: attempt 2 at a/a-model after 40s
+        40s Text("Good.")
+        40s answer of a
+        asked: a/a-model, a/a-model"#]],
+    )
+    .await;
+}
+
+/// Nobody waits an hour where somebody else might answer.
+#[tokio::test(start_paused = true)]
+async fn who_wants_to_be_left_alone_for_long_is() {
+    check(
+        vec![("a", vec![Does::Refuses(3600)]), ("b", vec![])],
+        expect![[r#"
+        0ns rate_limited: attempt 2 at b/b-model after 0ns
+        0ns Text("Good.")
+        0ns answer of b
+        asked: a/a-model, b/b-model"#]],
+    )
+    .await;
+    check(
+        vec![("a", vec![Does::Refuses(3600)])],
+        expect![[r#"
+        0ns error rate_limited
+        asked: a/a-model"#]],
+    )
+    .await;
+}
+
+/// Between the pieces of two attempts stands that the first does not count.
+#[tokio::test(start_paused = true)]
+async fn a_failure_in_the_middle_is_told() {
+    check(
+        vec![("a", vec![Does::Breaks, Does::Vanishes])],
+        expect![[r#"
+        0ns Text("Go")
+        0ns Call(ModelCall { id: "c", name: "f", arguments: "{}" })
+        0ns broken: attempt 2 at a/a-model after 1s
+        1s broken: attempt 3 at a/a-model after 2s
+        3s Text("Good.")
+        3s answer of a
+        asked: a/a-model, a/a-model, a/a-model"#]],
+    )
+    .await;
+}
+
+/// What happens after each kind of failure: the same again, the next, or the end.
+#[tokio::test(start_paused = true)]
+async fn every_kind_has_its_consequence() {
+    let mut table = Vec::new();
+    for kind in ModelErrorKind::ALL {
+        let told =
+            told(vec![("a", vec![Does::Fails(kind)]), ("b", vec![])], Retry::default()).await;
+        let consequence = match told.lines().last().expect("there is a last line") {
+            "asked: a/a-model, a/a-model" => "again",
+            "asked: a/a-model, b/b-model" => "next",
+            "asked: a/a-model" => "end",
+            other => other,
+        };
+        table.push(format!("{kind}: {consequence}"));
+    }
+    expect![[r#"
+        rate_limited: again
+        overloaded: again
+        unavailable: again
+        stalled: again
+        broken: again
+        unauthorized: next
+        bad_request: end
+        context_too_long: next
+        no_recording: end
+        cancelled: end"#]]
+    .assert_eq(&table.join("\n"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_tries_once_tries_once() {
+    let failing = vec![Does::Fails(ModelErrorKind::Overloaded)];
+    let told = told(vec![("a", failing), ("b", vec![])], Retry::never()).await;
+    assert!(told.ends_with("asked: a/a-model, b/b-model"), "{told}");
+}
+
+/// By a seed waits differ from one to the next, stay between half and all, and are the same again.
+#[test]
+fn waits_by_a_seed() {
+    let waits = |seed: Option<u64>| -> Vec<Duration> {
+        let retry = Retry { seed, ..Retry::default() };
+        (1..=9).map(|made| retry.wait(made, made)).collect()
+    };
+    let whole = waits(None);
+    let seconds: Vec<u64> = whole.iter().map(Duration::as_secs).collect();
+    assert_eq!(seconds, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
+    let some = waits(Some(7));
+    assert_eq!(some, waits(Some(7)));
+    assert_ne!(some, waits(Some(8)));
+    assert!(some.iter().zip(&whole).all(|(some, whole)| some <= whole && *some >= *whole / 2));
+    assert_eq!(Retry::default().wait(u32::MAX, 1), Duration::from_secs(60));
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_the_stream_ends_the_waiting() {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let acts = Mutex::new(vec![Does::Refuses(50)]);
+    let actor = Arc::new(Actor { id: "a", acts, asked: Arc::clone(&asked) });
+    let chain = Chain::new(vec![Resolved { provider: actor, model: "m".into() }], Retry::default());
+    let mut stream = chain.stream(ModelRequest::default());
+    stream.next().await.expect("it is told").expect("that it waits");
+    drop(stream);
+    tokio::time::advance(Duration::from_secs(100)).await;
+    assert_eq!(asked.lock().expect("nobody panicked").len(), 1);
+    let answer = answer_of(chain.stream(ModelRequest::default())).await.expect("it answers");
+    assert_eq!((answer.text.as_str(), chain.id()), ("Good.", "a"));
+}

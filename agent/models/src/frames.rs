@@ -1,0 +1,252 @@
+//! From bytes to frames: the events of a server-sent stream, or the lines of a stream of JSON.
+//!
+//! Bytes may be cut anywhere, also within a character or between `\r` and `\n`; the frames are the
+//! same. What a frame says is not known here. Of an event only its data counts: every protocol that
+//! we speak repeats the event's name in there.
+//!
+//! <https://html.spec.whatwg.org/multipage/server-sent-events.html>, with one liberty: an event that
+//! the end of the stream cuts short is still told, since some servers leave out the last empty line.
+//! Whether it makes sense is for its reader to say.
+
+use crate::ModelError;
+
+/// The longest frame, in bytes. Responses repeats the whole answer in its last event, so this must be
+/// larger than any answer.
+const FRAME_BYTES_MAX: usize = 16 << 20;
+
+/// The most bytes of one stream. Frames repeat much around few tokens.
+const STREAM_BYTES_MAX: usize = 256 << 20;
+
+/// What separates frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Framing {
+    /// Server-sent events.
+    Events,
+    /// One JSON text a line.
+    Lines,
+}
+
+/// A stream of bytes, being split.
+#[derive(Debug)]
+pub(crate) struct Frames {
+    framing: Framing,
+    /// The line that has begun.
+    line: Vec<u8>,
+    /// The data of the event that has begun.
+    data: Option<String>,
+    /// The last byte was `\r`: an `\n` that follows belongs to it.
+    after_return: bool,
+    first_line: bool,
+    bytes: usize,
+    /// The longest frame and the most bytes of the stream.
+    limits: (usize, usize),
+}
+
+impl Frames {
+    pub(crate) fn new(framing: Framing) -> Self {
+        Self {
+            framing,
+            line: Vec::new(),
+            data: None,
+            after_return: false,
+            first_line: true,
+            bytes: 0,
+            limits: (FRAME_BYTES_MAX, STREAM_BYTES_MAX),
+        }
+    }
+
+    /// Takes more bytes; `each` is told every frame that they complete, until it fails.
+    pub(crate) fn feed(
+        &mut self,
+        mut bytes: &[u8],
+        mut each: impl FnMut(&str) -> Result<(), ModelError>,
+    ) -> Result<(), ModelError> {
+        self.bytes += bytes.len();
+        if self.bytes > self.limits.1 {
+            return Err(too_long("the stream", self.limits.1));
+        }
+        while !bytes.is_empty() {
+            if std::mem::take(&mut self.after_return) && bytes[0] == b'\n' {
+                bytes = &bytes[1..];
+                continue;
+            }
+            let end = bytes.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
+            self.extend_line(&bytes[..end.unwrap_or(bytes.len())])?;
+            let Some(end) = end else { break };
+            self.after_return = bytes[end] == b'\r';
+            bytes = &bytes[end + 1..];
+            self.end_line(&mut each)?;
+        }
+        Ok(())
+    }
+
+    /// Nothing more comes. A last line without its end, and an event without its empty line, count.
+    pub(crate) fn finish(
+        &mut self,
+        mut each: impl FnMut(&str) -> Result<(), ModelError>,
+    ) -> Result<(), ModelError> {
+        self.end_line(&mut each)?;
+        self.end_line(&mut each)
+    }
+
+    fn extend_line(&mut self, bytes: &[u8]) -> Result<(), ModelError> {
+        let event = self.data.as_ref().map_or(0, String::len);
+        if self.line.len() + event + bytes.len() > self.limits.0 {
+            return Err(too_long("an event of the stream", self.limits.0));
+        }
+        self.line.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn end_line(
+        &mut self,
+        each: &mut impl FnMut(&str) -> Result<(), ModelError>,
+    ) -> Result<(), ModelError> {
+        let mut line = std::mem::take(&mut self.line);
+        let told = self.take_line(&line, each);
+        line.clear();
+        self.line = line; // Its room is used again.
+        told
+    }
+
+    fn take_line(
+        &mut self,
+        line: &[u8],
+        each: &mut impl FnMut(&str) -> Result<(), ModelError>,
+    ) -> Result<(), ModelError> {
+        let byte_order_mark = b"\xef\xbb\xbf";
+        let line = match std::mem::take(&mut self.first_line) {
+            true => line.strip_prefix(byte_order_mark).unwrap_or(line),
+            false => line,
+        };
+        if self.framing == Framing::Lines {
+            let text = utf8(line)?.trim();
+            return if text.is_empty() { Ok(()) } else { each(text) };
+        }
+        if line.is_empty() {
+            return match self.data.take() {
+                Some(data) => each(&data),
+                None => Ok(()),
+            };
+        }
+        let Some(data) = line.strip_prefix(b"data:") else { return Ok(()) };
+        let data = utf8(data.strip_prefix(b" ").unwrap_or(data))?;
+        match &mut self.data {
+            Some(begun) => {
+                begun.push('\n');
+                begun.push_str(data);
+            }
+            None => self.data = Some(data.to_owned()),
+        }
+        Ok(())
+    }
+}
+
+fn utf8(bytes: &[u8]) -> Result<&str, ModelError> {
+    std::str::from_utf8(bytes).map_err(|_| ModelError::broken("the stream is not UTF-8"))
+}
+
+fn too_long(what: &str, max: usize) -> ModelError {
+    ModelError::broken(format!("{what} is longer than {} MiB", max >> 20))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::{Expect, expect};
+    use proptest::prelude::*;
+
+    /// The frames of a stream whose bytes come in these pieces.
+    fn frames(framing: Framing, pieces: &[&[u8]]) -> (Vec<String>, Result<(), ModelError>) {
+        told_by(Frames::new(framing), pieces)
+    }
+
+    fn told_by(mut frames: Frames, pieces: &[&[u8]]) -> (Vec<String>, Result<(), ModelError>) {
+        let mut told = Vec::new();
+        for piece in pieces {
+            let each = |frame: &str| {
+                told.push(frame.to_owned());
+                Ok(())
+            };
+            if let Err(error) = frames.feed(piece, each) {
+                return (told, Err(error));
+            }
+        }
+        let end = frames.finish(|frame| {
+            told.push(frame.to_owned());
+            Ok(())
+        });
+        (told, end)
+    }
+
+    fn check(framing: Framing, stream: &[u8], expected: Expect) {
+        let (told, end) = frames(framing, &[stream]);
+        let error = end.err().map(|error| format!(" ! {error}")).unwrap_or_default();
+        expected.assert_eq(&format!("{told:?}{error}"));
+    }
+
+    #[test]
+    fn an_event_is_its_data() {
+        let stream =
+            b"\xef\xbb\xbfevent: a\r\ndata: one\r\ndata:two\r\n\r\n: still there\n\nid: 3\n\n\
+            data: three\rdata:  \xc3\xa9\r\rdata\n\ndata: cut";
+        let expected = expect![[r#"["one\ntwo", "three\n é", "cut"]"#]];
+        check(Framing::Events, stream, expected);
+    }
+
+    #[test]
+    fn a_line_is_a_frame() {
+        check(Framing::Lines, b"{}\r\n\n  \n{ }\n{", expect![[r#"["{}", "{ }", "{"]"#]]);
+    }
+
+    #[test]
+    fn what_is_not_utf8_is_broken_unless_nobody_reads_it() {
+        check(Framing::Events, b": \xff\n\ndata: a\n\n", expect![[r#"["a"]"#]]);
+        let expected = expect![[r#"["a"] ! the stream is not UTF-8"#]];
+        check(Framing::Events, b"data: a\n\ndata: \xff\n\n", expected);
+        check(Framing::Lines, b"a\n\xe2\x82", expect![[r#"["a"] ! the stream is not UTF-8"#]]);
+    }
+
+    #[test]
+    fn frames_and_streams_have_a_longest_length() {
+        let limits = (2 << 20, 5 << 20);
+        let told = |pieces: &[&[u8]]| {
+            let (told, end) = told_by(Frames { limits, ..Frames::new(Framing::Events) }, pieces);
+            (told.len(), end.err().map(|error| error.message))
+        };
+        let half = vec![b'x'; (1 << 20) + 1];
+        let error = || Some("an event of the stream is longer than 2 MiB".to_owned());
+        assert_eq!(told(&[b"data: a\n\ndata:", &half, &half]), (1, error()));
+        assert_eq!(told(&[b"data:", &half, b"\ndata:", &half]), (0, error()));
+        assert_eq!(told(&[b"data:", &half, b"\n\ndata:", &half]), (2, None));
+        let error = Some("the stream is longer than 5 MiB".to_owned());
+        let comment = [b":", &half[..], b"\n"].concat();
+        assert_eq!(told(&[&comment, &comment, &comment, &comment, &comment]), (0, error));
+    }
+
+    proptest! {
+        #[test]
+        fn frames_do_not_depend_on_how_bytes_are_cut(
+            lines in prop::collection::vec(
+                prop_oneof![
+                    Just("data: {\"a\":1}".to_owned()), Just("data:é€𝄞".to_owned()),
+                    Just("event: x".to_owned()), Just(": ping".to_owned()), Just(String::new()),
+                    "[a-z:é ]{0,6}",
+                ],
+                0..12,
+            ),
+            ends in prop::collection::vec(prop::sample::select(vec!["\n", "\r", "\r\n"]), 12),
+            cuts in prop::collection::vec(0..400_usize, 0..20),
+            framing in prop::sample::select(vec![Framing::Events, Framing::Lines]),
+        ) {
+            let stream: String =
+                lines.iter().zip(&ends).flat_map(|(line, end)| [line.as_str(), end]).collect();
+            let stream = stream.as_bytes();
+            let mut at: Vec<usize> = cuts.into_iter().map(|at| at.min(stream.len())).collect();
+            at.extend([0, stream.len()]);
+            at.sort_unstable();
+            let pieces: Vec<&[u8]> = at.windows(2).map(|cut| &stream[cut[0]..cut[1]]).collect();
+            prop_assert_eq!(frames(framing, &pieces), frames(framing, &[stream]));
+        }
+    }
+}

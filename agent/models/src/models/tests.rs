@@ -1,0 +1,267 @@
+//! Which provider a request goes to, and configurations that cannot be used.
+
+use std::collections::HashMap;
+
+use expect_test::{Expect, expect};
+use serde_json::{Value, json};
+
+use super::*;
+
+/// Providers from a configuration in JSON; the environment holds one key.
+fn configured(config: Value) -> Result<Models, String> {
+    let config: ModelsConfig = serde_json::from_value(config).map_err(|error| error.to_string())?;
+    let environment = HashMap::from([("KEY", "sk-secret"), ("EMPTY", " ")]);
+    let environment = |name: &str| environment.get(name).map(|value| (*value).to_owned());
+    let surroundings = Surroundings { environment: &environment, folder: Path::new("") };
+    Models::new(config, &surroundings).map_err(|error| error.to_string())
+}
+
+fn models(config: Value) -> Models {
+    configured(config).expect("the configuration is right")
+}
+
+fn wanted(text: &str) -> Wanted {
+    let part = |part: &str| (part != "-").then(|| part.to_owned());
+    let (provider, model) = text.split_once(' ').expect("provider and model");
+    Wanted { provider: part(provider), model: part(model) }
+}
+
+/// Who answers each of these, line by line; `-` is what is not named.
+fn check(models: &Models, wanteds: &[&str], expected: Expect) {
+    let lines = wanteds.iter().map(|text| match models.resolve(&wanted(text)) {
+        Ok(resolved) => format!("{text} → {resolved:?}"),
+        Err(error) => format!("{text} → {}: {error}", error.code()),
+    });
+    expected.assert_eq(&lines.collect::<Vec<_>>().join("\n"));
+}
+
+#[test]
+fn a_request_goes_to_whom_it_names() {
+    let models = models(json!({
+        "default": { "provider": "claude", "model": "sonnet" },
+        "providers": [
+            { "id": "claude", "kind": "anthropic", "models": ["sonnet", "haiku"] },
+            { "id": "gpt", "kind": "openai", "models": ["gpt"] },
+            { "id": "local", "kind": "ollama" },
+            { "id": "off", "kind": "gemini", "enabled": false, "models": ["flash"] },
+            { "id": "keyless", "kind": "openai_responses", "key_env": "NOT_THERE" },
+        ],
+    }));
+    check(
+        &models,
+        &[
+            "- -",
+            "claude -",
+            "claude haiku",
+            "- haiku",
+            "gpt -",
+            "- gpt",
+            "local llama",
+            "local -",
+            "claude gpt",
+            "who -",
+            "off flash",
+            "- flash",
+            "keyless any",
+            "- any",
+        ],
+        expect![[r#"
+            - - → claude/sonnet
+            claude - → claude/sonnet
+            claude haiku → claude/haiku
+            - haiku → claude/haiku
+            gpt - → gpt/gpt
+            - gpt → gpt/gpt
+            local llama → local/llama
+            local - → no_model: no model is named, and the provider `local` has not just one; there are `local/(any)`
+            claude gpt → unknown_model: no provider that may be asked has the model `gpt`; there are `claude/sonnet`, `claude/haiku`
+            who - → unknown_provider: there is no provider `who`; there are `claude`, `gpt`, `local`, `off`, `keyless`
+            off flash → provider_disabled: the provider `off` is not enabled
+            - flash → ambiguous_model: several could answer: `local/flash`, `keyless/flash`; name one, or give them different priorities
+            keyless any → key_missing: the provider `keyless` cannot be asked: the environment variable `NOT_THERE` is not set
+            - any → ambiguous_model: several could answer: `local/any`, `keyless/any`; name one, or give them different priorities"#]],
+    );
+}
+
+#[test]
+fn priority_decides_between_several_and_a_tie_is_an_error() {
+    let config = |priority: i32| {
+        models(json!({ "providers": [
+            { "id": "a", "kind": "openai", "models": ["m"], "priority": 1 },
+            { "id": "b", "kind": "openai", "models": ["m"], "priority": priority },
+            { "id": "any", "kind": "ollama", "priority": 9 },
+        ]}))
+    };
+    check(
+        &config(2),
+        &["- m", "- other", "- -"],
+        expect![[r#"
+        - m → b/m
+        - other → any/other
+        - - → no_model: no model is named, and the server has no default; there are `a/m`, `b/m`, `any/(any)`"#]],
+    );
+    check(
+        &config(1),
+        &["- m"],
+        expect![
+            "- m → ambiguous_model: several could answer: `a/m`, `b/m`; name one, or give them different priorities"
+        ],
+    );
+}
+
+#[test]
+fn a_chain_is_certain_of_all_or_none() {
+    let models = models(json!({ "providers": [
+        { "id": "a", "kind": "openai", "models": ["m"] },
+        { "id": "b", "kind": "ollama", "models": ["n"] },
+    ]}));
+    let chain = |wanteds: &[&str]| {
+        let wanteds: Vec<Wanted> = wanteds.iter().map(|text| wanted(text)).collect();
+        let chain = models.chain(&wanteds, Retry::never());
+        chain.map_or_else(|error| error.code().to_owned(), |chain| format!("{chain:?}"))
+    };
+    assert!(chain(&["- n", "a -"]).contains("candidates: [b/n, a/m]"));
+    assert_eq!(chain(&["- n", "a x"]), "unknown_model");
+}
+
+/// A key that is not there does not make another provider answer.
+#[test]
+fn a_missing_key_is_no_reason_to_ask_somebody_else() {
+    let models = models(json!({ "providers": [
+        { "id": "a", "kind": "openai", "models": ["m"], "priority": 1, "key_env": "EMPTY" },
+        { "id": "b", "kind": "openai", "models": ["m"], "key_env": "KEY" },
+    ]}));
+    check(
+        &models,
+        &["- m", "b m"],
+        expect![[r#"
+        - m → key_missing: the provider `a` cannot be asked: the environment variable `EMPTY` is not set
+        b m → b/m"#]],
+    );
+    let missing: Vec<bool> = models.providers().map(|info| info.missing.is_some()).collect();
+    assert_eq!(missing, [true, false]);
+}
+
+#[test]
+fn without_a_default_one_model_is_certain() {
+    let one = json!({ "providers": [{ "id": "a", "kind": "ollama", "models": ["m"] }] });
+    check(&models(one), &["- -"], expect!["- - → a/m"]);
+    check(
+        &models(json!({})),
+        &["- -", "- m"],
+        expect![[r#"
+        - - → no_model: no model is named, and the server has no default; there are none
+        - m → unknown_model: no provider that may be asked has the model `m`; there are none"#]],
+    );
+}
+
+#[test]
+fn what_is_wanted_goes_over_what_is_below() {
+    let over = |above: &str, below: &str| {
+        let Wanted { provider, model } = wanted(above).over(&wanted(below));
+        let part = |part: Option<String>| part.unwrap_or_else(|| "-".to_owned());
+        format!("{} {}", part(provider), part(model))
+    };
+    assert_eq!(over("- -", "p m"), "p m");
+    assert_eq!(over("q -", "- m"), "q m", "a model without a provider is anybody's");
+    assert_eq!(over("- n", "p -"), "p n", "a provider without a model takes any");
+    assert_eq!(over("q -", "p m"), "q -", "another provider does not take a model over");
+    assert_eq!(over("- n", "p m"), "- n", "another model does not take a provider over");
+    assert_eq!(over("- m", "p m"), "p m");
+    assert_eq!(over("q n", "p m"), "q n");
+}
+
+#[test]
+fn what_cannot_be_used_is_refused() {
+    let refused = |provider: Value, expected: Expect| {
+        let config = json!({ "providers": [provider] });
+        expected.assert_eq(&configured(config).expect_err("it is refused"));
+    };
+    refused(
+        json!({ "id": "a", "kind": "openai", "api_key": "sk" }),
+        expect![
+            "unknown field `api_key`, expected one of `id`, `kind`, `base_url`, `key_env`, `key_file`, `key`, `models`, `priority`, `enabled`, `headers`, `extra`, `first_token_seconds`, `silence_seconds`, `recordings`, `script`"
+        ],
+    );
+    refused(
+        json!({ "id": "a", "kind": "chatgpt" }),
+        expect![
+            "unknown variant `chatgpt`, expected one of `openai`, `openai_responses`, `anthropic`, `gemini`, `ollama`, `openai_compatible`, `replay`, `script`"
+        ],
+    );
+    refused(
+        json!({ "id": "a", "kind": "openai_compatible" }),
+        expect!["provider `a`: it has no `base_url`"],
+    );
+    refused(json!({ "id": "", "kind": "ollama" }), expect!["provider ``: its id is empty"]);
+    refused(
+        json!({ "id": "a", "kind": "openai", "key": "x", "key_env": "KEY" }),
+        expect!["provider `a`: it has several of `key`, `key_env` and `key_file`"],
+    );
+    refused(
+        json!({ "id": "a", "kind": "replay" }),
+        expect!["provider `a`: it has no `recordings`"],
+    );
+    refused(json!({ "id": "a", "kind": "script" }), expect!["provider `a`: it has no `script`"]);
+    refused(
+        json!({ "id": "a", "kind": "replay", "recordings": ["x"], "base_url": "http://x" }),
+        expect!["provider `a`: it has settings of a provider across the network"],
+    );
+    refused(
+        json!({ "id": "a", "kind": "ollama", "script": "x" }),
+        expect!["provider `a`: only a script has a `script`"],
+    );
+    refused(
+        json!({ "id": "a", "kind": "replay", "recordings": ["nowhere.jsonl"] }),
+        expect![
+            "provider `a`: the file `nowhere.jsonl` cannot be read: No such file or directory (os error 2)"
+        ],
+    );
+    let twice = json!({ "id": "a", "kind": "ollama" });
+    let twice = configured(json!({ "providers": [twice, twice] })).expect_err("it is refused");
+    assert_eq!(twice, "provider `a`: there are two of that id");
+}
+
+/// From a file, with or without a line break behind it.
+#[test]
+fn a_key_may_be_in_a_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("key"), "sk-from-file\n").expect("it is written");
+    std::fs::write(folder.path().join("empty"), "\n").expect("it is written");
+    let provider = |id: &str| json!({ "id": id, "kind": "openai", "key_file": id, "models": [id] });
+    let providers = json!([provider("key"), provider("empty"), provider("absent")]);
+    let config = serde_json::from_value(json!({ "providers": providers })).expect("it is right");
+    let surroundings = Surroundings { environment: &|_| None, folder: folder.path() };
+    let models = Models::new(config, &surroundings).expect("it is right");
+    assert!(models.resolve(&wanted("key -")).is_ok());
+    for (id, why) in [("empty", "is empty"), ("absent", "cannot be read")] {
+        let error = models.resolve(&wanted(&format!("{id} -"))).expect_err("there is no key");
+        assert!(error.code() == "key_missing" && error.to_string().contains(why), "{error}");
+    }
+}
+
+#[test]
+fn a_configuration_in_yaml_shows_no_key() {
+    let yaml = "
+default: { provider: a }
+providers:
+  - id: a
+    kind: openai_compatible
+    base_url: http://sk-secret@localhost:8000/v1
+    key: sk-secret
+    models: [m]
+    headers: { x-key: sk-secret }
+    extra: { user: sk-secret }
+    first_token_seconds: 5
+";
+    let config: ModelsConfig = serde_saphyr::from_str(yaml).expect("it is a configuration");
+    let patience = config.providers[0].patience();
+    assert_eq!((patience.first.as_secs(), patience.between.as_secs()), (5, 30));
+    let shown = format!("{config:?}");
+    let surroundings = Surroundings { environment: &|_| None, folder: Path::new("") };
+    let models = Models::new(config, &surroundings).expect("it is right");
+    let resolved = models.resolve(&Wanted::default()).expect("it is certain");
+    assert_eq!(format!("{resolved:?}"), "a/m");
+    let shown = format!("{shown} {models:?} {resolved:?}");
+    assert!(!shown.contains("sk-secret"), "{shown}");
+}

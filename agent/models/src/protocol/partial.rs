@@ -1,0 +1,138 @@
+//! Arguments that Gemini streams in pieces, each with the place that it belongs to.
+//!
+//! Nobody here asks for that (`streamFunctionCallArguments`); gateways do on their own.
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::{ModelCall, ModelError};
+
+/// A call whose arguments grow.
+pub(super) struct Partial {
+    call: ModelCall,
+    arguments: Value,
+    pub(super) signature: Option<String>,
+}
+
+/// A piece of them.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Piece {
+    json_path: String,
+    string_value: Option<String>,
+    number_value: Option<Value>,
+    bool_value: Option<bool>,
+}
+
+/// A step down a path.
+enum Step<'a> {
+    Field(&'a str),
+    Item(usize),
+}
+
+impl Partial {
+    pub(super) fn new(id: String, name: String, signature: Option<String>) -> Self {
+        let call = ModelCall { id, name, arguments: String::new() };
+        Self { call, arguments: Value::Object(Map::new()), signature }
+    }
+
+    pub(super) fn into_call(self) -> ModelCall {
+        ModelCall { arguments: self.arguments.to_string(), ..self.call }
+    }
+
+    /// Puts a piece in its place. Texts grow, all else comes whole.
+    pub(super) fn take(&mut self, piece: Piece) -> Result<(), ModelError> {
+        let wrong = || ModelError::broken("a piece of a call's arguments has no place in them");
+        let mut place = &mut self.arguments;
+        for step in steps(&piece.json_path).ok_or_else(wrong)? {
+            place = down(place, step).ok_or_else(wrong)?;
+        }
+        *place = match (piece.string_value, piece.number_value, piece.bool_value) {
+            (Some(more), _, _) => json!(place.as_str().unwrap_or_default().to_owned() + &more),
+            (_, Some(number), _) => number,
+            (_, _, Some(truth)) => json!(truth),
+            _ => Value::Null,
+        };
+        Ok(())
+    }
+}
+
+/// The steps of `$.a.b[0]`.
+fn steps(path: &str) -> Option<Vec<Step<'_>>> {
+    let mut rest = path.strip_prefix('$')?;
+    let mut steps = Vec::new();
+    while !rest.is_empty() {
+        if let Some(item) = rest.strip_prefix('[') {
+            let (index, after) = item.split_once(']')?;
+            steps.push(match index.trim_matches(['\'', '"']) {
+                name if name.len() < index.len() => Step::Field(name),
+                number => Step::Item(number.parse().ok()?),
+            });
+            rest = after;
+        } else {
+            let field = rest.strip_prefix('.')?;
+            let (name, after) = field.split_at(field.find(['.', '[']).unwrap_or(field.len()));
+            steps.push(Step::Field(name));
+            rest = after;
+        }
+    }
+    Some(steps)
+}
+
+/// One step down, on ground that is made as it is walked on. Items come in order.
+fn down<'a>(place: &'a mut Value, step: Step<'_>) -> Option<&'a mut Value> {
+    match step {
+        Step::Field(name) => {
+            if place.is_null() {
+                *place = json!({});
+            }
+            Some(place.as_object_mut()?.entry(name).or_insert(Value::Null))
+        }
+        Step::Item(index) => {
+            if place.is_null() {
+                *place = json!([]);
+            }
+            let items = place.as_array_mut()?;
+            if index == items.len() {
+                items.push(Value::Null);
+            }
+            items.get_mut(index)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    fn assembled(pieces: &[Value]) -> Result<String, ModelError> {
+        let mut partial = Partial::new(String::new(), String::new(), None);
+        for piece in pieces {
+            partial.take(serde_json::from_value(piece.clone()).expect("it is a piece"))?;
+        }
+        Ok(partial.into_call().arguments)
+    }
+
+    #[test]
+    fn pieces_find_their_places() {
+        let arguments = assembled(&[
+            json!({ "jsonPath": "$.a[0].b", "stringValue": "on" }),
+            json!({ "jsonPath": "$.a[0].b", "stringValue": "e" }),
+            json!({ "jsonPath": "$.a[1]", "numberValue": 0.5 }),
+            json!({ "jsonPath": "$['a b'].c", "boolValue": true }),
+            json!({ "jsonPath": "$.d", "nullValue": null }),
+        ]);
+        expect![[r#"{"a":[{"b":"one"},0.5],"a b":{"c":true},"d":null}"#]]
+            .assert_eq(&arguments.expect("all have places"));
+    }
+
+    #[test]
+    fn what_has_no_place_is_broken() {
+        for path in ["a", "$.a[9]", "$.a[4294967295]", "$[x", "$.a.b.c", "$x"] {
+            let first = json!({ "jsonPath": "$.a.b", "stringValue": "text" });
+            let outcome = assembled(&[first, json!({ "jsonPath": path, "boolValue": true })]);
+            assert!(outcome.is_err(), "{path}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! OpenAI's Responses. Nothing is stored at the provider: every request bears the whole conversation.
+//!
+//! <https://platform.openai.com/docs/api-reference/responses-streaming>. Items of tools that run at
+//! the provider (searches, programs, shells) are passed over: we offer none.
+
+use serde_json::{Map, Value, json};
+
+use super::{Decoder, Gathered, parse, set};
+use crate::verdict;
+use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
+
+/// What a message of ours carries for this protocol: sealed items of reasoning.
+const CARRY: &str = "openai_responses";
+
+pub(super) fn body(request: &ModelRequest) -> Value {
+    let mut input = Vec::new();
+    for message in &request.messages {
+        write(message, &mut input);
+    }
+    let mut body = Map::new();
+    set(&mut body, "model", Some(&request.model));
+    set(&mut body, "instructions", request.system.as_ref());
+    set(&mut body, "input", Some(input));
+    set(&mut body, "stream", Some(true));
+    set(&mut body, "store", Some(false));
+    let tools: Vec<Value> = request.tools.iter().map(tool).collect();
+    set(&mut body, "tools", (!tools.is_empty()).then_some(tools));
+    set(&mut body, "temperature", request.temperature);
+    set(&mut body, "max_output_tokens", request.max_tokens);
+    let format = request.response_schema.as_ref().map(|schema| {
+        let format = json!({
+            "type": "json_schema", "name": "answer", "schema": schema, "strict": false
+        });
+        json!({ "format": format })
+    });
+    set(&mut body, "text", format);
+    Value::Object(body)
+}
+
+fn write(message: &ModelMessage, input: &mut Vec<Value>) {
+    match message {
+        ModelMessage::System { text } => input.push(json!({ "role": "system", "content": text })),
+        ModelMessage::User { text } => input.push(json!({ "role": "user", "content": text })),
+        ModelMessage::Assistant { text, calls, carry, .. } => {
+            let sealed = carry.as_ref().and_then(|carry| carry[CARRY].as_array());
+            input.extend(sealed.into_iter().flatten().cloned());
+            if !text.is_empty() {
+                input.push(json!({ "role": "assistant", "content": text }));
+            }
+            input.extend(calls.iter().map(|call| {
+                json!({
+                    "type": "function_call",
+                    "call_id": call.id,
+                    "name": call.name,
+                    "arguments": call.arguments,
+                })
+            }));
+        }
+        ModelMessage::Tool { call_id, content, .. } => input.push(json!({
+            "type": "function_call_output", "call_id": call_id, "output": content
+        })),
+    }
+}
+
+/// `strict` is on unless it is said to be off, and would refuse most schemas.
+fn tool(tool: &ToolSpec) -> Value {
+    json!({
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.parameters,
+        "strict": false,
+    })
+}
+
+/// Reads the stream. A call is complete in the event that ends its item.
+#[derive(Default)]
+pub(super) struct Responses {
+    /// The kind of the last item that is neither text, reasoning nor a call of a tool of ours.
+    unread: Option<String>,
+}
+
+impl Decoder for Responses {
+    fn frame(&mut self, data: &str, gathered: &mut Gathered) -> Result<(), ModelError> {
+        if data == "[DONE]" {
+            return Ok(()); // Some proxies send it here too.
+        }
+        let event: Value = parse(data)?;
+        let delta = event["delta"].as_str().unwrap_or_default();
+        match event["type"].as_str().unwrap_or_default() {
+            "response.output_text.delta" | "response.refusal.delta" => gathered.text(delta),
+            "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => {
+                gathered.reasoning(delta);
+            }
+            "response.output_item.done" => self.item(&event["item"], gathered),
+            "response.created" => gathered.model(event["response"]["model"].as_str()),
+            "response.completed" | "response.incomplete" => {
+                self.ended(&event["response"], gathered);
+            }
+            "response.failed" | "error" => return Err(verdict::of_event(&event)),
+            "" if !event["error"].is_null() => return Err(verdict::of_event(&event)),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Responses {
+    fn item(&mut self, item: &Value, gathered: &mut Gathered) {
+        let text = |field: &str| item[field].as_str().unwrap_or_default().to_owned();
+        match item["type"].as_str() {
+            Some("function_call") => gathered.call(ModelCall {
+                id: text("call_id"),
+                name: text("name"),
+                arguments: text("arguments"),
+            }),
+            Some("reasoning") if item["encrypted_content"].is_string() => {
+                let carry = gathered.carry.get_or_insert_with(|| json!({ CARRY: [] }));
+                if let Some(sealed) = carry[CARRY].as_array_mut() {
+                    sealed.push(item.clone());
+                }
+            }
+            Some("message" | "reasoning") | None => {}
+            Some(unread) => self.unread = Some(unread.to_owned()),
+        }
+    }
+
+    fn ended(&mut self, response: &Value, gathered: &mut Gathered) {
+        gathered.over = true;
+        gathered.model(response["model"].as_str());
+        // Some servers stream nothing and tell all at the end.
+        if !gathered.has_begun() {
+            for output in response["output"].as_array().into_iter().flatten() {
+                let parts = output["content"].as_array().into_iter().flatten();
+                let texts = parts.filter(|_| output["type"] == "message");
+                texts.for_each(|part| gathered.text(part["text"].as_str().unwrap_or_default()));
+                self.item(output, gathered);
+            }
+        }
+        read_usage(&response["usage"], gathered);
+        let stop = stop(response);
+        gathered.stop = Some(match self.unread.take() {
+            // What it did ask for is nothing that can be answered here.
+            Some(unread) if stop == Stop::End && !gathered.has_begun() => Stop::Other(unread),
+            _ => stop,
+        });
+    }
+}
+
+fn read_usage(usage: &Value, gathered: &mut Gathered) {
+    let told = &mut gathered.usage;
+    told.input_tokens = usage["input_tokens"].as_u64();
+    told.output_tokens = usage["output_tokens"].as_u64();
+    told.cached_tokens = usage["input_tokens_details"]["cached_tokens"].as_u64();
+    told.reasoning_tokens = usage["output_tokens_details"]["reasoning_tokens"].as_u64();
+}
+
+fn stop(response: &Value) -> Stop {
+    let reason = response["incomplete_details"]["reason"].as_str();
+    match (response["status"].as_str(), reason) {
+        (_, Some("max_output_tokens")) => Stop::Length,
+        (_, Some("content_filter")) => Stop::Filtered,
+        (_, Some(other)) | (Some(other @ ("incomplete" | "cancelled")), None) => {
+            Stop::Other(other.to_owned())
+        }
+        _ => Stop::End,
+    }
+}

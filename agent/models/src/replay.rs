@@ -1,0 +1,339 @@
+//! A provider that answers from recorded conversations.
+//!
+//! Which answer comes next follows from the request alone, so that a run which is killed and goes on
+//! later goes on here too, and any number of sessions may ask at once:
+//!
+//! - **By what was said** (the model is any name that is not a recording's): a recording whose first
+//!   messages are those of the request answers with what it holds next. Texts, results, ids of calls
+//!   and texts of arguments must be the same, and the system prompt where one was recorded; such a
+//!   recording comes before those without. Names of tools on results, errors and reasoning do not
+//!   count. If two recordings go on differently, or none goes on from there, the error is
+//!   `no_recording` and says where the nearest one differs.
+//! - **By name** (the model is a recording's id): the answer after as many as the request holds.
+//!   What else the request says does not count, so tools may give other results than recorded. With
+//!   `@n` behind the id it is the n-th answer, whatever the request holds.
+//!
+//! To run a whole recording as an agent, a driver reads [`Conversation::messages`]: it says what the
+//! user says there, and its tools give what [`Conversation::results`] pairs with their calls, told in
+//! the order of the calls, as the recordings have them. A call without a result there ends the run.
+//!
+//! Nothing is sent anywhere, and recordings tell no tokens, so none are reported.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream;
+
+use crate::recording::{is_answer, joined};
+use crate::{
+    Conversation, ModelAnswer, ModelError, ModelErrorKind, ModelEvent, ModelMessage, ModelProvider,
+    ModelRequest, ModelStream, Stop, Usage,
+};
+
+/// How fast it speaks: at once, unless told otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pace {
+    /// Before the first piece.
+    pub first: Duration,
+    /// Before each later one.
+    pub token: Duration,
+}
+
+/// A provider that answers from recorded conversations.
+#[derive(Clone, Debug)]
+pub struct Replay {
+    id: String,
+    pace: Pace,
+    recorded: Arc<Recorded>,
+}
+
+#[derive(Debug)]
+struct Recorded {
+    conversations: Vec<Conversation>,
+    by_id: HashMap<String, usize>,
+    /// By the hash of the first messages: the recordings that begin with them.
+    by_beginning: HashMap<u64, Vec<usize>>,
+}
+
+impl Replay {
+    /// Answers from these.
+    #[must_use]
+    pub fn new(id: impl Into<String>, conversations: Vec<Conversation>) -> Self {
+        let mut by_id = HashMap::new();
+        let mut by_beginning: HashMap<u64, Vec<usize>> = HashMap::new();
+        for (at, conversation) in conversations.iter().enumerate() {
+            by_id.entry(conversation.id.clone()).or_insert(at);
+            for beginning in beginnings(&conversation.messages) {
+                by_beginning.entry(beginning).or_default().push(at);
+            }
+        }
+        let recorded = Arc::new(Recorded { conversations, by_id, by_beginning });
+        Self { id: id.into(), pace: Pace::default(), recorded }
+    }
+
+    /// Speaks at this pace.
+    #[must_use]
+    pub fn paced(self, pace: Pace) -> Self {
+        Self { pace, ..self }
+    }
+
+    /// The recordings, in their order.
+    #[must_use]
+    pub fn conversations(&self) -> &[Conversation] {
+        &self.recorded.conversations
+    }
+}
+
+impl ModelProvider for Replay {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn stream(&self, request: ModelRequest) -> ModelStream {
+        let answer = self.recorded.next(&request);
+        tell(answer.map(|answer| ModelAnswer { provider: self.id.clone(), ..answer }), self.pace)
+    }
+}
+
+impl Recorded {
+    fn next(&self, request: &ModelRequest) -> Result<ModelAnswer, ModelError> {
+        match self.named(&request.model) {
+            Some((conversation, position)) => {
+                let said = || request.messages.iter().filter(|message| is_answer(message)).count();
+                self.answer(conversation, position.unwrap_or_else(said))
+            }
+            None => self.answer_to(request),
+        }
+    }
+
+    /// The recording that a model's name stands for, and the answer if the name tells it.
+    fn named(&self, model: &str) -> Option<(&Conversation, Option<usize>)> {
+        let find = |id: &str| self.by_id.get(id).map(|at| &self.conversations[*at]);
+        if let Some(conversation) = find(model) {
+            return Some((conversation, None));
+        }
+        let (id, number) = model.rsplit_once('@')?;
+        let number: usize = number.parse().ok()?;
+        Some((find(id)?, Some(number.checked_sub(1)?)))
+    }
+
+    /// The answer of a recording after so many.
+    fn answer(
+        &self,
+        conversation: &Conversation,
+        position: usize,
+    ) -> Result<ModelAnswer, ModelError> {
+        let answers = conversation.messages.iter().filter(|message| is_answer(message));
+        let Some(message) = answers.into_iter().nth(position) else {
+            let (id, holds, wanted) = (&conversation.id, conversation.answers(), position + 1);
+            let message =
+                format!("the recording `{id}` holds {holds} answers, and this would be {wanted}");
+            return Err(no_recording(message));
+        };
+        Ok(recorded_answer(conversation, message))
+    }
+
+    /// The answer of the recording that begins as the request does.
+    fn answer_to(&self, request: &ModelRequest) -> Result<ModelAnswer, ModelError> {
+        let (system, messages) = parted(request);
+        let fits = |at: &&usize| {
+            let conversation = &self.conversations[**at];
+            let goes_on = conversation.messages.get(messages.len()).is_some_and(is_answer);
+            goes_on && begins_with(conversation, system.as_deref(), messages)
+        };
+        let beginning = beginnings(messages).last();
+        let begin_so = beginning.and_then(|hash| self.by_beginning.get(&hash));
+        let candidates = begin_so.into_iter().flatten().filter(fits);
+        let mut candidates: Vec<&Conversation> =
+            candidates.map(|at| &self.conversations[*at]).collect();
+        // The same system prompt says more than none.
+        if candidates.iter().any(|conversation| conversation.system.is_some()) {
+            candidates.retain(|conversation| conversation.system.is_some());
+        }
+        let Some(first) = candidates.first() else {
+            return Err(no_recording(self.nearest(system.as_deref(), messages)));
+        };
+        let next = &first.messages[messages.len()];
+        let other = candidates.iter().find(|other| !same(&other.messages[messages.len()], next));
+        match other {
+            None => Ok(recorded_answer(first, next)),
+            Some(other) => Err(no_recording(format!(
+                "the recordings `{}` and `{}` go on differently from here: name one as the model",
+                first.id, other.id
+            ))),
+        }
+    }
+
+    /// Where the recording that agrees with the request for longest differs from it.
+    fn nearest(&self, system: Option<&str>, messages: &[ModelMessage]) -> String {
+        let hashes: Vec<u64> = beginnings(messages).collect();
+        let agreed = (0..hashes.len()).rev().find_map(|agreed| {
+            let begin_so = self.by_beginning.get(&hashes[agreed])?;
+            Some((agreed, &self.conversations[*begin_so.first()?]))
+        });
+        let (agreed, conversation) = match (agreed, messages.first()) {
+            (Some(nearest), None) => nearest,
+            (Some(nearest @ (1.., _)), _) => nearest,
+            (_, first) => {
+                let first = first.map_or("nothing".to_owned(), told);
+                return format!("no recording begins with {}", excerpt(&first, 0));
+            }
+        };
+        let id = &conversation.id;
+        let number = agreed + 1;
+        match (messages.get(agreed), conversation.messages.get(agreed)) {
+            (None, Some(next)) if is_answer(next) => {
+                let (ours, theirs) = (system.unwrap_or(""), conversation.system.as_deref());
+                let (ours, theirs) = differing(ours, theirs.unwrap_or(""));
+                format!("the system prompt is {ours}, and that of the recording `{id}` {theirs}")
+            }
+            (None, Some(next)) => format!(
+                "the recording `{id}` has no answer here but as message {number} {}",
+                excerpt(&told(next), 0)
+            ),
+            (None, None) => format!("the recording `{id}` ends here"),
+            (Some(ours), None) => format!(
+                "message {number} is {}, and the recording `{id}` ends before it",
+                excerpt(&told(ours), 0)
+            ),
+            (Some(ours), Some(theirs)) => {
+                let (ours, theirs) = differing(&told(ours), &told(theirs));
+                format!("message {number} is {ours}, and in the recording `{id}` it is {theirs}")
+            }
+        }
+    }
+}
+
+/// The system prompt of a request, and the messages without those that belong to it.
+fn parted(request: &ModelRequest) -> (Option<String>, &[ModelMessage]) {
+    let mut system = request.system.clone();
+    let mut messages = &request.messages[..];
+    while let [ModelMessage::System { text }, rest @ ..] = messages {
+        system = Some(joined(system, text.clone()));
+        messages = rest;
+    }
+    (system, messages)
+}
+
+fn begins_with(
+    conversation: &Conversation,
+    system: Option<&str>,
+    messages: &[ModelMessage],
+) -> bool {
+    let recorded = conversation.system.as_deref();
+    let beginning = &conversation.messages[..messages.len()];
+    (recorded.is_none() || recorded == system)
+        && beginning.iter().zip(messages).all(|(recorded, said)| same(recorded, said))
+}
+
+/// The hashes of no message, of the first, of the first two, and so on.
+fn beginnings(messages: &[ModelMessage]) -> impl Iterator<Item = u64> {
+    let mut hasher = DefaultHasher::new();
+    let none = hasher.finish();
+    let begun = messages.iter().map(move |message| {
+        told(message).hash(&mut hasher);
+        hasher.finish()
+    });
+    std::iter::once(none).chain(begun)
+}
+
+/// Whether they say the same, in what counts.
+fn same(one: &ModelMessage, other: &ModelMessage) -> bool {
+    told(one) == told(other)
+}
+
+/// All that counts of a message, as a text.
+fn told(message: &ModelMessage) -> String {
+    match message {
+        ModelMessage::System { text } => format!("system: {text}"),
+        ModelMessage::User { text } => format!("user: {text}"),
+        ModelMessage::Assistant { text, calls, .. } => {
+            let calls = calls
+                .iter()
+                .map(|call| format!("\ncall {:?} {:?} {}", call.id, call.name, call.arguments));
+            format!("assistant: {text}{}", calls.collect::<String>())
+        }
+        ModelMessage::Tool { call_id, content, .. } => format!("result of {call_id:?}: {content}"),
+    }
+}
+
+/// Both from shortly before where they differ.
+fn differing(one: &str, other: &str) -> (String, String) {
+    let pairs = one.chars().zip(other.chars());
+    let agreed = pairs.take_while(|(one, other)| one == other).count();
+    let from = agreed.saturating_sub(20);
+    (excerpt(one, from), excerpt(other, from))
+}
+
+/// Some of a text, in quotes.
+fn excerpt(text: &str, from: usize) -> String {
+    const CHARS: usize = 60;
+    let (some, rest) = (text.chars().skip(from).take(CHARS), text.chars().nth(from + CHARS));
+    let some: String = some.collect();
+    let before = if from > 0 { "…" } else { "" };
+    let after = if rest.is_some() { "…" } else { "" };
+    format!("`{before}{}{after}`", some.replace('\n', "\\n"))
+}
+
+fn recorded_answer(conversation: &Conversation, message: &ModelMessage) -> ModelAnswer {
+    let (text, calls) = match message.clone() {
+        ModelMessage::Assistant { text, calls, .. } => (text, calls),
+        _ => Default::default(),
+    };
+    ModelAnswer {
+        stop: if calls.is_empty() { Stop::End } else { Stop::ToolUse },
+        text,
+        reasoning: None,
+        calls,
+        usage: Usage::default(),
+        provider: String::new(),
+        model: conversation.model.clone().unwrap_or_else(|| conversation.id.clone()),
+        carry: None,
+    }
+}
+
+fn no_recording(message: String) -> ModelError {
+    ModelError::new(ModelErrorKind::NoRecording, message)
+}
+
+/// Tells an answer piece by piece: reasoning, text by words, calls, and the whole.
+pub(crate) fn tell(answer: Result<ModelAnswer, ModelError>, pace: Pace) -> ModelStream {
+    let events = match answer {
+        Ok(answer) => events(answer),
+        Err(error) => vec![Err(error)],
+    };
+    if pace == Pace::default() {
+        return stream::iter(events).boxed();
+    }
+    let paced = stream::iter(events).enumerate().then(move |(at, event)| async move {
+        // The answer as a whole comes with its last piece.
+        let wait = match (at, &event) {
+            (0, _) => pace.first,
+            (_, Ok(ModelEvent::Answer(_))) => Duration::ZERO,
+            _ => pace.token,
+        };
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
+        event
+    });
+    paced.boxed()
+}
+
+fn events(answer: ModelAnswer) -> Vec<Result<ModelEvent, ModelError>> {
+    let words = |text: &str| text.split_inclusive(' ').map(str::to_owned).collect::<Vec<_>>();
+    let thoughts = words(answer.reasoning.as_deref().unwrap_or_default());
+    let pieces = thoughts.into_iter().map(ModelEvent::Reasoning);
+    let pieces = pieces.chain(words(&answer.text).into_iter().map(ModelEvent::Text));
+    let calls = answer.calls.clone().into_iter().map(ModelEvent::Call);
+    let events = pieces.chain(calls);
+    let mut events: Vec<_> = events.map(Ok).collect();
+    events.push(Ok(ModelEvent::Answer(answer)));
+    events
+}

@@ -1,0 +1,240 @@
+//! Which recorded answer comes next, and what is said where there is none.
+
+use expect_test::{Expect, expect};
+use serde_json::json;
+
+use super::*;
+use crate::{ModelCall, answer_of};
+
+/// Two recordings that begin alike, one with a system prompt; one of an agent that speaks first.
+fn recordings() -> Replay {
+    let lines = [
+        json!({ "id": "rome", "model": "gpt", "messages": [
+            { "role": "system", "content": "Be brief." },
+            { "role": "user", "content": "Weather?" },
+            { "role": "assistant", "content": null, "tool_calls": [
+                { "id": null, "name": "weather", "arguments": "{'city': 'Rome'}" },
+                { "id": "c", "name": "now", "arguments": "{}" },
+            ] },
+            { "role": "tool", "content": "sun", "tool_call_id": null },
+            { "role": "tool", "content": "noon", "tool_call_id": "c", "error": true },
+            { "role": "assistant", "content": "Sun." },
+            { "role": "user", "content": "Thanks." },
+        ] }),
+        json!({ "id": "oslo", "messages": [
+            { "role": "user", "content": "Weather?" },
+            { "role": "assistant", "content": "Where?" },
+            { "role": "subtask_creator", "content": "Oslo." },
+            { "role": "user", "content": null, "tool_calls": [
+                { "id": "u", "name": "look", "arguments": "{}", "requestor": "user" },
+            ] },
+            { "role": "tool", "content": "up", "tool_call_id": "u", "requestor": "user" },
+            { "role": "assistant", "content": "Snow." },
+        ] }),
+        json!({ "id": "first@home", "messages": [
+            { "role": "assistant", "content": "Hello!" },
+            { "role": "user", "content": "Weather?" },
+            { "role": "assistant", "content": "Rain." },
+        ] }),
+    ];
+    let read = |line: &serde_json::Value| Conversation::from_json(&line.to_string());
+    let conversations = lines.iter().map(|line| read(line).expect("it is a conversation"));
+    Replay::new("replay", conversations.collect())
+}
+
+fn request(model: &str, system: &str, messages: Vec<ModelMessage>) -> ModelRequest {
+    let system = (!system.is_empty()).then(|| system.to_owned());
+    ModelRequest { model: model.to_owned(), system, messages, ..ModelRequest::default() }
+}
+
+async fn check(request: ModelRequest, expected: Expect) {
+    let told = match answer_of(recordings().stream(request)).await {
+        Ok(answer) => {
+            let calls = answer
+                .calls
+                .iter()
+                .map(|call| format!("[{} {} {}] ", call.id, call.name, call.arguments));
+            let calls: String = calls.collect();
+            format!("{calls}{:?} {:?} of {}", answer.text, answer.stop, answer.model)
+        }
+        Err(error) => format!("{}: {error}", error.code()),
+    };
+    expected.assert_eq(&told);
+}
+
+fn user(text: &str) -> ModelMessage {
+    ModelMessage::user(text)
+}
+
+/// The first answer of `rome` and what came of its calls; a name or a failure that was not recorded
+/// does not matter.
+fn called(first_result: &str) -> Vec<ModelMessage> {
+    let call = |id: &str, name: &str, arguments: &str| ModelCall {
+        id: id.to_owned(),
+        name: name.to_owned(),
+        arguments: arguments.to_owned(),
+    };
+    let result = |id: &str, content: &str| ModelMessage::Tool {
+        call_id: id.to_owned(),
+        name: "any".to_owned(),
+        content: content.to_owned(),
+        is_error: false,
+    };
+    let calls = vec![call("", "weather", "{'city': 'Rome'}"), call("c", "now", "{}")];
+    let reasoning = Some("never recorded".to_owned());
+    let asked = ModelMessage::Assistant { text: String::new(), reasoning, calls, carry: None };
+    vec![user("Weather?"), asked, result("", first_result), result("c", "noon")]
+}
+
+#[tokio::test]
+async fn by_what_was_said() {
+    let messages = || vec![user("Weather?")];
+    let expected = expect![[r#"[ weather {'city': 'Rome'}] [c now {}] "" ToolUse of gpt"#]];
+    check(request("any", "Be brief.", called("sun")[..1].to_vec()), expected).await;
+    check(request("any", "Be brief.", called("sun")), expect![[r#""Sun." End of gpt"#]]).await;
+    let expected = expect![[r#""Where?" End of oslo"#]];
+    check(request("any", "Something else.", messages()), expected).await;
+    let expected = expect![[r#""Hello!" End of first@home"#]];
+    check(request("any", "", vec![]), expected).await;
+    // The system prompt may stand among the messages.
+    let system = ModelMessage::System { text: "Be brief.".to_owned() };
+    let messages = [vec![system], called("sun")].concat();
+    check(request("any", "", messages), expect![[r#""Sun." End of gpt"#]]).await;
+}
+
+/// A role that is none of ours spoke to the model; what the user called for itself did not.
+#[tokio::test]
+async fn odd_roles() {
+    let messages = vec![user("Weather?"), ModelMessage::assistant("Where?"), user("Oslo.")];
+    check(request("any", "", messages), expect![[r#""Snow." End of oslo"#]]).await;
+}
+
+#[tokio::test]
+async fn where_nothing_goes_on_the_first_difference_is_told() {
+    check(
+        request("any", "", vec![user("Who are you?")]),
+        expect!["no_recording: no recording begins with `user: Who are you?`"],
+    )
+    .await;
+    check(
+        request("any", "Be brief.", called("rain")),
+        expect![[r#"
+            no_recording: message 3 is `result of "": rain`, and in the recording `rome` it is `result of "": sun`"#]],
+    )
+    .await;
+    check(
+        request("any", "Be long.", called("sun")),
+        expect![[r#"
+            no_recording: the system prompt is `Be long.`, and that of the recording `rome` `Be brief.`"#]],
+    )
+    .await;
+    let ended = [called("sun"), vec![ModelMessage::assistant("Sun."), user("Thanks.")]].concat();
+    check(
+        request("any", "Be brief.", ended.clone()),
+        expect!["no_recording: the recording `rome` ends here"],
+    )
+    .await;
+    check(
+        request("any", "Be brief.", ended[..5].to_vec()),
+        expect![
+            "no_recording: the recording `rome` has no answer here but as message 6 `user: Thanks.`"
+        ],
+    )
+    .await;
+    check(
+        request("any", "Be brief.", [ended, vec![user("Bye.")]].concat()),
+        expect!["no_recording: message 7 is `user: Bye.`, and the recording `rome` ends before it"],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn recordings_that_go_on_differently() {
+    let read = |id: &str, answer: &str| {
+        let said = json!([
+            { "role": "user", "content": "Time?" }, { "role": "assistant", "content": answer },
+        ]);
+        let line = json!({ "id": id, "messages": said }).to_string();
+        Conversation::from_json(&line).expect("it is a conversation")
+    };
+    let ask = async |conversations| {
+        let replay = Replay::new("replay", conversations);
+        let told = answer_of(replay.stream(request("any", "", vec![user("Time?")]))).await;
+        told.map_or_else(|error| error.to_string(), |answer| answer.text)
+    };
+    let differently = ask(vec![read("a", "Noon."), read("b", "Noon."), read("c", "One.")]).await;
+    expect!["the recordings `a` and `c` go on differently from here: name one as the model"]
+        .assert_eq(&differently);
+    assert_eq!(ask(vec![read("a", "Noon."), read("b", "Noon.")]).await, "Noon.");
+}
+
+/// An answer may be told as slowly as a model would.
+#[tokio::test(start_paused = true)]
+async fn at_a_pace() {
+    let pace = Pace { first: Duration::from_millis(500), token: Duration::from_millis(20) };
+    let began = tokio::time::Instant::now();
+    let stream = recordings().paced(pace).stream(request("rome@1", "", vec![]));
+    assert_eq!(answer_of(stream).await.expect("it answers").calls.len(), 2);
+    assert_eq!(began.elapsed(), Duration::from_millis(520));
+}
+
+#[tokio::test]
+async fn by_name() {
+    let said = |answers: usize| vec![ModelMessage::assistant("anything"); answers];
+    let expected = expect![[r#""Sun." End of gpt"#]];
+    check(request("rome", "any", said(1)), expected).await;
+    check(request("rome@2", "", said(9)), expect![[r#""Sun." End of gpt"#]]).await;
+    check(request("first@home", "", said(1)), expect![[r#""Rain." End of first@home"#]]).await;
+    check(request("first@home@1", "", said(1)), expect![[r#""Hello!" End of first@home"#]]).await;
+    let expected =
+        expect!["no_recording: the recording `rome` holds 2 answers, and this would be 3"];
+    check(request("rome", "", said(2)), expected).await;
+    let expected = expect!["no_recording: no recording begins with `assistant: anything`"];
+    check(request("rome@0", "", said(1)), expected).await;
+}
+
+#[test]
+fn results_pair_with_calls_by_place_and_id() {
+    let line = json!({ "id": "x", "messages": [
+        { "role": "assistant", "content": null, "tool_calls": [
+            { "id": "a", "name": "f", "arguments": "" },
+            { "id": "b", "name": "g", "arguments": "" },
+            { "id": "a", "name": "h", "arguments": "" },
+            { "id": "z", "name": "i", "arguments": "" },
+        ] },
+        { "role": "tool", "content": "1", "tool_call_id": "b" },
+        { "role": "tool", "content": "2", "tool_call_id": "a" },
+        { "role": "tool", "content": "3", "tool_call_id": "a", "error": "yes" },
+        { "role": "assistant", "content": null, "tool_calls": [
+            { "id": "z", "name": "f", "arguments": "" },
+        ] },
+        { "role": "tool", "content": "4", "tool_call_id": "z" },
+    ] });
+    let conversation = Conversation::from_json(&line.to_string()).expect("it is a conversation");
+    let contents = |at: usize| -> Vec<Option<String>> {
+        let content = |result: Option<&ModelMessage>| match result? {
+            ModelMessage::Tool { content, name, is_error, .. } => {
+                Some(format!("{content} {name}{}", if *is_error { "!" } else { "" }))
+            }
+            _ => None,
+        };
+        conversation.results(at).into_iter().map(content).collect()
+    };
+    let some = |text: &str| Some(text.to_owned());
+    // Without a name of its own a result has that of the last call with its id.
+    assert_eq!(contents(0), [some("2 f"), some("1 g"), some("3 f!"), None]);
+    assert_eq!(contents(4), [some("4 f")]);
+    assert_eq!(contents(1), []);
+}
+
+#[test]
+fn what_is_no_recording_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("some.jsonl");
+    std::fs::write(&path, "{\"id\":\"a\",\"messages\":[]}\n\n{\"id\":1}\n").expect("it is written");
+    let error = crate::read_conversations(&path).expect_err("line 3 is none").to_string();
+    assert!(error.contains("line 3: invalid type: integer"), "{error}");
+    let path = folder.path().join("some.jsonl.zst");
+    std::fs::write(&path, "not packed").expect("it is written");
+    crate::read_conversations(&path).expect_err("it is not packed");
+}

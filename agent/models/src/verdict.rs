@@ -1,0 +1,228 @@
+//! What a provider's refusal means: from a status, headers and a body to a kind of error.
+//!
+//! The tables below are the providers' documented errors, as of 2026. What is in none of them is
+//! judged by its status, and an unknown error inside a stream counts as a failure of the provider.
+
+use std::time::{Duration, SystemTime};
+
+use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
+use serde_json::Value;
+
+use crate::{ModelError, ModelErrorKind};
+
+/// The most characters of a provider's words that an error repeats.
+const WORDS_MAX: usize = 500;
+
+/// Words in `type`, `code` or `status` of an error, and their kind.
+const NAMES: [(&str, ModelErrorKind); 26] = [
+    ("insufficient_quota", ModelErrorKind::Unauthorized),
+    ("billing_hard_limit_reached", ModelErrorKind::Unauthorized),
+    ("billing_error", ModelErrorKind::Unauthorized),
+    ("context_length_exceeded", ModelErrorKind::ContextTooLong),
+    ("request_too_large", ModelErrorKind::ContextTooLong),
+    ("overloaded_error", ModelErrorKind::Overloaded),
+    ("server_is_overloaded", ModelErrorKind::Overloaded),
+    ("slow_down", ModelErrorKind::Overloaded),
+    ("UNAVAILABLE", ModelErrorKind::Overloaded),
+    ("rate_limit_error", ModelErrorKind::RateLimited),
+    ("rate_limit_exceeded", ModelErrorKind::RateLimited),
+    ("RESOURCE_EXHAUSTED", ModelErrorKind::RateLimited),
+    ("authentication_error", ModelErrorKind::Unauthorized),
+    ("permission_error", ModelErrorKind::Unauthorized),
+    ("invalid_api_key", ModelErrorKind::Unauthorized),
+    ("UNAUTHENTICATED", ModelErrorKind::Unauthorized),
+    ("PERMISSION_DENIED", ModelErrorKind::Unauthorized),
+    ("api_error", ModelErrorKind::Unavailable),
+    ("server_error", ModelErrorKind::Unavailable),
+    ("timeout_error", ModelErrorKind::Unavailable),
+    ("INTERNAL", ModelErrorKind::Unavailable),
+    ("model_not_found", ModelErrorKind::BadRequest),
+    ("not_found_error", ModelErrorKind::BadRequest),
+    ("invalid_request_error", ModelErrorKind::BadRequest),
+    ("invalid_prompt", ModelErrorKind::BadRequest),
+    ("INVALID_ARGUMENT", ModelErrorKind::BadRequest),
+];
+
+/// How providers that have no name for it say that a conversation is too long. In lower case.
+const TOO_LONG: [&str; 6] = [
+    "context length",
+    "context window",
+    "prompt is too long",
+    "input is too long",
+    "input token count",
+    "maximum number of tokens",
+];
+
+/// The error that an answer with such a status is.
+pub(crate) fn of_response(status: u16, headers: &HeaderMap, body: &str) -> ModelError {
+    let body = serde_json::from_str(body).unwrap_or_else(|_| Value::from(body));
+    let kind = named(&body).unwrap_or_else(|| of_status(status));
+    let message = format!("the provider answered {status}: {}", words(&body));
+    ModelError { kind: refined(kind, &body), message, retry_after: retry_after(headers, &body) }
+}
+
+/// The error that an event inside a stream tells of.
+pub(crate) fn of_event(event: &Value) -> ModelError {
+    let kind = named(event).unwrap_or(ModelErrorKind::Unavailable);
+    let message = format!("the provider broke off: {}", words(event));
+    let retry_after = retry_after(&HeaderMap::new(), event);
+    ModelError { kind: refined(kind, event), message, retry_after }
+}
+
+fn of_status(status: u16) -> ModelErrorKind {
+    match status {
+        401..=403 => ModelErrorKind::Unauthorized,
+        408 | 409 => ModelErrorKind::Unavailable,
+        413 => ModelErrorKind::ContextTooLong,
+        429 => ModelErrorKind::RateLimited,
+        503 | 529 => ModelErrorKind::Overloaded,
+        500.. => ModelErrorKind::Unavailable,
+        _ => ModelErrorKind::BadRequest,
+    }
+}
+
+/// The object that tells of the error, wherever a provider puts it.
+fn core(body: &Value) -> &Value {
+    let places = ["/0/error", "/error", "/response/error"];
+    let found = places.iter().filter_map(|place| body.pointer(place));
+    found.into_iter().find(|error| !error.is_null()).unwrap_or(body)
+}
+
+fn named(body: &Value) -> Option<ModelErrorKind> {
+    let error = core(body);
+    let names = ["code", "type", "status"].map(|field| error[field].as_str());
+    let by_name = names
+        .into_iter()
+        .flatten()
+        .find_map(|name| NAMES.iter().find_map(|(known, kind)| (*known == name).then_some(*kind)));
+    let code = || error["code"].as_u64().and_then(|code| u16::try_from(code).ok());
+    by_name.or_else(|| code().filter(|code| *code >= 400).map(of_status))
+}
+
+fn refined(kind: ModelErrorKind, body: &Value) -> ModelErrorKind {
+    let words = words(body).to_lowercase();
+    let too_long = TOO_LONG.iter().any(|phrase| words.contains(phrase));
+    if kind == ModelErrorKind::BadRequest && too_long {
+        ModelErrorKind::ContextTooLong
+    } else {
+        kind
+    }
+}
+
+/// What the provider says, on one line and cut short.
+fn words(body: &Value) -> String {
+    let error = core(body);
+    let said = [&error["message"], error, &body["message"], &body["detail"]];
+    let said = said.into_iter().find_map(Value::as_str).map(str::to_owned);
+    one_line(&said.unwrap_or_else(|| error.to_string()))
+}
+
+/// The text on one line and cut short.
+pub(crate) fn one_line(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if line.is_empty() {
+        return "nothing more".to_owned();
+    }
+    match line.char_indices().nth(WORDS_MAX) {
+        Some((at, _)) => format!("{}…", &line[..at]),
+        None => line,
+    }
+}
+
+/// How long the provider asks to be left alone: in milliseconds, in seconds, until a date, or as
+/// Gemini has it, in the body. A date is read against the provider's own clock where it tells it.
+fn retry_after(headers: &HeaderMap, body: &Value) -> Option<Duration> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
+    if let Some(milliseconds) = text("retry-after-ms").and_then(|value| value.parse::<f64>().ok()) {
+        return Duration::try_from_secs_f64(milliseconds / 1000.0).ok();
+    }
+    if let Some(value) = text(RETRY_AFTER.as_str()) {
+        if let Ok(seconds) = value.parse::<f64>() {
+            return Duration::try_from_secs_f64(seconds).ok();
+        }
+        let until = httpdate::parse_http_date(value).ok()?;
+        let told = text(DATE.as_str()).and_then(|now| httpdate::parse_http_date(now).ok());
+        let now = told.unwrap_or_else(SystemTime::now);
+        return Some(until.duration_since(now).unwrap_or_default());
+    }
+    let details = core(body)["details"].as_array()?;
+    let delay = details.iter().find_map(|detail| detail["retryDelay"].as_str())?;
+    Duration::try_from_secs_f64(delay.strip_suffix('s')?.parse().ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::{Expect, expect};
+    use reqwest::header::HeaderValue;
+
+    fn check(status: u16, body: &str, expected: Expect) {
+        let error = of_response(status, &HeaderMap::new(), body);
+        expected.assert_eq(&format!("{} · {error}", error.kind));
+    }
+
+    #[test]
+    fn a_name_says_more_than_a_status() {
+        let quota =
+            r#"{"error":{"message":"You exceeded your\nquota","type":"insufficient_quota"}}"#;
+        let expected = expect!["unauthorized · the provider answered 429: You exceeded your quota"];
+        check(429, quota, expected);
+        let long = r#"{"error":{"message":"too many","code":"context_length_exceeded"}}"#;
+        check(400, long, expect!["context_too_long · the provider answered 400: too many"]);
+        let long = r#"{"type":"error","error":{"type":"invalid_request_error",
+            "message":"prompt is too long: 210000 tokens > 200000 maximum"}}"#;
+        let expected = expect![
+            "context_too_long · the provider answered 400: prompt is too long: 210000 tokens > 200000 maximum"
+        ];
+        check(400, long, expected);
+        let gemini = r#"[{"error":{"code":503,"message":"busy","status":"UNAVAILABLE"}}]"#;
+        check(503, gemini, expect!["overloaded · the provider answered 503: busy"]);
+    }
+
+    #[test]
+    fn a_body_may_be_anything() {
+        check(500, "", expect!["unavailable · the provider answered 500: nothing more"]);
+        let html = "<html>\n  Bad gateway\n</html>";
+        let expected =
+            expect!["unavailable · the provider answered 502: <html> Bad gateway </html>"];
+        check(502, html, expected);
+        check(
+            404,
+            r#"{"error":"no such model"}"#,
+            expect!["bad_request · the provider answered 404: no such model"],
+        );
+        check(
+            422,
+            r#"{"detail":[{"loc":1}]}"#,
+            expect![[r#"bad_request · the provider answered 422: {"detail":[{"loc":1}]}"#]],
+        );
+        let long = "é".repeat(2 * WORDS_MAX);
+        let error = of_response(400, &HeaderMap::new(), &long);
+        assert_eq!(error.message.chars().filter(|c| *c == 'é').count(), WORDS_MAX);
+    }
+
+    #[test]
+    fn a_wish_to_be_left_alone_has_many_forms() {
+        let told = |headers: &[(&'static str, &'static str)], body: &str| {
+            let pairs = headers.iter().map(|(name, value)| {
+                (name.parse().expect("a name"), HeaderValue::from_static(value))
+            });
+            let headers: HeaderMap = pairs.collect();
+            of_response(429, &headers, body).retry_after
+        };
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        assert_eq!(told(&[("retry-after", "20")], ""), seconds(20));
+        assert_eq!(told(&[("retry-after", " 1.5 ")], ""), Some(Duration::from_millis(1500)));
+        assert_eq!(told(&[("retry-after-ms", "1500")], ""), Some(Duration::from_millis(1500)));
+        let date = ("date", "Wed, 21 Oct 2026 07:28:00 GMT");
+        let later = ("retry-after", "Wed, 21 Oct 2026 07:29:30 GMT");
+        assert_eq!(told(&[date, later], ""), seconds(90));
+        let before = ("retry-after", "Wed, 21 Oct 2026 07:00:00 GMT");
+        assert_eq!(told(&[date, before], ""), seconds(0));
+        for nonsense in ["-3", "soon", "NaN", "1e300", ""] {
+            assert_eq!(told(&[("retry-after", nonsense)], ""), None, "{nonsense}");
+        }
+        let body = r#"{"error":{"code":429,"details":[{"@type":"x"},{"retryDelay":"34.5s"}]}}"#;
+        assert_eq!(told(&[], body), Some(Duration::from_millis(34_500)));
+    }
+}

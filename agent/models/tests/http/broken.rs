@@ -1,0 +1,153 @@
+//! Streams that end early, make no sense, or say that something went wrong.
+
+use abide_models::{ModelErrorKind, Protocol};
+use expect_test::{Expect, expect};
+
+use super::server::Reply;
+use super::{heard, shown};
+
+const TOKEN: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"Sön\"}}]}\n\n";
+const STOP: &str = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
+
+async fn check(protocol: Protocol, body: impl Into<Vec<u8>>, expected: Expect) {
+    expected.assert_eq(&shown(&heard(protocol, Reply::events(body)).await));
+}
+
+/// The first token, then the second up to the byte that a piece of it ends at.
+fn cut_after(piece: &str, bytes: usize) -> Vec<u8> {
+    let at = TOKEN.find(piece).expect("the piece is in it") + bytes;
+    [TOKEN.as_bytes(), &TOKEN.as_bytes()[..at]].concat()
+}
+
+#[tokio::test]
+async fn an_empty_answer() {
+    let expected = expect!["error broken: the stream ended before an answer began"];
+    check(Protocol::OpenAi, "", expected).await;
+    let expected = expect!["error broken: the stream ended before an answer began"];
+    check(Protocol::Anthropic, ": hello\n\n", expected).await;
+    let expected = expect!["error broken: the stream ended before an answer began"];
+    check(Protocol::OpenAi, "data: [DONE]\n\n", expected).await;
+    let expected = expect!["error broken: the stream ended before an answer began"];
+    check(Protocol::Gemini, "<html>it works</html>", expected).await;
+}
+
+#[tokio::test]
+async fn a_stream_cut_between_events() {
+    let expected = expect![[r#"
+        text Sön
+        error broken: the stream ended before the answer did"#]];
+    check(Protocol::OpenAi, TOKEN, expected).await;
+}
+
+#[tokio::test]
+async fn a_stream_cut_within_a_line() {
+    let expected = expect![[r#"
+        text Sön
+        error broken: an event of the stream makes no sense: EOF while parsing an object at line 1 column 20"#]];
+    check(Protocol::OpenAi, cut_after("delta\"", 6), expected).await;
+}
+
+#[tokio::test]
+async fn a_stream_cut_within_a_character() {
+    let expected = expect![[r#"
+        text Sön
+        error broken: the stream is not UTF-8"#]];
+    check(Protocol::OpenAi, cut_after("ö", 1), expected).await;
+}
+
+/// A connection that breaks is not taken for the end of an answer, unless it was at its end.
+#[tokio::test]
+async fn a_body_shorter_than_it_should_be() {
+    let short = |body: &str| {
+        let mut reply = Reply::events(body);
+        reply.head = reply.head.replace("connection: close", "content-length: 9999");
+        reply
+    };
+    let events = heard(Protocol::OpenAi, short(TOKEN)).await;
+    assert_eq!(events.len(), 2);
+    let error = events[1].as_ref().expect_err("it was cut off");
+    assert_eq!(error.kind, ModelErrorKind::Broken);
+    assert!(error.message.starts_with("the stream was cut off: "), "{error}");
+    let expected = expect![[r#"
+        text Sön
+        answer End -/-/-/-/unavailable asked"#]];
+    let whole = short(&[TOKEN, STOP].concat());
+    expected.assert_eq(&shown(&heard(Protocol::OpenAi, whole).await));
+}
+
+#[tokio::test]
+async fn an_event_that_is_not_json() {
+    let body = format!("{TOKEN}data: {{'choices': None}}\n\n{STOP}");
+    let expected = expect![[r#"
+        text Sön
+        error broken: an event of the stream makes no sense: key must be a string at line 1 column 2"#]];
+    check(Protocol::OpenAi, body, expected).await;
+}
+
+#[tokio::test]
+async fn an_error_inside_the_stream() {
+    let body =
+        format!("{TOKEN}data: {{\"error\":{{\"code\":503,\"message\":\"busy\"}}}}\n\n{STOP}");
+    let expected = expect![[r#"
+        text Sön
+        error overloaded: the provider broke off: busy"#]];
+    check(Protocol::OpenAi, body, expected).await;
+    let body = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\
+        \"message\":\"Overloaded\"}}\n\n";
+    let expected = expect!["error overloaded: the provider broke off: Overloaded"];
+    check(Protocol::Anthropic, body, expected).await;
+    let body = "data: {\"type\":\"response.failed\",\"response\":{\"error\":{\"code\":\
+        \"rate_limit_exceeded\",\"message\":\"too fast\"}}}\n\n";
+    let expected = expect!["error rate_limited: the provider broke off: too fast"];
+    check(Protocol::OpenAiResponses, body, expected).await;
+    let body = "data: {\"type\":\"error\",\"code\":\"server_error\",\"message\":\"oh\"}\n\n";
+    let expected = expect!["error unavailable: the provider broke off: oh"];
+    check(Protocol::OpenAiResponses, body, expected).await;
+    let body = "data: {\"error\":{\"code\":429,\"message\":\"later\",\
+        \"details\":[{\"retryDelay\":\"3s\"}]}}\r\n\r\n";
+    let expected = expect!["error rate_limited: the provider broke off: later (after 3s)"];
+    check(Protocol::Gemini, body, expected).await;
+    let lines = "{\"message\":{\"content\":\"So\"}}\n{\"error\":\"out of memory\"}\n";
+    let expected = expect![[r#"
+        text So
+        error unavailable: the provider broke off: out of memory"#]];
+    expected.assert_eq(&shown(&heard(Protocol::Ollama, Reply::lines(lines)).await));
+}
+
+#[tokio::test]
+async fn a_line_that_is_too_long() {
+    let mut body = TOKEN.as_bytes().to_vec();
+    body.extend_from_slice(b"data: ");
+    body.resize(18 << 20, b'x');
+    let expected = expect![[r#"
+        text Sön
+        error broken: an event of the stream is longer than 16 MiB"#]];
+    check(Protocol::OpenAi, body, expected).await;
+}
+
+/// The last event may lack the empty line that ends it, and the reason may be all there is.
+#[tokio::test]
+async fn ends_that_are_good_enough() {
+    let expected = expect![[r#"
+        text Sön
+        answer End -/-/-/-/unavailable asked"#]];
+    check(Protocol::OpenAi, format!("{TOKEN}{}", STOP.trim_end()), expected).await;
+    let expected = expect![[r#"
+        text Sön
+        answer Other(\"unstated\") -/-/-/-/unavailable asked"#]];
+    check(Protocol::OpenAi, format!("{TOKEN}data: [DONE]"), expected).await;
+}
+
+/// A limit may fall into the arguments of a call: they are told as far as they got.
+#[tokio::test]
+async fn a_call_that_the_limit_cut_off() {
+    let call = "{\"index\":0,\"id\":\"c\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\"}}";
+    let body = format!(
+        "data: {{\"choices\":[{{\"delta\":{{\"tool_calls\":[{call}]}}}}]}}\n\n\
+         data: {{\"choices\":[{{\"delta\":{{}},\"finish_reason\":\"length\"}}]}}\n\ndata: [DONE]\n\n"
+    );
+    let expected = expect![[r#"
+        call c f {\"a
+        answer Length -/-/-/-/unavailable asked"#]];
+    check(Protocol::OpenAi, body, expected).await;
+}

@@ -1,0 +1,243 @@
+//! The streams of real providers, spoken over loopback: each comes out as what it holds.
+//!
+//! Twelve of them are in this repository; the golden lines are of all 32 recordings that lie beside it
+//! on some machines.
+
+use std::path::{Path, PathBuf};
+
+use abide_models::{
+    ModelAnswer, ModelEvent, ModelProvider as _, ModelRequest, Protocol, answer_of,
+};
+use expect_test::expect_file;
+use ruzstd::decoding::StreamingDecoder;
+use serde_json::Value;
+use std::io::Read as _;
+
+use super::server::{Reply, Server};
+use super::{all, question, remote, shown};
+
+const GOLDEN: &str = "golden/provider-streams.txt";
+
+fn here(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(path)
+}
+
+/// The recordings of a folder by their names, and their lines.
+fn recordings(folder: &Path) -> Vec<(String, Vec<String>)> {
+    let entries = std::fs::read_dir(folder).expect("the folder can be read");
+    let mut paths: Vec<PathBuf> =
+        entries.map(|entry| entry.expect("the folder can be read").path()).collect();
+    paths.retain(|path| path.to_string_lossy().contains(".jsonl"));
+    paths.sort();
+    paths.into_iter().map(|path| (name(&path), lines(&path))).collect()
+}
+
+fn name(path: &Path) -> String {
+    let name = path.file_name().expect("it is a file").to_string_lossy();
+    name.split(".jsonl").next().expect("there is a first part").to_owned()
+}
+
+fn lines(path: &Path) -> Vec<String> {
+    let bytes = std::fs::read(path).expect("the file can be read");
+    let mut text = String::new();
+    if path.extension().is_some_and(|extension| extension == "zst") {
+        let mut decoder = StreamingDecoder::new(&bytes[..]).expect("it is a zst file");
+        decoder.read_to_string(&mut text).expect("the file unpacks");
+    } else {
+        text = String::from_utf8(bytes).expect("a recording is text");
+    }
+    text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
+}
+
+/// What a recording speaks, by its name, or why we do not.
+fn protocol(name: &str) -> Result<Protocol, &'static str> {
+    match name.split("__").next().expect("there is a first part") {
+        "anthropic" => Ok(Protocol::Anthropic),
+        "google" => Ok(Protocol::Gemini),
+        "openai" => Ok(Protocol::OpenAiResponses),
+        "alibaba" | "deepseek" | "groq" | "openai-compatible" | "xai" => {
+            Ok(Protocol::OpenAiCompatible)
+        }
+        "cohere" => Err("not spoken: Cohere's own protocol is none of ours"),
+        other => panic!("`{other}` is a provider that nobody has looked at"),
+    }
+}
+
+/// The answers in a recording: some hold two, one behind the other.
+fn answers(protocol: Protocol, lines: &[String]) -> Vec<Vec<String>> {
+    let begins = |line: &str| match protocol {
+        Protocol::Anthropic => line.contains("\"type\":\"message_start\""),
+        Protocol::OpenAiResponses => line.contains("\"type\":\"response.created\""),
+        _ => false,
+    };
+    let mut answers: Vec<Vec<String>> = Vec::new();
+    for line in lines {
+        if answers.is_empty() || begins(line) {
+            answers.push(Vec::new());
+        }
+        answers.last_mut().expect("one has begun").push(line.clone());
+    }
+    answers
+}
+
+/// Lines of JSON as the provider sends them.
+fn stream(protocol: Protocol, lines: &[String]) -> String {
+    let event = |line: &String| match protocol {
+        Protocol::Gemini => format!("data: {line}\r\n\r\n"),
+        Protocol::Anthropic | Protocol::OpenAiResponses => {
+            let event: Value = serde_json::from_str(line).expect("a line is JSON");
+            format!("event: {}\ndata: {line}\n\n", event["type"].as_str().expect("it has a type"))
+        }
+        _ => format!("data: {line}\n\n"),
+    };
+    let end = if protocol == Protocol::OpenAiCompatible { "data: [DONE]\n\n" } else { "" };
+    lines.iter().map(event).collect::<String>() + end
+}
+
+/// All that comes of a recording, in a line.
+async fn heard(name: &str, lines: &[String]) -> String {
+    let protocol = match protocol(name) {
+        Ok(protocol) => protocol,
+        Err(why) => return format!("{name}: {why}\n"),
+    };
+    let mut told = String::new();
+    for answer in answers(protocol, lines) {
+        let server = Server::start(vec![Reply::events(stream(protocol, &answer))]).await;
+        let events = all(remote(protocol, &server.url).stream(question())).await;
+        let Some(Ok(ModelEvent::Answer(whole))) = events.last() else {
+            panic!("{name} has no answer:\n{}", shown(&events));
+        };
+        pieces_are_the_whole(&events, whole);
+        told.push_str(&format!("{name}: {}\n", in_short(whole)));
+    }
+    told
+}
+
+/// What was told piece by piece is what the answer holds.
+fn pieces_are_the_whole(
+    events: &[Result<ModelEvent, abide_models::ModelError>],
+    whole: &ModelAnswer,
+) {
+    let (mut text, mut reasoning, mut calls) = (String::new(), String::new(), Vec::new());
+    for event in events {
+        match event.as_ref().expect("nothing goes wrong") {
+            ModelEvent::Text(piece) => text.push_str(piece),
+            ModelEvent::Reasoning(piece) => reasoning.push_str(piece),
+            ModelEvent::Call(call) => calls.push(call.clone()),
+            ModelEvent::Answer(_) | ModelEvent::Restarted(_) => {}
+        }
+    }
+    assert_eq!((&text, &calls), (&whole.text, &whole.calls));
+    assert_eq!(reasoning, whole.reasoning.clone().unwrap_or_default());
+}
+
+/// Long texts by their length and beginning.
+fn in_short(answer: &ModelAnswer) -> String {
+    let cut = |text: &str, max: usize| {
+        let beginning: String = text.chars().take(max).collect();
+        let more = if text.chars().count() > max { "…" } else { "" };
+        format!("{} {:?}{more}", text.len(), beginning)
+    };
+    let calls = answer
+        .calls
+        .iter()
+        .map(|call| format!("; call {} {} {}", call.id, call.name, cut(&call.arguments, 80)));
+    let reasoning =
+        answer.reasoning.as_deref().map(|text| format!("; reasoning {}", cut(text, 30)));
+    let carry = answer.carry.as_ref().map(|carry| {
+        let keys = carry.as_object().expect("it is an object").keys().cloned();
+        format!("; carries {} bytes for {}", carry.to_string().len(), keys.collect::<String>())
+    });
+    let usage = &answer.usage;
+    let tokens =
+        [usage.input_tokens, usage.output_tokens, usage.cached_tokens, usage.reasoning_tokens];
+    let tokens = tokens.map(|tokens| tokens.map_or("-".to_owned(), |tokens| tokens.to_string()));
+    format!(
+        "text {}{}{}{}; {:?}; tokens {} {:?}; {}",
+        cut(&answer.text, 40),
+        reasoning.unwrap_or_default(),
+        calls.collect::<String>(),
+        carry.unwrap_or_default(),
+        answer.stop,
+        tokens.join("/"),
+        usage.completeness,
+        answer.model
+    )
+}
+
+#[tokio::test]
+async fn every_recorded_stream_is_what_it_holds() {
+    let shared = here("../../../../shared/data/recordings/provider-streams");
+    if shared.is_dir() {
+        let mut told = String::new();
+        for (name, lines) in recordings(&shared) {
+            told.push_str(&heard(&name, &lines).await);
+        }
+        expect_file![here(GOLDEN)].assert_eq(&told);
+    } else {
+        println!("left out: the recordings that are not in this repository");
+    }
+}
+
+#[tokio::test]
+async fn the_streams_of_this_repository_are_what_they_hold() {
+    let golden = std::fs::read_to_string(here(GOLDEN)).expect("it can be read");
+    let fixtures = recordings(&here("fixtures/provider-streams"));
+    assert_eq!(fixtures.len(), 12);
+    for (name, lines) in fixtures {
+        let prefix = format!("{name}: ");
+        let expected = golden.lines().filter(|line| line.starts_with(&prefix));
+        let expected: String = expected.map(|line| format!("{line}\n")).collect();
+        assert_eq!(heard(&name, &lines).await, expected);
+    }
+}
+
+/// What a provider wants to see again is what it gave.
+#[tokio::test]
+async fn what_is_carried_goes_back() {
+    for (name, place, field) in [
+        ("anthropic__anthropic-combined-context-editing.1", "/messages/1/content/0", "signature"),
+        ("google__google-tool-call", "/contents/1/parts/0", "thoughtSignature"),
+    ] {
+        let protocol = protocol(name).expect("we speak it");
+        let lines = lines(&here(&format!("fixtures/provider-streams/{name}.jsonl")));
+        let replies =
+            vec![Reply::events(stream(protocol, &lines)), Reply::events(stream(protocol, &lines))];
+        let mut server = Server::start(replies).await;
+        let remote = remote(protocol, &server.url);
+        let first = answer_of(remote.stream(question())).await.expect("it answers");
+        server.request().await;
+        let mut again = question();
+        again.messages.push(first.to_message());
+        answer_of(remote.stream(again)).await.expect("it answers");
+        let body: Value = serde_json::from_str(&server.request().await.body).expect("it is JSON");
+        let back = body.pointer(place).expect("it is there")[field].as_str().expect("it is a text");
+        let given: String = lines
+            .iter()
+            .map(|line| serde_json::from_str::<Value>(line).expect("it is JSON"))
+            .filter_map(|line| {
+                let places = ["/delta", "/candidates/0/content/parts/0"];
+                let found = places.iter().find_map(|place| line.pointer(place))?;
+                found[field].as_str().map(str::to_owned)
+            })
+            .collect();
+        assert_eq!(back, given, "{name}");
+    }
+}
+
+/// Another provider's carry is nobody's business.
+#[test]
+fn a_carry_is_read_by_its_own_protocol_alone() {
+    let carry = serde_json::json!({ "somebody": [1] });
+    let answered = abide_models::ModelMessage::Assistant {
+        text: "So.".to_owned(),
+        reasoning: None,
+        calls: Vec::new(),
+        carry: Some(carry),
+    };
+    let text = serde_json::to_string(&ModelRequest {
+        messages: vec![answered],
+        ..ModelRequest::default()
+    });
+    assert!(text.expect("it is JSON").contains("somebody"), "it is kept with the message");
+}

@@ -1,0 +1,153 @@
+//! Answers that are no stream: every status, and what it means.
+
+use std::time::Duration;
+
+use abide_models::{ModelErrorKind, Protocol};
+use expect_test::{Expect, expect};
+
+use super::server::{Reply, Server};
+use super::{KEY, all, heard, question, remote, shown};
+use abide_models::ModelProvider as _;
+
+async fn check(protocol: Protocol, reply: Reply, expected: Expect) {
+    expected.assert_eq(&shown(&heard(protocol, reply).await));
+}
+
+#[tokio::test]
+async fn every_status_has_its_kind() {
+    let kinds = [
+        (400, ModelErrorKind::BadRequest),
+        (401, ModelErrorKind::Unauthorized),
+        (402, ModelErrorKind::Unauthorized),
+        (403, ModelErrorKind::Unauthorized),
+        (404, ModelErrorKind::BadRequest),
+        (408, ModelErrorKind::Unavailable),
+        (413, ModelErrorKind::ContextTooLong),
+        (422, ModelErrorKind::BadRequest),
+        (429, ModelErrorKind::RateLimited),
+        (500, ModelErrorKind::Unavailable),
+        (502, ModelErrorKind::Unavailable),
+        (503, ModelErrorKind::Overloaded),
+        (504, ModelErrorKind::Unavailable),
+        (529, ModelErrorKind::Overloaded),
+    ];
+    for (status, kind) in kinds {
+        let events = heard(Protocol::OpenAi, Reply::of(status, "", "no")).await;
+        let error = events[0].as_ref().expect_err("it is refused");
+        assert_eq!((events.len(), error.kind), (1, kind), "{status}");
+        assert_eq!(error.message, format!("the provider answered {status}: no"));
+    }
+}
+
+#[tokio::test]
+async fn what_a_provider_says_is_repeated() {
+    let anthropic =
+        r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#;
+    check(
+        Protocol::Anthropic,
+        Reply::of(529, "", anthropic),
+        expect!["error overloaded: the provider answered 529: Overloaded"],
+    )
+    .await;
+    let openai =
+        r#"{"error":{"message":"Rate limit reached for gpt-5","code":"rate_limit_exceeded"}}"#;
+    check(
+        Protocol::OpenAiResponses,
+        Reply::of(429, "retry-after: 7\r\n", openai),
+        expect![
+            "error rate_limited: the provider answered 429: Rate limit reached for gpt-5 (after 7s)"
+        ],
+    )
+    .await;
+    let dates = "date: Wed, 21 Oct 2026 07:28:00 GMT\r\n\
+        retry-after: Wed, 21 Oct 2026 07:29:00 GMT\r\n";
+    check(
+        Protocol::OpenAi,
+        Reply::of(503, dates, ""),
+        expect!["error overloaded: the provider answered 503: nothing more (after 60s)"],
+    )
+    .await;
+    let gemini = r#"[{"error":{"code":400,"status":"INVALID_ARGUMENT",
+        "message":"The input token count (1200000) exceeds the maximum number of tokens allowed."}}]"#;
+    check(
+        Protocol::Gemini,
+        Reply::of(400, "", gemini),
+        expect![[r#"
+            error context_too_long: the provider answered 400: The input token count (1200000) exceeds the maximum number of tokens allowed."#]],
+    )
+    .await;
+    check(
+        Protocol::Ollama,
+        Reply::of(404, "", r#"{"error":"model 'asked' not found"}"#),
+        expect!["error bad_request: the provider answered 404: model \\'asked\\' not found"],
+    )
+    .await;
+}
+
+/// Followed, it would carry the key to whoever is pointed at.
+#[tokio::test]
+async fn a_redirect_is_told_and_not_followed() {
+    for status in [301, 302, 303, 307, 308] {
+        let mut elsewhere = Server::start(vec![Reply::events("")]).await;
+        let headers = format!("location: {}/v1?key={KEY}\r\n", elsewhere.url);
+        let events = heard(Protocol::Anthropic, Reply::of(status, &headers, "")).await;
+        let error = events[0].as_ref().expect_err("it is refused");
+        assert_eq!(error.kind, ModelErrorKind::BadRequest);
+        assert!(error.message.contains(&format!("points to {} ", elsewhere.url)), "{error}");
+        assert!(error.message.contains("`base_url`") && !error.message.contains(KEY), "{error}");
+        assert!(elsewhere.seen.try_recv().is_err(), "{status}: nobody went there");
+    }
+}
+
+#[tokio::test]
+async fn a_key_is_struck_out_of_what_a_provider_repeats() {
+    let body = format!("{{\"error\":{{\"message\":\"Incorrect API key provided: {KEY}.\"}}}}");
+    let reply = Reply::of(401, "", body);
+    let expected = expect![
+        "error unauthorized: the provider answered 401: Incorrect API key provided: [key]."
+    ];
+    check(Protocol::OpenAi, reply, expected).await;
+    let event = format!("data: {{\"error\":{{\"message\":\"{KEY} expired\"}}}}\n\n");
+    let expected = expect!["error unavailable: the provider broke off: [key] expired"];
+    check(Protocol::OpenAi, Reply::events(event), expected).await;
+}
+
+#[tokio::test]
+async fn json_where_a_stream_was_asked_for() {
+    let json = "content-type: application/json; charset=utf-8\r\n";
+    let error = r#"{"error":{"message":"no such model","type":"invalid_request_error"}}"#;
+    check(
+        Protocol::OpenAiCompatible,
+        Reply::of(200, json, error),
+        expect!["error bad_request: the provider broke off: no such model"],
+    )
+    .await;
+    check(
+        Protocol::OpenAiCompatible,
+        Reply::of(200, json, r#"{"choices":[]}"#),
+        expect!["error broken: the provider answered with JSON and not with a stream"],
+    )
+    .await;
+}
+
+/// The refusal counts, however long the reason.
+#[tokio::test]
+async fn a_refusal_without_end_is_cut_short() {
+    let events = heard(Protocol::OpenAi, Reply::of(500, "", "no ".repeat(1 << 20))).await;
+    let error = events[0].as_ref().expect_err("it is refused");
+    assert_eq!(error.kind, ModelErrorKind::Unavailable);
+    assert!(error.message.len() < 1000);
+}
+
+#[tokio::test]
+async fn nobody_is_there() {
+    let free = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+    let url = format!("http://{}", free.local_addr().expect("it has an address"));
+    drop(free);
+    let events = all(remote(Protocol::OpenAi, &url).stream(question())).await;
+    let error = events[0].as_ref().expect_err("nobody is there");
+    assert_eq!(error.kind, ModelErrorKind::Unavailable);
+    assert!(error.message.starts_with("the provider cannot be reached: "), "{error}");
+    assert!(!error.message.contains(&url), "{error}");
+    assert_eq!(error.retry_after, None::<Duration>);
+}

@@ -1,0 +1,118 @@
+//! Providers that say nothing for too long, and callers that leave.
+
+use std::time::Duration;
+
+use abide_models::{ModelErrorKind, ModelEvent, ModelProvider as _, Protocol, Stop, answer_of};
+use futures_util::StreamExt as _;
+use tokio::time::Instant;
+
+use super::server::{Reply, Server};
+use super::{question, remote};
+
+const TOKEN: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"So\"}}]}\n\n";
+
+/// How long after silence began the stream gives up, and with what. Meanwhile the clock stands still
+/// but for what everybody waits for.
+async fn gives_up(reply: Reply, tokens: usize) -> (Duration, ModelErrorKind) {
+    let mut server = Server::start(vec![reply.silent()]).await;
+    let mut stream = remote(Protocol::OpenAi, &server.url).stream(question());
+    for _ in 0..tokens {
+        let event = stream.next().await.expect("a token comes").expect("it is one");
+        assert_eq!(event, ModelEvent::Text("So".to_owned()));
+    }
+    // What the provider said is read before the clock stops, or it would seem not to have come.
+    let next = tokio::spawn(async move {
+        let error = stream.next().await.expect("the stream ends").expect_err("in an error");
+        assert!(stream.next().await.is_none(), "an error is the last");
+        error
+    });
+    server.silence().await;
+    tokio::task::yield_now().await;
+    tokio::time::pause();
+    let began = Instant::now();
+    let error = next.await.expect("nothing panics");
+    tokio::time::resume();
+    (began.elapsed(), error.kind)
+}
+
+/// Stopping the clock takes place a moment after the wait began.
+fn about(waited: Duration, seconds: u64) -> bool {
+    let limit = Duration::from_secs(seconds);
+    waited <= limit + Duration::from_millis(5) && waited > limit - Duration::from_secs(5)
+}
+
+#[tokio::test]
+async fn no_first_token() {
+    let (waited, kind) = gives_up(Reply::events(""), 0).await;
+    assert_eq!(kind, ModelErrorKind::Stalled);
+    assert!(about(waited, 60), "{waited:?}");
+}
+
+/// A byte is no token: who sends comments while thinking has the longer patience still.
+#[tokio::test]
+async fn nothing_after_a_sign_of_life() {
+    let (waited, kind) = gives_up(Reply::events(": thinking\n\n"), 0).await;
+    assert_eq!(kind, ModelErrorKind::Stalled);
+    assert!(about(waited, 60), "{waited:?}");
+}
+
+#[tokio::test]
+async fn nothing_after_a_token() {
+    let (waited, kind) = gives_up(Reply::events(TOKEN), 1).await;
+    assert_eq!(kind, ModelErrorKind::Stalled);
+    assert!(about(waited, 30), "{waited:?}");
+}
+
+/// Not even the head of an answer.
+#[tokio::test]
+async fn no_answer_at_all() {
+    let mute = Reply { head: String::new(), ..Reply::events("") };
+    let (waited, kind) = gives_up(mute, 0).await;
+    assert_eq!(kind, ModelErrorKind::Stalled);
+    assert!(about(waited, 60), "{waited:?}");
+}
+
+/// A refusal whose body does not end is told all the same.
+#[tokio::test]
+async fn a_refusal_that_does_not_end() {
+    let reply = Reply::of(429, "retry-after: 5\r\n", "slow");
+    let (waited, kind) = gives_up(reply, 0).await;
+    assert_eq!(kind, ModelErrorKind::RateLimited);
+    assert!(about(waited, 60), "{waited:?}");
+}
+
+/// Numbers of tokens may follow a complete answer; nobody waits long for them, or says it stalled.
+#[tokio::test]
+async fn silence_after_a_complete_answer() {
+    let stop = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
+    let reply = Reply::events([TOKEN, stop].concat()).silent();
+    let mut server = Server::start(vec![reply]).await;
+    let stream = remote(Protocol::OpenAi, &server.url).stream(question());
+    let answer = tokio::spawn(answer_of(stream));
+    server.silence().await;
+    tokio::time::pause();
+    let began = Instant::now();
+    let answer = answer.await.expect("nothing panics").expect("it answers");
+    assert_eq!((answer.text.as_str(), answer.stop), ("So", Stop::End));
+    assert!(began.elapsed() <= Duration::from_secs(6), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn who_drops_the_stream_hangs_up() {
+    let mut server = Server::start(vec![Reply::events(TOKEN).silent()]).await;
+    let mut stream = remote(Protocol::OpenAi, &server.url).stream(question());
+    stream.next().await.expect("a token comes").expect("it is one");
+    drop(stream);
+    server.gone().await;
+}
+
+#[tokio::test]
+async fn nothing_is_sent_before_the_stream_is_polled() {
+    let mut server = Server::start(vec![Reply::events(TOKEN).silent()]).await;
+    let remote = remote(Protocol::OpenAi, &server.url);
+    drop(remote.stream(question()));
+    let mut stream = remote.stream(question());
+    assert!(server.seen.try_recv().is_err(), "nobody called yet");
+    stream.next().await.expect("a token comes").expect("it is one");
+    server.request().await;
+}

@@ -1,0 +1,148 @@
+//! Every recorded conversation, told again: each answer comes as it was recorded, by what was said and
+//! by name.
+//!
+//! What it is compared with is read from the recordings as plain JSON, not through our own reader. The
+//! fixture of this repository holds 24 conversations; all 1,734 lie beside it on some machines.
+
+use std::path::{Path, PathBuf};
+
+use abide_models::{
+    Conversation, ModelAnswer, ModelCall, ModelErrorKind, ModelEvent, ModelMessage,
+    ModelProvider as _, ModelRequest, Replay, Stop, read_conversations,
+};
+use futures_util::StreamExt as _;
+use ruzstd::decoding::StreamingDecoder;
+use serde_json::Value;
+use std::io::Read as _;
+
+fn beside(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+/// The conversations of a file as plain JSON.
+fn plain(path: &Path) -> Vec<Value> {
+    let bytes = std::fs::read(path).expect("the file can be read");
+    let mut text = String::new();
+    let mut decoder = StreamingDecoder::new(&bytes[..]).expect("it is a zst file");
+    decoder.read_to_string(&mut text).expect("it unpacks");
+    text.lines().map(|line| serde_json::from_str(line).expect("a conversation is JSON")).collect()
+}
+
+/// The recorded answers of a conversation: text and calls, null as nothing.
+fn recorded(conversation: &Value) -> Vec<(String, Vec<ModelCall>)> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let call = |call: &Value| ModelCall {
+        id: text(&call["id"]),
+        name: text(&call["name"]),
+        arguments: text(&call["arguments"]),
+    };
+    let messages = conversation["messages"].as_array().expect("a list").iter();
+    let answers = messages.filter(|message| message["role"] == "assistant");
+    let answer = |message: &Value| {
+        let calls = message["tool_calls"].as_array().into_iter().flatten();
+        (text(&message["content"]), calls.map(call).collect())
+    };
+    answers.map(answer).collect()
+}
+
+/// What a request is answered, once its pieces are checked against the whole.
+async fn answered(
+    replay: &Replay,
+    request: ModelRequest,
+) -> Result<ModelAnswer, abide_models::ModelError> {
+    let (mut text, mut calls) = (String::new(), Vec::new());
+    let mut stream = replay.stream(request);
+    while let Some(event) = stream.next().await {
+        match event? {
+            ModelEvent::Text(piece) => text.push_str(&piece),
+            ModelEvent::Call(call) => calls.push(call),
+            ModelEvent::Answer(answer) => {
+                assert_eq!((&text, &calls), (&answer.text, &answer.calls));
+                let stop = if calls.is_empty() { Stop::End } else { Stop::ToolUse };
+                assert_eq!(answer.stop, stop);
+                assert!(stream.next().await.is_none(), "the answer is the last");
+                return Ok(answer);
+            }
+            other => panic!("{other:?} is nothing that a recording holds"),
+        }
+    }
+    panic!("a stream ends with an answer or an error");
+}
+
+/// How many answers were told again, and of how many another recording goes on differently.
+async fn told_again(path: &Path) -> (usize, usize) {
+    let read = read_conversations(path).expect("the recordings can be read");
+    let plain = plain(path);
+    assert_eq!(read.len(), plain.len());
+    let replay = Replay::new("replay", read);
+    let (mut answers, mut ambiguous) = (0, 0);
+    for (conversation, plain) in replay.conversations().iter().zip(&plain) {
+        assert_eq!(Some(conversation.id.as_str()), plain["id"].as_str());
+        let recorded = recorded(plain);
+        assert_eq!(conversation.answers(), recorded.len());
+        for (position, (at, (text, calls))) in
+            answer_places(conversation).zip(&recorded).enumerate()
+        {
+            let said = conversation.messages[..at].to_vec();
+            let request = |model: &str| ModelRequest {
+                model: model.to_owned(),
+                system: conversation.system.clone(),
+                messages: said.clone(),
+                ..ModelRequest::default()
+            };
+            let named = answered(&replay, request(&conversation.id)).await;
+            let numbered = format!("{}@{}", conversation.id, position + 1);
+            let numbered = answered(&replay, request(&numbered)).await;
+            let by_content = answered(&replay, request("")).await;
+            if matches!(&by_content, Err(error) if error.kind == ModelErrorKind::NoRecording) {
+                ambiguous += 1;
+                let error = by_content.as_ref().expect_err("it is one").to_string();
+                assert!(error.contains("go on differently from here"), "{error}");
+            }
+            let found = [named, numbered, by_content].into_iter().filter_map(Result::ok);
+            let found: Vec<ModelAnswer> = found.collect();
+            assert!(found.len() >= 2, "by name it is always certain");
+            for answer in found {
+                assert_eq!((&answer.text, &answer.calls), (text, calls), "{}", conversation.id);
+            }
+            answers += 1;
+        }
+    }
+    (answers, ambiguous)
+}
+
+fn answer_places(conversation: &Conversation) -> impl Iterator<Item = usize> {
+    let messages = conversation.messages.iter().enumerate();
+    messages
+        .filter_map(|(at, message)| matches!(message, ModelMessage::Assistant { .. }).then_some(at))
+}
+
+#[tokio::test]
+async fn every_answer_of_the_fixture_is_told_again() {
+    let (answers, ambiguous) = told_again(&beside("tests/fixtures/conversations.jsonl.zst")).await;
+    assert_eq!((answers, ambiguous), (326, 0));
+}
+
+#[tokio::test]
+async fn every_answer_of_all_recordings_is_told_again() {
+    let folder = beside("../shared/data/conversations");
+    if !folder.is_dir() {
+        println!("left out: the recordings that are not in this repository");
+        return;
+    }
+    let entries = std::fs::read_dir(folder).expect("the folder can be read");
+    let mut paths: Vec<PathBuf> =
+        entries.map(|entry| entry.expect("the folder can be read").path()).collect();
+    paths.sort();
+    let (mut conversations, mut answers, mut ambiguous) = (0, 0, 0);
+    for path in paths {
+        let (told, unclear) = told_again(&path).await;
+        conversations += plain(&path).len();
+        answers += told;
+        ambiguous += unclear;
+    }
+    assert_eq!((conversations, answers), (1_734, 22_577));
+    // Openings that several recordings of one file share, and answer differently.
+    println!("{ambiguous} of {answers} answers are certain by name only");
+    assert!(ambiguous < answers / 10);
+}
