@@ -13,11 +13,16 @@ use crate::{ModelError, ModelErrorKind};
 /// The most characters of a provider's words that an error repeats.
 const WORDS_MAX: usize = 500;
 
-/// Words in `type`, `code` or `status` of an error, and their kind.
-const NAMES: [(&str, ModelErrorKind); 26] = [
+/// Words in `code`, `type` or `status` of an error that say more than the status of an answer.
+const NAMES: [(&str, ModelErrorKind); 17] = [
     ("insufficient_quota", ModelErrorKind::Unauthorized),
     ("billing_hard_limit_reached", ModelErrorKind::Unauthorized),
     ("billing_error", ModelErrorKind::Unauthorized),
+    ("invalid_api_key", ModelErrorKind::Unauthorized),
+    ("authentication_error", ModelErrorKind::Unauthorized),
+    ("permission_error", ModelErrorKind::Unauthorized),
+    ("UNAUTHENTICATED", ModelErrorKind::Unauthorized),
+    ("PERMISSION_DENIED", ModelErrorKind::Unauthorized),
     ("context_length_exceeded", ModelErrorKind::ContextTooLong),
     ("request_too_large", ModelErrorKind::ContextTooLong),
     ("overloaded_error", ModelErrorKind::Overloaded),
@@ -27,20 +32,15 @@ const NAMES: [(&str, ModelErrorKind); 26] = [
     ("rate_limit_error", ModelErrorKind::RateLimited),
     ("rate_limit_exceeded", ModelErrorKind::RateLimited),
     ("RESOURCE_EXHAUSTED", ModelErrorKind::RateLimited),
-    ("authentication_error", ModelErrorKind::Unauthorized),
-    ("permission_error", ModelErrorKind::Unauthorized),
-    ("invalid_api_key", ModelErrorKind::Unauthorized),
-    ("UNAUTHENTICATED", ModelErrorKind::Unauthorized),
-    ("PERMISSION_DENIED", ModelErrorKind::Unauthorized),
-    ("api_error", ModelErrorKind::Unavailable),
-    ("server_error", ModelErrorKind::Unavailable),
-    ("timeout_error", ModelErrorKind::Unavailable),
-    ("INTERNAL", ModelErrorKind::Unavailable),
-    ("model_not_found", ModelErrorKind::BadRequest),
-    ("not_found_error", ModelErrorKind::BadRequest),
-    ("invalid_request_error", ModelErrorKind::BadRequest),
-    ("invalid_prompt", ModelErrorKind::BadRequest),
-    ("INVALID_ARGUMENT", ModelErrorKind::BadRequest),
+];
+
+/// Words there that say less, for an event, which has no status. All others are the provider's failure.
+const GENERAL_NAMES: [&str; 5] = [
+    "invalid_request_error",
+    "invalid_prompt",
+    "not_found_error",
+    "model_not_found",
+    "INVALID_ARGUMENT",
 ];
 
 /// How providers that have no name for it say that a conversation is too long. In lower case.
@@ -53,6 +53,9 @@ const TOO_LONG: [&str; 6] = [
     "maximum number of tokens",
 ];
 
+/// How providers that have no name for it say that a key or an account is at fault. In lower case.
+const NOT_ALLOWED: [&str; 2] = ["api key not valid", "credit balance is too low"];
+
 /// The error that an answer with such a status is.
 pub(crate) fn of_response(status: u16, headers: &HeaderMap, body: &str) -> ModelError {
     let body = serde_json::from_str(body).unwrap_or_else(|_| Value::from(body));
@@ -63,7 +66,7 @@ pub(crate) fn of_response(status: u16, headers: &HeaderMap, body: &str) -> Model
 
 /// The error that an event inside a stream tells of.
 pub(crate) fn of_event(event: &Value) -> ModelError {
-    let kind = named(event).unwrap_or(ModelErrorKind::Unavailable);
+    let kind = named(event).unwrap_or_else(|| of_code(event));
     let message = format!("the provider broke off: {}", words(event));
     let retry_after = retry_after(&HeaderMap::new(), event);
     ModelError { kind: refined(kind, event), message, retry_after }
@@ -88,24 +91,38 @@ fn core(body: &Value) -> &Value {
     found.into_iter().find(|error| !error.is_null()).unwrap_or(body)
 }
 
-fn named(body: &Value) -> Option<ModelErrorKind> {
+/// How an error calls itself.
+fn names(body: &Value) -> impl Iterator<Item = &str> {
     let error = core(body);
-    let names = ["code", "type", "status"].map(|field| error[field].as_str());
-    let by_name = names
-        .into_iter()
-        .flatten()
-        .find_map(|name| NAMES.iter().find_map(|(known, kind)| (*known == name).then_some(*kind)));
-    let code = || error["code"].as_u64().and_then(|code| u16::try_from(code).ok());
-    by_name.or_else(|| code().filter(|code| *code >= 400).map(of_status))
+    ["code", "type", "status"].into_iter().filter_map(|field| error[field].as_str())
 }
 
+fn named(body: &Value) -> Option<ModelErrorKind> {
+    names(body)
+        .find_map(|name| NAMES.iter().find_map(|(known, kind)| (*known == name).then_some(*kind)))
+}
+
+/// What an event says of itself where it has no name that says enough.
+fn of_code(event: &Value) -> ModelErrorKind {
+    let code = core(event)["code"].as_u64().and_then(|code| u16::try_from(code).ok());
+    match code {
+        Some(code) if code >= 400 => of_status(code),
+        _ if names(event).any(|name| GENERAL_NAMES.contains(&name)) => ModelErrorKind::BadRequest,
+        _ => ModelErrorKind::Unavailable,
+    }
+}
+
+/// What the words say where a request is refused for no reason that has a name.
 fn refined(kind: ModelErrorKind, body: &Value) -> ModelErrorKind {
+    if kind != ModelErrorKind::BadRequest {
+        return kind;
+    }
     let words = words(body).to_lowercase();
-    let too_long = TOO_LONG.iter().any(|phrase| words.contains(phrase));
-    if kind == ModelErrorKind::BadRequest && too_long {
-        ModelErrorKind::ContextTooLong
-    } else {
-        kind
+    let say = |phrases: &[&str]| phrases.iter().any(|phrase| words.contains(phrase));
+    match (say(&TOO_LONG), say(&NOT_ALLOWED)) {
+        (true, _) => ModelErrorKind::ContextTooLong,
+        (false, true) => ModelErrorKind::Unauthorized,
+        (false, false) => kind,
     }
 }
 
@@ -175,6 +192,18 @@ mod tests {
             "context_too_long · the provider answered 400: prompt is too long: 210000 tokens > 200000 maximum"
         ];
         check(400, long, expected);
+        // A general name says less than the status.
+        let keyless =
+            r#"{"error":{"message":"no key","type":"invalid_request_error","code":null}}"#;
+        check(401, keyless, expect!["unauthorized · the provider answered 401: no key"]);
+        let gemini = r#"{"error":{"code":400,"message":"API key not valid. Pass a valid one.",
+            "status":"INVALID_ARGUMENT"}}"#;
+        check(
+            400,
+            gemini,
+            expect![[r#"
+            unauthorized · the provider answered 400: API key not valid. Pass a valid one."#]],
+        );
         let gemini = r#"[{"error":{"code":503,"message":"busy","status":"UNAVAILABLE"}}]"#;
         check(503, gemini, expect!["overloaded · the provider answered 503: busy"]);
     }
