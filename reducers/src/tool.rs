@@ -35,7 +35,8 @@ impl Effect {
 
     /// What an MCP server's annotations say of it. They are hints: what they leave out is not assumed.
     /// <https://modelcontextprotocol.io/specification/2025-06-18/schema#toolannotations>
-    fn of_annotations(annotations: &JsonValue) -> Effect {
+    #[must_use]
+    pub fn of_annotations(annotations: &JsonValue) -> Effect {
         let hint = |name: &str| annotations[name] == true;
         if hint("readOnlyHint") {
             Effect::ReadOnly

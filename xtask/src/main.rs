@@ -7,6 +7,7 @@
 
 mod ci;
 mod live;
+mod node;
 mod sight;
 mod sim;
 mod test;

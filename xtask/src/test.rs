@@ -22,6 +22,7 @@ const COMMAND: [&str; 3] = ["test", "--workspace", "--no-fail-fast"];
 
 /// Runs the suite; the last line is `N passed, N failed`.
 pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
+    crate::node::install(root)?;
     let command = format!("cargo {}", COMMAND.join(" "));
     println!(
         "running   {command}: unit, integration and doc tests of every crate, tidy among them"

@@ -36,17 +36,32 @@
 //! **Nothing is cut but for the model.** An outcome is whole.
 //!
 //! In reading order: `tool` what a tool is · `outcome` what comes of a call · `registry` which there are, and which
-//! an agent may use · `arguments` what a model wrote, held to a schema · `function` a Rust function as a tool.
+//! an agent may use · `arguments` what a model wrote, held to a schema · the kinds of tools: `function`, `http`,
+//! `subprocess`, `mcp` · `cut` what a model is shown of a long result.
 
 mod arguments;
+mod config;
+mod cut;
+mod environment;
 mod function;
+mod http;
+mod mcp;
 mod outcome;
+mod process;
 mod registry;
+mod subprocess;
+mod template;
 mod tool;
 
 pub use abide_client::{ApprovalPolicy, Effect, Rate, Retry, ToolLimits};
 pub use arguments::{Fitted, Misfit, Parameters};
+pub use config::ConfigError;
+pub use cut::{Cut, Shown};
+pub use environment::{Environment, INHERITED, Inherit, Named, Preset, Setting};
 pub use function::{Function, Returned};
+pub use http::{HttpBody, HttpTool, HttpToolConfig};
+pub use mcp::{McpError, McpServer, McpServerConfig, McpStatus};
 pub use outcome::{Failure, ToolOutcome};
 pub use registry::{Admitted, Selection, ToolView, Tools, ToolsError};
+pub use subprocess::{Output, Stdin, SubprocessTool, SubprocessToolConfig};
 pub use tool::{DEFAULT_TIMEOUT, Invocation, Tool, ToolContext, ToolDeclaration};

@@ -23,6 +23,7 @@ use crate::arguments::Parameters;
 use crate::function::Function;
 use crate::tool::{Tool, ToolContext, ToolDeclaration};
 
+pub(crate) use view::matches_any;
 pub use view::{Admitted, Selection, ToolView};
 
 /// The longest name that every provider takes.
@@ -91,6 +92,12 @@ pub enum ToolsError {
         /// What is wrong with it.
         why: String,
     },
+    /// Two sources of one name.
+    #[error("there are already tools of a source {name}")]
+    Source {
+        /// The name.
+        name: String,
+    },
     /// Names that a definition uses and nothing bears.
     #[error("there is no tool {}; there are: {}", .names.join(", "), listed(.known))]
     Unknown {
@@ -113,6 +120,7 @@ impl ToolsError {
             ToolsError::Duplicate { .. } => "duplicate_tool",
             ToolsError::Name { .. } => "bad_tool_name",
             ToolsError::Schema { .. } => "bad_tool_schema",
+            ToolsError::Source { .. } => "duplicate_source",
             ToolsError::Unknown { .. } => "unknown_tool",
         }
     }
@@ -197,9 +205,18 @@ impl Tools {
 
     /// Announces a source, whose tools' names will begin so: until it tells which it has, names that begin so may be
     /// used in definitions.
-    pub fn announce(&self, source: &str, prefix: &str) {
-        let state = SourceState { prefix: prefix.to_owned(), ..SourceState::default() };
-        self.change(|stock| drop(stock.sources.insert(source.to_owned(), state)));
+    ///
+    /// # Errors
+    /// There is a source of its name.
+    pub fn announce(&self, source: &str, prefix: &str) -> Result<(), ToolsError> {
+        self.change(|stock| {
+            if stock.sources.contains_key(source) {
+                return Err(ToolsError::Source { name: source.to_owned() });
+            }
+            let state = SourceState { prefix: prefix.to_owned(), ..SourceState::default() };
+            stock.sources.insert(source.to_owned(), state);
+            Ok(())
+        })
     }
 
     /// Puts a source's tools in the place of those that it had. Tools that cannot be taken are left out, and the

@@ -113,7 +113,8 @@ fn names_and_schemas_are_held_to_what_models_take() {
 fn a_source_replaces_its_own_tools_and_no_others() {
     let tools = tools(&["mine"]);
     let revision = tools.revision();
-    tools.announce("files", "fs_");
+    tools.announce("files", "fs_").expect("it is the first");
+    assert!(tools.announce("files", "db_").is_err(), "there is one");
     let early = selection(Some(&["fs_read", "fs_*"]), &[], &[]);
     assert!(tools.view(early.clone()).is_ok(), "the source has not told yet");
     assert!(tools.view(selection(Some(&["db_read"]), &[], &[])).is_err());
@@ -128,7 +129,7 @@ fn a_source_replaces_its_own_tools_and_no_others() {
     assert!(tools.view(early).is_err(), "it has told, and has no fs_read");
     tools.withdraw("files");
     assert_eq!(tools.names(), ["mine"]);
-    assert_eq!(*revision.borrow(), 5, "one, announced, two tellings, withdrawn");
+    assert_eq!(*revision.borrow(), 6, "one, announced twice, two tellings, withdrawn");
 }
 
 /// What a function comes to that is given so long and these arguments.

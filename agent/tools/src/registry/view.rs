@@ -56,7 +56,8 @@ impl Selection {
     }
 }
 
-fn matches_any(patterns: &[String], name: &str) -> bool {
+/// Whether one of the patterns stands for the name.
+pub(crate) fn matches_any(patterns: &[String], name: &str) -> bool {
     patterns.iter().any(|pattern| matches(pattern, name))
 }
 

@@ -1,0 +1,179 @@
+//! An MCP server over pipes that does on demand what servers do when things go wrong. The tests of this crate run it.
+//!
+//! `faulty_mcp_server` serves until its input ends; `faulty_mcp_server refuse` says why it cannot and exits 7.
+
+use std::borrow::Cow;
+use std::io::Write;
+use std::process;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, DiscoverResult,
+    ErrorCode, ErrorData, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
+    ServerCapabilities, ServerConfig, Tool,
+};
+use rmcp::service::{RequestContext, RoleServer, ServiceExt};
+use rmcp::{ServerHandler, transport};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+/// What the 10 MB result and the flood are made of.
+const TEN_MEGABYTES: usize = 10_000_000;
+
+/// A server with a tool for each fault.
+#[derive(Clone)]
+struct Faulty {
+    grown: Arc<AtomicBool>,
+    cancelled: watch::Sender<u64>,
+    era: Era,
+}
+
+/// Which revisions of the protocol it speaks.
+#[derive(Clone, Copy, PartialEq)]
+enum Era {
+    /// All of them.
+    Both,
+    /// It has never heard of being discovered.
+    Old,
+    /// It can be discovered, and is of the older ones all the same.
+    OldButDiscovered,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    let mode = std::env::args().nth(1);
+    if mode.as_deref() == Some("refuse") {
+        eprintln!("no licence for this server was found");
+        process::exit(7);
+    }
+    if mode.as_deref() == Some("silent") {
+        std::future::pending::<()>().await;
+    }
+    let (cancelled, _) = watch::channel(0);
+    let era = match mode.as_deref() {
+        Some("old") => Era::Old,
+        Some("old-but-discovered") => Era::OldButDiscovered,
+        _ => Era::Both,
+    };
+    let faulty = Faulty { grown: Arc::default(), cancelled, era };
+    let running = faulty.serve(transport::stdio()).await.expect("the client speaks MCP");
+    running.waiting().await.expect("the server does not panic");
+}
+
+impl ServerHandler for Faulty {
+    fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
+        match self.era {
+            Era::Both => Cow::Borrowed(ProtocolVersion::KNOWN_VERSIONS),
+            Era::Old | Era::OldButDiscovered => Cow::Borrowed(&[ProtocolVersion::V_2025_11_25]),
+        }
+    }
+
+    async fn discover(&self, _: RequestContext<RoleServer>) -> Result<DiscoverResult, ErrorData> {
+        if self.era == Era::Old {
+            return Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "Method not found", None));
+        }
+        let versions = self.supported_protocol_versions().into_owned();
+        Ok(DiscoverResult::from_server_info(versions, self.get_info()))
+    }
+
+    fn get_info(&self) -> ServerConfig {
+        let capabilities =
+            ServerCapabilities::builder().enable_tools().enable_tool_list_changed().build();
+        ServerConfig::new(capabilities)
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let mut names = vec!["die", "flood", "fail", "refuse", "grow", "hang", "cancelled", "big"];
+        names.extend(["nonsense", "kinds"]);
+        if self.grown.load(Ordering::Relaxed) {
+            names.push("late");
+        }
+        let mut tools: Vec<Tool> = names.into_iter().map(|name| tool(name, &json!({}))).collect();
+        tools.push(tool("pid", &json!({"readOnlyHint": true, "title": "Process id"})));
+        tools.push(tool("again", &json!({"idempotentHint": true, "destructiveHint": false})));
+        tools.push(tool("odd name.with/characters", &json!({"readOnlyHint": false})));
+        Ok(ListToolsResult::with_all_items(tools))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        match request.name.as_ref() {
+            "die" => {
+                eprintln!("the disk of this server is full");
+                process::exit(3);
+            }
+            "hang" => {
+                context.ct.cancelled().await;
+                self.cancelled.send_modify(|count| *count += 1);
+                std::future::pending().await
+            }
+            "cancelled" => {
+                let mut count = self.cancelled.subscribe();
+                let count = *count.wait_for(|count| *count > 0).await.expect("we hold the sender");
+                Ok(said(&count.to_string()))
+            }
+            "flood" => {
+                let flood = "x".repeat(TEN_MEGABYTES);
+                std::io::stderr().write_all(flood.as_bytes()).expect("somebody drains stderr");
+                Ok(said("it is drained"))
+            }
+            "nonsense" => {
+                println!("{{\"jsonrpc\": \"2.0\", \"id\":");
+                println!("Listening on port 8080");
+                Ok(said("all the same"))
+            }
+            "grow" => {
+                self.grown.store(true, Ordering::Relaxed);
+                context.peer.notify_tool_list_changed().await.expect("the client is there");
+                Ok(said("there is one more"))
+            }
+            "big" => Ok(said(&"x".repeat(TEN_MEGABYTES))),
+            "fail" => {
+                let told = vec![ContentBlock::text("there is no such file")];
+                Ok(CallToolResponse::Complete(CallToolResult::error(told)))
+            }
+            "refuse" => {
+                Err(ErrorData::invalid_params("the path is outside of what is allowed", None))
+            }
+            "kinds" => Ok(CallToolResponse::Complete(kinds())),
+            "pid" => Ok(said(&process::id().to_string())),
+            other => Ok(said(other)),
+        }
+    }
+}
+
+fn said(text: &str) -> CallToolResponse {
+    CallToolResponse::Complete(CallToolResult::success(vec![ContentBlock::text(text)]))
+}
+
+fn tool(name: &str, annotations: &Value) -> Tool {
+    let tool = json!({"name": name, "inputSchema": {"type": "object"}, "annotations": annotations});
+    serde_json::from_value(tool).expect("it is a tool")
+}
+
+/// Content of every kind that there is.
+fn kinds() -> CallToolResult {
+    let result = json!({
+        "content": [
+            {"type": "text", "text": "words"},
+            {"type": "image", "data": "iVBORw==", "mimeType": "image/png"},
+            {"type": "audio", "data": "UklGRg==", "mimeType": "audio/wav"},
+            {"type": "resource",
+                "resource": {"uri": "file:///a.txt", "text": "inside", "mimeType": "text/plain"}},
+            {"type": "resource", "resource": {"uri": "file:///b.bin", "blob": "AAEC"}},
+            {"type": "resource_link", "uri": "file:///c", "name": "c", "description": "the third"},
+        ],
+        "structuredContent": {"three": 3},
+        "isError": false,
+        "_meta": {"dev.abide/test": true},
+    });
+    serde_json::from_value(result).expect("it is a result")
+}

@@ -1,0 +1,147 @@
+//! Results cut for the model: the beginning and the end of what is too long, with a mark between them that says how
+//! much was left out, and of which call. The result itself stays whole, on record.
+
+#[cfg(test)]
+mod tests;
+
+/// How much of a result a model is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// So many characters, the mark included.
+    pub max_chars: usize,
+    /// So many tokens as well, at four characters each, which is how the seeds' budgets are counted.
+    pub max_tokens: Option<usize>,
+}
+
+/// Characters that a token is taken for.
+const TOKEN_CHARS: usize = 4;
+
+/// The balanced profile of the seeds.
+impl Default for Cut {
+    fn default() -> Cut {
+        Cut { max_chars: 32_000, max_tokens: Some(8_000) }
+    }
+}
+
+/// A result as a model is shown it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// The text.
+    pub text: String,
+    /// Bytes of the result that are not in it.
+    pub left_out: usize,
+}
+
+impl Cut {
+    /// Cuts what is too long. Two thirds of what is shown are its beginning, the rest its end.
+    ///
+    /// JSON is cut between values where that is possible. Where one string is most of it, it is cut within that, never
+    /// inside an escape, and the mark says that it stands inside a string.
+    #[must_use]
+    pub fn apply(&self, text: &str, call_id: &str) -> Shown {
+        let by_tokens = self.max_tokens.map(|tokens| tokens.saturating_mul(TOKEN_CHARS));
+        let budget = by_tokens.map_or(self.max_chars, |chars| chars.min(self.max_chars));
+        let chars = text.chars().count();
+        if chars <= budget {
+            return Shown { text: text.to_owned(), left_out: 0 };
+        }
+        // The longest mark there can be, so that what is shown with it stays within the budget.
+        let room = budget.saturating_sub(mark(text.len(), call_id, true).chars().count());
+        let head = room - room / 3;
+        let head_end = byte_of_char(text, head);
+        let tail_start = byte_of_char(text, chars - room / 3);
+        let seams = Seams::of(text, head_end, tail_start);
+        let (head, tail) = (&text[..seams.head_end], &text[seams.tail_start..]);
+        let left_out = seams.tail_start - seams.head_end;
+        let mark = mark(left_out, call_id, seams.inside_string);
+        Shown { text: format!("{head}{mark}{tail}"), left_out }
+    }
+}
+
+fn mark(bytes: usize, call_id: &str, inside_string: bool) -> String {
+    let place = if inside_string { ", from inside a string" } else { "" };
+    format!("\n[… {bytes} bytes of the result of call {call_id} left out here{place} …]\n")
+}
+
+fn byte_of_char(text: &str, nth: usize) -> usize {
+    text.char_indices().nth(nth).map_or(text.len(), |(at, _)| at)
+}
+
+/// Where a text is cut.
+struct Seams {
+    head_end: usize,
+    tail_start: usize,
+    inside_string: bool,
+}
+
+impl Seams {
+    /// The seams nearest to where the text would be cut, such that less is shown and not more.
+    fn of(text: &str, head_end: usize, tail_start: usize) -> Seams {
+        let is_json = text.trim_start().starts_with(['{', '['])
+            && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
+        if !is_json {
+            return Seams { head_end, tail_start, inside_string: false };
+        }
+        let (mut head, mut tail) = (0, text.len());
+        let mut scan = Scan::default();
+        // Where an escape may be cut before, or after.
+        let (mut whole_head, mut whole_tail) = (0, text.len());
+        let (mut head_in_string, mut tail_in_string) = (false, false);
+        for (at, c) in text.char_indices() {
+            if !scan.inside_escape() {
+                if at <= head_end {
+                    (whole_head, head_in_string) = (at, scan.in_string);
+                }
+                if at >= tail_start && whole_tail == text.len() {
+                    (whole_tail, tail_in_string) = (at, scan.in_string);
+                }
+            }
+            scan.step(c);
+            let after = at + c.len_utf8();
+            if !scan.in_string && matches!(c, ',' | '[' | '{' | ']' | '}') {
+                if after <= head_end {
+                    head = after;
+                }
+                if after >= tail_start && tail == text.len() {
+                    tail = after;
+                }
+            }
+        }
+        // A boundary that would cost more than half of what may be shown is too far away.
+        let head_far = head_end - head > head_end / 2;
+        let tail_far = tail - tail_start > (text.len() - tail_start) / 2;
+        Seams {
+            head_end: if head_far { whole_head } else { head },
+            tail_start: if tail_far { whole_tail } else { tail },
+            inside_string: head_far && head_in_string || tail_far && tail_in_string,
+        }
+    }
+}
+
+/// Where in JSON text one is.
+#[derive(Default)]
+struct Scan {
+    in_string: bool,
+    /// Characters of an escape that are still to come, from its backslash on.
+    escape_left: usize,
+    escaped: bool,
+}
+
+impl Scan {
+    fn inside_escape(&self) -> bool {
+        self.escaped || self.escape_left > 0
+    }
+
+    fn step(&mut self, c: char) {
+        if self.escape_left > 0 {
+            self.escape_left -= 1;
+        } else if self.escaped {
+            self.escaped = false;
+            self.escape_left = if c == 'u' { 4 } else { 0 };
+        } else if self.in_string && c == '\\' {
+            self.escaped = true;
+        } else if c == '"' {
+            self.in_string = !self.in_string;
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The variables of the environment: which a program inherits, and those that secrets are read from.
+//!
+//! Nothing else in this crate reads the process's environment, and nothing here is ever told to a model.
+
+use std::collections::BTreeMap;
+use std::env;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::ConfigError;
+
+/// What programs inherit unless said: enough to find programs, a home and a language, and no secret.
+pub const INHERITED: [&str; 12] = [
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TMPDIR", "TEMP", "TMP", "LANG", "LC_ALL",
+    "LC_CTYPE",
+];
+
+/// Variables with their values, taken once.
+#[derive(Clone, Default)]
+pub struct Environment {
+    variables: BTreeMap<String, String>,
+}
+
+impl Environment {
+    /// Those of this process. What is not Unicode is left out.
+    #[must_use]
+    pub fn of_process() -> Environment {
+        let unicode = env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        });
+        unicode.collect()
+    }
+
+    /// # Errors
+    /// It is not set, or empty.
+    pub(crate) fn get(&self, tool: &str, name: &str) -> Result<String, ConfigError> {
+        let set = self.variables.get(name).filter(|value| !value.is_empty());
+        set.cloned().ok_or_else(|| {
+            ConfigError::new(tool, format!("the environment variable {name} is not set"))
+        })
+    }
+
+    /// What a program sees: what it inherits, and on top of it what is set for it.
+    ///
+    /// # Errors
+    /// A variable that a setting names is not set.
+    pub(crate) fn for_program(
+        &self,
+        tool: &str,
+        inherit: &Inherit,
+        set: &BTreeMap<String, Setting>,
+    ) -> Result<BTreeMap<String, String>, ConfigError> {
+        let inherits = |name: &str| match inherit {
+            Inherit::Preset(Preset::All) => true,
+            Inherit::Preset(Preset::None) => false,
+            Inherit::Preset(Preset::Allowlist) => INHERITED.contains(&name),
+            Inherit::These(names) => names.iter().any(|one| one == name),
+        };
+        let mut seen: BTreeMap<String, String> = self.variables.clone();
+        seen.retain(|name, _| inherits(name));
+        for (name, setting) in set {
+            seen.insert(name.clone(), setting.value(tool, self)?);
+        }
+        Ok(seen)
+    }
+}
+
+impl FromIterator<(String, String)> for Environment {
+    fn from_iter<I: IntoIterator<Item = (String, String)>>(variables: I) -> Environment {
+        Environment { variables: variables.into_iter().collect() }
+    }
+}
+
+/// What a program inherits: `allowlist` (unless said), `all`, `none`, or a list of names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "inherit_env is allowlist, all, none, or a list of names")]
+pub enum Inherit {
+    /// By a word.
+    Preset(Preset),
+    /// These and no others.
+    These(Vec<String>),
+}
+
+impl Default for Inherit {
+    fn default() -> Inherit {
+        Inherit::Preset(Preset::Allowlist)
+    }
+}
+
+/// The words of [`Inherit`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Preset {
+    /// [`INHERITED`].
+    Allowlist,
+    /// Everything, secrets included.
+    All,
+    /// Nothing.
+    None,
+}
+
+/// A value in a definition: as it stands, or by the name of the environment variable that holds it, so that no secret
+/// stands in a definition.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "a value is text, or {env: NAME, prefix: text}")]
+pub enum Setting {
+    /// As it stands.
+    Literal(String),
+    /// `{env: NAME}`, with what stands before it, such as `prefix: "Bearer "`.
+    Named(Named),
+}
+
+/// A value by the name of its environment variable.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Named {
+    /// The variable.
+    pub env: String,
+    /// What stands before its value.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub prefix: String,
+}
+
+impl Setting {
+    pub(crate) fn value(&self, tool: &str, from: &Environment) -> Result<String, ConfigError> {
+        match self {
+            Setting::Literal(value) => Ok(value.clone()),
+            Setting::Named(Named { env, prefix }) => {
+                Ok(format!("{prefix}{}", from.get(tool, env)?))
+            }
+        }
+    }
+
+    pub(crate) fn is_secret(&self) -> bool {
+        matches!(self, Setting::Named(_))
+    }
+}

@@ -1,0 +1,328 @@
+//! An HTTP request as a tool.
+//!
+//! Where it goes is the definition's to say: arguments fill places in the path, the query and the body, escaped as is
+//! due there, and can change neither scheme nor host nor the path's shape. Each request bears its call's id as an
+//! idempotency key, so that a server which knows such keys does nothing twice.
+
+mod address;
+mod exchange;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use abide_client::{ApprovalPolicy, Effect, Retry, ToolLimits};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use reqwest::redirect::Policy;
+use reqwest::{Client, Method};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::config::{self, ConfigError};
+use crate::environment::{Environment, Setting};
+use crate::outcome::{Failure, ToolOutcome};
+use crate::template::Template;
+use crate::tool::{Invocation, Tool, ToolDeclaration};
+use address::Address;
+
+/// An HTTP request as a tool, as a definition has it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HttpToolConfig {
+    /// The tool's name.
+    pub name: String,
+    /// What it does, for the model.
+    pub description: String,
+    /// The JSON Schema of its arguments; it takes none where this is left out.
+    #[serde(default = "config::no_parameters")]
+    pub parameters: Value,
+    /// The method; GET unless said.
+    #[serde(default = "get")]
+    pub method: String,
+    /// Where it goes, with `{placeholders}` in the path and the query.
+    pub url: String,
+    /// Further parts of the query, each with `{placeholders}`; one whose argument is left out is left out.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub query: BTreeMap<String, String>,
+    /// Headers. They take no placeholders: a model does not write headers.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, Setting>,
+    /// What is sent; nothing unless said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body: Option<HttpBody>,
+    /// The header that bears the call's id; `Idempotency-Key` unless said, none where it is empty.
+    #[serde(default = "idempotency_key")]
+    pub idempotency_header: String,
+    /// Statuses that are no error, beside those from 200 to 299.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ok_statuses: Vec<u16>,
+    /// Redirects that are followed, on the same host alone. None unless said.
+    #[serde(default)]
+    pub redirects: usize,
+    /// Bytes that are taken of the answer: 4,000,000 unless said. A longer one is an error.
+    #[serde(default = "four_megabytes")]
+    pub max_bytes: usize,
+    /// How long one run may take, in milliseconds; 60,000 unless said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// What running it twice would mean. Unless said it is what the method means: GET and HEAD change nothing, PUT and
+    /// DELETE may run twice, all others must not (RFC 9110, section 9.2).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effect: Option<Effect>,
+    /// Whether somebody must approve each call.
+    #[serde(default)]
+    pub needs_approval: bool,
+    /// How approvals are asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<ApprovalPolicy>,
+    /// How a call is tried again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<Retry>,
+    /// What whoever runs it must be capable of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub required_capability: Option<String>,
+    /// What the world behind it can bear.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<ToolLimits>,
+}
+
+/// What a request sends.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HttpBody {
+    /// All arguments, as JSON.
+    Arguments,
+    /// JSON whose strings have `{placeholders}`. A string that is nothing but one becomes the argument as it is, of any
+    /// type; a member whose argument is left out is left out.
+    Json(Value),
+    /// A form, each field with `{placeholders}`; one whose argument is left out is left out.
+    Form(BTreeMap<String, String>),
+    /// Text with `{placeholders}`, which are not escaped.
+    Text(String),
+}
+
+fn get() -> String {
+    "GET".to_owned()
+}
+
+fn idempotency_key() -> String {
+    "Idempotency-Key".to_owned()
+}
+
+fn four_megabytes() -> usize {
+    4_000_000
+}
+
+/// An HTTP request as a tool.
+pub struct HttpTool {
+    declaration: ToolDeclaration,
+    plan: Arc<Plan>,
+}
+
+/// What each request has in common.
+struct Plan {
+    name: String,
+    client: Client,
+    method: Method,
+    address: Address,
+    headers: HeaderMap,
+    body: Option<Body>,
+    idempotency_header: Option<HeaderName>,
+    ok_statuses: Vec<u16>,
+    max_bytes: usize,
+    timeout: Duration,
+}
+
+/// A body with its templates read.
+enum Body {
+    Arguments,
+    Json(Value),
+    Form(Vec<(String, Template)>),
+    Text(Template),
+}
+
+impl HttpTool {
+    /// Reads a definition.
+    ///
+    /// # Errors
+    /// What is wrong with it, a secret that is not set included.
+    pub fn new(config: HttpToolConfig, environment: &Environment) -> Result<HttpTool, ConfigError> {
+        let name = config.name.as_str();
+        let bad = |why: String| ConfigError::new(name, why);
+        let timeout = config::timeout(name, config.timeout_ms)?;
+        let method = Method::from_bytes(config.method.as_bytes())
+            .map_err(|_| bad(format!("{:?} is no HTTP method", config.method)))?;
+        let idempotency_header = Some(&config.idempotency_header).filter(|name| !name.is_empty());
+        let idempotency_header =
+            idempotency_header.map(|header| header_name(name, header)).transpose()?;
+        let plan = Plan {
+            name: name.to_owned(),
+            client: client(config.redirects).map_err(|why| bad(why.to_string()))?,
+            address: Address::of(name, &config.url, &config.query, &config.parameters)?,
+            headers: headers(name, &config.headers, environment)?,
+            body: config.body.map(|body| Body::of(name, body, &config.parameters)).transpose()?,
+            idempotency_header,
+            ok_statuses: config.ok_statuses,
+            max_bytes: config.max_bytes,
+            timeout,
+            method,
+        };
+        let declaration = ToolDeclaration {
+            effect: config.effect.unwrap_or_else(|| effect_of(&plan.method)),
+            needs_approval: config.needs_approval,
+            approval: config.approval,
+            timeout,
+            retry: config.retry,
+            required_capability: config.required_capability,
+            limits: config.limits,
+            ..ToolDeclaration::new(&config.name, config.description, config.parameters)
+        };
+        Ok(HttpTool { declaration, plan: Arc::new(plan) })
+    }
+}
+
+/// A client that follows so many redirects, none of them to another host: the headers are meant for this one.
+pub(crate) fn client(redirects: usize) -> Result<Client, reqwest::Error> {
+    let same_host = Policy::custom(move |attempt| {
+        let first = attempt.previous().first().map(|url| url.origin());
+        if attempt.previous().len() > redirects || first != Some(attempt.url().origin()) {
+            attempt.stop()
+        } else {
+            attempt.follow()
+        }
+    });
+    Client::builder().redirect(same_host).user_agent("abide").build()
+}
+
+fn effect_of(method: &Method) -> Effect {
+    match *method {
+        Method::GET | Method::HEAD | Method::OPTIONS => Effect::ReadOnly,
+        Method::PUT | Method::DELETE => Effect::Idempotent,
+        _ => Effect::AtMostOnce,
+    }
+}
+
+fn header_name(tool: &str, header: &str) -> Result<HeaderName, ConfigError> {
+    HeaderName::from_bytes(header.as_bytes())
+        .map_err(|_| ConfigError::new(tool, format!("{header:?} is no name of a header")))
+}
+
+/// Headers of a definition, those from the environment marked as not to be shown.
+pub(crate) fn headers(
+    tool: &str,
+    settings: &BTreeMap<String, Setting>,
+    environment: &Environment,
+) -> Result<HeaderMap, ConfigError> {
+    let mut headers = HeaderMap::new();
+    for (name, setting) in settings {
+        let value = setting.value(tool, environment)?;
+        let mut value = HeaderValue::from_str(&value).map_err(|_| {
+            ConfigError::new(tool, format!("the value of the header {name} cannot be sent"))
+        })?;
+        value.set_sensitive(setting.is_secret());
+        headers.insert(header_name(tool, name)?, value);
+    }
+    Ok(headers)
+}
+
+impl Body {
+    fn of(tool: &str, body: HttpBody, parameters: &Value) -> Result<Body, ConfigError> {
+        let read = |text: &str| config::template(tool, text, parameters);
+        Ok(match body {
+            HttpBody::Arguments => Body::Arguments,
+            HttpBody::Json(value) => {
+                check_strings(&value, &read)?;
+                Body::Json(value)
+            }
+            HttpBody::Form(fields) => {
+                let fields = fields.into_iter().map(|(name, text)| Ok((name, read(&text)?)));
+                Body::Form(fields.collect::<Result<_, ConfigError>>()?)
+            }
+            HttpBody::Text(text) => Body::Text(read(&text)?),
+        })
+    }
+}
+
+fn check_strings(
+    value: &Value,
+    read: &impl Fn(&str) -> Result<Template, ConfigError>,
+) -> Result<(), ConfigError> {
+    match value {
+        Value::String(text) => read(text).map(drop),
+        Value::Array(items) => items.iter().try_for_each(|item| check_strings(item, read)),
+        Value::Object(members) => members.values().try_for_each(|one| check_strings(one, read)),
+        _ => Ok(()),
+    }
+}
+
+/// JSON with the arguments in their places; none where it is nothing but one that is left out.
+fn filled(value: &Value, arguments: &Map<String, Value>) -> Option<Value> {
+    match value {
+        Value::String(text) => {
+            let template = Template::parse(text).ok()?;
+            match template.only_place() {
+                Some(name) => arguments.get(name).cloned(),
+                None => template.fill(arguments, str::to_owned).ok().map(Value::String),
+            }
+        }
+        Value::Array(items) => {
+            Some(items.iter().filter_map(|item| filled(item, arguments)).collect())
+        }
+        Value::Object(members) => {
+            let members = members.iter();
+            let members =
+                members.filter_map(|(name, one)| Some((name.clone(), filled(one, arguments)?)));
+            Some(Value::Object(members.collect()))
+        }
+        other => Some(other.clone()),
+    }
+}
+
+impl Tool for HttpTool {
+    fn declaration(&self) -> &ToolDeclaration {
+        &self.declaration
+    }
+
+    fn run(&self, invocation: Invocation) -> BoxFuture<'static, ToolOutcome> {
+        let plan = Arc::clone(&self.plan);
+        async move {
+            let name = plan.name.as_str();
+            tokio::select! {
+                biased;
+                () = invocation.cancel.cancelled() => {
+                    ToolOutcome::failed(Failure::Cancelled, format!("{name} was cancelled"))
+                }
+                done = tokio::time::timeout(plan.timeout, plan.exchange(&invocation)) => {
+                    done.unwrap_or_else(|_| crate::function::timed_out(name, plan.timeout))
+                }
+            }
+        }
+        .boxed()
+    }
+}
+
+impl Plan {
+    /// The body of a request and its media type.
+    fn body(&self, arguments: &Map<String, Value>) -> Option<(String, &'static str)> {
+        let json = "application/json";
+        match self.body.as_ref()? {
+            Body::Arguments => Some((Value::Object(arguments.clone()).to_string(), json)),
+            Body::Json(value) => {
+                Some((filled(value, arguments).unwrap_or(Value::Null).to_string(), json))
+            }
+            Body::Form(fields) => {
+                let fields = fields.iter().filter_map(|(name, template)| {
+                    Some((name.as_str(), template.fill(arguments, str::to_owned).ok()?))
+                });
+                let form = address::query_of(fields);
+                Some((form, "application/x-www-form-urlencoded"))
+            }
+            Body::Text(template) => {
+                let text = template.fill_loosely(arguments);
+                Some((text, "text/plain; charset=utf-8"))
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! One request and its answer, as an outcome.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
+use reqwest::{Response, StatusCode};
+use serde_json::{Map, Value, json};
+
+use super::Plan;
+use crate::outcome::{Failure, ToolOutcome};
+use crate::tool::Invocation;
+
+impl Plan {
+    pub(super) async fn exchange(&self, invocation: &Invocation) -> ToolOutcome {
+        let name = &self.name;
+        let nothing = Map::new();
+        let arguments = invocation.arguments.as_object().unwrap_or(&nothing);
+        let url = match self.address.fill(arguments) {
+            Ok(url) => url,
+            Err(why) => return ToolOutcome::failed(Failure::Arguments, format!("{name}: {why}")),
+        };
+        let mut headers = self.headers.clone();
+        if let (Some(header), Ok(id)) =
+            (&self.idempotency_header, HeaderValue::from_str(&invocation.call_id))
+        {
+            headers.insert(header, id);
+        }
+        let mut request = self.client.request(self.method.clone(), url);
+        if let Some((body, media_type)) = self.body(arguments) {
+            headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static(media_type));
+            request = request.body(body);
+        }
+        match request.headers(headers).send().await {
+            Ok(response) => self.answer(response).await,
+            Err(error) => self.unanswered(&error),
+        }
+    }
+
+    /// No answer came.
+    fn unanswered(&self, error: &reqwest::Error) -> ToolOutcome {
+        let (failure, what) = match error.is_connect() {
+            true => (Failure::Unavailable, "cannot be reached"),
+            false => (Failure::Lost, "did not answer"),
+        };
+        let text = format!("the server of {} {what}: {}", self.name, causes(error));
+        ToolOutcome::failed(failure, text)
+    }
+
+    async fn answer(&self, mut response: Response) -> ToolOutcome {
+        let status = response.status();
+        let headers = std::mem::take(response.headers_mut());
+        let mut body = Vec::new();
+        loop {
+            match response.chunk().await {
+                Ok(Some(chunk)) if body.len() + chunk.len() > self.max_bytes => {
+                    let most = self.max_bytes;
+                    let why = format!("{} answered with more than {most} bytes", self.name);
+                    return ToolOutcome::failed(Failure::TooLarge, why);
+                }
+                Ok(Some(chunk)) => body.extend_from_slice(&chunk),
+                Ok(None) => break,
+                Err(error) => {
+                    let why = causes(&error);
+                    let text = format!("the answer of {} broke off: {why}", self.name);
+                    return ToolOutcome::failed(Failure::Lost, text);
+                }
+            }
+        }
+        self.outcome(status, &headers, body)
+    }
+
+    fn outcome(&self, status: StatusCode, headers: &HeaderMap, body: Vec<u8>) -> ToolOutcome {
+        let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
+        let media_type = header(CONTENT_TYPE).map(str::to_owned);
+        let mut content = Map::from_iter([
+            ("status".to_owned(), json!(status.as_u16())),
+            ("content_type".to_owned(), json!(media_type)),
+        ]);
+        let text = match String::from_utf8(body) {
+            Ok(text) => {
+                let parsed = is_json(media_type.as_deref()).then(|| serde_json::from_str(&text));
+                let body = match parsed {
+                    Some(Ok(value)) => value,
+                    _ => Value::String(text.clone()),
+                };
+                content.insert("body".to_owned(), body);
+                text
+            }
+            Err(bytes) => {
+                let bytes = bytes.into_bytes();
+                content.insert("body_base64".to_owned(), json!(STANDARD.encode(&bytes)));
+                let media_type = media_type.as_deref().unwrap_or("unknown type");
+                format!("[{} bytes of {media_type}]", bytes.len())
+            }
+        };
+        let content = Value::Object(content);
+        if status.is_success() || self.ok_statuses.contains(&status.as_u16()) {
+            return ToolOutcome { text, content, is_error: false, exit_code: 0, failure: None };
+        }
+        let to = header(LOCATION).filter(|_| status.is_redirection());
+        let to = to.map(|to| format!(" to {to}, which is not followed")).unwrap_or_default();
+        let said = if text.is_empty() { String::new() } else { format!("\n{text}") };
+        // Who is told to come back later was not served.
+        let failure = match status {
+            StatusCode::TOO_MANY_REQUESTS => Failure::Unavailable,
+            _ => Failure::Tool,
+        };
+        ToolOutcome {
+            text: format!("{} answered with HTTP {status}{to}{said}", self.name),
+            content,
+            ..ToolOutcome::failed(failure, "")
+        }
+    }
+}
+
+fn is_json(media_type: Option<&str>) -> bool {
+    let essence = media_type.and_then(|all| all.split(';').next()).unwrap_or_default().trim();
+    essence == "application/json" || essence.ends_with("+json")
+}
+
+/// An error with its causes, and without the address: that may hold what the model was not told.
+fn causes(error: &reqwest::Error) -> String {
+    let mut cause = std::error::Error::source(error);
+    let mut told: Vec<String> = Vec::new();
+    while let Some(one) = cause {
+        told.push(one.to_string());
+        cause = one.source();
+    }
+    if told.is_empty() { "no reason is known".to_owned() } else { told.join(": ") }
+}

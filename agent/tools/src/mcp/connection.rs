@@ -1,0 +1,356 @@
+//! One connection to an MCP server: how it is made, whether it is there, and how it ended.
+
+use std::collections::{BTreeMap, HashMap};
+use std::error::Error;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use reqwest::Client;
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use rmcp::model::{
+    ClientCapabilities, ClientConfig, Implementation, ProtocolVersion, ServerNotification,
+    SubscriptionFilter, Tool,
+};
+use rmcp::service::{
+    ClientInitializeError, ClientLifecycleMode, NotificationContext, RoleClient, RunningService,
+    serve_client_with_lifecycle,
+};
+use rmcp::transport::StreamableHttpClientTransport;
+use rmcp::transport::async_rw::AsyncRwTransport;
+use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use rmcp::{ClientHandler, Peer};
+use tokio::process::{Child, ChildStderr};
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::McpStatus;
+use super::lines::{BoundedLines, Note};
+use crate::config::ConfigError;
+use crate::process::{Group, Launch, Tail, exit_code};
+
+/// How long a server has to end when its input is closed, and again when it is asked to.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// How long the last words of a server are waited for. They are in the pipe when it has ended.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// Redirects of an HTTP server that are followed, on its own host.
+const REDIRECTS: usize = 3;
+
+/// Where a server is to be found.
+pub(super) enum Door {
+    Program { launch: Launch, most: usize },
+    Address { client: Client, config: StreamableHttpClientTransportConfig },
+}
+
+impl Door {
+    pub(super) fn program(
+        argv: Vec<String>,
+        folder: Option<PathBuf>,
+        environment: BTreeMap<String, String>,
+        most: usize,
+    ) -> Door {
+        Door::Program { launch: Launch { argv, folder, environment }, most }
+    }
+
+    pub(super) fn address(
+        name: &str,
+        url: &str,
+        headers: HeaderMap,
+        most: usize,
+    ) -> Result<Door, ConfigError> {
+        let url = reqwest::Url::parse(url)
+            .map_err(|why| ConfigError::new(name, format!("its url is none: {why}")))?;
+        let client = crate::http::client(REDIRECTS)
+            .map_err(|why| ConfigError::new(name, why.to_string()))?;
+        // A header that stands twice in a `HeaderMap` would have no name the second time; ours stand once.
+        let headers: HashMap<HeaderName, HeaderValue> =
+            headers.into_iter().filter_map(|(name, value)| Some((name?, value))).collect();
+        let config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
+            .custom_headers(headers)
+            .max_sse_event_size(most);
+        Ok(Door::Address { client, config })
+    }
+}
+
+/// A server that is there, or was.
+pub(super) struct Connection {
+    running: RunningService<RoleClient, Listener>,
+    process: Option<Process>,
+    note: Note,
+    changed: watch::Sender<u64>,
+}
+
+/// What we are to the server: it may tell us that its tools have changed, and ask us for nothing.
+struct Listener {
+    config: ClientConfig,
+    changed: watch::Sender<u64>,
+}
+
+impl ClientHandler for Listener {
+    fn get_info(&self) -> ClientConfig {
+        self.config.clone()
+    }
+
+    async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
+        self.changed.send_modify(|changes| *changes += 1);
+    }
+}
+
+impl Connection {
+    /// A server of the newest revision is discovered, all others are initialized.
+    ///
+    /// # Errors
+    /// Why there is none, with what the server said last.
+    pub(super) async fn open(door: &Door, within: Duration) -> Result<Connection, String> {
+        let either = ClientLifecycleMode::Auto {
+            preferred_versions: vec![ProtocolVersion::V_2026_07_28],
+            legacy_version: Some(ProtocolVersion::V_2025_11_25),
+        };
+        match Connection::attempt(door, within, either).await {
+            // It knows how to be discovered, and says that it wants to be initialized.
+            Err(failed) if failed.is_of_older_era => {
+                let initialize = ClientLifecycleMode::Initialize;
+                Connection::attempt(door, within, initialize).await.map_err(|failed| failed.why)
+            }
+            other => other.map_err(|failed| failed.why),
+        }
+    }
+
+    async fn attempt(
+        door: &Door,
+        within: Duration,
+        lifecycle: ClientLifecycleMode,
+    ) -> Result<Connection, Failed> {
+        let (changed, _) = watch::channel(0);
+        let us = Implementation::new("abide", env!("CARGO_PKG_VERSION"));
+        // What is asked for where the server is initialized, which the newest revision does away with.
+        let config = ClientConfig::new(ClientCapabilities::default(), us)
+            .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE);
+        let listener = Listener { config, changed: changed.clone() };
+        let note = Note::default();
+        let (process, made) = match door {
+            Door::Program { launch, most } => {
+                let (mut child, group) = launch.spawn().map_err(|why| {
+                    let program = launch.argv.first().map_or("", String::as_str);
+                    Failed::because(format!("{program} cannot be started: {why}"))
+                })?;
+                let stdin = child.stdin.take().expect("stdin is piped");
+                let stdout = child.stdout.take().expect("stdout is piped");
+                let stdout = BoundedLines::of(stdout, *most, note.clone());
+                let process = Process::tend(child, group);
+                let transport = AsyncRwTransport::new_client(stdout, stdin);
+                let transport = transport.with_max_line_length(usize::MAX);
+                let made = serve_client_with_lifecycle(listener, transport, lifecycle);
+                (Some(process), timeout(within, made).await)
+            }
+            Door::Address { client, config } => {
+                let transport =
+                    StreamableHttpClientTransport::with_client(client.clone(), config.clone());
+                let made = serve_client_with_lifecycle(listener, transport, lifecycle);
+                (None, timeout(within, made).await)
+            }
+        };
+        let mut failed = match made {
+            Ok(Ok(running)) => {
+                let connection = Connection { running, process, note, changed };
+                connection.subscribe();
+                return Ok(connection);
+            }
+            Ok(Err(error)) => Failed::of(&error, process.is_some()),
+            Err(_) => {
+                Failed::because(format!("it did not answer within {} s", within.as_secs_f64()))
+            }
+        };
+        if let Some(process) = process {
+            failed.why.push_str(&process.last_words().await);
+        }
+        Err(failed)
+    }
+
+    /// Servers of the newest revision tell of changes only to who asks for it.
+    fn subscribe(&self) {
+        let peer = self.peer().clone();
+        let Some(info) = peer.peer_info() else { return };
+        let tools = info.capabilities.tools.as_ref();
+        let tells = tools.and_then(|tools| tools.list_changed).unwrap_or(false);
+        if !tells || info.protocol_version < ProtocolVersion::NO_INITIALIZE {
+            return;
+        }
+        let changed = self.changed.clone();
+        tokio::spawn(async move {
+            let filter = SubscriptionFilter::builder().tools_list_changed().build();
+            let Ok(mut subscription) = peer.listen(filter).await else { return };
+            while let Ok(Some(notification)) = subscription.next().await {
+                if matches!(notification, ServerNotification::ToolListChangedNotification(_)) {
+                    changed.send_modify(|changes| *changes += 1);
+                }
+            }
+        });
+    }
+
+    pub(super) fn peer(&self) -> &Peer<RoleClient> {
+        self.running.peer()
+    }
+
+    /// A number that changes when the server's tools have.
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// The tools that the server lists now.
+    pub(super) async fn list(&self) -> Result<Vec<Tool>, String> {
+        self.peer().list_all_tools().await.map_err(|why| why.to_string())
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        let runs = self.process.as_ref().is_none_or(Process::runs);
+        runs && !self.running.is_closed() && !self.peer().is_transport_closed()
+    }
+
+    pub(super) fn status(&self) -> McpStatus {
+        let info = self.peer().peer_info();
+        let protocol =
+            info.as_ref().map(|info| info.protocol_version.to_string()).unwrap_or_default();
+        let server = info.as_ref().and_then(|info| info.server_info.as_ref());
+        let server = server.map(|server| format!("{} {}", server.name, server.version));
+        McpStatus::Up { protocol, server: server.unwrap_or_default() }
+    }
+
+    /// How it came to an end, as far as that is known.
+    pub(super) async fn how_it_ended(&self) -> String {
+        match (self.note.read(), &self.process) {
+            (Some(why), _) => why,
+            (None, Some(process)) => {
+                let ended = process.ended(LAST_WORDS).await;
+                let how = ended.unwrap_or_else(|| "it stopped talking".to_owned());
+                format!("{how}{}", process.stderr.told())
+            }
+            (None, None) => "its connection ended".to_owned(),
+        }
+    }
+
+    /// Ends it, and waits for that.
+    pub(super) async fn end(&self) {
+        self.running.cancellation_token().cancel();
+        if let Some(process) = &self.process {
+            process.stop.cancel();
+            process.ended(GRACE * 3).await;
+        }
+    }
+}
+
+/// Why an attempt to connect failed.
+struct Failed {
+    why: String,
+    /// Whether the server would rather be initialized.
+    is_of_older_era: bool,
+}
+
+impl Failed {
+    fn because(why: String) -> Failed {
+        Failed { why, is_of_older_era: false }
+    }
+
+    fn of(error: &ClientInitializeError, is_program: bool) -> Failed {
+        use ClientInitializeError as Error;
+        match error {
+            Error::NoCompatibleProtocolVersion { .. } => {
+                Failed { why: error.to_string(), is_of_older_era: true }
+            }
+            Error::LegacyFallbackFailed { fallback, .. } => Failed::of(fallback, is_program),
+            // Whether a pipe is found to be broken or at its end is a matter of who is first.
+            Error::ConnectionClosed(_) | Error::TransportError { .. } if is_program => {
+                Failed::because("it hung up".to_owned())
+            }
+            Error::TransportError { error, .. } => Failed::because(told(error.error.as_ref())),
+            other => Failed::because(told(other)),
+        }
+    }
+}
+
+/// An error with its causes.
+fn told(error: &(dyn Error + 'static)) -> String {
+    let mut told = error.to_string();
+    let mut cause = error.source();
+    while let Some(one) = cause {
+        let text = one.to_string();
+        // Some errors quote their cause, others do not.
+        if !told.contains(&text) {
+            told = format!("{told}: {text}");
+        }
+        cause = one.source();
+    }
+    told
+}
+
+/// The program of a server. It is ended when this is dropped.
+struct Process {
+    stderr: Tail,
+    /// How it ended, once it has.
+    exit: watch::Receiver<Option<String>>,
+    stop: CancellationToken,
+    _stop_when_dropped: DropGuard,
+}
+
+impl Process {
+    fn tend(mut child: Child, group: Group) -> Process {
+        let (told, exit) = watch::channel(None);
+        let stop = CancellationToken::new();
+        let tail = Tail::default();
+        let stderr = child.stderr.take().expect("stderr is piped");
+        tokio::spawn(tend(child, group, stderr, tail.clone(), stop.clone(), told));
+        Process { stderr: tail, exit, _stop_when_dropped: stop.clone().drop_guard(), stop }
+    }
+
+    fn runs(&self) -> bool {
+        self.exit.borrow().is_none()
+    }
+
+    /// How it ended, if it does so in time.
+    async fn ended(&self, within: Duration) -> Option<String> {
+        let mut exit = self.exit.clone();
+        let ended = timeout(within, exit.wait_for(Option::is_some)).await;
+        ended.ok()?.ok()?.clone()
+    }
+
+    /// What is to be told of a server that never answered.
+    async fn last_words(self) -> String {
+        let ended = self.ended(LAST_WORDS).await.map(|how| format!("; {how}"));
+        format!("{}{}", ended.unwrap_or_default(), self.stderr.told())
+    }
+}
+
+/// Waits for a program's end, or brings it about.
+async fn tend(
+    mut child: Child,
+    group: Group,
+    stderr: ChildStderr,
+    tail: Tail,
+    stop: CancellationToken,
+    told: watch::Sender<Option<String>>,
+) {
+    let mut drained = tokio::spawn(async move { tail.drain(stderr).await });
+    let mut status = tokio::select! {
+        status = child.wait() => Some(status),
+        () = stop.cancelled() => timeout(GRACE, child.wait()).await.ok(),
+    };
+    if status.is_none() {
+        group.terminate();
+        status = timeout(GRACE, child.wait()).await.ok();
+    }
+    group.kill();
+    let status = match status {
+        Some(status) => status,
+        None => child.wait().await,
+    };
+    if timeout(LAST_WORDS, &mut drained).await.is_err() {
+        drained.abort();
+    }
+    let how = match status {
+        Ok(status) => format!("it ended with exit code {}", exit_code(status)),
+        Err(why) => format!("it cannot be waited for: {why}"),
+    };
+    told.send_replace(Some(how));
+}

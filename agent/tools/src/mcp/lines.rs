@@ -1,0 +1,65 @@
+//! A reader that ends a stream whose lines are longer than may be.
+//!
+//! A message that is dropped in silence would leave its call waiting until its time is over; a connection that ends says
+//! why.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, ReadBuf};
+
+/// Passes bytes on, and fails where a line is too long.
+pub(super) struct BoundedLines<R> {
+    from: R,
+    /// Bytes of the line that is being read.
+    line: usize,
+    most: usize,
+    note: Note,
+}
+
+/// Why the stream was ended, if it was.
+#[derive(Clone, Default)]
+pub(super) struct Note {
+    why: Arc<Mutex<Option<String>>>,
+}
+
+impl Note {
+    pub(super) fn read(&self) -> Option<String> {
+        self.why.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn write(&self, why: String) {
+        self.why.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
+    }
+}
+
+impl<R> BoundedLines<R> {
+    pub(super) fn of(from: R, most: usize, note: Note) -> BoundedLines<R> {
+        BoundedLines { from, line: 0, most, note }
+    }
+}
+
+impl<R: AsyncRead + Unpin> AsyncRead for BoundedLines<R> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.from).poll_read(context, buffer))?;
+        for piece in buffer.filled()[before..].split_inclusive(|byte| *byte == b'\n') {
+            self.line += piece.len();
+            if self.line > self.most {
+                let why = format!("it sent a message of more than {} bytes", self.most);
+                self.note.write(why.clone());
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
+            }
+            if piece.ends_with(b"\n") {
+                self.line = 0;
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}

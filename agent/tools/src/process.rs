@@ -1,0 +1,136 @@
+//! Programs that are run for a tool or as an MCP server: each in a process group of its own, so that what it started
+//! ends with it, and with the environment that was said and no other.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::{Child, Command};
+
+/// Bytes of what a program says on stderr that are kept: its last words.
+const TAIL_BYTES: usize = 16 << 10;
+
+/// How a program is started.
+#[derive(Clone)]
+pub(crate) struct Launch {
+    pub(crate) argv: Vec<String>,
+    pub(crate) folder: Option<PathBuf>,
+    pub(crate) environment: BTreeMap<String, String>,
+}
+
+impl Launch {
+    /// Starts it, with pipes for all three streams.
+    pub(crate) fn spawn(&self) -> io::Result<(Child, Group)> {
+        let (program, arguments) = self.argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .env_clear()
+            .envs(&self.environment)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0);
+        if let Some(folder) = &self.folder {
+            command.current_dir(folder);
+        }
+        let child = command.spawn()?;
+        let leader = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        Ok((child, Group { leader }))
+    }
+}
+
+/// A program and what it started. What is left of it when this is dropped is killed.
+pub(crate) struct Group {
+    leader: Option<Pid>,
+}
+
+impl Group {
+    /// Asks all of them to end.
+    pub(crate) fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    /// Ends all of them.
+    pub(crate) fn kill(&self) {
+        self.signal(Signal::KILL);
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(leader) = self.leader {
+            // The group may be gone, which is what is wanted.
+            let _ = kill_process_group(leader, signal);
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The exit code, or 128 and the number of the signal, as shells tell it.
+pub(crate) fn exit_code(status: ExitStatus) -> i32 {
+    use std::os::unix::process::ExitStatusExt;
+    let by_signal = || status.signal().map(|signal| 128 + signal);
+    status.code().or_else(by_signal).unwrap_or(1)
+}
+
+/// The last of what a program says, however much it is.
+#[derive(Clone, Default)]
+pub(crate) struct Tail {
+    kept: Arc<Mutex<Kept>>,
+}
+
+#[derive(Default)]
+struct Kept {
+    bytes: VecDeque<u8>,
+    /// Bytes there were in all.
+    all: usize,
+}
+
+impl Tail {
+    /// Reads to the end.
+    pub(crate) async fn drain(&self, mut from: impl AsyncRead + Unpin) {
+        let mut buffer = [0; 8 << 10];
+        while let Ok(read @ 1..) = from.read(&mut buffer).await {
+            self.push(&buffer[..read]);
+        }
+    }
+
+    fn push(&self, bytes: &[u8]) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.all += bytes.len();
+        kept.bytes.extend(bytes);
+        let over = kept.bytes.len().saturating_sub(TAIL_BYTES);
+        kept.bytes.drain(..over);
+    }
+
+    /// The text, and how many bytes before it were dropped. What is not UTF-8 is replaced.
+    pub(crate) fn text(&self) -> (String, usize) {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes: Vec<u8> = kept.bytes.iter().copied().collect();
+        let dropped = kept.all - bytes.len();
+        // A character that the cut went through is left out.
+        let from = if dropped > 0 {
+            bytes.iter().position(|byte| byte & 0xC0 != 0x80).unwrap_or(bytes.len())
+        } else {
+            0
+        };
+        (String::from_utf8_lossy(&bytes[from..]).trim_end().to_owned(), dropped + from)
+    }
+
+    /// For the end of a sentence: `; it said: …`, or nothing.
+    pub(crate) fn told(&self) -> String {
+        match self.text() {
+            (text, _) if text.is_empty() => String::new(),
+            (text, 0) => format!("; it said on stderr:\n{text}"),
+            (text, dropped) => format!("; it said on stderr, after {dropped} bytes more:\n{text}"),
+        }
+    }
+}

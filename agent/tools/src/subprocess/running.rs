@@ -1,0 +1,222 @@
+//! One run of a program, from its start to the end of all that it started.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value, json};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, ChildStdin};
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::Output;
+use crate::outcome::{Failure, ToolOutcome};
+use crate::process::{Group, Launch, Tail, exit_code};
+
+/// How long output is waited for once the program has ended: what it wrote is in the pipe by then, so this only bounds
+/// how long a process that outlived it, and holds the pipe, is listened to.
+const DRAIN: Duration = Duration::from_millis(500);
+
+/// What one run is held to.
+pub(super) struct Run<'a> {
+    pub(super) name: &'a str,
+    pub(super) timeout: Duration,
+    pub(super) grace: Duration,
+    pub(super) max_output_bytes: usize,
+    pub(super) ok_exit_codes: &'a [i32],
+    pub(super) output: Output,
+}
+
+/// Why a run is over.
+#[derive(Clone, Copy, PartialEq)]
+enum End {
+    Exited,
+    TimedOut,
+    Cancelled,
+    TooLarge,
+}
+
+impl Run<'_> {
+    pub(super) async fn run(
+        &self,
+        launch: &Launch,
+        input: Vec<u8>,
+        cancel: &CancellationToken,
+    ) -> ToolOutcome {
+        let deadline = Instant::now() + self.timeout;
+        let (mut child, group) = match launch.spawn() {
+            Ok(started) => started,
+            Err(why) => {
+                let program = launch.argv.first().map_or("", String::as_str);
+                let text = format!("{} did not run: {program} cannot be started: {why}", self.name);
+                return ToolOutcome::failed(Failure::Unavailable, text);
+            }
+        };
+        let mut stdout = Vec::new();
+        let stderr = Tail::default();
+        let (end, code) = {
+            let stdin = child.stdin.take().expect("stdin is piped");
+            let out = child.stdout.take().expect("stdout is piped");
+            let err = child.stderr.take().expect("stderr is piped");
+            let most = self.max_output_bytes;
+            let pump = async {
+                // Too much output ends it at once, whatever the other pipes still hold.
+                let read = read_up_to(out, &mut stdout, most);
+                let others = async {
+                    tokio::join!(stderr.drain(err), write(stdin, &input));
+                    Ok(())
+                };
+                tokio::try_join!(read, others).is_ok()
+            };
+            self.watch(&mut child, &group, pump, deadline, cancel).await
+        };
+        self.outcome(end, code, stdout, &stderr)
+    }
+
+    /// Waits for the end and brings it about; tells which it was, and the exit code.
+    async fn watch(
+        &self,
+        child: &mut Child,
+        group: &Group,
+        pump: impl Future<Output = bool>,
+        deadline: Instant,
+        cancel: &CancellationToken,
+    ) -> (End, i32) {
+        let mut pump = pin!(pump);
+        let mut pumped = None;
+        let end = loop {
+            tokio::select! {
+                fits = &mut pump, if pumped.is_none() => {
+                    pumped = Some(fits);
+                    if !fits {
+                        break End::TooLarge;
+                    }
+                }
+                _ = child.wait() => break End::Exited,
+                () = sleep_until(deadline) => break End::TimedOut,
+                () = cancel.cancelled() => break End::Cancelled,
+            }
+        };
+        if end != End::Exited {
+            group.terminate();
+            let over = Instant::now() + self.grace;
+            loop {
+                tokio::select! {
+                    _ = child.wait() => break,
+                    () = sleep_until(over) => break,
+                    // It may have to be rid of its output before it hears the signal.
+                    fits = &mut pump, if pumped.is_none() => pumped = Some(fits),
+                }
+            }
+        }
+        group.kill();
+        // A process that was killed ends as soon as the kernel lets it.
+        let status = timeout(self.grace.max(DRAIN), child.wait()).await;
+        let code = match status {
+            Ok(Ok(status)) => exit_code(status),
+            Ok(Err(_)) | Err(_) => 1,
+        };
+        if pumped.is_none() {
+            pumped = timeout(DRAIN, &mut pump).await.ok();
+        }
+        let end = if pumped == Some(false) && end == End::Exited { End::TooLarge } else { end };
+        (end, code)
+    }
+
+    fn outcome(&self, end: End, code: i32, stdout: Vec<u8>, stderr: &Tail) -> ToolOutcome {
+        let name = self.name;
+        let mut content = Map::from_iter([("exit_code".to_owned(), json!(code))]);
+        let (said, dropped) = stderr.text();
+        if !said.is_empty() {
+            content.insert("stderr".to_owned(), json!(said));
+        }
+        if dropped > 0 {
+            content.insert("stderr_bytes_before".to_owned(), json!(dropped));
+        }
+        let text = String::from_utf8_lossy(&stdout).trim_end().to_owned();
+        match String::from_utf8(stdout) {
+            Ok(stdout) => content.insert("stdout".to_owned(), json!(stdout)),
+            Err(why) => {
+                let encoded = STANDARD.encode(why.as_bytes());
+                content.insert("stdout_base64".to_owned(), json!(encoded))
+            }
+        };
+        let failure = match end {
+            End::TimedOut => {
+                let seconds = self.timeout.as_secs_f64();
+                Some((Failure::TimedOut, format!("{name} was not done within {seconds} s")))
+            }
+            End::Cancelled => Some((Failure::Cancelled, format!("{name} was cancelled"))),
+            End::TooLarge => {
+                let most = self.max_output_bytes;
+                let why = format!("{name} was ended: it wrote more than the {most} bytes it may");
+                Some((Failure::TooLarge, why))
+            }
+            End::Exited if !self.ok_exit_codes.contains(&code) => {
+                Some((Failure::Tool, format!("{name} ended with exit code {code}")))
+            }
+            End::Exited => self.read(&mut content, &text),
+        };
+        if let Some((failure, _)) = &failure {
+            content.insert("failure".to_owned(), json!(failure));
+        }
+        let text = match &failure {
+            None if text.is_empty() => format!("no output{}", stderr.told()),
+            None => text,
+            Some((_, why)) if text.is_empty() => format!("{why}{}", stderr.told()),
+            Some((_, why)) => format!("{why}{}\nit wrote:\n{text}", stderr.told()),
+        };
+        ToolOutcome {
+            content: Value::Object(content),
+            text,
+            is_error: failure.is_some(),
+            exit_code: code,
+            failure: failure.map(|(failure, _)| failure),
+        }
+    }
+
+    /// Reads the output of a program that ended well as what it should be.
+    fn read(&self, content: &mut Map<String, Value>, text: &str) -> Option<(Failure, String)> {
+        if self.output == Output::Text {
+            return None;
+        }
+        match serde_json::from_str::<Value>(text) {
+            Ok(value) => {
+                content.insert("output".to_owned(), value);
+                None
+            }
+            Err(why) => {
+                let why = format!("{} should have written JSON and did not: {why}", self.name);
+                Some((Failure::Tool, why))
+            }
+        }
+    }
+}
+
+/// There was more than may be.
+struct TooLarge;
+
+/// Reads to the end.
+async fn read_up_to(
+    mut from: impl AsyncRead + Unpin,
+    to: &mut Vec<u8>,
+    most: usize,
+) -> Result<(), TooLarge> {
+    let mut buffer = [0; 16 << 10];
+    while let Ok(read @ 1..) = from.read(&mut buffer).await {
+        let fits = read.min(most - to.len());
+        to.extend_from_slice(&buffer[..fits]);
+        if fits < read {
+            return Err(TooLarge);
+        }
+    }
+    Ok(())
+}
+
+/// Writes all there is. A program that does not read it to the end is in its right.
+async fn write(mut stdin: ChildStdin, input: &[u8]) {
+    let _ = stdin.write_all(input).await;
+    let _ = stdin.shutdown().await;
+}

@@ -1,0 +1,130 @@
+//! Text with `{placeholders}` that a call's arguments fill. `{{` and `}}` stand for braces.
+//!
+//! It knows nothing of where the text goes: what a value must be escaped to there is the caller's to say.
+
+#[cfg(test)]
+mod tests;
+
+use serde_json::{Map, Value};
+
+/// Text with places for arguments.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Template {
+    parts: Vec<Part>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Part {
+    Text(String),
+    Place(String),
+}
+
+impl Template {
+    /// # Errors
+    /// Which brace has no partner.
+    pub(crate) fn parse(text: &str) -> Result<Template, String> {
+        let mut parts = Vec::new();
+        let mut plain = String::new();
+        let mut chars = text.chars().peekable();
+        while let Some(c) = chars.next() {
+            match c {
+                '{' | '}' if chars.next_if_eq(&c).is_some() => plain.push(c),
+                '{' => {
+                    let name: String =
+                        std::iter::from_fn(|| chars.next_if(|c| *c != '}' && *c != '{')).collect();
+                    if chars.next() != Some('}') || name.is_empty() {
+                        return Err(format!(
+                            "{text:?} has a {{ that is no placeholder: write {{{{"
+                        ));
+                    }
+                    if !plain.is_empty() {
+                        parts.push(Part::Text(std::mem::take(&mut plain)));
+                    }
+                    parts.push(Part::Place(name));
+                }
+                '}' => return Err(format!("{text:?} has a }} without its {{: write }}}}")),
+                other => plain.push(other),
+            }
+        }
+        if !plain.is_empty() {
+            parts.push(Part::Text(plain));
+        }
+        Ok(Template { parts })
+    }
+
+    /// The names in it, in the order in which they stand.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Place(name) => Some(name.as_str()),
+            Part::Text(_) => None,
+        })
+    }
+
+    /// The name, if it is nothing but one placeholder.
+    pub(crate) fn only_place(&self) -> Option<&str> {
+        match self.parts.as_slice() {
+            [Part::Place(name)] => Some(name),
+            _ => None,
+        }
+    }
+
+    /// Whether it begins with a placeholder.
+    pub(crate) fn begins_with_place(&self) -> bool {
+        matches!(self.parts.first(), Some(Part::Place(_)))
+    }
+
+    /// The text with the arguments in their places, and nothing where one is left out.
+    pub(crate) fn fill_loosely(&self, arguments: &Map<String, Value>) -> String {
+        let parts = self.parts.iter().map(|part| match part {
+            Part::Text(text) => text.clone(),
+            Part::Place(name) => arguments.get(name).and_then(as_text).unwrap_or_default(),
+        });
+        parts.collect()
+    }
+
+    /// The text with the arguments in their places.
+    ///
+    /// # Errors
+    /// The name of an argument that is left out.
+    pub(crate) fn fill(
+        &self,
+        arguments: &Map<String, Value>,
+        escape: impl Fn(&str) -> String,
+    ) -> Result<String, String> {
+        let mut filled = String::new();
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => filled.push_str(text),
+                Part::Place(name) => {
+                    let value =
+                        arguments.get(name).and_then(as_text).ok_or_else(|| name.clone())?;
+                    filled.push_str(&escape(&value));
+                }
+            }
+        }
+        Ok(filled)
+    }
+}
+
+/// An argument as text: strings as they are, lists and objects as JSON, null as left out.
+pub(crate) fn as_text(value: &Value) -> Option<String> {
+    match value {
+        Value::Null => None,
+        Value::String(text) => Some(text.clone()),
+        other => Some(other.to_string()),
+    }
+}
+
+/// Everything but what RFC 3986 leaves unreserved, percent-encoded: it stays within its segment, or its part of a query.
+pub(crate) fn percent_encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                encoded.push(char::from(byte));
+            }
+            _ => encoded.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    encoded
+}

@@ -1,0 +1,39 @@
+//! Text with places.
+
+use expect_test::expect;
+use serde_json::{Map, Value, json};
+
+use super::{Template, percent_encoded};
+
+#[test]
+fn places_are_filled_and_braces_doubled() {
+    let arguments = json!({"a": "x{b}", "n": 1.5, "list": [1, "two"], "none": null});
+    let arguments: Map<String, Value> = arguments.as_object().expect("it is one").clone();
+    let told: Vec<String> =
+        ["{a}-{n}", "{{a}} {a}", "{list}", "{none}", "{b}", "{", "a}b", "{}", "{a{b}}"]
+            .into_iter()
+            .map(|text| match Template::parse(text) {
+                Ok(template) => match template.fill(&arguments, str::to_owned) {
+                    Ok(filled) => format!("{text} = {filled}"),
+                    Err(name) => format!("{text} lacks {name}"),
+                },
+                Err(why) => why,
+            })
+            .collect();
+    expect![[r#"
+        {a}-{n} = x{b}-1.5
+        {{a}} {a} = {a} x{b}
+        {list} = [1,"two"]
+        {none} lacks none
+        {b} lacks b
+        "{" has a { that is no placeholder: write {{
+        "a}b" has a } without its {: write }}
+        "{}" has a { that is no placeholder: write {{
+        "{a{b}}" has a { that is no placeholder: write {{"#]]
+    .assert_eq(&told.join("\n"));
+}
+
+#[test]
+fn nothing_but_unreserved_characters_is_left() {
+    assert_eq!(percent_encoded("a-Z_0.~/?#&=+ %ü"), "a-Z_0.~%2F%3F%23%26%3D%2B%20%25%C3%BC");
+}

@@ -1,0 +1,295 @@
+//! MCP servers at their worst: `examples/faulty_mcp_server.rs` over pipes.
+
+use abide_tools::{
+    Failure, Invocation, McpServer, McpServerConfig, McpStatus, Selection, ToolOutcome, Tools,
+};
+use expect_test::expect;
+use serde_json::{Value, json};
+
+use crate::{call, context, environment, example, told};
+
+fn config(mode: &str) -> McpServerConfig {
+    let mut config =
+        McpServerConfig::program("faulty", [example("faulty_mcp_server"), mode.to_owned()]);
+    config.prefix = Some(String::new());
+    config
+}
+
+async fn start(config: McpServerConfig) -> (McpServer, Tools) {
+    let tools = Tools::new();
+    let server = McpServer::start(config, &environment(), &tools).await.expect("it starts");
+    (server, tools)
+}
+
+async fn call_of(tools: &Tools, name: &str) -> ToolOutcome {
+    call(tools.get(name).expect("the server has it").as_ref(), json!({})).await
+}
+
+#[tokio::test]
+async fn what_a_server_lists_becomes_tools() {
+    let old = "2025-11-25";
+    for (mode, protocol) in [("", "2026-07-28"), ("old", old), ("old-but-discovered", old)] {
+        let mut config = config(mode);
+        config.prefix = None;
+        config.only =
+            Some(vec!["pid".to_owned(), "again".to_owned(), "b*".to_owned(), "odd*".to_owned()]);
+        config.needs_approval = vec!["bi*".to_owned()];
+        let (server, tools) = start(config).await;
+        let McpStatus::Up { protocol: spoken, .. } = server.status().await else {
+            panic!("it is down")
+        };
+        assert_eq!(spoken, protocol);
+        let told: Vec<String> = tools
+            .declarations()
+            .iter()
+            .map(|tool| {
+                let approval = if tool.needs_approval { " approval" } else { "" };
+                let annotations = tool.annotations.clone().unwrap_or_default();
+                format!("{} {}{approval} {annotations}", tool.name, tool.effect)
+            })
+            .collect();
+        expect![[r#"
+            faulty_again idempotent {"destructiveHint":false,"idempotentHint":true}
+            faulty_big at_most_once approval {}
+            faulty_odd_name_with_characters at_most_once {"readOnlyHint":false}
+            faulty_pid read_only {"readOnlyHint":true,"title":"Process id"}"#]]
+        .assert_eq(&told.join("\n"));
+        server.close().await;
+        assert_eq!(tools.names(), [""; 0], "they are taken back");
+    }
+}
+
+#[tokio::test]
+async fn effects_of_a_definition_overrule_annotations() {
+    let mut config = config("");
+    config.effects = serde_json::from_value(json!({"pid": "at_most_once"})).expect("they are");
+    let (_server, tools) = start(config).await;
+    let effect =
+        |name: &str| tools.get(name).expect("it is there").declaration().effect.to_string();
+    assert_eq!([effect("pid"), effect("again")], ["at_most_once", "idempotent"]);
+}
+
+#[tokio::test]
+async fn content_of_all_kinds_is_kept_whole() {
+    let (_server, tools) = start(config("")).await;
+    expect![[r#"
+        ok 0
+        words
+        [image, image/png, 4 bytes]
+        [audio, audio/wav, 4 bytes]
+        [resource file:///a.txt]
+        inside
+        [resource file:///b.bin, unknown type, 3 bytes]
+        [link to c file:///c: the third]
+        {"_meta":{"dev.abide/test":true},"content":[{"text":"words","type":"text"},{"data":"iVBORw==","mimeType":"image/png","type":"image"},{"data":"UklGRg==","mimeType":"audio/wav","type":"audio"},{"resource":{"mimeType":"text/plain","text":"inside","uri":"file:///a.txt"},"type":"resource"},{"resource":{"blob":"AAEC","uri":"file:///b.bin"},"type":"resource"},{"description":"the third","name":"c","type":"resource_link","uri":"file:///c"}],"isError":false,"structuredContent":{"three":3}}"#]].assert_eq(&told(&call_of(&tools, "kinds").await));
+}
+
+#[tokio::test]
+async fn errors_of_a_tool_and_of_the_protocol_are_told() {
+    let (_server, tools) = start(config("")).await;
+    let mut lines = Vec::new();
+    for name in ["fail", "refuse"] {
+        lines.push(told(&call_of(&tools, name).await));
+    }
+    expect![[r#"
+        tool 1
+        there is no such file
+        {"content":[{"text":"there is no such file","type":"text"}],"isError":true,"resultType":"complete"}
+        arguments 1
+        the MCP server faulty answered with an error: the path is outside of what is allowed
+        {"error":{"code":-32602,"message":"the path is outside of what is allowed"}}"#]].assert_eq(&lines.join("\n"));
+}
+
+#[tokio::test]
+async fn a_server_that_dies_says_so_and_is_there_for_the_next_call() {
+    let (server, tools) = start(config("")).await;
+    let first = call_of(&tools, "pid").await.text;
+    let died = call_of(&tools, "die").await;
+    expect![[r#"
+        the MCP server faulty was lost during the call: it ended with exit code 3; it said on stderr:
+        the disk of this server is full"#]].assert_eq(&died.text);
+    assert_eq!(died.failure, Some(Failure::Lost));
+    assert!(matches!(server.status().await, McpStatus::Down { .. }));
+    let second = call_of(&tools, "pid").await;
+    assert!(!second.is_error && second.text != first, "{}", second.text);
+}
+
+#[tokio::test]
+async fn a_call_that_hangs_is_over_in_time_and_cancelled() {
+    let mut hasty = config("");
+    hasty.timeout_ms = Some(2_000);
+    let (_server, tools) = start(hasty).await;
+    let late = call_of(&tools, "hang").await;
+    assert_eq!(
+        (late.failure, late.text.as_str()),
+        (Some(Failure::TimedOut), "hang was not done within 2 s")
+    );
+    assert_eq!(call_of(&tools, "cancelled").await.text, "1", "the server was told");
+}
+
+#[tokio::test]
+async fn a_cancellation_reaches_the_server() {
+    let (_server, tools) = start(config("old")).await;
+    let hang = tools.get("hang").expect("it is there");
+    let invocation = Invocation::new("call-1", json!({}), context());
+    let cancel = invocation.cancel.clone();
+    let running = tokio::spawn(hang.run(invocation));
+    // Something after it comes back, so the server has taken the call by then.
+    call_of(&tools, "pid").await;
+    cancel.cancel();
+    assert_eq!(running.await.expect("it does not panic").failure, Some(Failure::Cancelled));
+    assert_eq!(call_of(&tools, "cancelled").await.text, "1");
+}
+
+#[tokio::test]
+async fn floods_nonsense_and_long_results_cost_nothing() {
+    let (_server, tools) = start(config("")).await;
+    assert_eq!(call_of(&tools, "flood").await.text, "it is drained");
+    assert_eq!(call_of(&tools, "nonsense").await.text, "all the same");
+    let big = call_of(&tools, "big").await;
+    assert_eq!((big.text.len(), big.is_error), (10_000_000, false));
+    assert_eq!(big.content["content"][0]["text"].as_str().map(str::len), Some(10_000_000));
+}
+
+#[tokio::test]
+async fn a_message_that_is_too_long_ends_the_connection_with_the_reason() {
+    let mut narrow = config("");
+    narrow.max_message_bytes = 1_000_000;
+    let (_server, tools) = start(narrow).await;
+    let outcome = call_of(&tools, "big").await;
+    expect![[r#"
+        lost 1
+        the MCP server faulty was lost during the call: it sent a message of more than 1000000 bytes
+        {"error":{"code":"lost","message":"the MCP server faulty was lost during the call: it sent a message of more than 1000000 bytes"}}"#]].assert_eq(&told(&outcome));
+    assert!(!call_of(&tools, "pid").await.is_error, "it is started again");
+}
+
+#[tokio::test]
+async fn tools_that_come_later_are_listed() {
+    for mode in ["", "old", "old-but-discovered"] {
+        let (_server, tools) = start(config(mode)).await;
+        assert!(tools.get("late").is_none());
+        let mut revision = tools.revision();
+        revision.mark_unchanged();
+        assert_eq!(call_of(&tools, "grow").await.text, "there is one more");
+        while tools.get("late").is_none() {
+            revision.changed().await.expect("the registry is there");
+        }
+        assert_eq!(call_of(&tools, "late").await.text, "late");
+    }
+}
+
+#[tokio::test]
+async fn a_required_server_that_is_not_there_is_an_error_with_its_last_words() {
+    let started = async |config| {
+        let tools = Tools::new();
+        let why =
+            McpServer::start(config, &environment(), &tools).await.err().expect("it is refused");
+        assert!(tools.names().is_empty() && tools.problems().is_empty());
+        format!("{}: {why}", why.code())
+    };
+    let mut silent = config("silent");
+    silent.connect_timeout_ms = 300;
+    let mut both = config("");
+    both.url = Some("http://127.0.0.1:1/".to_owned());
+    let mut neither = config("");
+    neither.command.clear();
+    let told = [
+        started(config("refuse")).await,
+        started(silent).await,
+        started(McpServerConfig::program("gone", ["no-such-program-anywhere"])).await,
+        started(McpServerConfig::at("url", "not a url")).await,
+        started(McpServerConfig::at("nobody", "http://127.0.0.1:1/mcp")).await,
+        started(both).await,
+        started(neither).await,
+    ];
+    expect![[r#"
+        mcp_unavailable: the MCP server faulty is not there: it hung up; it ended with exit code 7; it said on stderr:
+        no licence for this server was found
+        mcp_unavailable: the MCP server faulty is not there: it did not answer within 0.3 s
+        mcp_unavailable: the MCP server gone is not there: no-such-program-anywhere cannot be started: No such file or directory (os error 2)
+        bad_tool_config: the definition of url cannot be used: its url is none: relative URL without a base
+        mcp_unavailable: the MCP server nobody is not there: Client error: error sending request for url (http://127.0.0.1:1/mcp)
+        bad_tool_config: the definition of faulty cannot be used: it has either a command or a url
+        bad_tool_config: the definition of faulty cannot be used: it has either a command or a url"#]].assert_eq(&told.join("\n"));
+}
+
+#[tokio::test]
+async fn an_optional_server_comes_when_it_comes() {
+    // A server that is not there the first time, and then is.
+    let folder = tempfile::tempdir().expect("there is room");
+    let mark = folder.path().join("tried");
+    let script = format!(
+        "[ -e {0} ] || {{ touch {0}; exit 5; }}; exec {1}",
+        mark.display(),
+        example("faulty_mcp_server")
+    );
+    let mut config = McpServerConfig::program("late", ["sh", "-c", &script]);
+    config.required = false;
+    let tools = Tools::new();
+    let mut revision = tools.revision();
+    let server = McpServer::start(config, &environment(), &tools).await.expect("it is optional");
+    let McpStatus::Down { why } = server.status().await else { panic!("it cannot be there") };
+    assert!(why.contains("exit code 5"), "{why}");
+    let named =
+        |name: &str| Selection { tools: Some(vec![name.to_owned()]), ..Selection::default() };
+    let view = tools.view(named("late_pid")).expect("it may yet come");
+    assert!(tools.view(named("other_pid")).is_err());
+    while view.get("late_pid").is_none() {
+        revision.changed().await.expect("the registry is there");
+    }
+    assert!(matches!(server.status().await, McpStatus::Up { .. }));
+    assert!(tools.view(named("late_nosuch")).is_err(), "it has told what it has");
+}
+
+#[tokio::test]
+async fn a_server_that_keeps_failing_rests_between_attempts() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let mark = folder.path().join("gone");
+    let faulty = example("faulty_mcp_server");
+    let script = format!("[ ! -e {0} ] || exit 5; touch {0}; exec {faulty}", mark.display());
+    let mut config = McpServerConfig::program("mortal", ["sh", "-c", &script]);
+    config.prefix = Some(String::new());
+    let (_server, tools) = start(config).await;
+    call_of(&tools, "die").await;
+    let at_once = call_of(&tools, "pid").await;
+    let resting = call_of(&tools, "pid").await;
+    assert_eq!(at_once.failure, Some(Failure::Unavailable));
+    assert!(at_once.text.ends_with("it ended with exit code 5"), "{}", at_once.text);
+    assert!(resting.text.contains("; it is tried again in "), "{}", resting.text);
+    std::fs::remove_file(&mark).expect("it is there");
+    // Each call in between comes back at once: nothing is started before the rest is over.
+    let mut back = resting;
+    while back.is_error {
+        back = call_of(&tools, "pid").await;
+    }
+}
+
+#[tokio::test]
+async fn two_servers_of_one_name_are_an_error() {
+    let (_server, tools) = start(config("")).await;
+    let again = McpServer::start(config(""), &environment(), &tools).await.err();
+    let told = again.expect("it is refused").to_string();
+    expect!["there are already tools of a source faulty"].assert_eq(&told);
+    assert!(!call_of(&tools, "pid").await.is_error, "the first is untouched");
+}
+
+#[tokio::test]
+async fn a_server_that_is_dropped_is_ended() {
+    let (server, tools) = start(config("")).await;
+    let pid = call_of(&tools, "pid").await.text;
+    drop(server);
+    assert!(tools.names().is_empty());
+    let state = || std::fs::read_to_string(format!("/proc/{pid}/stat"));
+    while state().is_ok_and(|stat| !stat.contains(") Z ")) {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[test]
+fn a_definition_says_all_of_it() {
+    let read = |config: Value| serde_json::from_value::<McpServerConfig>(config);
+    let program = read(json!({"name": "files", "command": ["npx", "server"], "env": {"A": "b"}}));
+    assert!(program.expect("it is right").required);
+    assert!(read(json!({"name": "files", "url": "http://h/", "headres": {}})).is_err());
+}

@@ -1,0 +1,366 @@
+//! HTTP requests as tools, against a server on loopback that tells what it was asked.
+
+use abide_tools::{Failure, HttpTool, HttpToolConfig, Invocation, Tool};
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
+use expect_test::{Expect, expect};
+use futures_util::stream;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use crate::{call, context, environment, told};
+
+/// A server that answers every request with what it was, and some paths otherwise; its address.
+async fn server() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+    let address = listener.local_addr().expect("it is bound");
+    let router = Router::new()
+        .route("/status/{code}", any(status))
+        .route(
+            "/away",
+            any(|| async { (StatusCode::FOUND, [("location", "http://127.0.0.1:1/")]) }),
+        )
+        .route("/near", any(|| async { (StatusCode::FOUND, [("location", "/echo/near")]) }))
+        .route("/bytes", any(|| async { ([("content-type", "image/png")], [0_u8, 159, 146, 150]) }))
+        .route("/text", any(|| async { "plain text" }))
+        .route("/hang", any(std::future::pending::<Response>))
+        .route("/endless", any(endless))
+        .route("/broken", any(broken))
+        .fallback(echo);
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    format!("http://{address}")
+}
+
+async fn echo(request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let body = axum::body::to_bytes(body, 1 << 20).await.expect("it is short");
+    let kept = ["authorization", "content-type", "idempotency-key", "x-mine"];
+    let headers: Value = kept
+        .iter()
+        .filter_map(|name| Some((*name, parts.headers.get(*name)?.to_str().ok()?)))
+        .map(|(name, value)| (name.to_owned(), json!(value)))
+        .collect::<serde_json::Map<_, _>>()
+        .into();
+    axum::Json(json!({
+        "request": format!("{} {}", parts.method, parts.uri),
+        "headers": headers,
+        "body": String::from_utf8_lossy(&body),
+    }))
+    .into_response()
+}
+
+async fn status(axum::extract::Path(code): axum::extract::Path<u16>) -> Response {
+    let status = StatusCode::from_u16(code).expect("it is a status");
+    (status, axum::Json(json!({"why": "as asked"}))).into_response()
+}
+
+async fn endless() -> Response {
+    let chunk = || Ok::<_, std::io::Error>(Bytes::from_static(&[b'x'; 1024]));
+    Body::from_stream(stream::repeat_with(chunk)).into_response()
+}
+
+async fn broken() -> Response {
+    let pieces = vec![Ok(Bytes::from_static(b"half")), Err(std::io::Error::other("gone"))];
+    Body::from_stream(stream::iter(pieces)).into_response()
+}
+
+/// A definition with its server's address in it, and four parameters.
+fn config(server: &str, more: &Value) -> Value {
+    let any_four = json!({"type": "object",
+        "properties": {"id": {}, "q": {}, "limit": {}, "tags": {}}});
+    let mut config = json!({"name": "api", "description": "", "parameters": any_four});
+    let members = config.as_object_mut().expect("it is an object");
+    members.extend(more.as_object().expect("it is an object").clone());
+    let url = config["url"].as_str().expect("it has one").replace("SERVER", server);
+    config["url"] = json!(url);
+    config
+}
+
+fn tool(config: Value) -> Result<HttpTool, String> {
+    let config: HttpToolConfig = serde_json::from_value(config).map_err(|why| why.to_string())?;
+    HttpTool::new(config, &environment()).map_err(|why| why.to_string())
+}
+
+/// What comes of each call; addresses with the port taken out.
+async fn check(more: Value, calls: &[Value], expected: Expect) {
+    let server = server().await;
+    let tool = tool(config(&server, &more)).expect("the definition is right");
+    let mut lines = Vec::new();
+    for arguments in calls {
+        lines.push(told(&call(&tool, arguments.clone()).await).replace(&server, "SERVER"));
+    }
+    expected.assert_eq(&lines.join("\n"));
+}
+
+#[tokio::test]
+async fn arguments_stay_where_they_belong() {
+    check(
+        json!({"url": "SERVER/things/{id}/parts?by={q}", "query": {"max": "{limit}", "of": "a b"}}),
+        &[
+            json!({"id": "7", "q": "x"}),
+            json!({"id": "a/b?c#d", "q": "1&admin=true", "limit": 5}),
+            json!({"id": "ü %2e", "q": ""}),
+            json!({"id": "..", "q": "x"}),
+            json!({"id": ".", "q": "x"}),
+            json!({"id": "", "q": "x"}),
+            json!({"id": "\\..\\..\\x", "q": "x"}),
+            json!({"id": "@evil.example:80/", "q": "x"}),
+            json!({"q": "x"}),
+        ],
+        expect![[r#"
+            ok 0
+            {"body":"","headers":{"idempotency-key":"call-1"},"request":"GET /things/7/parts?by=x&of=a%20b"}
+            {"body":{"body":"","headers":{"idempotency-key":"call-1"},"request":"GET /things/7/parts?by=x&of=a%20b"},"content_type":"application/json","status":200}
+            ok 0
+            {"body":"","headers":{"idempotency-key":"call-1"},"request":"GET /things/a%2Fb%3Fc%23d/parts?by=1%26admin%3Dtrue&max=5&of=a%20b"}
+            {"body":{"body":"","headers":{"idempotency-key":"call-1"},"request":"GET /things/a%2Fb%3Fc%23d/parts?by=1%26admin%3Dtrue&max=5&of=a%20b"},"content_type":"application/json","status":200}
+            ok 0
+            {"body":"","headers":{"idempotency-key":"call-1"},"request":"GET /things/%C3%BC%20%252e/parts?by=&of=a%20b"}
+            {"body":{"body":"","headers":{"idempotency-key":"call-1"},"request":"GET /things/%C3%BC%20%252e/parts?by=&of=a%20b"},"content_type":"application/json","status":200}
+            arguments 1
+            api: the arguments would lead out of the path
+            {"error":{"code":"arguments","message":"api: the arguments would lead out of the path"}}
+            arguments 1
+            api: the arguments would lead out of the path
+            {"error":{"code":"arguments","message":"api: the arguments would lead out of the path"}}
+            arguments 1
+            api: id is empty, which cannot be part of a path
+            {"error":{"code":"arguments","message":"api: id is empty, which cannot be part of a path"}}
+            ok 0
+            {"body":"","headers":{"idempotency-key":"call-1"},"request":"GET /things/%5C..%5C..%5Cx/parts?by=x&of=a%20b"}
+            {"body":{"body":"","headers":{"idempotency-key":"call-1"},"request":"GET /things/%5C..%5C..%5Cx/parts?by=x&of=a%20b"},"content_type":"application/json","status":200}
+            ok 0
+            {"body":"","headers":{"idempotency-key":"call-1"},"request":"GET /things/%40evil.example%3A80%2F/parts?by=x&of=a%20b"}
+            {"body":{"body":"","headers":{"idempotency-key":"call-1"},"request":"GET /things/%40evil.example%3A80%2F/parts?by=x&of=a%20b"},"content_type":"application/json","status":200}
+            arguments 1
+            api: id is left out and has to be in the address
+            {"error":{"code":"arguments","message":"api: id is left out and has to be in the address"}}"#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn bodies_are_made_of_arguments() {
+    let call = [json!({"id": 7, "q": "say \"hi\"", "tags": ["a", "b"]})];
+    let post = |body: Value| json!({"url": "SERVER/x", "method": "POST", "body": body});
+    check(post(json!("arguments")), &call, expect![[r#"
+        ok 0
+        {"body":"{\"id\":7,\"q\":\"say \\\"hi\\\"\",\"tags\":[\"a\",\"b\"]}","headers":{"content-type":"application/json","idempotency-key":"call-1"},"request":"POST /x"}
+        {"body":{"body":"{\"id\":7,\"q\":\"say \\\"hi\\\"\",\"tags\":[\"a\",\"b\"]}","headers":{"content-type":"application/json","idempotency-key":"call-1"},"request":"POST /x"},"content_type":"application/json","status":200}"#]]).await;
+    let template = json!({"json": {"query": {"text": "{q}", "top": "{limit}"}, "ids": ["{id}"],
+        "tags": "{tags}", "note": "for {id}", "fixed": true}});
+    check(post(template), &call, expect![[r#"
+        ok 0
+        {"body":"{\"fixed\":true,\"ids\":[7],\"note\":\"for 7\",\"query\":{\"text\":\"say \\\"hi\\\"\"},\"tags\":[\"a\",\"b\"]}","headers":{"content-type":"application/json","idempotency-key":"call-1"},"request":"POST /x"}
+        {"body":{"body":"{\"fixed\":true,\"ids\":[7],\"note\":\"for 7\",\"query\":{\"text\":\"say \\\"hi\\\"\"},\"tags\":[\"a\",\"b\"]}","headers":{"content-type":"application/json","idempotency-key":"call-1"},"request":"POST /x"},"content_type":"application/json","status":200}"#]]).await;
+    check(post(json!({"form": {"q": "{q}", "max": "{limit}", "to": "a&b"}})), &call, expect![[r#"
+        ok 0
+        {"body":"q=say%20%22hi%22&to=a%26b","headers":{"content-type":"application/x-www-form-urlencoded","idempotency-key":"call-1"},"request":"POST /x"}
+        {"body":{"body":"q=say%20%22hi%22&to=a%26b","headers":{"content-type":"application/x-www-form-urlencoded","idempotency-key":"call-1"},"request":"POST /x"},"content_type":"application/json","status":200}"#]])
+        .await;
+    check(post(json!({"text": "{q}: {limit}."})), &call, expect![[r#"
+        ok 0
+        {"body":"say \"hi\": .","headers":{"content-type":"text/plain; charset=utf-8","idempotency-key":"call-1"},"request":"POST /x"}
+        {"body":{"body":"say \"hi\": .","headers":{"content-type":"text/plain; charset=utf-8","idempotency-key":"call-1"},"request":"POST /x"},"content_type":"application/json","status":200}"#]]).await;
+}
+
+#[tokio::test]
+async fn headers_come_from_the_definition_and_secrets_from_the_environment() {
+    let secret = json!({"env": "TEST_TOKEN", "prefix": "Bearer "});
+    let headers = json!({"authorization": secret, "x-mine": "{id}"});
+    check(json!({"url": "SERVER/x", "headers": headers}), &[json!({"id": 1})], expect![[r#"
+        ok 0
+        {"body":"","headers":{"authorization":"Bearer s3cret","idempotency-key":"call-1","x-mine":"{id}"},"request":"GET /x"}
+        {"body":{"body":"","headers":{"authorization":"Bearer s3cret","idempotency-key":"call-1","x-mine":"{id}"},"request":"GET /x"},"content_type":"application/json","status":200}"#]]).await;
+    check(json!({"url": "SERVER/x", "idempotency_header": ""}), &[json!({})], expect![[r#"
+        ok 0
+        {"body":"","headers":{},"request":"GET /x"}
+        {"body":{"body":"","headers":{},"request":"GET /x"},"content_type":"application/json","status":200}"#]]).await;
+}
+
+#[tokio::test]
+async fn statuses_say_whether_it_went_well() {
+    let more = json!({"url": "SERVER/status/{id}", "ok_statuses": [404]});
+    let calls = [200, 204, 404, 409, 429, 500, 503].map(|status| json!({"id": status}));
+    check(
+        more,
+        &calls,
+        expect![[r#"
+        ok 0
+        {"why":"as asked"}
+        {"body":{"why":"as asked"},"content_type":"application/json","status":200}
+        ok 0
+
+        {"body":"","content_type":"application/json","status":204}
+        ok 0
+        {"why":"as asked"}
+        {"body":{"why":"as asked"},"content_type":"application/json","status":404}
+        tool 1
+        api answered with HTTP 409 Conflict
+        {"why":"as asked"}
+        {"body":{"why":"as asked"},"content_type":"application/json","status":409}
+        unavailable 1
+        api answered with HTTP 429 Too Many Requests
+        {"why":"as asked"}
+        {"body":{"why":"as asked"},"content_type":"application/json","status":429}
+        tool 1
+        api answered with HTTP 500 Internal Server Error
+        {"why":"as asked"}
+        {"body":{"why":"as asked"},"content_type":"application/json","status":500}
+        tool 1
+        api answered with HTTP 503 Service Unavailable
+        {"why":"as asked"}
+        {"body":{"why":"as asked"},"content_type":"application/json","status":503}"#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn redirects_are_followed_only_where_said_and_never_away() {
+    check(
+        json!({"url": "SERVER/near"}),
+        &[json!({})],
+        expect![[r#"
+        tool 1
+        api answered with HTTP 302 Found to /echo/near, which is not followed
+        {"body":"","content_type":null,"status":302}"#]],
+    )
+    .await;
+    check(json!({"url": "SERVER/near", "redirects": 1}), &[json!({})], expect![[r#"
+        ok 0
+        {"body":"","headers":{"idempotency-key":"call-1"},"request":"GET /echo/near"}
+        {"body":{"body":"","headers":{"idempotency-key":"call-1"},"request":"GET /echo/near"},"content_type":"application/json","status":200}"#]]).await;
+    check(
+        json!({"url": "SERVER/away", "redirects": 5}),
+        &[json!({})],
+        expect![[r#"
+        tool 1
+        api answered with HTTP 302 Found to http://127.0.0.1:1/, which is not followed
+        {"body":"","content_type":null,"status":302}"#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn answers_of_every_kind_are_kept() {
+    check(
+        json!({"url": "SERVER/text"}),
+        &[json!({})],
+        expect![[r#"
+        ok 0
+        plain text
+        {"body":"plain text","content_type":"text/plain; charset=utf-8","status":200}"#]],
+    )
+    .await;
+    check(
+        json!({"url": "SERVER/bytes"}),
+        &[json!({})],
+        expect![[r#"
+        ok 0
+        [4 bytes of image/png]
+        {"body_base64":"AJ+Slg==","content_type":"image/png","status":200}"#]],
+    )
+    .await;
+    check(
+        json!({"url": "SERVER/endless", "max_bytes": 10_000}),
+        &[json!({})],
+        expect![[r#"
+        too_large 1
+        api answered with more than 10000 bytes
+        {"error":{"code":"too_large","message":"api answered with more than 10000 bytes"}}"#]],
+    )
+    .await;
+    let broken = tool(config(&server().await, &json!({"url": "SERVER/broken"})));
+    let outcome = call(&broken.expect("it is right"), json!({})).await;
+    assert_eq!(outcome.failure, Some(Failure::Lost), "{}", outcome.text);
+}
+
+#[tokio::test]
+async fn who_does_not_answer_is_told_apart_from_who_is_not_there() {
+    let more = json!({"url": "SERVER/hang", "timeout_ms": 100});
+    check(
+        more,
+        &[json!({})],
+        expect![[r#"
+        timed_out 1
+        api was not done within 0.1 s
+        {"error":{"code":"timed_out","message":"api was not done within 0.1 s"}}"#]],
+    )
+    .await;
+    let nobody = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+    let address = nobody.local_addr().expect("it is bound");
+    drop(nobody);
+    let tool = tool(config(&format!("http://{address}"), &json!({"url": "SERVER/x"})));
+    let outcome = call(&tool.expect("it is right"), json!({})).await;
+    assert_eq!(outcome.failure, Some(Failure::Unavailable), "{}", outcome.text);
+}
+
+#[tokio::test]
+async fn a_cancelled_request_ends_at_once() {
+    let tool = tool(config(&server().await, &json!({"url": "SERVER/hang"}))).expect("it is right");
+    let invocation = Invocation::new("call-1", json!({}), context());
+    let cancel = invocation.cancel.clone();
+    let running = tokio::spawn(tool.run(invocation));
+    cancel.cancel();
+    assert_eq!(running.await.expect("it does not panic").failure, Some(Failure::Cancelled));
+}
+
+#[tokio::test]
+async fn definitions_that_cannot_be_are_refused() {
+    let told: Vec<String> = [
+        json!({"url": "ftp://host/"}),
+        json!({"url": "http://{id}/"}),
+        json!({"url": "http://host{id}/"}),
+        json!({"url": "http://user:pass@host/"}),
+        json!({"url": "http://host:99999/"}),
+        json!({"url": "http://host/a/../{id}"}),
+        json!({"url": "http://host/{nosuch}"}),
+        json!({"url": "http://host/#{id}"}),
+        json!({"url": "http://host/", "method": "GE T"}),
+        json!({"url": "http://host/", "headers": {"a b": "c"}}),
+        json!({"url": "http://host/", "headers": {"x": {"env": "NO_SUCH_VARIABLE"}}}),
+        json!({"url": "http://host/", "headers": {"x": {"env": "X", "default": "y"}}}),
+        json!({"url": "http://host/", "body": {"json": {"a": "{nosuch}"}}}),
+        json!({"url": "http://host/", "bodies": {}}),
+    ]
+    .into_iter()
+    .map(|more| tool(config("", &more)).err().expect("it is refused"))
+    .collect();
+    expect![[r#"
+        the definition of api cannot be used: its url "ftp://host/" begins with neither http:// nor https://
+        the definition of api cannot be used: its url "http://{id}/" has a placeholder or a user before its path: the host is fixed
+        the definition of api cannot be used: its url "http://host{id}/" has a placeholder or a user before its path: the host is fixed
+        the definition of api cannot be used: its url "http://user:pass@host/" has a placeholder or a user before its path: the host is fixed
+        the definition of api cannot be used: its url "http://host:99999/" is none: invalid port number
+        the definition of api cannot be used: its url "http://host/a/../{id}" is none: the arguments would lead out of the path
+        the definition of api cannot be used: "/{nosuch}" has a place for nosuch, which is none of the parameters
+        the definition of api cannot be used: its url "http://host/#{id}" has a fragment, which is never sent
+        the definition of api cannot be used: "GE T" is no HTTP method
+        the definition of api cannot be used: "a b" is no name of a header
+        the definition of api cannot be used: the environment variable NO_SUCH_VARIABLE is not set
+        a value is text, or {env: NAME, prefix: text}
+        the definition of api cannot be used: "{nosuch}" has a place for nosuch, which is none of the parameters
+        unknown field `bodies`, expected one of `name`, `description`, `parameters`, `method`, `url`, `query`, `headers`, `body`, `idempotency_header`, `ok_statuses`, `redirects`, `max_bytes`, `timeout_ms`, `effect`, `needs_approval`, `approval`, `retry`, `required_capability`, `limits`"#]].assert_eq(&told.join("\n"));
+}
+
+#[test]
+fn what_running_it_twice_means_is_what_the_method_means() {
+    let effect = |method: &str| {
+        let more = json!({"url": "http://host/", "method": method});
+        tool(config("", &more)).expect("it is right").declaration().effect
+    };
+    let told = ["GET", "HEAD", "PUT", "DELETE", "POST", "PATCH"]
+        .map(|method| format!("{method} {}", effect(method)));
+    expect![[r#"
+        GET read_only
+        HEAD read_only
+        PUT idempotent
+        DELETE idempotent
+        POST at_most_once
+        PATCH at_most_once"#]]
+    .assert_eq(&told.join("\n"));
+}

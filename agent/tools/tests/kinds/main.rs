@@ -1,0 +1,46 @@
+//! Tools of every kind against the real thing: programs, an HTTP server on loopback, MCP servers.
+
+mod faulty_server;
+mod http;
+mod programs;
+mod reference_servers;
+
+use std::path::PathBuf;
+
+use abide_tools::{Environment, Invocation, Tool, ToolContext, ToolOutcome};
+use serde_json::{Map, Value};
+
+/// Calls a tool with the arguments, as the call `call-1`.
+async fn call(tool: &dyn Tool, arguments: Value) -> ToolOutcome {
+    tool.run(Invocation::new("call-1", arguments, context())).await
+}
+
+fn context() -> ToolContext {
+    ToolContext {
+        session_id: "session-1".to_owned(),
+        agent: "tester".to_owned(),
+        scope: Map::new(),
+        run_id: None,
+    }
+}
+
+/// The process's own environment, and a secret.
+fn environment() -> Environment {
+    let secret = ("TEST_TOKEN".to_owned(), "s3cret".to_owned());
+    std::env::vars().chain([secret]).collect()
+}
+
+/// An outcome in a few lines: how it went, its text, and its content.
+fn told(outcome: &ToolOutcome) -> String {
+    let failure = outcome.failure.map_or("ok", |failure| failure.code());
+    format!("{failure} {}\n{}\n{}", outcome.exit_code, outcome.text, outcome.content)
+}
+
+/// A program that is built with the tests, from `examples/`.
+fn example(name: &str) -> String {
+    let test = std::env::current_exe().expect("a test runs from a file");
+    let folder = test.parent().and_then(|deps| deps.parent()).expect("it lies in target/…/deps");
+    let path: PathBuf = folder.join("examples").join(name);
+    assert!(path.exists(), "{} is not built: run all targets of the package", path.display());
+    path.to_str().expect("the path is Unicode").to_owned()
+}

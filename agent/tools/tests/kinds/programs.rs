@@ -1,0 +1,323 @@
+//! Programs as tools, and all that programs do wrong. Each is a shell script that the definition spells out; the tool
+//! itself knows no shell.
+
+use std::time::{Duration, Instant};
+
+use abide_tools::{Failure, Invocation, SubprocessTool, SubprocessToolConfig, Tool};
+use expect_test::{Expect, expect};
+use serde_json::{Value, json};
+
+use crate::{call, context, environment, told};
+
+/// A definition of a shell script, with more that is said of it.
+fn script(script: &str, more: &Value) -> Value {
+    let mut config = json!({"name": "script", "description": "", "command": ["sh", "-c", script]});
+    let members = config.as_object_mut().expect("it is an object");
+    members.extend(more.as_object().expect("it is an object").clone());
+    config
+}
+
+fn tool(config: Value) -> Result<SubprocessTool, String> {
+    let config: SubprocessToolConfig =
+        serde_json::from_value(config).map_err(|why| why.to_string())?;
+    SubprocessTool::new(config, &environment()).map_err(|why| why.to_string())
+}
+
+async fn check(config: Value, arguments: Value, expected: Expect) {
+    let tool = tool(config).expect("the definition is right");
+    expected.assert_eq(&told(&call(&tool, arguments).await));
+}
+
+#[tokio::test]
+async fn arguments_go_to_stdin_as_json() {
+    check(
+        script("cat; echo warning >&2", &json!({"output": "json"})),
+        json!({"text": "two\nlines"}),
+        expect![[r#"
+            ok 0
+            {"text":"two\nlines"}
+            {"exit_code":0,"output":{"text":"two\nlines"},"stderr":"warning","stdout":"{\"text\":\"two\\nlines\"}\n"}"#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn arguments_fill_the_vector_and_no_shell_reads_them() {
+    let parameters =
+        json!({"type": "object", "properties": {"pattern": {}, "paths": {}, "limit": {}}});
+    let config = json!({"name": "grep", "description": "", "parameters": parameters,
+        "command": ["printf", "<%s>", "-e", "--limit={limit}", "{pattern}", "--", "{paths}"]});
+    let arguments = [
+        json!({"pattern": "$(id); `id` | 'x'", "paths": ["a b", "-rf"], "limit": 3}),
+        json!({"pattern": "*"}),
+        json!({"pattern": "--file=/etc/passwd"}),
+        json!({"pattern": -5}),
+        json!({"pattern": "a\u{0}b"}),
+    ];
+    let tool = tool(config).expect("the definition is right");
+    let mut lines = Vec::new();
+    for arguments in arguments {
+        lines.push(call(&tool, arguments).await.text);
+    }
+    expect![[r#"
+        <-e><--limit=3><$(id); `id` | 'x'><--><a b><-rf>
+        <-e><*><-->
+        "--file=/etc/passwd" begins with -, where it would be an option
+        <-e><-5><-->
+        an argument holds a zero byte, which none can"#]]
+    .assert_eq(&lines.join("\n"));
+}
+
+#[tokio::test]
+async fn definitions_that_cannot_be_are_refused() {
+    let places = json!({"type": "object", "properties": {"a": {}}});
+    let of = |command: Value| {
+        let mut config = script("", &json!({"name": "t", "parameters": places}));
+        config["command"] = command;
+        config
+    };
+    let told: Vec<String> = [
+        of(json!([])),
+        of(json!(["{a}"])),
+        of(json!(["ls", "{b}"])),
+        of(json!(["ls", "{a"])),
+        of(json!(["ls", "a}"])),
+        script("", &json!({"timeout_ms": 0})),
+        script("", &json!({"timeout": 5})),
+        script("", &json!({"env": {"TOKEN": {"env": "NO_SUCH_VARIABLE"}}})),
+    ]
+    .into_iter()
+    .map(|config| tool(config).err().expect("it is refused"))
+    .collect();
+    expect![[r#"
+        the definition of t cannot be used: its command is empty
+        the definition of t cannot be used: which program runs is not the model's to say
+        the definition of t cannot be used: "{b}" has a place for b, which is none of the parameters
+        the definition of t cannot be used: "{a" has a { that is no placeholder: write {{
+        the definition of t cannot be used: "a}" has a } without its {: write }}
+        the definition of script cannot be used: a timeout of 0 ms leaves no time to run
+        unknown field `timeout`, expected one of `name`, `description`, `parameters`, `command`, `stdin`, `folder`, `env`, `inherit_env`, `ok_exit_codes`, `output`, `max_output_bytes`, `timeout_ms`, `grace_ms`, `effect`, `needs_approval`, `approval`, `retry`, `required_capability`, `limits`
+        the definition of script cannot be used: the environment variable NO_SUCH_VARIABLE is not set"#]].assert_eq(&told.join("\n"));
+}
+
+#[tokio::test]
+async fn the_environment_is_an_allowlist_unless_said() {
+    let show = "echo ${{PATH:+path}} ${{CARGO_MANIFEST_DIR:+cargo}} $TEST_TOKEN $MINE";
+    let mine = json!({"MINE": "set", "TEST_TOKEN": {"env": "TEST_TOKEN", "prefix": "Bearer "}});
+    let mut lines = Vec::new();
+    for more in [
+        json!({}),
+        json!({"env": mine}),
+        json!({"inherit_env": "all"}),
+        json!({"inherit_env": "none", "env": {"PATH": "/usr/bin:/bin"}}),
+        json!({"inherit_env": ["TEST_TOKEN"]}),
+    ] {
+        let mut config = script(show, &more);
+        config["command"][0] = json!("/bin/sh");
+        lines.push(call(&tool(config).expect("it is right"), json!({})).await.text);
+    }
+    expect![[r#"
+        path
+        path Bearer s3cret set
+        path cargo s3cret
+        path
+        path s3cret"#]]
+    .assert_eq(&lines.join("\n"));
+}
+
+#[tokio::test]
+async fn exit_codes_are_real() {
+    check(
+        script("echo half; echo no >&2; exit 3", &json!({})),
+        json!({}),
+        expect![[r#"
+        tool 3
+        script ended with exit code 3; it said on stderr:
+        no
+        it wrote:
+        half
+        {"exit_code":3,"failure":"tool","stderr":"no","stdout":"half\n"}"#]],
+    )
+    .await;
+    check(
+        script("exit 3", &json!({"ok_exit_codes": [0, 3]})),
+        json!({}),
+        expect![[r#"
+        ok 3
+        no output
+        {"exit_code":3,"stdout":""}"#]],
+    )
+    .await;
+    check(
+        script("kill -9 $$", &json!({})),
+        json!({}),
+        expect![[r#"
+        tool 137
+        script ended with exit code 137
+        {"exit_code":137,"failure":"tool","stdout":""}"#]],
+    )
+    .await;
+    check(
+        script("echo nonsense", &json!({"output": "json"})),
+        json!({}),
+        expect![[r#"
+        tool 0
+        script should have written JSON and did not: expected ident at line 1 column 2
+        it wrote:
+        nonsense
+        {"exit_code":0,"failure":"tool","stdout":"nonsense\n"}"#]],
+    )
+    .await;
+    let gone = json!({"name": "gone", "description": "", "command": ["no-such-program-anywhere"]});
+    check(gone, json!({}), expect![[r#"
+        unavailable 1
+        gone did not run: no-such-program-anywhere cannot be started: No such file or directory (os error 2)
+        {"error":{"code":"unavailable","message":"gone did not run: no-such-program-anywhere cannot be started: No such file or directory (os error 2)"}}"#]]).await;
+}
+
+#[tokio::test]
+async fn a_program_that_hangs_is_ended() {
+    let more = json!({"timeout_ms": 200, "grace_ms": 10_000});
+    check(
+        script("echo begun; exec tail -f /dev/null", &more),
+        json!({}),
+        expect![[r#"
+        timed_out 143
+        script was not done within 0.2 s
+        it wrote:
+        begun
+        {"exit_code":143,"failure":"timed_out","stdout":"begun\n"}"#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_program_that_ignores_the_signal_is_killed_with_what_it_started() {
+    let script_ = "trap '' TERM; echo $$; (trap '' TERM; tail -f /dev/null) & tail -f /dev/null";
+    let tool = tool(script(script_, &json!({"timeout_ms": 300, "grace_ms": 200})));
+    let outcome = call(&tool.expect("it is right"), json!({})).await;
+    assert_eq!(outcome.failure, Some(Failure::TimedOut));
+    assert_eq!(outcome.exit_code, 137, "128 and SIGKILL");
+    let group = outcome.content["stdout"].as_str().expect("it is text").trim();
+    while runs_in(group) {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Whether a process of the group runs. What is killed is there until it is reaped, which is not ours to do.
+fn runs_in(group: &str) -> bool {
+    let processes = std::fs::read_dir("/proc").expect("it is mounted").filter_map(Result::ok);
+    let stats =
+        processes.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
+    stats.into_iter().any(|stat| {
+        // After the name, which is in parentheses: state, parent, group.
+        let words: Vec<&str> = stat.rsplit(") ").next().unwrap_or("").split(' ').collect();
+        words[0] != "Z" && words.get(2) == Some(&group)
+    })
+}
+
+#[tokio::test]
+async fn a_cancelled_program_is_ended() {
+    let tool = tool(script("exec tail -f /dev/null", &json!({}))).expect("it is right");
+    let invocation = Invocation::new("call-1", json!({}), context());
+    let cancel = invocation.cancel.clone();
+    let running = tokio::spawn(tool.run(invocation));
+    cancel.cancel();
+    let outcome = running.await.expect("it does not panic");
+    assert_eq!((outcome.failure, outcome.exit_code), (Some(Failure::Cancelled), 143));
+}
+
+#[tokio::test]
+async fn a_flood_on_stderr_is_drained_and_its_end_is_kept() {
+    let flood = "head -c 10000000 /dev/zero | tr '\\0' x >&2; echo; echo last words >&2; echo done";
+    let tool = tool(script(flood, &json!({}))).expect("it is right");
+    let outcome = call(&tool, json!({})).await;
+    assert_eq!((outcome.text.as_str(), outcome.exit_code), ("\ndone", 0));
+    let stderr = outcome.content["stderr"].as_str().expect("it is text");
+    assert!(stderr.ends_with("xxx\nlast words") || stderr.ends_with("xxxlast words"), "{stderr}");
+    assert!(outcome.content["stderr_bytes_before"].as_i64() > Some(9_900_000));
+}
+
+#[tokio::test]
+async fn a_program_that_does_not_read_its_input_is_in_its_right() {
+    let long = "x".repeat(1_000_000);
+    let script = script("exec 0<&-; echo fine", &json!({}));
+    check(
+        script,
+        json!({"text": long}),
+        expect![[r#"
+        ok 0
+        fine
+        {"exit_code":0,"stdout":"fine\n"}"#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_line_of_ten_megabytes_is_whole_or_too_large() {
+    let line = "head -c 10000000 /dev/zero | tr '\\0' x";
+    let whole = tool(script(line, &json!({"max_output_bytes": 10_000_000}))).expect("it is right");
+    assert_eq!(call(&whole, json!({})).await.text.len(), 10_000_000);
+    let short = tool(script(line, &json!({"max_output_bytes": 9_999_999}))).expect("it is right");
+    let outcome = call(&short, json!({})).await;
+    assert_eq!(outcome.failure, Some(Failure::TooLarge));
+    let began = "script was ended: it wrote more than the 9999999 bytes it may\nit wrote:\nxxx";
+    assert!(outcome.text.starts_with(began), "{}", &outcome.text[..100]);
+}
+
+#[tokio::test]
+async fn an_endless_flood_is_ended_long_before_its_time() {
+    let tool = tool(script("yes", &json!({"max_output_bytes": 1_000}))).expect("it is right");
+    let outcome = call(&tool, json!({})).await;
+    assert_eq!(outcome.failure, Some(Failure::TooLarge));
+    assert_eq!(outcome.content["stdout"].as_str().map(str::len), Some(1_000));
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_text_are_kept() {
+    check(
+        script("printf 'a\\377b'", &json!({})),
+        json!({}),
+        expect![[r#"
+        ok 0
+        a�b
+        {"exit_code":0,"stdout_base64":"Yf9i"}"#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_grandchild_that_keeps_the_pipe_open_keeps_nobody_waiting() {
+    let begun = Instant::now();
+    // The first is in the group and killed with it; the second has left it, and is merely not waited for.
+    for script_ in ["tail -f /dev/null & echo done", "setsid tail -f /dev/null & echo done $!"] {
+        let tool = tool(script(script_, &json!({"timeout_ms": 30_000}))).expect("it is right");
+        let outcome = call(&tool, json!({})).await;
+        assert!(outcome.text.starts_with("done"), "{}", outcome.text);
+        if let Some(escaped) = outcome.text.strip_prefix("done ") {
+            let ended = std::process::Command::new("kill").args(["-9", escaped]).status();
+            assert!(ended.expect("kill runs").success());
+        }
+    }
+    assert!(begun.elapsed() < Duration::from_secs(25), "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn a_run_that_is_dropped_leaves_nothing() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let path = folder.path().join("group");
+    let text = format!("echo $$ > {0}.new; mv {0}.new {0}; exec tail -f /dev/null", path.display());
+    let tool = tool(script(&text, &json!({}))).expect("it is right");
+    let running = tokio::spawn(tool.run(Invocation::new("call-1", json!({}), context())));
+    let group = loop {
+        match std::fs::read_to_string(&path) {
+            Ok(group) => break group,
+            Err(_) => tokio::task::yield_now().await,
+        }
+    };
+    running.abort();
+    assert!(running.await.expect_err("it was aborted").is_cancelled());
+    while runs_in(group.trim()) {
+        tokio::task::yield_now().await;
+    }
+}
