@@ -1,19 +1,22 @@
-//! The rows as the reducer of a bounded caller reaches them: what is out of the caller's scope is not
-//! there. This is the one place where a scope bounds what is written, for built-in reducers and a user's
-//! own alike; a rule need not think of it, and its refusals are those for what does not exist.
+//! The rows as the reducer of a bounded caller reaches them: what is out of the caller's scope, or what the
+//! policies of its role do not let be seen, is not there. This is the one place where both bound what is
+//! read and written, for built-in reducers and a user's own alike; a rule need not think of it, and its
+//! refusals are those for what does not exist.
 //!
 //! Whose a row is follows from how its table is declared (see [`TableSpec::shared`]): by its own column
 //! of a scope, or by the row it belongs to, as a message belongs to its session.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use abide_live::Owner as Named;
 use abide_schema::reducer::{Caller, Guard, Transaction};
-use abide_schema::{Abort, Code, Module, Refusal, Row, TableSpec, Value, canonical};
+use abide_schema::{Abort, Code, Module, Refusal, Row, Scope, TableSpec, Value};
 use abide_store::change_log;
-use serde_json::json;
 
 use crate::execute::{Executor, broken};
+use crate::policies;
+use crate::reach::{OfRole, Reach, Rule};
 
 /// Whose the rows of a table are.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +31,10 @@ enum Owner {
 #[derive(Debug, Default)]
 pub(crate) struct Bounds {
     owners: BTreeMap<&'static str, Owner>,
+    /// By table, the columns that name a row of another, and that table.
+    references: BTreeMap<&'static str, Vec<(usize, &'static TableSpec)>>,
     pub(crate) guards: Vec<Guard>,
+    tables: Vec<&'static TableSpec>,
 }
 
 impl Bounds {
@@ -48,7 +54,13 @@ impl Bounds {
             owners.insert(table, owner);
         }
         let guards = modules.iter().flat_map(|module| module.guards.iter().copied()).collect();
-        Bounds { owners, guards }
+        let references = tables.iter().map(|table| (table.name, references(table, &tables)));
+        Bounds { owners, references: references.collect(), guards, tables }
+    }
+
+    /// What policies say of its tables, as far as reducers are held to it.
+    pub(crate) fn reach(&self) -> Reach {
+        Reach::new(self.tables.clone())
     }
 
     /// By which rows those of a table belong to a scope, and the column of the last that holds it;
@@ -69,36 +81,15 @@ impl Bounds {
         }
     }
 
-    /// The rows of a table that are within a scope, as a table for FROM; `?scope` is the parameter that
-    /// holds the scope. Plain rows where nobody owns them.
-    fn within(&self, table: &TableSpec, scope: usize) -> String {
-        let name = table.name;
-        let Some(condition) = self.condition(table, "t0", 0, scope) else { return name.to_owned() };
-        let rowid = if table.without_rowid { "" } else { "t0.rowid AS rowid, " };
-        format!("(SELECT {rowid}t0.* FROM {name} AS t0 WHERE {condition}) AS {name}")
-    }
-
-    /// That a row of `alias` is within the scope.
-    fn condition(
-        &self,
-        table: &TableSpec,
-        alias: &str,
-        depth: usize,
-        scope: usize,
-    ) -> Option<String> {
+    /// That a row of `alias` is within the scope; nothing where nobody owns the rows of its table.
+    fn condition(&self, table: &TableSpec, alias: &str, scope: &InSql<'_>) -> Option<String> {
         match self.owners.get(table.name)? {
-            Owner::Itself(at) => {
-                let column = table.columns[*at].name;
-                Some(format!(
-                    "NOT EXISTS (SELECT 1 FROM json_each(?{scope}) AS c WHERE NOT EXISTS (
-                       SELECT 1 FROM json_each({alias}.{column}) AS m
-                       WHERE m.key = c.key AND m.type = 'text' AND m.atom = c.atom))"
-                ))
-            }
+            Owner::Itself(at) => Some(scope.holds(&format!("{alias}.{}", table.columns[*at].name))),
             Owner::Of(at, owner) => {
                 let (column, key) = (table.columns[*at].name, owner.columns[owner.key[0]].name);
-                let (own, inner) = (owner.name, format!("t{}", depth + 1));
-                let condition = self.condition(owner, &inner, depth + 1, scope)?;
+                // Named after its depth: no table's own name can be meant by it.
+                let (own, inner) = (owner.name, format!("{alias}_o"));
+                let condition = self.condition(owner, &inner, scope)?;
                 Some(format!(
                     "EXISTS (SELECT 1 FROM {own} AS {inner} \
                      WHERE {inner}.{key} = {alias}.{column} AND {condition})"
@@ -106,6 +97,50 @@ impl Bounds {
             }
         }
     }
+}
+
+/// The scope of a caller, as parameters of a statement.
+struct InSql<'a> {
+    scope: &'a Scope,
+    /// The number of the first value; they go by their keys' order.
+    first: usize,
+}
+
+impl InSql<'_> {
+    /// That a column holds all of the scope, each key with the same text.
+    fn holds(&self, column: &str) -> String {
+        let keys = self.scope.keys().enumerate().map(|(nth, key)| {
+            let value = self.first + nth;
+            if !key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
+                // A key that no path in SQL can name.
+                let name = key.replace('\'', "''");
+                return format!(
+                    "EXISTS (SELECT 1 FROM json_each({column}) AS m \
+                     WHERE m.key = '{name}' AND m.type = 'text' AND m.atom = ?{value})"
+                );
+            }
+            format!(
+                "json_extract({column}, '$.\"{key}\"') = ?{value} \
+                 AND json_type({column}, '$.\"{key}\"') = 'text'"
+            )
+        });
+        keys.collect::<Vec<_>>().join(" AND ")
+    }
+}
+
+/// The columns of a table that name a row by its key, and the table that it is of.
+fn references(
+    table: &TableSpec,
+    tables: &[&'static TableSpec],
+) -> Vec<(usize, &'static TableSpec)> {
+    let named = |at: usize| {
+        let (name, column) = table.columns[at].references?.split_once('(')?;
+        let named = tables.iter().copied().find(|named| named.name == name)?;
+        let is_key =
+            matches!(named.key, [key] if column == format!("{})", named.columns[*key].name));
+        is_key.then_some((at, named))
+    };
+    (0..table.columns.len()).filter_map(named).collect()
 }
 
 /// A table that is not known to be owned yet, and is.
@@ -117,14 +152,9 @@ fn owned(
     if owners.contains_key(table.name) {
         return None;
     }
-    let owner_of = |at: usize| {
-        let (name, column) = table.columns[at].references?.split_once('(')?;
-        let owner = tables.iter().copied().find(|owner| owner.name == name)?;
-        let is_key =
-            matches!(owner.key, [key] if column == format!("{})", owner.columns[*key].name));
-        (is_key && owners.contains_key(name)).then_some((table.name, Owner::Of(at, owner)))
-    };
-    (0..table.columns.len()).find_map(owner_of)
+    let mut references = references(table, tables).into_iter();
+    let (at, owner) = references.find(|(_, owner)| owners.contains_key(owner.name))?;
+    Some((table.name, Owner::Of(at, owner)))
 }
 
 /// The rows within the bounds of a caller, for the length of one call.
@@ -132,10 +162,16 @@ pub(crate) struct Bounded<'a> {
     rows: &'a mut Executor,
     bounds: &'a Bounds,
     caller: &'a Caller,
-    /// The scope as JSON, for statements.
-    scope: Value,
-    /// The owners that were looked at: whether the caller reaches them.
+    /// What the policies of its role say; nothing where there are none.
+    role: Option<Arc<OfRole>>,
+    /// Whether policies are looked beyond now.
+    beyond: bool,
+    /// What conditions may name, once one was asked.
+    values: Option<BTreeMap<String, Value>>,
+    /// The owners that were looked at: whether the caller's scope reaches them.
     seen: HashMap<Vec<u8>, bool>,
+    /// The rows that a policy was asked about, and what it said. Until something is written.
+    judged: HashMap<Vec<u8>, (Row, bool)>,
 }
 
 impl<'a> Bounded<'a> {
@@ -143,9 +179,10 @@ impl<'a> Bounded<'a> {
         rows: &'a mut Executor,
         bounds: &'a Bounds,
         caller: &'a Caller,
-    ) -> Bounded<'a> {
-        let scope = Value::Text(canonical::to_text(&json!(caller.scope())));
-        Bounded { rows, bounds, caller, scope, seen: HashMap::new() }
+    ) -> Result<Bounded<'a>, Abort> {
+        let role = rows.reach.of(&rows.store, caller).map_err(broken)?;
+        let (seen, judged) = (HashMap::new(), HashMap::new());
+        Ok(Bounded { rows, bounds, caller, role, beyond: false, values: None, seen, judged })
     }
 
     fn owner(&self, table: &TableSpec) -> Option<Owner> {
@@ -153,8 +190,31 @@ impl<'a> Bounded<'a> {
         if bounded { self.bounds.owners.get(table.name).copied() } else { None }
     }
 
-    /// Whether the caller reaches a row.
-    fn reaches(&mut self, table: &'static TableSpec, row: &[Value]) -> Result<bool, Abort> {
+    /// What policies say of a table's rows, where they say anything.
+    fn ruled(&self, table: &TableSpec) -> Option<Arc<OfRole>> {
+        let role = self.role.as_ref().filter(|_| !self.beyond)?;
+        role.rule(table).map(|_| Arc::clone(role))
+    }
+
+    /// Whether the caller reaches a row that is there.
+    fn reaches(&mut self, table: &'static TableSpec, row: &Row) -> Result<bool, Abort> {
+        if !self.in_scope(table, row)? {
+            return Ok(false);
+        }
+        let Some(role) = self.ruled(table) else { return Ok(true) };
+        let place = place(table, &table.key_of(row));
+        if let Some((judged, permitted)) = self.judged.get(&place)
+            && Arc::ptr_eq(judged, row)
+        {
+            return Ok(*permitted);
+        }
+        let permitted = self.permits(&role, table, row)?;
+        self.judged.insert(place, (Arc::clone(row), permitted));
+        Ok(permitted)
+    }
+
+    /// Whether the scope of the caller reaches a row.
+    fn in_scope(&mut self, table: &'static TableSpec, row: &[Value]) -> Result<bool, Abort> {
         match self.owner(table) {
             None => Ok(true),
             Some(Owner::Itself(at)) => {
@@ -162,23 +222,73 @@ impl<'a> Bounded<'a> {
                 let scope = serde_json::from_str(scope).ok();
                 Ok(self.caller.reaches(scope.as_ref()))
             }
-            Some(Owner::Of(at, owner)) => self.reaches_owner(owner, &row[at]),
+            Some(Owner::Of(at, owner)) => self.owner_in_scope(owner, &row[at]),
         }
     }
 
-    fn reaches_owner(&mut self, owner: &'static TableSpec, key: &Value) -> Result<bool, Abort> {
+    fn owner_in_scope(&mut self, owner: &'static TableSpec, key: &Value) -> Result<bool, Abort> {
         if *key == Value::Null {
             return Ok(false);
         }
-        let mut place = owner.name.as_bytes().to_vec();
-        change_log::encode_cells(0, [key], &mut place);
+        let place = place(owner, std::slice::from_ref(key));
         if let Some(seen) = self.seen.get(&place) {
             return Ok(*seen);
         }
         let row = self.rows.known(owner, std::slice::from_ref(key))?;
-        let reached = row.map_or(Ok(false), |row| self.reaches(owner, &row))?;
+        let reached = row.map_or(Ok(false), |row| self.in_scope(owner, &row))?;
         self.seen.insert(place, reached);
         Ok(reached)
+    }
+
+    /// Whether the policies of a role let a row be seen.
+    fn permits(&mut self, role: &OfRole, table: &TableSpec, row: &[Value]) -> Result<bool, Abort> {
+        let Some(rule) = role.rule(table) else { return Ok(true) };
+        if rule.condition.asks_tables() {
+            self.rows.flush().map_err(broken)?;
+        }
+        let mut params: Vec<Value> = rule.columns.iter().map(|at| row[*at].clone()).collect();
+        params.extend(self.values_of(rule));
+        let mut permitted = false;
+        let asked = self.rows.store.run(&rule.of_row, &params, &mut |_| permitted = true);
+        match asked {
+            Ok(_) => Ok(permitted),
+            // It fails at this row, and to tell so would be to tell of the row.
+            Err(error) if error.is_the_statements_own() => Ok(false),
+            Err(error) => Err(broken(error)),
+        }
+    }
+
+    fn values_of(&mut self, rule: &Rule) -> Vec<Value> {
+        let values = self.values.get_or_insert_with(|| policies::values(self.caller));
+        let value = |name: &String| values.get(name).cloned().unwrap_or(Value::Null);
+        rule.condition.parameters().iter().map(value).collect()
+    }
+
+    /// The rows of a table that the caller reaches, as a table for FROM, and its parameters behind those
+    /// of the clause. Nothing where it reaches all.
+    fn within(
+        &mut self,
+        table: &TableSpec,
+        clause_params: &[Value],
+    ) -> Option<(String, Vec<Value>)> {
+        let (name, mut conditions) = (table.name, Vec::new());
+        let mut params = clause_params.to_vec();
+        if let Some(role) = self.ruled(table) {
+            let rule = role.rule(table).expect("a table that is ruled has a rule");
+            conditions.push(rule.condition.sql(params.len() + 1));
+            params.extend(self.values_of(rule));
+        }
+        if self.owner(table).is_some() {
+            let scope = InSql { scope: self.caller.scope(), first: params.len() + 1 };
+            conditions.extend(self.bounds.condition(table, name, &scope));
+            params.extend(self.caller.scope().values().map(|value| Value::from(value.as_str())));
+        }
+        if conditions.is_empty() {
+            return None;
+        }
+        let rowid = if table.without_rowid { "" } else { "rowid AS rowid, " };
+        let condition = conditions.join(" AND ");
+        Some((format!("(SELECT {rowid}* FROM {name} WHERE {condition}) AS {name}"), params))
     }
 
     /// Refuses to write a row that would not be the caller's.
@@ -186,7 +296,7 @@ impl<'a> Bounded<'a> {
         match self.owner(table) {
             None if table.shared || self.caller.scope().is_empty() => Ok(()),
             None => Err(of_all(table).into()),
-            Some(_) if self.reaches(table, row)? => Ok(()),
+            Some(_) if self.in_scope(table, row)? => Ok(()),
             Some(Owner::Itself(_)) => {
                 let detail = format!("a row of {} would be outside of your scope", table.name);
                 Err(Refusal::new(Code::Denied, detail).into())
@@ -201,15 +311,78 @@ impl<'a> Bounded<'a> {
         }
     }
 
-    /// Refuses to change a row that is not the caller's.
-    fn check_old(&mut self, table: &'static TableSpec, key: &[Value]) -> Result<(), Abort> {
-        match self.rows.known(table, key)? {
-            Some(row) if !self.reaches(table, &row)? => {
-                Err(missing(table, key.first().unwrap_or(&Value::Null)).into())
+    /// Refuses a row that comes to name one which the caller does not reach, in the words for one that is not
+    /// there.
+    fn check_references(
+        &mut self,
+        table: &'static TableSpec,
+        row: &[Value],
+        before: Option<&Row>,
+    ) -> Result<(), Abort> {
+        let bounds = self.bounds;
+        for (at, named) in bounds.references.get(table.name).into_iter().flatten() {
+            let key = &row[*at];
+            let is_new = before.is_none_or(|before| before[*at] != *key);
+            let bounded = self.owner(named).is_some() || self.ruled(named).is_some();
+            if !bounded || !is_new || *key == Value::Null {
+                continue;
             }
-            _ => Ok(()),
+            if self.get(named, std::slice::from_ref(key))?.is_none() {
+                return Err(missing(named, key).into());
+            }
         }
+        Ok(())
     }
+
+    /// Refuses to write a row that the policies would not let the caller see.
+    fn check_permitted(&mut self, table: &'static TableSpec, row: &[Value]) -> Result<(), Abort> {
+        let Some(role) = self.ruled(table) else { return Ok(()) };
+        if self.permits(&role, table, row)? {
+            return Ok(());
+        }
+        let (table, role) = (table.name, self.caller.role());
+        let detail = format!("a row of {table} would be one that no policy lets {role} see");
+        Err(Refusal::new(Code::Denied, detail)
+            .hint("policies hold for what is written as for what is seen")
+            .into())
+    }
+
+    /// The row of a key that is to be changed. Where the caller does not reach it, it is not there.
+    fn check_old(&mut self, table: &'static TableSpec, key: &[Value]) -> Result<Row, Abort> {
+        let row = self.get(table, key)?;
+        Ok(row.ok_or_else(|| missing(table, key.first().unwrap_or(&Value::Null)))?)
+    }
+
+    /// Refuses a change that the caller may not make.
+    fn check_change(&mut self, table: &'static TableSpec, row: &[Value]) -> Result<(), Abort> {
+        let before = self.check_old(table, &table.key_of(row))?;
+        self.check_new(table, row)?;
+        self.check_references(table, row, Some(&before))?;
+        self.check_permitted(table, row)?;
+        self.judged.clear();
+        Ok(())
+    }
+
+    /// Refuses an id that stands for something out of sight.
+    fn check_id(&mut self, table: &'static TableSpec, row: &[Value]) -> Result<(), Abort> {
+        if self.owner(table).is_none() && self.ruled(table).is_none() {
+            return Ok(());
+        }
+        let key = table.key_of(row);
+        if self.rows.known(table, &key)?.is_none() || self.get(table, &key)?.is_some() {
+            return Ok(());
+        }
+        // Ids are one room for all, so that much cannot be kept from whoever picks one.
+        let detail = format!("this id cannot be used in {}", table.name);
+        let hint = "ids are shared by all: leave it out to be given one, or make it unique";
+        Err(Refusal::new(Code::Conflict, detail).hint(hint).into())
+    }
+}
+
+fn place(table: &TableSpec, key: &[Value]) -> Vec<u8> {
+    let mut place = table.name.as_bytes().to_vec();
+    change_log::encode_cells(0, key, &mut place);
+    place
 }
 
 fn of_all(table: &TableSpec) -> Refusal {
@@ -238,14 +411,12 @@ impl Transaction for Bounded<'_> {
         clause: &str,
         params: &[Value],
     ) -> Result<Vec<Row>, Abort> {
-        if self.owner(table).is_none() {
+        let Some((within, params)) = self.within(table, params) else {
             return self.rows.find(table, clause, params);
-        }
+        };
         self.rows.flush().map_err(broken)?;
         let columns: Vec<&str> = table.columns.iter().map(|column| column.name).collect();
-        let within = self.bounds.within(table, params.len() + 1);
         let sql = format!("SELECT {} FROM {within} {clause}", columns.join(", "));
-        let params = [params, std::slice::from_ref(&self.scope)].concat();
         let mut found = Vec::new();
         let run = self.rows.store.run(&sql, &params, &mut |row| found.push(Row::from(row)));
         run.map_err(broken)?;
@@ -258,12 +429,10 @@ impl Transaction for Bounded<'_> {
         clause: &str,
         params: &[Value],
     ) -> Result<i64, Abort> {
-        if self.owner(table).is_none() {
-            return self.rows.count(table, clause, params);
+        match self.within(table, params) {
+            Some((within, params)) => self.rows.count_in(&within, clause, &params),
+            None => self.rows.count(table, clause, params),
         }
-        let within = self.bounds.within(table, params.len() + 1);
-        let params = [params, std::slice::from_ref(&self.scope)].concat();
-        self.rows.count_in(&within, clause, &params)
     }
 
     fn count_everywhere(
@@ -273,6 +442,10 @@ impl Transaction for Bounded<'_> {
         params: &[Value],
     ) -> Result<i64, Abort> {
         self.rows.count(table, clause, params)
+    }
+
+    fn look_beyond(&mut self, beyond: bool) -> bool {
+        std::mem::replace(&mut self.beyond, beyond)
     }
 
     fn judge_policy(
@@ -286,27 +459,28 @@ impl Transaction for Bounded<'_> {
 
     fn insert(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<Row, Abort> {
         self.check_new(table, &row)?;
-        if self.owner(table).is_some() && !table.numbered() {
-            let key = table.key_of(&row);
-            if self.rows.known(table, &key)?.is_some() && self.get(table, &key)?.is_none() {
-                // Ids are one room for all, so that much cannot be kept from whoever picks one.
-                let detail = format!("this id cannot be used in {}", table.name);
-                let hint = "ids are shared by all: leave it out to be given one, or make it unique";
-                return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
-            }
+        self.check_references(table, &row, None)?;
+        let is_to_be_numbered = table.numbered() && row[table.key[0]] == Value::Null;
+        if !is_to_be_numbered {
+            self.check_permitted(table, &row)?;
+            self.check_id(table, &row)?;
         }
-        self.rows.insert(table, row)
+        self.judged.clear();
+        let row = self.rows.insert(table, row)?;
+        if is_to_be_numbered {
+            // Its number is known now; where it is refused, the call is undone.
+            self.check_permitted(table, &row)?;
+        }
+        Ok(row)
     }
 
     fn update(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<(), Abort> {
-        self.check_old(table, &table.key_of(&row))?;
-        self.check_new(table, &row)?;
+        self.check_change(table, &row)?;
         self.rows.update(table, row)
     }
 
     fn touch(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<(), Abort> {
-        self.check_old(table, &table.key_of(&row))?;
-        self.check_new(table, &row)?;
+        self.check_change(table, &row)?;
         self.rows.touch(table, row)
     }
 
@@ -315,6 +489,7 @@ impl Transaction for Bounded<'_> {
         if self.owner(table).is_none() && !table.shared && !self.caller.scope().is_empty() {
             return Err(of_all(table).into());
         }
+        self.judged.clear();
         self.rows.delete(table, key)
     }
 }

@@ -16,6 +16,7 @@ use crate::outcome;
 use crate::overlay::Overlay;
 use crate::policies::Judge;
 use crate::ports::Clock;
+use crate::reach::Reach;
 use crate::registry::ReadyCall;
 
 /// The state of the log and of the open transaction, and what it takes to run a call on them.
@@ -29,6 +30,8 @@ pub(crate) struct Executor {
     pub(crate) clock: Arc<dyn Clock>,
     /// What callers who are bounded may reach.
     bounds: Arc<Bounds>,
+    /// What policies let them reach.
+    pub(crate) reach: Reach,
     /// Set for the length of one call once it has written something.
     wrote: bool,
     /// Whether anybody subscribes to the log itself.
@@ -66,7 +69,7 @@ impl Executor {
         clock: Arc<dyn Clock>,
         bounds: Bounds,
     ) -> Executor {
-        let (overlay, bounds) = (Overlay::default(), Arc::new(bounds));
+        let (overlay, reach, bounds) = (Overlay::default(), bounds.reach(), Arc::new(bounds));
         let (keeps_events, events) = (false, Vec::new());
         let (wrote, judge) = (false, None);
         Executor {
@@ -76,6 +79,7 @@ impl Executor {
             last_at,
             clock,
             bounds,
+            reach,
             wrote,
             keeps_events,
             events,
@@ -120,14 +124,23 @@ impl Executor {
             run_in(Context::new(seq, at, caller, entropy, self), call, &[])?
         } else {
             let bounds = Arc::clone(&self.bounds);
-            let mut rows = Bounded::new(self, &bounds, caller);
+            let mut rows = Bounded::new(self, &bounds, caller)?;
             run_in(Context::new(seq, at, caller, entropy, &mut rows), call, &bounds.guards)?
         };
         if let Some(seq) = reply.duplicate_of {
             assert!(!self.wrote, "{} wrote rows and called itself a duplicate", call.reducer);
-            return Ok(CallDone { seq, result: reply.result, duplicate: true, refusal: None });
+            let result = self.shown(caller, reply.result).map_err(broken)?;
+            return Ok(CallDone { seq, result, duplicate: true, refusal: None });
         }
         self.append_event(at, caller, request_id, call, session_id, reply).map_err(broken)
+    }
+
+    /// A result as its caller is told it: without the columns that are hidden from it. The log has all.
+    pub(crate) fn shown(&mut self, caller: &Caller, result: String) -> Result<String, StoreError> {
+        Ok(match self.reach.of(&self.store, caller)? {
+            Some(of_role) => of_role.shown(result),
+            None => result,
+        })
     }
 
     /// How many rows `SELECT * FROM from <clause>` has.
@@ -184,6 +197,7 @@ impl Executor {
         self.store.append_event(&event)?;
         self.last_at = at;
         let Reply { result, refusal, .. } = reply;
+        let result = self.shown(caller, result)?;
         let done = CallDone { seq: event.seq, result, duplicate: false, refusal };
         if self.keeps_events {
             self.events.push(event);
@@ -209,6 +223,7 @@ impl Executor {
     }
 
     pub(crate) fn return_to(&mut self, mark: Mark) {
+        self.reach.forget();
         self.chain = mark.chain;
         self.last_at = mark.last_at;
         self.events.truncate(mark.events);
@@ -234,7 +249,10 @@ fn run_in(
     call: &ReadyCall,
     guards: &[Guard],
 ) -> Result<(Reply, Option<String>), Abort> {
-    guards.iter().try_for_each(|guard| guard(&mut context, call.reducer))?;
+    // Whether it may call at all does not depend on what it sees.
+    context.beyond_policies(|context| {
+        guards.iter().try_for_each(|guard| guard(context, call.reducer))
+    })?;
     let reply = call.call.run(&mut context)?;
     Ok((reply, context.session_id().map(str::to_owned)))
 }
@@ -276,6 +294,7 @@ impl Transaction for Executor {
     fn insert(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<Row, Abort> {
         let row = self.store.insert(table, row).map_err(refused)?;
         self.wrote = true;
+        self.reach.note(table);
         self.overlay.change(table, &table.key_of(&row), None, Some(row.clone()), false);
         Ok(row)
     }
@@ -288,6 +307,7 @@ impl Transaction for Executor {
             self.store.update(table, &stored, &row).map_err(refused)?;
         }
         self.wrote = true;
+        self.reach.note(table);
         self.overlay.change(table, &key, before, Some(row.into()), false);
         Ok(())
     }
@@ -297,6 +317,7 @@ impl Transaction for Executor {
         let before = self.known(table, &key)?;
         assert!(before.is_some(), "a reducer touches a row of {} that is not there", table.name);
         self.wrote = true;
+        self.reach.note(table);
         self.overlay.change(table, &key, before, Some(row.into()), true);
         Ok(())
     }
@@ -306,6 +327,7 @@ impl Transaction for Executor {
         assert!(before.is_some(), "a reducer deletes a row of {} that is not there", table.name);
         self.store.delete(table, key).map_err(refused)?;
         self.wrote = true;
+        self.reach.note(table);
         self.overlay.change(table, key, before, None, false);
         Ok(())
     }

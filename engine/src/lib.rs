@@ -10,7 +10,7 @@
 //!
 //! In reading order: [`Engine`] the handle · `registry` calls made ready · `queue` · `writer` the
 //! commit pipeline · `timers` what time calls · `execute` a call in the transaction · `bounds` what
-//! its caller reaches, `denials` and `allowances` what not · `overlay` its rows · `durable` the sync thread · `hub` who listens · [`Connection`] a client's subscriptions ·
+//! its caller reaches, `reach` what policies say of that, `denials` and `allowances` what not · `overlay` its rows · `durable` the sync thread · `hub` who listens · [`Connection`] a client's subscriptions ·
 //! `resume` where they start · `rerun` those that cost too much · `explain` what they would cost ·
 //! `retention` how far back they reach.
 //!
@@ -40,6 +40,7 @@ mod policies;
 mod ports;
 mod query;
 mod queue;
+mod reach;
 mod readers;
 mod registry;
 mod replay;

@@ -48,13 +48,40 @@ const ROWS: &str = "SELECT table_name, role, condition, hidden FROM main.policie
 
 /// A row of `policies`.
 #[derive(Debug)]
-struct Policy {
-    condition: Option<String>,
-    hidden: Vec<String>,
+pub(crate) struct Policy {
+    pub(crate) condition: Option<String>,
+    pub(crate) hidden: Vec<String>,
 }
 
 /// The policies of one table for one role, by both in that order.
-type Rows = BTreeMap<(String, String), Vec<Policy>>;
+pub(crate) type Rows = BTreeMap<(String, String), Vec<Policy>>;
+
+/// The policies as they are in the open transaction.
+pub(crate) fn read_rows(writer: &Writer) -> Result<Rows, StoreError> {
+    let mut rows = Rows::new();
+    writer.run(ROWS, &[], &mut |row| {
+        let [Value::Text(table), Value::Text(role), condition, hidden] = row else { return };
+        let text = |value: &Value| match value {
+            Value::Text(text) => Some(text.clone()),
+            _ => None,
+        };
+        let hidden = text(hidden).and_then(|text| serde_json::from_str(&text).ok());
+        let policy = Policy { condition: text(condition), hidden: hidden.unwrap_or_default() };
+        rows.entry((table.to_ascii_lowercase(), role.clone())).or_default().push(policy);
+    })?;
+    Ok(rows)
+}
+
+/// Those of a table for a role: of every role, and its own.
+pub(crate) fn of_role<'a>(
+    rows: &'a Rows,
+    table: &TableSpec,
+    role: &'a str,
+) -> impl Iterator<Item = &'a Policy> + Clone {
+    let table = table.name.to_ascii_lowercase();
+    let named = move |role: &str| rows.get(&(table.clone(), role.to_owned()));
+    [EVERY_ROLE, role].into_iter().filter_map(named).flatten()
+}
 
 /// What decides what callers see: a role, and the keys of a scope.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -64,7 +91,7 @@ struct Kind {
 }
 
 /// Whether anything bounds what a caller sees.
-fn is_bounded(caller: &Caller) -> bool {
+pub(crate) fn is_bounded(caller: &Caller) -> bool {
     caller.role() != Caller::ADMIN || !caller.scope().is_empty()
 }
 
@@ -131,18 +158,7 @@ impl Policies {
 
     /// Takes the rows as they are in the open transaction. Returns those that were in force before.
     fn renew(&self, writer: &Writer) -> Result<Arc<Rows>, StoreError> {
-        let mut rows = Rows::new();
-        writer.run(ROWS, &[], &mut |row| {
-            let [Value::Text(table), Value::Text(role), condition, hidden] = row else { return };
-            let text = |value: &Value| match value {
-                Value::Text(text) => Some(text.clone()),
-                _ => None,
-            };
-            let hidden = text(hidden).and_then(|text| serde_json::from_str(&text).ok());
-            let policy = Policy { condition: text(condition), hidden: hidden.unwrap_or_default() };
-            rows.entry((table.to_ascii_lowercase(), role.clone())).or_default().push(policy);
-        })?;
-        Ok(self.replace(Arc::new(rows)))
+        Ok(self.replace(Arc::new(read_rows(writer)?)))
     }
 
     fn replace(&self, rows: Arc<Rows>) -> Arc<Rows> {
@@ -195,8 +211,7 @@ impl Policies {
 
     /// A table as such callers see it; nothing where it is not there for them.
     fn shown(&self, rows: &Rows, kind: &Kind, table: &TableSpec) -> Option<Shown> {
-        let of_role = |role: &str| rows.get(&(table.name.to_ascii_lowercase(), role.to_owned()));
-        let policies = || [EVERY_ROLE, &kind.role].into_iter().filter_map(of_role).flatten();
+        let policies = || of_role(rows, table, &kind.role);
         let mut hidden: Vec<&str> =
             policies().flat_map(|policy| policy.hidden.iter().map(String::as_str)).collect();
         let mut conditions = Vec::new();
@@ -208,15 +223,14 @@ impl Policies {
                 hidden.extend(columns);
             }
         }
-        if table.name == EVENTS && kind.keys.is_empty() && kind.role != AUDITOR {
-            conditions.push("session_id IS NOT NULL".to_owned());
+        if table.name == EVENTS {
+            hidden.extend(hidden_of_log(rows, kind, policies().next().is_some()));
+            if kind.keys.is_empty() && kind.role != AUDITOR {
+                conditions.push("session_id IS NOT NULL".to_owned());
+            }
         }
         // Whatever any of them lets be seen; where one has no condition, everything.
-        let permitted: Option<Vec<&str>> =
-            policies().map(|policy| policy.condition.as_deref()).collect();
-        if let Some(permitted) = permitted.filter(|permitted| !permitted.is_empty()) {
-            conditions.push(joined(&permitted, " OR "));
-        }
+        conditions.extend(permitted(policies()));
         let columns = table.columns.iter().map(|column| column.name);
         let is_shown = |name: &&str| !hidden.iter().any(|hidden| hidden.eq_ignore_ascii_case(name));
         let columns: Vec<&'static str> = columns.filter(is_shown).collect();
@@ -258,6 +272,29 @@ impl Policies {
     fn lock(&self) -> MutexGuard<'_, InForce> {
         self.in_force.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What the log does not show by itself: who may what, but to those who manage that; and to a role that some
+/// policy narrows, what rows were, unless a policy of the log says otherwise. (Hashes cover that, too: a
+/// few words could be guessed from them.)
+fn hidden_of_log(rows: &Rows, kind: &Kind, is_said: bool) -> Vec<&'static str> {
+    let mut hidden = Vec::new();
+    if kind.role != AUDITOR && kind.role != Caller::ADMIN {
+        hidden.push("authority");
+    }
+    let narrows = |policy: &Policy| policy.condition.is_some() || !policy.hidden.is_empty();
+    let of_kind = rows.iter().filter(|((_, role), _)| role == EVERY_ROLE || *role == kind.role);
+    if !is_said && of_kind.flat_map(|(_, policies)| policies).any(narrows) {
+        hidden.extend(["arguments", "outcome", "prev_hash", "hash"]);
+    }
+    hidden
+}
+
+/// The condition of all policies of one table and role together; nothing where they let all rows be seen.
+pub(crate) fn permitted<'a>(policies: impl Iterator<Item = &'a Policy>) -> Option<String> {
+    let conditions: Option<Vec<&str>> =
+        policies.map(|policy| policy.condition.as_deref()).collect();
+    conditions.filter(|conditions| !conditions.is_empty()).map(|all| joined(&all, " OR "))
 }
 
 /// Conditions as one; a comment at the end of one of them ends there.
@@ -305,7 +342,7 @@ impl Renewed {
 }
 
 /// What conditions may name.
-fn values(caller: &Caller) -> BTreeMap<String, Value> {
+pub(crate) fn values(caller: &Caller) -> BTreeMap<String, Value> {
     let text = |text: &str| Value::Text(text.to_owned());
     let capabilities: Vec<&String> = caller.capabilities().iter().collect();
     let own = [

@@ -452,8 +452,8 @@ impl WriterThread {
         caller: &Caller,
         request: &Request,
     ) -> Result<Option<UnitDone>, UnitFailure> {
-        let store = &self.executor.store;
-        let found = store.request(caller.id(), &request.id).map_err(UnitFailure::Storage)?;
+        let found = self.executor.store.request(caller.id(), &request.id);
+        let found = found.map_err(UnitFailure::Storage)?;
         let Some(found) = found else { return Ok(None) };
         if found.fingerprint != request.fingerprint {
             let detail = format!("request id {:?} was used for another request", request.id);
@@ -464,12 +464,13 @@ impl WriterThread {
         let seqs: Vec<Seq> = serde_json::from_value(found.seqs.value()).unwrap_or_default();
         let mut calls = Vec::with_capacity(seqs.len());
         for seq in seqs {
-            let event = store.event(seq).map_err(UnitFailure::Storage)?;
+            let event = self.executor.store.event(seq).map_err(UnitFailure::Storage)?;
             let refusal = event.as_ref().and_then(|event| refusal_in(&event.outcome));
             let result = event.map_or_else(
                 || "null".to_owned(),
                 |event| expand(&event.outcome, &event.arguments),
             );
+            let result = self.executor.shown(caller, result).map_err(UnitFailure::Storage)?;
             calls.push(CallDone { seq, result, duplicate: true, refusal });
         }
         Ok(Some(UnitDone { calls, duplicate: true }))

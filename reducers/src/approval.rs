@@ -147,7 +147,8 @@ pub fn decide_approval(
         let detail = "a rejection has no approved_arguments";
         return Err(Refusal::new(Code::BadArguments, detail).into());
     }
-    let mut call = tool_call::find(ctx, &approval.call_id)?;
+    // Whoever sees the approval decides about its call, seen or not.
+    let mut call = ctx.beyond_policies(|ctx| tool_call::find(ctx, &approval.call_id))?;
     if let Some(arguments) = &approved_arguments {
         let tool = tool::pinned(ctx, &call)?;
         tool::arguments::check(&tool, arguments)?;
@@ -163,7 +164,7 @@ pub fn decide_approval(
             call.error = comment.clone().or_else(|| Some(format!("rejected by {by}")));
         }
     }
-    tool_call::save(ctx, call)?;
+    ctx.beyond_policies(|ctx| tool_call::save(ctx, call))?;
     approval.status = status;
     approval.approved_arguments = approved_arguments_text;
     approval.decided_by = Some(by);
@@ -220,7 +221,8 @@ pub(crate) fn request(ctx: &mut Context<'_>, tool: &Tool, call: &ToolCall) -> Re
 
 /// The arguments that a call was first asked with, where it needed approval.
 pub(crate) fn asked_for(ctx: &mut Context<'_>, call_id: &str) -> Result<Option<Json>, Abort> {
-    Ok(of_call(ctx, call_id)?.map(|approval| approval.arguments))
+    let found = ctx.beyond_policies(|ctx| of_call(ctx, call_id))?;
+    Ok(found.map(|approval| approval.arguments))
 }
 
 /// The call of a pending approval is not wanted any more.

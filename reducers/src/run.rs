@@ -357,7 +357,7 @@ pub(crate) fn awaited(ctx: &mut Context<'_>, session: &Session) -> Result<Option
     let params = [Value::from(session.id.as_str())];
     for (status, what) in [("awaiting_approval", "approval"), ("unknown", "settlement")] {
         let waiting = format!("WHERE session_id = ?1 AND status = '{status}'");
-        if ctx.count::<ToolCall>(&waiting, &params)? > 0 {
+        if ctx.beyond_policies(|ctx| ctx.count::<ToolCall>(&waiting, &params))? > 0 {
             return Ok(Some(what.to_owned()));
         }
     }
@@ -367,8 +367,13 @@ pub(crate) fn awaited(ctx: &mut Context<'_>, session: &Session) -> Result<Option
     })
 }
 
-/// Something that a session's run may have waited for has come: if it was the last, the run goes on.
+/// Something that a session's run may have waited for has come: if it was the last, the run goes on, whether
+/// whoever did it sees the run or not.
 pub(crate) fn wake(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
+    ctx.beyond_policies(|ctx| go_on(ctx, session_id))
+}
+
+fn go_on(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
     let waiting = "WHERE session_id = ?1 AND status IN ('running', 'waiting')";
     let runs = ctx.find::<Run>(waiting, &[Value::from(session_id)])?;
     let Some(mut run) = runs.into_iter().find(|run| run.status == RunStatus::Waiting) else {

@@ -76,6 +76,12 @@ pub trait Transaction {
         self.count(table, clause, params)
     }
 
+    /// Whether policies are looked beyond from here on, and returns whether they were. The scope bounds as
+    /// before. Nothing to say where nothing bounds the caller.
+    fn look_beyond(&mut self, beyond: bool) -> bool {
+        beyond
+    }
+
     /// Tries out a policy before it is kept: that its table and columns are there, and that its
     /// condition is one that can decide what is seen. Nothing is looked at that is not declared.
     ///
@@ -201,6 +207,23 @@ impl<'a> Context<'a> {
         params: &[Value],
     ) -> Result<i64, Abort> {
         self.rows.count_everywhere(T::SPEC, clause, params)
+    }
+
+    /// Does what follows from a call whatever policies let its caller see: ending what belongs to a session
+    /// that ends, asking somebody else for a decision. Outside of it, a row that a policy hides from the
+    /// caller is not there for the reducer either. The caller's scope bounds here as well. What the caller
+    /// is told must not depend on what is found.
+    ///
+    /// # Errors
+    /// Those of `act`.
+    pub fn beyond_policies<T>(
+        &mut self,
+        act: impl FnOnce(&mut Context<'a>) -> Result<T, Abort>,
+    ) -> Result<T, Abort> {
+        let before = self.rows.look_beyond(true);
+        let done = act(self);
+        self.rows.look_beyond(before);
+        done
     }
 
     /// Tries out a policy before it is kept, over the declared tables with nothing in them.

@@ -2,11 +2,12 @@
 //! each delta held against the same text over a database that holds nothing but what the caller may see.
 //!
 //! `desk` is a user's module to look at · `copy` decides in plain Rust what may be seen, and makes that
-//! database · `attack` what a caller might try.
+//! database · `attack` what a caller might try · `reach` what his reducers reach.
 
 mod attack;
 mod copy;
 mod desk;
+mod reach;
 
 use std::collections::BTreeSet;
 
@@ -149,6 +150,7 @@ impl Play {
             _ => {}
         }
         self.ask(nth).await;
+        reach::attack(self).await;
         let head = self.world.engine().durable_seq();
         // Some read at once, some let it come together.
         let whole = Whole::read(&self.world, None).await;

@@ -14,13 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use abide_schema::{Code, Refusal, Value};
-use sqlite3_parser::dialect::TokenType::{TK_LP, TK_RP, TK_SEMI, TK_VARIABLE};
-use sqlite3_parser::lexer::Scanner;
-use sqlite3_parser::lexer::sql::Tokenizer;
 
 use crate::core::Core;
 use crate::fragment::{Fragment, quoted};
-use crate::lex;
 use crate::lower::{Conjunct, Lower, unsupported};
 
 /// What every table shows to the callers of one kind. What is not in it is not there for them.
@@ -123,54 +119,6 @@ impl PartialEq for Edition {
 }
 
 impl Eq for Edition {}
-
-/// The names that a condition on rows may give to what is known of the caller, without the sigil.
-/// `scope_` stands before a key of its scope.
-const CALLER: [&str; 4] = ["caller_id", "caller_role", "caller_scope", "caller_capabilities"];
-
-/// Whether a condition on rows may name a parameter.
-pub(crate) fn is_of_caller(name: &str) -> bool {
-    CALLER.contains(&name) || name.strip_prefix("scope_").is_some_and(|key| !key.is_empty())
-}
-
-/// Sees to it that a text, put between parentheses, is one expression there and cannot end them.
-///
-/// # Errors
-/// `bad_sql`.
-pub fn check_condition(text: &str) -> Result<(), Refusal> {
-    let bad = |what: &str| Err(Refusal::new(Code::BadSql, what).hint("write one SQL condition"));
-    let (mut depth, mut any) = (0_i64, false);
-    let mut scanner = Scanner::new(Tokenizer::new());
-    while let (start, Some((_, token)), end) =
-        scanner.scan(text.as_bytes()).map_err(|error| lex::refusal(text, &error))?
-    {
-        any = true;
-        match token {
-            TK_LP => depth += 1,
-            TK_RP => depth -= 1,
-            TK_SEMI => return bad("the condition holds a semicolon"),
-            TK_VARIABLE => {
-                let written = text.get(start..end).unwrap_or_default();
-                let name = lex::parameter_name(written);
-                if !written.starts_with(':') || !is_of_caller(name) {
-                    let detail = format!("a condition knows no parameter {written}");
-                    return Err(Refusal::new(Code::BadSql, detail).hint(
-                        "there are :caller_id, :caller_role, :caller_scope, :caller_capabilities \
-                         and :scope_<key>",
-                    ));
-                }
-            }
-            _ => {}
-        }
-        if depth < 0 {
-            return bad("the condition closes a parenthesis that it did not open");
-        }
-    }
-    if depth > 0 || !any {
-        return bad("the condition is incomplete");
-    }
-    Ok(())
-}
 
 impl Lower<'_> {
     /// Whether what is read is a bounded caller's own text.

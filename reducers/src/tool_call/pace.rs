@@ -42,7 +42,8 @@ pub(super) fn held_up(ctx: &mut Context<'_>, tool: &Tool) -> Result<Option<Refus
     }
     let Some(Rate { calls, per_ms }) = limits.rate else { return Ok(None) };
     let nth_last = "WHERE tool_name = ?1 ORDER BY seq DESC LIMIT 1 OFFSET ?2";
-    let nth_last = ctx.find::<ToolClaim>(nth_last, &[name.as_str().into(), (calls - 1).into()])?;
+    let params = [name.as_str().into(), (calls - 1).into()];
+    let nth_last = ctx.beyond_policies(|ctx| ctx.find::<ToolClaim>(nth_last, &params))?;
     let free_at = nth_last.first().map(|claim| claim.at.plus_ms(per_ms));
     Ok(free_at.filter(|free_at| ctx.now < *free_at).map(|free_at| {
         let detail = format!("{name} takes {calls} attempts in {per_ms} ms, the next at {free_at}");
@@ -56,12 +57,14 @@ pub(super) fn note(ctx: &mut Context<'_>, tool: &Tool) -> Result<(), Abort> {
         return Ok(());
     };
     let (seq, at) = (ctx.seq, ctx.now);
-    ctx.insert(ToolClaim { tool_name: tool.name.clone(), seq, at })?;
     let over = Micros(at.0.saturating_sub(per_ms.saturating_mul(1_000)));
     let old = "WHERE tool_name = ?1 AND at <= ?2 ORDER BY seq LIMIT ?3";
     let params = [tool.name.as_str().into(), over.0.into(), FORGOTTEN_AT_ONCE.into()];
-    for claim in ctx.find::<ToolClaim>(old, &params)? {
-        ctx.delete::<ToolClaim>((claim.tool_name, claim.seq.0))?;
-    }
-    Ok(())
+    ctx.beyond_policies(|ctx| {
+        ctx.insert(ToolClaim { tool_name: tool.name.clone(), seq, at })?;
+        for claim in ctx.find::<ToolClaim>(old, &params)? {
+            ctx.delete::<ToolClaim>((claim.tool_name, claim.seq.0))?;
+        }
+        Ok(())
+    })
 }

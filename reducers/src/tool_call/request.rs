@@ -70,7 +70,7 @@ pub fn request_tool_call(
     }
     let call = ctx.insert(call).map_err(taken)?;
     if asks {
-        approval::request(ctx, &tool, &call)?;
+        ctx.beyond_policies(|ctx| approval::request(ctx, &tool, &call))?;
     }
     session::touch(ctx, session)?;
     Ok(Answer::Fresh(call))
@@ -91,7 +91,8 @@ fn taken(abort: Abort) -> Abort {
 fn check_count(ctx: &mut Context<'_>, tool: &Tool, session_id: &str) -> Result<(), Abort> {
     let Some(most) = tool.limits().calls_per_session else { return Ok(()) };
     let params = [Value::from(session_id), Value::from(tool.name.as_str())];
-    let count = ctx.count::<ToolCall>("WHERE session_id = ?1 AND tool_name = ?2", &params)?;
+    let of_both = "WHERE session_id = ?1 AND tool_name = ?2";
+    let count = ctx.beyond_policies(|ctx| ctx.count::<ToolCall>(of_both, &params))?;
     if count < most {
         return Ok(());
     }

@@ -89,7 +89,11 @@ impl Whole {
             if closed && policies.is_empty() {
                 continue;
             }
-            let hidden = |name: &String| policies.iter().any(|policy| policy.hidden.contains(name));
+            let of_log = if *table == "events" { self.hidden_of_log(caller) } else { &[] };
+            let hidden = |name: &String| {
+                of_log.contains(&name.as_str())
+                    || policies.iter().any(|policy| policy.hidden.contains(name))
+            };
             let shown: Vec<usize> =
                 (0..columns.len()).filter(|at| !hidden(&columns[*at])).collect();
             let names: Vec<&str> = shown.iter().map(|at| columns[*at].as_str()).collect();
@@ -108,6 +112,57 @@ impl Whole {
         }
         let _ = db.execute_batch(VIEW);
         Copy(db)
+    }
+
+    /// The columns of the log that a caller does not see by default. (No policy of `desk` is about the log.)
+    fn hidden_of_log(&self, caller: &Caller) -> &'static [&'static str] {
+        let mut of_caller =
+            self.policies.iter().filter(|it| it.role == "*" || it.role == caller.role());
+        let narrowed = of_caller.any(|it| it.condition.is_some() || !it.hidden.is_empty());
+        let all = &["arguments", "outcome", "prev_hash", "hash", "authority"];
+        match (narrowed, ["admin", "auditor"].contains(&caller.role())) {
+            (true, true) => &all[..4],
+            (true, false) => all,
+            (false, true) => &[],
+            (false, false) => &all[4..],
+        }
+    }
+
+    /// The rows of a table that a caller's reducers reach, without the columns that are hidden from it:
+    /// of what nothing is said, all.
+    pub(crate) fn reached(&self, table: &str, caller: &Caller) -> Vec<JsonValue> {
+        let unbounded = caller.role() == Caller::ADMIN && caller.scope().is_empty();
+        let policies: Vec<&Policy> = (self.policies.iter())
+            .filter(|policy| policy.table == table && !unbounded)
+            .filter(|policy| policy.role == "*" || policy.role == caller.role())
+            .collect();
+        let (columns, rows) = &self.tables[table];
+        let rows = rows.iter().map(|row| Named(columns, row)).filter(|row| {
+            let any = policies.iter().any(|policy| self.permits(policy, row, caller));
+            (policies.is_empty() || any)
+                && (caller.scope().is_empty() || self.is_in_scope(table, row, caller))
+        });
+        let is_shown = |name: &&String| !policies.iter().any(|it| it.hidden.contains(name));
+        let shown: Vec<&String> = columns.iter().filter(is_shown).collect();
+        let cell = |row: &Named<'_>, name: &String| (name.clone(), row.get(name).to_json());
+        rows.map(|row| shown.iter().map(|name| cell(&row, name)).collect()).collect()
+    }
+
+    /// Whether a note would be one that a caller's reducers may write.
+    pub(crate) fn may_write_note(&self, caller: &Caller, note: &[(&str, Value)]) -> bool {
+        let (names, cells): (Vec<String>, Vec<Value>) =
+            note.iter().map(|(name, cell)| ((*name).to_owned(), cell.clone())).unzip();
+        let (row, mut any) = (Row::from(cells), false);
+        for policy in self.policies.iter().filter(|policy| policy.table == "notes") {
+            if policy.role != "*" && policy.role != caller.role() {
+                continue;
+            }
+            if self.permits(policy, &Named(&names, &row), caller) {
+                return true;
+            }
+            any = true;
+        }
+        !any
     }
 
     fn is_in_scope(&self, table: &str, row: &Named<'_>, caller: &Caller) -> bool {

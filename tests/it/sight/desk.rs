@@ -73,6 +73,69 @@ pub(crate) fn put_note(
     Ok(Json::from(json!(id)))
 }
 
+/// Tells a note.
+#[reducer]
+pub(crate) fn read_note(ctx: &mut Context<'_>, id: i64) -> Result<Note, Abort> {
+    let missing = || Refusal::new(Code::NotFound, format!("there is no note {id}"));
+    Ok(ctx.get::<Note>(id)?.ok_or_else(missing)?)
+}
+
+/// Tells all notes of a tenant in pages of two, and how many there are.
+#[reducer]
+pub(crate) fn list_notes(
+    ctx: &mut Context<'_>,
+    tenant: String,
+    from: i64,
+) -> Result<serde_json::Value, Abort> {
+    let params = [Value::from(&*tenant), from.into()];
+    let page = "WHERE tenant = ?1 ORDER BY id LIMIT 2 OFFSET ?2";
+    let page = ctx.find::<Note>(page, &params)?;
+    let count = ctx.count::<Note>("WHERE tenant = ?1", &params[..1])?;
+    let rows: Vec<serde_json::Value> = page.iter().map(|note| json!(note)).collect();
+    Ok(json!({"count": count, "notes": rows}))
+}
+
+/// Writes a note over one that it does not look at.
+#[reducer]
+pub(crate) fn overwrite_note(
+    ctx: &mut Context<'_>,
+    id: i64,
+    tenant: String,
+    owner: String,
+) -> Result<Note, Abort> {
+    let (session_id, secret, body, n) = (None, "over".to_owned(), None, 1);
+    let note = Note { id, tenant, session_id, owner, secret, body, n };
+    ctx.update(&note)?;
+    Ok(note)
+}
+
+/// Adds a note without looking whether there is one; of number 0, the next one.
+#[reducer]
+pub(crate) fn add_note(
+    ctx: &mut Context<'_>,
+    id: i64,
+    tenant: String,
+    owner: String,
+    n: i64,
+) -> Result<Note, Abort> {
+    let (session_id, secret, body) = (None, "added".to_owned(), None);
+    ctx.insert(Note { id, tenant, session_id, owner, secret, body, n })
+}
+
+/// Takes a note away that it does not look at.
+#[reducer]
+pub(crate) fn tear_note(ctx: &mut Context<'_>, id: i64) -> Result<Json, Abort> {
+    ctx.delete::<Note>(id)?;
+    Ok(Json::from(json!(id)))
+}
+
+/// Adds a remark without looking at its session.
+#[reducer]
+pub(crate) fn add_remark(ctx: &mut Context<'_>, session_id: String) -> Result<Json, Abort> {
+    let remark = ctx.insert(Remark { id: 0, session_id, text: "added".to_owned() })?;
+    Ok(Json::from(json!(remark.id)))
+}
+
 /// Takes a note away.
 #[reducer]
 pub(crate) fn drop_note(ctx: &mut Context<'_>, id: i64) -> Result<Json, Abort> {
@@ -151,6 +214,12 @@ pub(crate) fn module() -> Module {
         .view("old_notes", "SELECT id, tenant, body FROM notes WHERE n < 2")
         .reducer(put_note::definition())
         .reducer(drop_note::definition())
+        .reducer(read_note::definition())
+        .reducer(list_notes::definition())
+        .reducer(overwrite_note::definition())
+        .reducer(add_note::definition())
+        .reducer(tear_note::definition())
+        .reducer(add_remark::definition())
         .reducer(put_remark::definition())
         .reducer(put_member::definition())
         .reducer(drop_member::definition())
@@ -223,6 +292,8 @@ pub(crate) const QUERIES: &[&str] = &[
     "SELECT count(*) FROM events",
     "SELECT reducer, caller FROM events WHERE session_id = 's1' ORDER BY seq",
     "SELECT max(seq) FROM events",
+    "SELECT seq, arguments, outcome FROM events WHERE session_id = 's1'",
+    "SELECT DISTINCT authority FROM events WHERE session_id = 's2'",
     "SELECT * FROM members",
     "SELECT * FROM remarks",
     "SELECT r.id, n.id AS note FROM remarks r JOIN notes n ON n.session_id = r.session_id",

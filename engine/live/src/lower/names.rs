@@ -3,9 +3,9 @@
 use abide_schema::{Code, Refusal};
 
 use super::{Entry, Lower, Lowered, Scope, Slot, unquote};
+use crate::condition::is_of_caller;
 use crate::fragment::Fragment;
 use crate::lex::{self, Parameter};
-use crate::viewer::is_of_caller;
 
 impl Lower<'_> {
     /// Makes the parameters of the text known, in the order in which they are written.

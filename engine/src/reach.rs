@@ -1,0 +1,191 @@
+//! What policies let the reducers of a bounded caller reach: the conditions of its role, as they stand in
+//! the open transaction, to be asked of single rows and put before reads of many.
+//!
+//! The rows of `policies` are read again when a call may have changed them, and not when a commit has: a
+//! call is held to what the calls before it in the log say, however calls were gathered into commits. So
+//! a replay, which gathers them otherwise, is bounded alike.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use abide_live::Condition;
+use abide_schema::{Caller, TableSpec};
+use abide_store::{StoreError, Writer};
+use serde_json::{Map, Value as JsonValue};
+
+use crate::policies::{self, Rows};
+
+/// Roles whose rules are kept ready. More is an issuer that makes up roles.
+const ROLES: usize = 1_000;
+
+/// The policies as reducers are held to them.
+#[derive(Debug)]
+pub(crate) struct Reach {
+    tables: Vec<&'static TableSpec>,
+    rows: Rows,
+    of_roles: HashMap<String, Arc<OfRole>>,
+    stale: bool,
+}
+
+impl Reach {
+    pub(crate) fn new(tables: Vec<&'static TableSpec>) -> Reach {
+        // Nothing is read where no module keeps policies.
+        let stale = tables.iter().any(|table| table.name == policies::TABLE);
+        Reach { tables, rows: Rows::new(), of_roles: HashMap::new(), stale }
+    }
+
+    /// A call wrote a row of this table.
+    pub(crate) fn note(&mut self, table: &TableSpec) {
+        self.stale |= table.name == policies::TABLE;
+    }
+
+    /// Calls were undone.
+    pub(crate) fn forget(&mut self) {
+        self.stale = self.tables.iter().any(|table| table.name == policies::TABLE);
+    }
+
+    /// What a caller is held to; nothing where no policy bounds it.
+    pub(crate) fn of(
+        &mut self,
+        store: &Writer,
+        caller: &Caller,
+    ) -> Result<Option<Arc<OfRole>>, StoreError> {
+        if !policies::is_bounded(caller) {
+            return Ok(None);
+        }
+        if self.stale {
+            self.rows = policies::read_rows(store)?;
+            self.of_roles.clear();
+            self.stale = false;
+        }
+        if self.rows.is_empty() {
+            return Ok(None);
+        }
+        let of_role = match self.of_roles.get(caller.role()) {
+            Some(of_role) => Arc::clone(of_role),
+            None => {
+                if self.of_roles.len() >= ROLES {
+                    self.of_roles.clear();
+                }
+                let of_role = Arc::new(OfRole::new(&self.tables, &self.rows, caller.role()));
+                self.of_roles.insert(caller.role().to_owned(), Arc::clone(&of_role));
+                of_role
+            }
+        };
+        Ok((!of_role.is_empty()).then_some(of_role))
+    }
+}
+
+/// What policies say to the callers of one role.
+#[derive(Debug)]
+pub(crate) struct OfRole {
+    rules: HashMap<&'static str, Rule>,
+    /// The tables of which some columns are hidden: all columns, and those.
+    hidden: Vec<(BTreeSet<&'static str>, Vec<&'static str>)>,
+    /// The columns of every table, to tell whose row an answer holds.
+    shapes: Vec<BTreeSet<&'static str>>,
+}
+
+/// Which rows of a table are there.
+#[derive(Debug)]
+pub(crate) struct Rule {
+    pub(crate) condition: Condition,
+    /// Asks it of a row that is given: the columns below, then what is known of the caller.
+    pub(crate) of_row: String,
+    /// The places of the columns that it may name.
+    pub(crate) columns: Vec<usize>,
+}
+
+impl OfRole {
+    fn new(tables: &[&'static TableSpec], rows: &Rows, role: &str) -> OfRole {
+        let (mut rules, mut hidden) = (HashMap::new(), Vec::new());
+        let columns_of = |table: &TableSpec| -> BTreeSet<&'static str> {
+            table.columns.iter().map(|column| column.name).collect()
+        };
+        for table in tables {
+            let of_table = policies::of_role(rows, table, role);
+            if let Some(condition) = policies::permitted(of_table.clone()) {
+                rules.insert(table.name, Rule::new(table, &condition));
+            }
+            let names: Vec<&str> =
+                of_table.flat_map(|policy| policy.hidden.iter().map(String::as_str)).collect();
+            let all = columns_of(table);
+            let is_hidden = |name: &&&str| names.iter().any(|it| it.eq_ignore_ascii_case(name));
+            let columns: Vec<&'static str> = all.iter().filter(is_hidden).copied().collect();
+            if !columns.is_empty() {
+                hidden.push((all, columns));
+            }
+        }
+        OfRole { rules, hidden, shapes: tables.iter().map(|table| columns_of(table)).collect() }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.rules.is_empty() && self.hidden.is_empty()
+    }
+
+    /// What decides which rows of a table are there; nothing where all are.
+    pub(crate) fn rule(&self, table: &TableSpec) -> Option<&Rule> {
+        self.rules.get(table.name)
+    }
+
+    /// A result without the hidden columns of the rows that it holds. What holds all columns of a table is
+    /// a row of it; what a rule answers in words of its own is not looked into.
+    pub(crate) fn shown(&self, result: String) -> String {
+        let names = self.hidden.iter().flat_map(|(_, columns)| columns);
+        if !names.into_iter().any(|name| result.contains(&format!("\"{name}\":"))) {
+            return result;
+        }
+        let Ok(mut value) = serde_json::from_str(&result) else { return result };
+        self.hide(&mut value);
+        value.to_string()
+    }
+
+    fn hide(&self, value: &mut JsonValue) {
+        match value {
+            JsonValue::Array(values) => values.iter_mut().for_each(|value| self.hide(value)),
+            JsonValue::Object(members) => {
+                members.values_mut().for_each(|value| self.hide(value));
+                self.hide_columns(members);
+            }
+            _ => {}
+        }
+    }
+
+    fn hide_columns(&self, members: &mut Map<String, JsonValue>) {
+        let holds =
+            |columns: &BTreeSet<&str>| columns.iter().all(|name| members.contains_key(*name));
+        // A row as it is belongs to the table of just these columns, and to none that has fewer.
+        let whole = self.shapes.iter().any(|all| all.len() == members.len() && holds(all));
+        let is_of = |all: &BTreeSet<&str>| holds(all) && (!whole || all.len() == members.len());
+        let hidden = self.hidden.iter().filter(|(all, _)| is_of(all));
+        let names: Vec<&str> = hidden.flat_map(|(_, columns)| columns.iter().copied()).collect();
+        for name in names {
+            members.remove(name);
+        }
+    }
+}
+
+impl Rule {
+    fn new(table: &TableSpec, text: &str) -> Rule {
+        // What cannot be read lets nothing be seen. No such policy is set; a file may come from anywhere.
+        let none = || Condition::parse("0").expect("it is a condition");
+        let condition = Condition::parse(text).unwrap_or_else(|_| none());
+        let text = text.to_ascii_lowercase();
+        let may_name = |at: &usize| {
+            text.contains('*') || text.contains(&table.columns[*at].name.to_ascii_lowercase())
+        };
+        let columns: Vec<usize> = (0..table.columns.len()).filter(may_name).collect();
+        // CAST gives a value the affinity that its column has, and changes nothing of it: tables are STRICT.
+        let cells = columns.iter().enumerate().map(|(nth, at)| {
+            let column = &table.columns[*at];
+            format!("CAST(?{} AS {}) AS \"{}\"", nth + 1, column.kind.sql(), column.name)
+        });
+        let mut cells: Vec<String> = cells.collect();
+        if cells.is_empty() {
+            cells.push("1".to_owned());
+        }
+        let (cells, holds) = (cells.join(", "), condition.sql(columns.len() + 1));
+        let of_row = format!("SELECT 1 FROM (SELECT {cells}) AS \"{}\" WHERE {holds}", table.name);
+        Rule { condition, of_row, columns }
+    }
+}
