@@ -44,6 +44,8 @@ pub(crate) const LIMITS: QueryLimits = QueryLimits {
     rows: limits::QUERY_ROWS,
     bytes: limits::QUERY_BYTES,
     time: std::time::Duration::from_millis(limits::QUERY_MS),
+    steps: limits::QUERY_STEPS,
+    memory_bytes: limits::QUERY_MEMORY_BYTES,
 };
 
 /// Reads where a subscription starts.

@@ -53,6 +53,20 @@ pub const POLICIES_OF_ONE: i64 = 16;
 /// Milliseconds that one query may run: it holds one of few readers.
 pub const QUERY_MS: u64 = 10_000;
 
+/// Steps of SQLite's virtual machine that one query may take: half of what a fast machine does in the
+/// time above, so that a recursion without an end stops at the same place there.
+pub const QUERY_STEPS: u64 = 500_000_000;
+
+/// Bytes by which the process may grow while one query runs. Nobody sorts as much for a person to look at, and
+/// with every reader at it a machine with 2 GB stands it.
+pub const QUERY_MEMORY_BYTES: usize = 256 << 20;
+
+/// Bytes of one value, and of one row that is sorted. The largest event has 16 MB.
+pub const QUERY_VALUE_BYTES: usize = 32 << 20;
+
+/// Bytes of a pattern of LIKE or GLOB.
+pub const PATTERN_BYTES: usize = 4 << 10;
+
 /// Connections that read. On two cores more would only take turns.
 pub const READERS: usize = 4;
 

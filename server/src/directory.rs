@@ -2,7 +2,8 @@
 //! until any of the tables concerned changes, which the engine tells before anybody is told of the
 //! change: what is remembered is never older than an answer that somebody had.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use abide_engine::Engine;
@@ -10,7 +11,7 @@ use abide_schema::caller::{CallLimits, Caller, Scope};
 use abide_schema::{Code, Micros, Refusal, Row, Seq, Value, reducer};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as JsonValue};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::limits;
 
@@ -38,6 +39,27 @@ struct Known {
     state: Seq,
     asks: Option<bool>,
     tokens: HashMap<String, Arc<Entry>>,
+    /// Ids that no token has. Beside the others, so that whoever makes some up drives no good one out.
+    unknown: HashSet<String>,
+}
+
+impl Known {
+    fn remember(&mut self, id: &str, entry: Option<&Arc<Entry>>) {
+        match entry {
+            Some(entry) => {
+                if self.tokens.len() >= limits::KNOWN_TOKENS {
+                    self.tokens.clear();
+                }
+                self.tokens.insert(id.to_owned(), Arc::clone(entry));
+            }
+            None => {
+                if self.unknown.len() >= limits::UNKNOWN_TOKENS {
+                    self.unknown.clear();
+                }
+                self.unknown.insert(id.to_owned());
+            }
+        }
+    }
 }
 
 /// See the module.
@@ -47,6 +69,40 @@ pub(crate) struct Directory {
     spec: reducer::Directory,
     changed: watch::Receiver<Seq>,
     known: Arc<Mutex<Known>>,
+    /// Who may look up a token that is not remembered: one at a time, and so many that wait. Made-up tokens
+    /// cost one of the readers at most, and nothing to whose token is remembered.
+    lookups: Arc<Lookups>,
+}
+
+/// See [`Directory`].
+#[derive(Debug)]
+struct Lookups {
+    turn: Semaphore,
+    waiting: AtomicUsize,
+}
+
+/// One who waits for a lookup.
+struct Waiting<'a>(&'a Lookups);
+
+impl Lookups {
+    fn new() -> Lookups {
+        Lookups { turn: Semaphore::new(1), waiting: AtomicUsize::new(0) }
+    }
+
+    fn wait(&self) -> Result<Waiting<'_>, Refusal> {
+        let waiting = Waiting(self);
+        if self.waiting.fetch_add(1, Ordering::Relaxed) < limits::TOKEN_LOOKUPS {
+            return Ok(waiting);
+        }
+        Err(Refusal::new(Code::Overloaded, "too many tokens wait to be looked up")
+            .hint("try again in a moment"))
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Directory {
@@ -54,7 +110,8 @@ impl Directory {
     pub(crate) fn of(engine: &Engine) -> Option<Directory> {
         let spec = engine.directory()?;
         let (changed, known) = (engine.watch_tables(spec.tables), Arc::default());
-        Some(Directory { engine: engine.clone(), spec, changed, known })
+        let lookups = Arc::new(Lookups::new());
+        Some(Directory { engine: engine.clone(), spec, changed, known, lookups })
     }
 
     /// The state of the tables: another number, another state.
@@ -85,22 +142,34 @@ impl Directory {
 
     /// The token of an id.
     pub(crate) async fn token(&self, id: &str) -> Result<Option<Arc<Entry>>, Refusal> {
+        if let Some(remembered) = self.remembered(self.state(), id) {
+            return Ok(remembered);
+        }
+        let _waiting = self.lookups.wait()?;
+        let _turn = self.lookups.turn.acquire().await.ok();
+        // Whoever was before may have asked for the same.
         let state = self.state();
-        if let Some(entry) = self.at(state).tokens.get(id) {
-            return Ok(Some(Arc::clone(entry)));
+        if let Some(remembered) = self.remembered(state, id) {
+            return Ok(remembered);
         }
         let rows = self.ask(self.spec.token, named("id", id)).await?;
-        let Some(row) = rows.first() else { return Ok(None) };
-        let entry = Arc::new(entry(row).ok_or_else(unreadable)?);
+        let entry = match rows.first() {
+            Some(row) => Some(Arc::new(entry(row).ok_or_else(unreadable)?)),
+            None => None,
+        };
         let mut known = self.at(state);
         // What was read may be of a later state than the one that it would be remembered for.
         if self.state() == state {
-            if known.tokens.len() >= limits::KNOWN_TOKENS {
-                known.tokens.clear();
-            }
-            known.tokens.insert(id.to_owned(), Arc::clone(&entry));
+            known.remember(id, entry.as_ref());
         }
-        Ok(Some(entry))
+        Ok(entry)
+    }
+
+    /// What is remembered of an id: its token, or that there is none.
+    fn remembered(&self, state: Seq, id: &str) -> Option<Option<Arc<Entry>>> {
+        let known = self.at(state);
+        let entry = known.tokens.get(id).map(|entry| Some(Arc::clone(entry)));
+        entry.or_else(|| known.unknown.contains(id).then_some(None))
     }
 
     /// What a role brings along; nothing where it is built in.
@@ -201,4 +270,50 @@ fn json<T: DeserializeOwned>(value: &Value) -> Option<T> {
 
 fn moment(value: &Value) -> Option<Micros> {
     if let Value::Integer(at) = value { Some(Micros(*at)) } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use abide_engine::{Config, Engine};
+    use futures_util::future::join_all;
+    use serde_json::json;
+
+    use super::*;
+
+    async fn token(engine: &Engine, id: &str) {
+        let hash = "0".repeat(64);
+        let args = json!({"id": id, "identity_id": "ann", "hash": hash, "last_four": "0000"});
+        engine.call(&Caller::local(), "create_token", &args, None).await.expect("it is made");
+    }
+
+    /// Whoever made up tokens had the file asked for each of them, again and again: they cost as much as
+    /// good ones, and took the readers from queries.
+    #[tokio::test]
+    async fn tokens_that_are_made_up_drive_nobody_out() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = Config::new(abide_reducers::modules());
+        let engine = Engine::open(folder.path().join("a.db"), config).expect("an engine");
+        let ann = json!({"id": "ann", "role": "app"});
+        engine.call(&Caller::local(), "create_identity", &ann, None).await.expect("it is made");
+        token(&engine, "goodgood").await;
+        let directory = Directory::of(&engine).expect("there is one");
+        assert!(directory.token("goodgood").await.expect("it is known").is_some());
+
+        let made_up: Vec<String> = (0..10 * limits::TOKEN_LOOKUPS).map(|n| n.to_string()).collect();
+        let told = join_all(made_up.iter().map(|id| directory.token(id))).await;
+        let refused = told.iter().filter(|told| told.is_err()).count();
+        assert_eq!(refused, 9 * limits::TOKEN_LOOKUPS, "so many wait and no more");
+        assert!(told.into_iter().flatten().all(|entry| entry.is_none()));
+        assert_eq!(directory.at(directory.state()).unknown.len(), limits::TOKEN_LOOKUPS);
+        assert!(directory.remembered(directory.state(), "goodgood").is_some(), "it stays");
+        assert!(
+            directory.remembered(directory.state(), "0").is_some(),
+            "it is not asked for again"
+        );
+
+        token(&engine, "newnewnew").await;
+        assert!(directory.token("newnewnew").await.expect("it is known").is_some());
+        assert!(directory.remembered(directory.state(), "0").is_none(), "of another state");
+        engine.close();
+    }
 }

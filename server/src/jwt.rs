@@ -7,7 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use abide_schema::caller::{Caller, Scope};
 use abide_schema::{Code, Micros, Refusal, limits as bounds};
@@ -76,16 +77,24 @@ pub(crate) struct Claimed {
     pub(crate) expires_at: Micros,
 }
 
+/// The issuer's keys as they were read last.
+struct Keys {
+    keys: Arc<[Key]>,
+    /// When the file had changed last.
+    changed_at: Option<SystemTime>,
+    looked_at: Micros,
+}
+
 /// Callers by JSON Web Token. See the module.
 #[derive(Clone)]
 pub struct Jwt {
-    keys: Arc<[Key]>,
+    keys: Arc<Mutex<Keys>>,
     config: Arc<Config>,
 }
 
 impl fmt::Debug for Jwt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Jwt({}, {} keys)", self.config.issuer, self.keys.len())
+        write!(f, "Jwt({}, {} keys)", self.config.issuer, self.lock().keys.len())
     }
 }
 
@@ -96,18 +105,13 @@ impl Jwt {
     /// # Errors
     /// `bad_arguments` where the file, or that of the keys, cannot be read or means nothing.
     pub fn open(path: &Path) -> Result<Jwt, Refusal> {
-        let config: Config = read(path)?;
+        let mut config: Config = read(path)?;
         let folder = path.parent().unwrap_or(Path::new(""));
-        let jwks = folder.join(&config.jwks);
-        let set: JwkSet = read(&jwks)?;
-        let keys: Vec<Key> = set.keys.iter().filter_map(key).collect();
-        if keys.is_empty() {
-            let detail = format!("{} has no key for HS256, EdDSA or RS256", jwks.display());
-            return Err(Refusal::new(Code::BadArguments, detail).hint(
-                "kty oct of 32 bytes or more, OKP with crv Ed25519, or RSA of 2048 bits or more",
-            ));
-        }
-        Ok(Jwt { keys: keys.into(), config: Arc::new(config) })
+        config.jwks = folder.join(&config.jwks);
+        // Before it is read: a change in between is seen at the next look.
+        let changed_at = changed_at(&config.jwks);
+        let keys = Keys { keys: keys(&config.jwks)?, changed_at, looked_at: Micros(0) };
+        Ok(Jwt { keys: Arc::new(Mutex::new(keys)), config: Arc::new(config) })
     }
 
     /// Whom a token names, if it is one of the issuer's and counts now.
@@ -120,7 +124,7 @@ impl Jwt {
             return Err(refused(format!("a token of {bytes} bytes, at most {most} are taken")));
         }
         let header = decode_header(token).map_err(|_| unknown())?;
-        let key = self.key(header.kid.as_deref())?;
+        let key = self.key(header.kid.as_deref(), now)?;
         if header.alg != key.algorithm {
             return Err(refused("the token is signed with another algorithm than its key is for"));
         }
@@ -146,13 +150,42 @@ impl Jwt {
     }
 
     /// The key that a token names, or the only one there is.
-    fn key(&self, id: Option<&str>) -> Result<&Key, Refusal> {
-        let found = match (id, &self.keys[..]) {
-            (Some(id), keys) => keys.iter().find(|key| key.id.as_deref() == Some(id)),
-            (None, [only]) => Some(only),
+    fn key(&self, id: Option<&str>, now: Micros) -> Result<Key, Refusal> {
+        let find = |keys: &[Key]| match (id, keys) {
+            (Some(id), keys) => keys.iter().find(|key| key.id.as_deref() == Some(id)).cloned(),
+            (None, [only]) => Some(only.clone()),
             (None, _) => None,
         };
+        let found = find(&self.keys(now, limits::KEYS_LOOK_US));
+        let found = found.or_else(|| find(&self.keys(now, limits::KEYS_LOOK_SOON_US)));
         found.ok_or_else(|| refused("the token names no key that is known"))
+    }
+
+    /// The issuer's keys. The file is looked at where that is longer ago, and read where it has changed. What
+    /// cannot be read leaves the keys as they were.
+    fn keys(&self, now: Micros, every_us: i64) -> Arc<[Key]> {
+        let mut known = self.lock();
+        // A clock that was set back must not put it off.
+        if now.0.saturating_sub(known.looked_at.0).unsigned_abs() < every_us.unsigned_abs() {
+            return Arc::clone(&known.keys);
+        }
+        known.looked_at = now;
+        let path = &self.config.jwks;
+        let changed_at = changed_at(path);
+        if changed_at != known.changed_at {
+            match keys(path) {
+                Ok(keys) => {
+                    tracing::info!(keys = keys.len(), "the issuer's keys were read again");
+                    (known.keys, known.changed_at) = (keys, changed_at);
+                }
+                Err(why) => tracing::warn!(%why, "the issuer's keys stay as they were"),
+            }
+        }
+        Arc::clone(&known.keys)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Keys> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn caller(&self, claims: &Map<String, JsonValue>) -> Result<Caller, Refusal> {
@@ -179,6 +212,23 @@ impl Jwt {
         let scope = scope.iter().map(in_scope).collect::<Result<Scope, Refusal>>()?;
         Ok(Caller::with(id, role, capabilities, scope))
     }
+}
+
+fn changed_at(path: &Path) -> Option<SystemTime> {
+    std::fs::metadata(path).and_then(|file| file.modified()).ok()
+}
+
+/// The keys of a file that we can use.
+fn keys(path: &Path) -> Result<Arc<[Key]>, Refusal> {
+    let set: JwkSet = read(path)?;
+    let keys: Vec<Key> = set.keys.iter().filter_map(key).collect();
+    if keys.is_empty() {
+        let detail = format!("{} has no key for HS256, EdDSA or RS256", path.display());
+        return Err(Refusal::new(Code::BadArguments, detail).hint(
+            "kty oct of 32 bytes or more, OKP with crv Ed25519, or RSA of 2048 bits or more",
+        ));
+    }
+    Ok(keys.into())
 }
 
 fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T, Refusal> {

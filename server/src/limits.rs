@@ -70,3 +70,15 @@ pub(crate) const JWT_BYTES: usize = 8 << 10;
 
 /// Tokens of the file that are remembered, so that they need not be looked up at each request.
 pub(crate) const KNOWN_TOKENS: usize = 10_000;
+
+/// Ids of tokens that are not there which are remembered, so that the same is not looked up again.
+pub(crate) const UNKNOWN_TOKENS: usize = 10_000;
+
+/// Requests that wait at a time to have a token looked up which is not remembered: some milliseconds' worth.
+pub(crate) const TOKEN_LOOKUPS: usize = 64;
+
+/// Microseconds between two looks whether the file of an issuer's keys has changed.
+pub(crate) const KEYS_LOOK_US: i64 = 10_000_000;
+
+/// The same, where a token names a key that is not known: it may be a new one.
+pub(crate) const KEYS_LOOK_SOON_US: i64 = 1_000_000;

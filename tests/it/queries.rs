@@ -328,11 +328,11 @@ fn what_does_not_end() {
             .collect();
         for asker in askers {
             let answer = asker.await.unwrap();
-            assert_eq!(
-                told(&answer),
-                "limit_exceeded: the query ran longer than 10000 ms (hint: an index may help, or a \
-                 narrower WHERE)"
-            );
+            // Which comes first depends on the machine.
+            let told = told(&answer);
+            let of_time = "limit_exceeded: the query ran longer than 10000 ms (hint: ";
+            let of_steps = "limit_exceeded: the query takes more than 500000000 steps (hint: ";
+            assert!(told.starts_with(of_time) || told.starts_with(of_steps), "{told}");
         }
         for _ in 0..2 * limits::READERS {
             assert_eq!(told(&ask(&world, "SELECT 1", JsonValue::Null).await), "[1] (1)");

@@ -12,6 +12,7 @@ mod demo;
 mod handoff;
 mod kill;
 mod load;
+mod memory;
 mod operators;
 mod program;
 mod retention;

@@ -102,6 +102,11 @@ impl Process {
         Process { child, stdout, stderr }
     }
 
+    /// Its number at the system.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The next line of stdout, waited for.
     #[track_caller]
     pub(crate) fn line(&self) -> String {

@@ -77,6 +77,11 @@ impl Server {
         run(args.iter().copied().chain(["--url", &self.url()]))
     }
 
+    /// Its number at the system.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.as_ref().expect("it runs").id()
+    }
+
     /// SIGKILL.
     pub(crate) fn kill(&mut self) {
         self.process.take().unwrap().kill();

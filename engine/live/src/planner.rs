@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use abide_schema::{Code, Refusal, Value};
+use abide_schema::{Code, Refusal, Value, limits};
 use serde_json::{Map, Value as JsonValue};
 use sqlite3_parser::ast::{Cmd, Stmt};
 use sqlite3_parser::lexer::sql::Parser;
@@ -20,9 +20,6 @@ use crate::viewer::Viewer;
 /// Entries of one generation of a cache. Two generations are kept, so that what is in use survives
 /// however many texts pass by that are bound once.
 const GENERATION: usize = 1_024;
-
-/// The longest text that may be a pattern; SQLite's own bound is 50,000.
-const PATTERN_BYTES: usize = 40_000;
 
 /// Understands queries. Shared by all threads.
 #[derive(Debug)]
@@ -252,10 +249,10 @@ impl Parsed {
         };
         let values: Vec<Value> = self.slots.iter().map(value).collect();
         // Whether LIKE fails of one that is too long depends on whether there is a row to ask.
-        let too_long =
-            |value: &Value| matches!(value, Value::Text(text) if text.len() > PATTERN_BYTES);
+        let most = limits::PATTERN_BYTES;
+        let too_long = |value: &Value| matches!(value, Value::Text(text) if text.len() > most);
         if viewer.is_some() && self.matches && values.iter().any(too_long) {
-            let detail = format!("a text beside LIKE is longer than {PATTERN_BYTES} bytes");
+            let detail = format!("a text beside LIKE is longer than {most} bytes");
             return Err(Refusal::new(Code::LimitExceeded, detail));
         }
         Ok(values)

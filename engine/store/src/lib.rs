@@ -15,6 +15,7 @@ pub mod change_log;
 mod checkpoint;
 mod disk;
 mod error;
+mod interrupt;
 mod migrate;
 mod open;
 mod reader;

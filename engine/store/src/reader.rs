@@ -2,22 +2,19 @@
 //! images from which resume is made.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
 
-use abide_schema::{Code, Refusal, Row, Seq, TableSpec, Value, limits};
+use abide_schema::{Code, Refusal, Row, Seq, TableSpec, Value};
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
-use rusqlite::limits::Limit;
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _};
 
 use crate::cell;
 use crate::change_log::{self, Image};
 use crate::error::StoreError;
+use crate::interrupt::{Interrupt, Why};
 use crate::migrate;
 use crate::writer;
-
-/// Virtual-machine steps of SQLite between two looks at the clock: about a tenth of a millisecond.
-const STEPS_BETWEEN_LOOKS: i32 = 10_000;
 
 /// Finds the value of a parameter: its name with the sigil (`None` for a bare `?`), its number.
 pub type Bind<'a> = dyn FnMut(Option<&str>, usize) -> Result<Value, Refusal> + 'a;
@@ -31,6 +28,10 @@ pub struct QueryLimits {
     pub bytes: usize,
     /// How long it may run.
     pub time: Duration,
+    /// Steps of SQLite's virtual machine that it may take.
+    pub steps: u64,
+    /// Bytes by which the process may grow while it runs.
+    pub memory_bytes: usize,
 }
 
 /// The result of a query.
@@ -76,16 +77,12 @@ pub struct Reader {
     connection: Connection,
     /// What the authorizer lets through; a [`Guard`].
     guard: Arc<AtomicU8>,
-    deadline: Deadline,
+    interrupt: Interrupt,
 }
 
 impl Reader {
     pub(crate) fn new(mut connection: Connection) -> Result<Reader, StoreError> {
-        let deadline = Deadline::install(&mut connection)?;
-        // A single value must not be larger than a whole answer: `zeroblob(1000000000)` would be made
-        // before anybody could look at it.
-        let most = i32::try_from(limits::QUERY_BYTES).expect("the bound fits SQLite's own");
-        connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, most)?;
+        let interrupt = Interrupt::install(&mut connection)?;
         let guard = Arc::new(AtomicU8::new(Guard::Off as u8));
         let in_force = Arc::clone(&guard);
         connection.authorizer(Some(move |context: AuthContext<'_>| {
@@ -96,7 +93,7 @@ impl Reader {
                 Authorization::Deny
             }
         }))?;
-        Ok(Reader { connection, guard, deadline })
+        Ok(Reader { connection, guard, interrupt })
     }
 
     /// Runs set-up statements: temporary tables and the like.
@@ -197,13 +194,9 @@ impl Snapshot<'_> {
         mut statement: CachedStatement<'_>,
         limits: QueryLimits,
     ) -> Result<Rows, Refusal> {
-        let _running = self.reader.deadline.start(limits.time);
+        let _running = self.reader.interrupt.start(&limits);
         let refuse = |error: rusqlite::Error| match StoreError::from(error) {
-            StoreError::Interrupted if self.reader.deadline.has_passed() => {
-                let ms = limits.time.as_millis();
-                Refusal::new(Code::LimitExceeded, format!("the query ran longer than {ms} ms"))
-                    .hint("an index may help, or a narrower WHERE")
-            }
+            StoreError::Interrupted => self.interrupted(&limits),
             error => error.to_refusal(),
         };
         let columns: Vec<String> = statement.column_names().map(str::to_owned).collect();
@@ -221,6 +214,27 @@ impl Snapshot<'_> {
             }
         }
         Ok(Rows { columns, rows: found })
+    }
+
+    /// What is said of a statement that was interrupted.
+    fn interrupted(&self, limits: &QueryLimits) -> Refusal {
+        let (detail, hint) = match self.reader.interrupt.why() {
+            Why::Steps => {
+                let detail = format!("the query takes more than {} steps", limits.steps);
+                (detail, "an index may help, or a narrower WHERE; or the recursion has no end")
+            }
+            Why::Memory => {
+                let mib = limits.memory_bytes >> 20;
+                let detail = format!("the query needs more than {mib} MiB of memory");
+                (detail, "sort, group or join less at a time; LIMIT what is inside")
+            }
+            Why::Time | Why::Nothing => {
+                let ms = limits.time.as_millis();
+                let detail = format!("the query ran longer than {ms} ms");
+                (detail, "an index may help, or a narrower WHERE")
+            }
+        };
+        Refusal::new(Code::LimitExceeded, detail).hint(hint)
     }
 
     /// The row of a primary key.
@@ -296,44 +310,5 @@ impl Drop for Snapshot<'_> {
         if let Err(error) = self.reader.connection.execute_batch("ROLLBACK") {
             tracing::warn!(%error, "a read transaction did not end cleanly");
         }
-    }
-}
-
-/// When what runs on a connection is to be interrupted. The handler is set once; this is what it
-/// looks at.
-#[derive(Clone, Debug)]
-struct Deadline {
-    epoch: Instant,
-    /// Microseconds after the epoch; `u64::MAX` for never.
-    at_us: Arc<AtomicU64>,
-}
-
-impl Deadline {
-    fn install(connection: &mut Connection) -> rusqlite::Result<Deadline> {
-        let deadline =
-            Deadline { epoch: Instant::now(), at_us: Arc::new(AtomicU64::new(u64::MAX)) };
-        let looked_at = deadline.clone();
-        connection.progress_handler(STEPS_BETWEEN_LOOKS, Some(move || looked_at.has_passed()))?;
-        Ok(deadline)
-    }
-
-    fn has_passed(&self) -> bool {
-        let at_us = self.at_us.load(Ordering::Relaxed);
-        at_us != u64::MAX && self.epoch.elapsed().as_micros() >= u128::from(at_us)
-    }
-
-    /// Sets it, until the guard is dropped.
-    fn start(&self, time: Duration) -> Running<'_> {
-        let at = self.epoch.elapsed() + time;
-        self.at_us.store(u64::try_from(at.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
-        Running(self)
-    }
-}
-
-struct Running<'a>(&'a Deadline);
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        self.0.at_us.store(u64::MAX, Ordering::Relaxed);
     }
 }

@@ -71,6 +71,45 @@ fn open(config: &JsonValue) -> Result<Jwt, abide_schema::Refusal> {
     Jwt::open(&path)
 }
 
+/// Keys are exchanged while the server runs: a new one counts at once, one that is taken away no longer than a
+/// few seconds on, and a file that cannot be read changes nothing.
+#[tokio::test]
+async fn keys_that_change() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (jwks, all) = (folder.path().join("jwks.json"), std::fs::read(keys().join("jwks.json")));
+    let all: JsonValue = serde_json::from_slice(&all.expect("the keys")).expect("JSON");
+    let mut version = 0;
+    let mut write = |text: String| {
+        std::fs::write(&jwks, text).expect("a file");
+        // Two writes within one tick of the file system's clock would look like one.
+        version += 1;
+        let file = std::fs::File::options().write(true).open(&jwks).expect("a file");
+        let at = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000 + version);
+        file.set_modified(at).expect("a time");
+    };
+    let only = |nth: usize| json!({"keys": [all["keys"][nth]]}).to_string();
+    write(only(0));
+    let jwt = open(&config(json!({"jwks": jwks}))).expect("a good configuration");
+    let access = Access::loopback().with_jwt(jwt);
+    let house = House::serving(access, abide_reducers::modules()).await;
+    let (shared, ed) = (token(Algorithm::HS256, &claims()), token(Algorithm::EdDSA, &claims()));
+    let unknown = "401 unauthenticated: the token names no key that is known \
+        (ask whoever issues them for another)";
+    assert_eq!(tried(&house, &shared).await, LET_IN);
+
+    write(only(1));
+    house.clock.pass_s(2);
+    assert_eq!(tried(&house, &ed).await, LET_IN, "a key that is not known is looked for");
+    assert_eq!(tried(&house, &shared).await, unknown);
+    write(only(0));
+    assert_eq!(tried(&house, &shared).await, unknown, "but not at every request");
+    house.clock.pass_s(20);
+    assert_eq!(tried(&house, &ed).await, unknown, "what was taken away goes");
+    write("no JSON".to_owned());
+    house.clock.pass_s(20);
+    assert_eq!(tried(&house, &shared).await, LET_IN, "what cannot be read changes nothing");
+}
+
 async fn house() -> House {
     let jwt = open(&config(json!({}))).expect("a good configuration");
     House::serving(Access::loopback().with_jwt(jwt), abide_reducers::modules()).await

@@ -1,0 +1,61 @@
+//! What a stranger's statement makes a server hold: a few hundred megabytes at most, and nothing on the disk,
+//! whatever it sorts, groups, materialises or blows up.
+
+use std::fs;
+
+use abide_schema::limits;
+
+use crate::program::left_out;
+use crate::server::Server;
+
+/// Numbers without an end.
+const ENDLESS: &str = "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n)";
+
+/// Each holds on to all that it makes, in a way of its own.
+const ATTACKS: [&str; 9] = [
+    "SELECT i FROM n ORDER BY hex(randomblob(500))",
+    "SELECT i FROM n ORDER BY CAST(zeroblob(30000000) AS TEXT) || i",
+    "SELECT count(*) FROM (SELECT DISTINCT hex(randomblob(500)) FROM n)",
+    "SELECT hex(randomblob(500)) AS h, count(*) FROM n GROUP BY h",
+    "SELECT max(length(h)) OVER () FROM (SELECT hex(randomblob(500)) AS h FROM n)",
+    "SELECT length(group_concat(hex(zeroblob(1000)))) FROM n",
+    "SELECT length(json_group_array(i)) FROM n",
+    "SELECT count(*) FROM n AS a JOIN (SELECT hex(randomblob(500)) AS h FROM n) AS b ON b.h = a.i",
+    "SELECT length(replace(hex(zeroblob(1000000)), '0', hex(zeroblob(1000)))) FROM n",
+];
+
+/// A line of what Linux tells of a process, in bytes (proc_pid_status(5)).
+fn bytes(id: u32, name: &str) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    let kib: u64 = line.trim_start_matches(':').trim().trim_end_matches(" kB").parse().ok()?;
+    Some(kib << 10)
+}
+
+/// The files that a process has open, by their paths.
+fn open_files(id: u32) -> Vec<String> {
+    let Ok(folder) = fs::read_dir(format!("/proc/{id}/fd")) else { return Vec::new() };
+    let paths = folder.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
+    paths.map(|path| path.display().to_string()).collect()
+}
+
+/// The defect that this tells of: a statement that sorted or grouped without an end held gigabytes before
+/// its ten seconds were over, and the system ended the server.
+#[test]
+fn no_statement_makes_a_server_hold_much() {
+    let server = Server::start();
+    let Some(before) = bytes(server.id(), "VmRSS") else {
+        return left_out("what a statement holds: this system has no /proc");
+    };
+    for attack in ATTACKS {
+        let told = server.run(&["sql", &format!("{ENDLESS} {attack}")]);
+        assert!(told.stderr.contains("limit_exceeded"), "{attack}: {told:?}");
+        let files = open_files(server.id());
+        assert!(!files.iter().any(|path| path.contains("etilqs")), "{attack}: {files:?}");
+    }
+    // What is between two looks comes on top, and what the allocator keeps.
+    let most = before + 2 * limits::QUERY_MEMORY_BYTES as u64;
+    let held = bytes(server.id(), "VmHWM").expect("as before");
+    assert!(held < most, "it held {held} bytes, {before} before");
+    assert_eq!(server.run(&["sql", "SELECT 1"]).code, Some(0));
+}
