@@ -2,6 +2,12 @@
 //!
 //! Pure: a request becomes a body, frames become events. Sending, waiting and giving up are
 //! [`crate::Remote`]'s. One file per protocol, with both directions in it.
+//!
+//! They are ours because the library for it (genai 0.7) does not give what we promise. It turns on
+//! `serde_json/preserve_order`, which would change canonical JSON and with it every hash of the log in
+//! the same build. It reads names like `qwen-max` as a model and an effort, makes up ids that are
+//! missing, writes arguments anew, takes a zero of tokens for none, takes a stream of Gemini or Ollama
+//! that was cut off for an answer, and sets no bound to a line.
 
 mod anthropic;
 mod chat;
