@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use abide_live::Owner as Named;
 use abide_schema::reducer::{Caller, Guard, Transaction};
+use abide_schema::seeded::{Bug, makes};
 use abide_schema::{Abort, Code, Module, Refusal, Row, Scope, TableSpec, Value};
 use abide_store::change_log;
 
@@ -216,6 +217,7 @@ impl<'a> Bounded<'a> {
     /// Whether the scope of the caller reaches a row.
     fn in_scope(&mut self, table: &'static TableSpec, row: &[Value]) -> Result<bool, Abort> {
         match self.owner(table) {
+            _ if makes(Bug::ScopeIgnored) => Ok(true),
             None => Ok(true),
             Some(Owner::Itself(at)) => {
                 let Value::Text(scope) = &row[at] else { return Ok(false) };

@@ -37,11 +37,15 @@ pub enum Bug {
     RandomIds,
     /// A call that was undone keeps its place in the log.
     GapAfterRefusal,
+    /// A reducer reaches rows that are out of its caller's scope.
+    ScopeIgnored,
+    /// A query shows rows that its caller may not see.
+    SightUnbounded,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 15] = [
+    pub const ALL: [Bug; 17] = [
         Bug::AckBeforeSync,
         Bug::DeltaBeforeSync,
         Bug::QueryBeforeSync,
@@ -57,6 +61,8 @@ impl Bug {
         Bug::RequestIdIgnored,
         Bug::RandomIds,
         Bug::GapAfterRefusal,
+        Bug::ScopeIgnored,
+        Bug::SightUnbounded,
     ];
 }
 

@@ -36,6 +36,11 @@ const STEPS: &[Step] = &[
     Step { name: "locks", command: "cargo xtask interleave", env: None },
     Step { name: "release", command: "cargo build --release", env: None },
     Step { name: "demo", command: "cargo run --release -- demo", env: None },
+    Step { name: "sim", command: "cargo xtask sim --seeds 1000", env: None },
+    Step { name: "soak", command: "cargo xtask soak --seconds 60", env: None },
+    Step { name: "overload", command: "cargo xtask overload --share", env: None },
+    Step { name: "recovery", command: "cargo xtask recovery --share", env: None },
+    Step { name: "fuzz", command: "cargo xtask fuzz --seconds 10", env: None },
 ];
 
 /// Runs every step; the verdict is good if all are.
@@ -71,5 +76,5 @@ fn headline(step: &Step) {
 
 fn outcome(step: &Step, good: bool, took: Duration) -> String {
     let word = if good { "ok" } else { "FAILED" };
-    format!("{:<8} {word:<6} {:>6.1} s", step.name, took.as_secs_f64())
+    format!("{:<9} {word:<6} {:>6.1} s", step.name, took.as_secs_f64())
 }

@@ -1,13 +1,17 @@
 //! `cargo xtask <verb>`: the project's own automation, in its own language.
 //!
 //! This file is the table of contents, each verb is one file: `test` runs the suite, `live` proves live
-//! SQL for as long as one likes, `sight` what callers may see, `crash`, `sim`, `bugs` and `interleave`
-//! prove that nothing is lost, `tidy` holds the house to its style, `ci` is all that `.ci/run` asks.
+//! SQL for as long as one likes, `sight` what callers may see, `crash`, `sim`, `bugs`, `interleave`, `fuzz`,
+//! `soak`, `overload` and `recovery` prove that nothing is lost, `reliability` makes a table of what they
+//! counted, `tidy` holds the house to its style, `ci` is all that `.ci/run` asks.
 //! Nothing here is shipped.
 
 mod ci;
+mod fuzz;
 mod live;
 mod node;
+mod reliability;
+mod siege;
 mod sight;
 mod sim;
 mod test;
@@ -64,6 +68,36 @@ const VERBS: &[Verb] = &[
         about: "run what threads share in many orders, by a model checker",
         takes: "",
         run: |root, _| sim::interleave(root),
+    },
+    Verb {
+        name: "fuzz",
+        about: "inputs made up by a fuzzer, for all that strangers may send",
+        takes: fuzz::TAKES,
+        run: fuzz::run,
+    },
+    Verb {
+        name: "soak",
+        about: "everybody at once over a real server that is killed, cut off and out of disk",
+        takes: siege::SOAK_TAKES,
+        run: siege::soak,
+    },
+    Verb {
+        name: "overload",
+        about: "too much of everything against a real server",
+        takes: siege::OVERLOAD_TAKES,
+        run: siege::overload,
+    },
+    Verb {
+        name: "recovery",
+        about: "how long a killed server takes to come back, by the size of its file",
+        takes: siege::RECOVERY_TAKES,
+        run: siege::recovery,
+    },
+    Verb {
+        name: "reliability",
+        about: "run all of these, and write what they counted into docs/reliability.md",
+        takes: reliability::TAKES,
+        run: reliability::run,
     },
     Verb {
         name: "sight",

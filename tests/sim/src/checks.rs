@@ -7,6 +7,7 @@ pub mod effects;
 pub mod leases;
 pub mod log;
 pub mod rows;
+pub mod sight;
 pub mod subscribers;
 
 use std::fmt;

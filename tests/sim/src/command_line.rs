@@ -19,6 +19,7 @@ const USAGE: &str = "abide-sim crash [--all | --stride N]      every case, or ev
 abide-sim crash --step N --seed S         the power fails in step N
 abide-sim crash --fail KIND --nth N [--lasting] --seed S
 abide-sim crash --full BYTES --seed S
+abide-sim bugs [--only NAME]              mistakes made on purpose, where they are compiled in
 abide-sim sim [--seeds N | --seed N [--tell]]    seeds 1 to N (200), or that one
 abide-sim keep --into FOLDER              the file of today's format, to be kept for ever";
 
@@ -128,21 +129,29 @@ fn simulate(mut words: Words) -> Result<bool, String> {
         sum.effects,
         started.elapsed().as_secs_f64()
     );
+    figure("seeds of the simulator, each run twice", run);
+    figure("crashes in them", sum.crashes);
+    figure("messages lost in them", sum.lost);
+    figure("calls acknowledged in them", sum.told);
+    figure("seeds in which a checker found something", failed);
     Ok(failed == 0)
 }
 
 /// Makes each mistake, and tells what found it.
 #[cfg(feature = "seeded-bugs")]
-fn hunt_bugs(words: Words) -> Result<bool, String> {
+fn hunt_bugs(mut words: Words) -> Result<bool, String> {
     use abide_schema::seeded::Bug;
+    let only = words.word("only")?;
     words.end()?;
+    let wanted = |bug: &Bug| only.as_ref().is_none_or(|name| *name == format!("{bug:?}"));
+    let bugs: Vec<Bug> = Bug::ALL.into_iter().filter(wanted).collect();
     // What panics on the way is caught and counted; its words would only be noise here.
     panic::set_hook(Box::new(|_| {}));
     let mut missed = 0;
-    for bug in Bug::ALL {
+    for bug in &bugs {
         let started = Instant::now();
         let name = format!("{bug:?}");
-        match abide_sim::bugs::hunt(bug) {
+        match abide_sim::bugs::hunt(*bug) {
             Some(caught) => {
                 let seconds = started.elapsed().as_secs_f64();
                 let (checker, by) = (caught.finding.checker, caught.by);
@@ -154,7 +163,7 @@ fn hunt_bugs(words: Words) -> Result<bool, String> {
             }
         }
     }
-    println!("{} of {} seeded bugs found", Bug::ALL.len() - missed, Bug::ALL.len());
+    println!("{} of {} seeded bugs found", bugs.len() - missed, bugs.len());
     Ok(missed == 0)
 }
 
@@ -246,7 +255,32 @@ fn report(cases: &[Case]) -> bool {
         cases.len() - crashes,
         started.elapsed().as_secs_f64()
     );
+    figure("steps of the disk at which the power failed", crashes);
+    figure("other faults, by kind", by_kind(cases));
+    figure("recoveries", recoveries);
+    figure("acknowledged calls asked again after them", told);
+    figure("cases in which a checker found something", failed);
     failed == 0
+}
+
+/// A line of `cargo xtask reliability`.
+fn figure(what: &str, value: impl std::fmt::Display) {
+    println!("figure  {what}: {value}");
+}
+
+/// How many faults of each kind.
+fn by_kind(cases: &[Case]) -> String {
+    let mut kinds = BTreeMap::new();
+    for case in cases {
+        let kind = match case.fault {
+            Fault::None | Fault::Crash { .. } => continue,
+            Fault::Fail { kind, .. } => kind.to_string(),
+            Fault::Full { .. } => "full".to_owned(),
+        };
+        *kinds.entry(kind).or_insert(0) += 1;
+    }
+    let kinds: Vec<String> = kinds.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
+    kinds.join(", ")
 }
 
 fn run_case(case: Case) -> Result<Outcome, String> {

@@ -16,6 +16,7 @@ use abide_schema::{Micros, Refusal, Seq, limits};
 use abide_store::Store;
 use tempfile::TempDir;
 
+use crate::checks::sight;
 use crate::director::Director;
 use crate::disk::{FaultyDisk, Machine};
 
@@ -92,7 +93,12 @@ impl Ask {
 /// A caller who may only look.
 pub const STRANGER: &str = "stranger";
 
-fn caller(name: &str) -> Caller {
+/// Who somebody is: a tenant's, the stranger, or somebody whom nothing bounds.
+#[must_use]
+pub fn caller(name: &str) -> Caller {
+    if let Some(tenant) = sight::tenant(name) {
+        return sight::caller(tenant);
+    }
     match name {
         STRANGER => Caller::with(name, "auditor", BTreeSet::new(), BTreeMap::new()),
         name => Caller::new(name),

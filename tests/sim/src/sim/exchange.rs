@@ -3,7 +3,6 @@
 use std::task::{Context, Poll};
 
 use abide_engine::Engine;
-use abide_schema::reducer::Caller;
 use abide_schema::wire::{ClientMessage, ServerMessage};
 use abide_schema::{Code, Seq};
 use serde_json::Value as JsonValue;
@@ -11,7 +10,7 @@ use serde_json::Value as JsonValue;
 use super::door::{self, Work};
 use crate::checks::Finding;
 use crate::checks::subscribers::broken;
-use crate::rig::{Ask, Told};
+use crate::rig::{self, Ask, Told};
 
 /// One ask, until its answer was heard.
 pub(super) struct Exchange {
@@ -62,7 +61,7 @@ impl Exchange {
     /// A copy comes to the server.
     pub(super) fn arrive(&mut self, engine: &Engine) {
         self.sent -= 1;
-        let caller = Caller::new(self.ask.caller);
+        let caller = rig::caller(self.ask.caller);
         self.running.push(Box::pin(door::answer(engine.clone(), caller, self.text())));
     }
 

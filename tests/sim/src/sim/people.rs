@@ -4,6 +4,7 @@ use abide_schema::wire::BatchCall;
 use serde_json::{Value as JsonValue, json};
 
 use crate::checks::effects::Effects;
+use crate::checks::sight;
 use crate::random::Random;
 use crate::rig::Ask;
 
@@ -50,6 +51,16 @@ impl People {
 
     /// What somebody wants next.
     pub(super) fn want(&mut self, random: &mut Random) -> Ask {
+        let ask = self.anything(random);
+        // Now and then it is a tenant who asks for it, whosever it is.
+        let whose = ask.calls.iter().all(|call| !call.reducer.ends_with("_policy"));
+        if whose && matches!(ask.caller, "app" | "agent") && random.one_in(4) {
+            return Ask { caller: random.pick::<&'static str>(&sight::TENANTS), ..ask };
+        }
+        ask
+    }
+
+    fn anything(&mut self, random: &mut Random) -> Ask {
         match random.below(20) {
             0 => self.session(),
             1..=4 => self.message(random),
@@ -88,7 +99,8 @@ impl People {
     fn session(&mut self) -> Ask {
         let id = format!("s{}", self.sessions);
         self.sessions += 1;
-        self.ask("app", "create_session", json!({"agent": "support", "id": id}))
+        let scope = sight::scope(self.sessions - 1);
+        self.ask("app", "create_session", json!({"agent": "support", "id": id, "scope": scope}))
     }
 
     fn a_session(&self, random: &mut Random) -> String {
@@ -185,7 +197,8 @@ impl People {
 
     fn other(&mut self, random: &mut Random) -> Ask {
         let session_id = self.a_session(random);
-        match random.below(5) {
+        match random.below(6) {
+            5 => self.policy(random),
             0 => {
                 let args = json!({"in_ms": random.below(20_000), "session_id": session_id,
                     "message": "now"});
@@ -202,6 +215,20 @@ impl People {
                 self.put("app", calls)
             }
         }
+    }
+
+    /// What tenants may see of messages becomes less, or more.
+    fn policy(&mut self, random: &mut Random) -> Ask {
+        let name = *random.pick(&["short", "long"]);
+        let args = json!({"table": "agent_state", "role": "app", "name": name});
+        if random.one_in(2) {
+            return self.ask("app", "drop_policy", args);
+        }
+        let condition =
+            if name == "short" { "length(content) < 12" } else { "length(content) > 9" };
+        let args = json!({"table": "agent_state", "role": "app", "name": name,
+            "condition": condition});
+        self.ask("app", "set_policy", args)
     }
 
     fn ask(&mut self, caller: &'static str, reducer: &str, args: JsonValue) -> Ask {

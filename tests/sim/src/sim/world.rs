@@ -19,7 +19,7 @@ use super::exchange::{Exchange, Said};
 use super::people::People;
 use super::watcher::{QUERIES, Watcher};
 use super::{ACTIONS, Report, Trace};
-use crate::checks::{Finding, acknowledged, bounds, leases, log, rows, subscribers};
+use crate::checks::{Finding, acknowledged, bounds, leases, log, rows, sight, subscribers};
 use crate::disk::{Fault, Kind, Machine};
 use crate::history::History;
 use crate::random::Random;
@@ -37,6 +37,14 @@ struct Seat {
     link: Option<Link>,
     /// It reads seldom.
     slow: bool,
+    /// Whose it is, where it is a tenant's.
+    tenant: Option<usize>,
+}
+
+impl Seat {
+    fn caller(&self) -> Caller {
+        self.tenant.map_or_else(|| Caller::new("watcher"), sight::caller)
+    }
 }
 
 /// See the [module](self).
@@ -68,12 +76,17 @@ impl<'a> World<'a> {
         let (root, mut random) = (folder(), Random::new(seed));
         let seats = (0..3).map(|nth| {
             let queries: Vec<_> = QUERIES.into_iter().skip(nth).step_by(1 + nth).collect();
-            Seat { watcher: Watcher::of(&queries), link: None, slow: nth == 1 }
+            Seat { watcher: Watcher::of(&queries), link: None, slow: nth == 1, tenant: None }
+        });
+        let bounded = (0..sight::TENANTS.len()).map(|nth| {
+            let queries: Vec<_> = QUERIES.into_iter().skip(nth).step_by(2).collect();
+            let watcher = Watcher::of(&queries);
+            Seat { watcher, link: None, slow: nth == 1, tenant: Some(nth) }
         });
         let mut world = World {
             folder: root.path().join("0"),
             machine: Arc::new(Machine::new(Fault::None, random.draw())),
-            seats: seats.collect(),
+            seats: seats.chain(bounded).collect(),
             random,
             trace,
             runtime,
@@ -259,6 +272,10 @@ impl<'a> World<'a> {
             }
             Said::Yes(told, first) => {
                 let exchange = self.exchanges.remove(at);
+                if let Some(tenant) = sight::tenant(exchange.ask.caller) {
+                    let asked = exchange.ask.calls.iter().map(|call| &call.args);
+                    asked.chain([&first]).try_for_each(|told| sight::check(tenant, told))?;
+                }
                 self.people.hear(&exchange.ask, &first);
                 self.history.told.push((exchange.ask, told));
                 Ok(())
@@ -289,6 +306,9 @@ impl<'a> World<'a> {
         if let Some(text) = text {
             self.trace.note(&format!("watcher {at} hears {text}"));
             let before = seat.watcher.furthest;
+            if let Some(tenant) = seat.tenant {
+                sight::check(tenant, &serde_json::from_str(&text).unwrap_or_default())?;
+            }
             seat.watcher.hear(&text)?;
             if seat.watcher.furthest > before {
                 let (told, durable) = (seat.watcher.furthest, self.rig().engine().durable_seq());
@@ -304,7 +324,7 @@ impl<'a> World<'a> {
         let seat = &mut self.seats[at];
         let pipe: Shared = Rc::default();
         pipe.borrow_mut().to_server.extend(seat.watcher.subscribe());
-        let session = Box::pin(door::serve(engine, Caller::new("watcher"), Rc::clone(&pipe)));
+        let session = Box::pin(door::serve(engine, seat.caller(), Rc::clone(&pipe)));
         seat.link = Some(Link { pipe, session });
         self.trace.note(&format!("watcher {at} connects"));
     }
@@ -426,8 +446,12 @@ impl<'a> World<'a> {
     }
 
     fn query(&self, sql: &str) -> Result<Vec<Row>, Finding> {
-        let (rig, caller) = (self.rig(), Caller::local());
-        let answer = rig.run(rig.engine().query(&caller, sql, &Map::new(), None));
+        self.query_as(&Caller::local(), sql)
+    }
+
+    fn query_as(&self, caller: &Caller, sql: &str) -> Result<Vec<Row>, Finding> {
+        let rig = self.rig();
+        let answer = rig.run(rig.engine().query(caller, sql, &Map::new(), None));
         answer.map(|answer| answer.rows).map_err(|refusal| Finding::new("it answers", refusal))
     }
 
@@ -467,7 +491,7 @@ impl<'a> World<'a> {
     fn end(mut self) -> Result<Report, Finding> {
         for seat in &self.seats {
             for replica in seat.watcher.replicas.values() {
-                let fresh = self.query(replica.sql)?;
+                let fresh = self.query_as(&seat.caller(), replica.sql)?;
                 subscribers::check_rows(replica.sql, replica.seq, &replica.rows, &fresh)?;
             }
             self.report.deltas += seat.watcher.deltas;

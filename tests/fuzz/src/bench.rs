@@ -1,0 +1,60 @@
+//! An engine with an hour's rows in it, to try inputs on. It is made once for all inputs of a process, and anew when it has
+//! grown.
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+
+use abide_engine::{Config, Engine};
+use abide_sim::keep;
+use abide_sim::rig::folder;
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+/// After so many inputs it is made anew, so that what one of them left is not in the way for ever.
+const INPUTS: u32 = 2_000;
+
+/// See the [module](self).
+pub(crate) struct Bench {
+    pub(crate) runtime: Runtime,
+    pub(crate) engine: Engine,
+    used: u32,
+    _folder: TempDir,
+}
+
+/// A file of format 1, as a killed process left it: the folder of the fixture.
+pub(crate) fn kept() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/formats/1")
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let folder = folder();
+        keep::unpack(&kept(), folder.path()).expect("the fixture unpacks");
+        let config = Config::new(abide_reducers::modules());
+        let engine = Engine::open(folder.path().join("abide.db"), config);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        Bench {
+            runtime: runtime.expect("a runtime can be had"),
+            engine: engine.expect("the fixture opens"),
+            used: 0,
+            _folder: folder,
+        }
+    }
+
+    /// Hands it to somebody with an input.
+    pub(crate) fn with<T>(does: impl FnOnce(&Bench) -> T) -> T {
+        thread_local! {
+            static BENCH: RefCell<Option<Bench>> = const { RefCell::new(None) };
+        }
+        BENCH.with_borrow_mut(|bench| {
+            if bench.as_ref().is_some_and(|bench| bench.used >= INPUTS)
+                && let Some(old) = bench.take()
+            {
+                old.engine.close();
+            }
+            let bench = bench.get_or_insert_with(Bench::new);
+            bench.used += 1;
+            does(bench)
+        })
+    }
+}

@@ -1,0 +1,25 @@
+//! What is decoded from a file or a frame: undo images of the change log, for every table, and what a server says to a
+//! client. What can be decoded is encoded as what it was.
+
+use abide_schema::wire::ServerMessage;
+use abide_store::change_log::{decode, encode};
+
+/// See the [module](self).
+pub fn run(input: &[u8]) {
+    for module in abide_reducers::modules() {
+        for table in &module.tables {
+            let Ok(images) = decode(table, input) else { continue };
+            let mut again = Vec::new();
+            images.iter().for_each(|image| encode(image, &mut again));
+            let decoded = decode(table, &again);
+            let (first, second) = (format!("{images:?}"), format!("{decoded:?}"));
+            assert_eq!(format!("Ok({first})"), second, "{}", table.name);
+        }
+    }
+    if let Ok(message) = serde_json::from_slice::<ServerMessage>(input) {
+        let text = serde_json::to_string(&message).expect("a message can be written");
+        let again = serde_json::from_str::<ServerMessage>(&text);
+        let again = again.unwrap_or_else(|why| panic!("{why}: {text}"));
+        assert_eq!(serde_json::to_string(&again).ok(), Some(text));
+    }
+}

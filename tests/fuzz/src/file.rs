@@ -1,0 +1,49 @@
+//! Databases that were tampered with: an input is a list of changes to a kept file, of four bytes each, three for the
+//! place and one for what is put there. `verify` believes the log that was written or none; opening and replaying such a
+//! file ends, in whatever words.
+
+use std::fs;
+use std::sync::OnceLock;
+
+use abide_engine::{Config, Engine, Verified, replay, verify_file};
+use abide_sim::keep;
+use abide_sim::rig::folder;
+
+use crate::bench::kept;
+
+/// Changes of one file.
+const CHANGES: usize = 64;
+
+/// See the [module](self).
+pub fn run(input: &[u8]) {
+    static WHOLE: OnceLock<(Vec<u8>, Verified)> = OnceLock::new();
+    let (whole, honest) = WHOLE.get_or_init(whole);
+    let mut bytes = whole.clone();
+    for change in input.chunks_exact(4).take(CHANGES) {
+        let at = u32::from_be_bytes([0, change[0], change[1], change[2]]) as usize % bytes.len();
+        bytes[at] = change[3];
+    }
+    let folder = folder();
+    let file = folder.path().join("abide.db");
+    fs::write(&file, &bytes).expect("there is room");
+    if let Ok(verified) = verify_file(&file, &mut |_| {}) {
+        assert_eq!(&verified, honest, "another log is believed");
+        let into = folder.path().join("again.db");
+        // What differs elsewhere, a replay tells; here it must only end.
+        let _ = replay(&file, &into, abide_reducers::modules(), None, &mut |_| {});
+    }
+    if let Ok(engine) = Engine::open(&file, Config::new(abide_reducers::modules())) {
+        engine.close();
+    }
+}
+
+/// The kept file, closed in good order, and what it holds.
+fn whole() -> (Vec<u8>, Verified) {
+    let folder = folder();
+    keep::unpack(&kept(), folder.path()).expect("the fixture unpacks");
+    let file = folder.path().join("abide.db");
+    let engine = Engine::open(&file, Config::new(abide_reducers::modules()));
+    engine.expect("the fixture opens").close();
+    let verified = verify_file(&file, &mut |_| {}).expect("the fixture verifies");
+    (fs::read(&file).expect("the file is there"), verified)
+}

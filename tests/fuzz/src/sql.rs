@@ -1,0 +1,78 @@
+//! Texts of queries, of somebody who sees all and of a tenant: refused, or the rows that a subscription begins with are those
+//! that SQLite gives for the text as it was written.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use abide_engine::{Connection, Update, Wanted};
+use abide_schema::reducer::Caller;
+use abide_schema::{Code, Refusal, Row, Value};
+use serde_json::Map;
+
+use crate::bench::Bench;
+
+/// See the [module](self).
+pub fn run(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    Bench::with(|bench| {
+        let scope = BTreeMap::from([("tenant".to_owned(), "t1".to_owned())]);
+        let tenant = Caller::with("tenant", "app", BTreeSet::new(), scope);
+        for caller in [Caller::local(), tenant] {
+            bench.runtime.block_on(compare(bench, &caller, text));
+        }
+    });
+}
+
+async fn compare(bench: &Bench, caller: &Caller, text: &str) {
+    let params = Map::new();
+    let asked = bench.engine.query(caller, text, &params, None).await;
+    let mut connection = bench.engine.connect(caller);
+    let begun = connection.subscribe(&Wanted::new("q", text, &params)).await;
+    let live = match begun {
+        Ok(()) => rows(&mut connection).await,
+        Err(refusal) => Err(refusal),
+    };
+    for refusal in [asked.as_ref().err(), live.as_ref().err()].into_iter().flatten() {
+        assert_ne!(refusal.code, Code::Internal, "{text:?}: {refusal}");
+        assert!(!refusal.detail.is_empty(), "{text:?}");
+    }
+    let (Ok(asked), Ok(live)) = (asked, live) else { return };
+    assert_eq!(asked.rows.len(), live.len(), "{text:?}");
+    if is_determined(text, &live) {
+        assert_eq!(sorted(&asked.rows), sorted(&live), "{text:?}");
+    }
+}
+
+/// What a subscription begins with.
+async fn rows(connection: &mut Connection) -> Result<Vec<Row>, Refusal> {
+    let mut rows = Vec::new();
+    loop {
+        match connection.next().await {
+            Update::Snapshot(part) => {
+                // Columns that only sort stand behind those that were asked for.
+                let width =
+                    part.opening.shape.columns.iter().filter(|column| !column.hidden).count();
+                rows.extend(part.rows.iter().map(|row| row[..width.min(row.len())].into()));
+                if !part.more {
+                    return Ok(rows);
+                }
+            }
+            Update::Error { refusal, .. } => return Err(refusal),
+            _ => {}
+        }
+    }
+}
+
+/// Whether the text leaves SQLite no choice: which rows a LIMIT takes, in which order texts are put together or numbers
+/// are added.
+fn is_determined(text: &str, rows: &[Row]) -> bool {
+    let text = text.to_ascii_lowercase();
+    let chosen = ["limit", "group_concat", "string_agg", "json_group", "over", "group by"];
+    let real = |row: &Row| row.iter().any(|cell| matches!(cell, Value::Real(_)));
+    !chosen.iter().any(|word| text.contains(word)) && !rows.iter().any(real)
+}
+
+fn sorted(rows: &[Row]) -> Vec<String> {
+    let mut texts: Vec<String> = rows.iter().map(|row| format!("{row:?}")).collect();
+    texts.sort();
+    texts
+}

@@ -1,0 +1,96 @@
+//! Clients that send a byte a second: heads, bodies and WebSocket messages that never end. The server lets go of each
+//! after the time that its kind may take (`server/src/limits.rs`), whoever else is served.
+
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::stage::Stage;
+use crate::Told;
+use crate::figures::{count, figure};
+use crate::pace::pause;
+use crate::socket::Socket;
+
+/// Between two bytes.
+const DRIP: Duration = Duration::from_secs(1);
+/// The longest that any of them may stay: a silent WebSocket's 65 s, and what a busy machine adds.
+const MOST: Duration = Duration::from_secs(90);
+
+/// All of them, at it.
+pub(crate) struct Lorises {
+    all: JoinSet<Told<(&'static str, f64)>>,
+}
+
+/// Begins to drip.
+pub(crate) async fn begin(stage: &Stage) -> Told<Lorises> {
+    let (address, token) = (stage.server.address, stage.admin.clone());
+    let mut all = JoinSet::new();
+    for _ in 0..stage.size.lorises {
+        let head = "POST /v1/sql HTTP/1.1\r\nHost: abide\r\n".to_owned();
+        let plain = stage.http(&token).await?;
+        let body = plain.head("/v1/sql", 1 << 20);
+        all.spawn(async move { drip("head", plain.stream, head.as_bytes()).await });
+        let plain = stage.http(&token).await?;
+        all.spawn(async move { drip("body", plain.stream, body.as_bytes()).await });
+        let socket = Socket::connect(address, &token).await;
+        let socket = socket.map_err(|why| format!("a loris does not connect: {why}"))?;
+        // A text message of a megabyte, masked with zeros.
+        let mut message = vec![0x81, 0xff];
+        message.extend((1_u64 << 20).to_be_bytes());
+        message.extend([0; 4]);
+        all.spawn(async move { drip("message", socket.into_stream(), &message).await });
+    }
+    Ok(Lorises { all })
+}
+
+impl Lorises {
+    /// Waits until the server let go of all.
+    pub(crate) async fn end(mut self) -> Told {
+        let (number, mut longest) =
+            (self.all.len(), [("head", 0.0), ("body", 0.0), ("message", 0.0)]);
+        while let Some(ended) = self.all.join_next().await {
+            let (kind, seconds) = ended.map_err(|why| why.to_string())??;
+            for (other, most) in &mut longest {
+                if *other == kind {
+                    *most = seconds.max(*most);
+                }
+            }
+        }
+        let told = longest.map(|(kind, seconds)| format!("{kind} {seconds:.0} s")).join(", ");
+        println!(
+            "loris     {} clients of a byte a second were let go: {told}",
+            count(number as u64)
+        );
+        figure("clients of a byte a second, let go after at most", format!("{number}: {told}"));
+        Ok(())
+    }
+}
+
+/// Sends the beginning, and then a byte a second until the other side is gone.
+async fn drip(
+    kind: &'static str,
+    stream: TcpStream,
+    beginning: &[u8],
+) -> Told<(&'static str, f64)> {
+    let begun = Instant::now();
+    let (mut read, mut write) = stream.into_split();
+    let gone = async move {
+        let mut piece = [0; 4 << 10];
+        while read.read(&mut piece).await.is_ok_and(|length| length > 0) {}
+    };
+    let dripping = async move {
+        let mut sent = write.write_all(beginning).await;
+        while sent.is_ok() {
+            pause(DRIP).await;
+            sent = write.write_all(b"x").await;
+        }
+    };
+    let until = async {
+        tokio::select! { () = gone => {}, () = dripping => {} }
+    };
+    timeout(MOST, until).await.map_err(|_| format!("a {kind} may drip for {MOST:?}"))?;
+    Ok((kind, begun.elapsed().as_secs_f64()))
+}

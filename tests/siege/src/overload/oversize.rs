@@ -1,0 +1,105 @@
+//! Messages and bodies beyond any size, many at a time: refused, bounded in memory, and who sends what can still
+//! be read to its end keeps its connection.
+
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::task::JoinSet;
+
+use abide_schema::limits::MESSAGE_BYTES;
+
+use super::bounds;
+use super::stage::Stage;
+use crate::Told;
+use crate::figures::{count, figure};
+use crate::http::Http;
+use crate::socket::Socket;
+
+/// What is sent of it at a time.
+static PIECE: [u8; 64 << 10] = [b'x'; 64 << 10];
+
+/// Sends all of it at once, and sees what comes of it.
+pub(crate) async fn run(stage: &mut Stage) -> Told {
+    let (address, token) = (stage.server.address, stage.admin.clone());
+    let caller = stage.caller();
+    let mut at_once = JoinSet::new();
+    for _ in 0..stage.size.oversize {
+        let (one, two, three) = (token.clone(), token.clone(), token.clone());
+        at_once.spawn(async move { message(Socket::connect(address, &one).await).await });
+        at_once.spawn(async move { frame(Socket::connect(address, &two).await).await });
+        at_once.spawn(async move { body(Http::connect(address, &three).await).await });
+    }
+    let number = at_once.len() as u64;
+    while let Some(ended) = at_once.join_next().await {
+        ended.map_err(|why| why.to_string())??;
+    }
+    let waits = caller.stop()?;
+    println!("oversize  {} messages, frames and bodies at once, each refused", count(number));
+    figure("messages, frames and bodies beyond any size", number);
+    stage.hold_waits("oversize", &waits, bounds::STORM_FACTOR)?;
+    let crowd = (stage.size.connections as u64) * bounds::CONNECTION_BYTES;
+    stage.hold_memory("oversize", bounds::REST_BYTES + crowd + number * bounds::MESSAGE_BYTES)
+}
+
+fn text(why: impl std::fmt::Display) -> String {
+    format!("oversize: {why}")
+}
+
+/// A message that is too large, and can be read: it is refused, and the connection goes on.
+async fn message(socket: Result<Socket, impl std::fmt::Display>) -> Told {
+    let mut socket = socket.map_err(text)?;
+    let content = "x".repeat(MESSAGE_BYTES + (1 << 20));
+    let call = json!({"op": "call", "id": "big", "reducer": "append_message",
+        "args": {"session_id": "loud", "role": "user", "content": content}});
+    socket.say(&call).await.map_err(text)?;
+    let told = socket.hear_of("result").await.map_err(text)?;
+    if told["code"] != "too_large" && told["code"] != "limit_exceeded" {
+        return Err(format!("a message that is too large is answered {told}"));
+    }
+    socket.say(&json!({"op": "ping"})).await.map_err(text)?;
+    let told = socket.hear_of("pong").await.map_err(text)?;
+    if told["op"] == "pong" { Ok(()) } else { Err(format!("then a ping is answered {told}")) }
+}
+
+/// A frame that says that it has a terabyte: the connection is closed, and nothing is set aside for it.
+async fn frame(socket: Result<Socket, impl std::fmt::Display>) -> Told {
+    let mut stream = socket.map_err(text)?.into_stream();
+    let mut head = vec![0x81, 0xff];
+    head.extend((1_u64 << 40).to_be_bytes());
+    head.extend([0; 4]);
+    stream.write_all(&head).await.map_err(text)?;
+    for _ in 0..1_024 {
+        // Once it is closed nothing more can be sent.
+        if stream.write_all(&PIECE).await.is_err() {
+            return Ok(());
+        }
+    }
+    closed(stream).await
+}
+
+/// A body of a gigabyte.
+async fn body(http: std::io::Result<Http>) -> Told {
+    let mut http = http.map_err(text)?;
+    let head = http.head("/v1/call/append_message", 1 << 30);
+    http.stream.write_all(head.as_bytes()).await.map_err(text)?;
+    for _ in 0..2_048 {
+        if http.stream.write_all(&PIECE).await.is_err() {
+            return Ok(());
+        }
+    }
+    match http.answer().await {
+        Ok(answer) if answer.status != 413 => Err(format!("a gigabyte is answered {answer}")),
+        // The answer may be lost where the connection was closed behind it.
+        _ => Ok(()),
+    }
+}
+
+/// Reads until the other side is gone.
+async fn closed(mut stream: tokio::net::TcpStream) -> Told {
+    let mut piece = [0; 4 << 10];
+    loop {
+        match stream.read(&mut piece).await {
+            Ok(0) | Err(_) => return Ok(()),
+            Ok(_) => {}
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Everybody back at once: the server is killed with its crowd connected, started again, and all of them connect
+//! and subscribe again from the seq that they have.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use serde_json::json;
+use tokio_tungstenite::tungstenite::Error;
+
+use super::bounds;
+use super::crowd::{Crowd, SQL};
+use super::stage::{Stage, subscribe};
+use crate::Told;
+use crate::figures::{count, figure, percentile};
+use crate::pace::pause;
+use crate::socket::Socket;
+
+/// After so long a client of the crowd gives up.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How a client came back.
+struct Back {
+    /// Seconds from the restart until its subscription was answered.
+    after_s: f64,
+    /// Attempts that the system or the server turned away.
+    attempts: u64,
+    /// Times that it was told 503 with Retry-After.
+    refused: u64,
+    /// Kept open until all are back.
+    _socket: Socket,
+}
+
+/// Kills, starts again, and waits for everybody.
+pub(crate) async fn run(stage: &mut Stage, crowd: Crowd) -> Told {
+    stage.server.kill();
+    stage.server.start_again()?;
+    let begun = Instant::now();
+    let caller = stage.caller();
+    let (address, token) = (stage.server.address, stage.admin.clone());
+    let number = crowd.seqs.len();
+    let all = crowd.seqs.iter().map(|seq| seq.load(Ordering::Relaxed));
+    let backs = stream::iter(all).map(|seq| come_back(address, &token, seq, begun));
+    let backs: Vec<Told<Back>> = backs.buffer_unordered(number).collect().await;
+    let backs = backs.into_iter().collect::<Told<Vec<Back>>>()?;
+    let waits = caller.stop()?;
+    let seconds: Vec<f64> = backs.iter().map(|back| back.after_s).collect();
+    let attempts: u64 = backs.iter().map(|back| back.attempts).sum();
+    let refused: u64 = backs.iter().map(|back| back.refused).sum();
+    let (half, last) = (percentile(&seconds, 50.0), percentile(&seconds, 100.0));
+    println!(
+        "storm     {} back after a restart: half after {half:.1} s, the last after {last:.1} s; {} further \
+         attempts, {refused} refused with 503",
+        count(number as u64),
+        count(attempts)
+    );
+    figure(
+        "subscribe storm after a restart",
+        format!("{} subscriptions, the last answered after {last:.1} s", count(number as u64)),
+    );
+    stage.hold_waits("storm", &waits, bounds::STORM_FACTOR)?;
+    stage.hold_memory("storm", bounds::REST_BYTES + number as u64 * bounds::CONNECTION_BYTES)
+}
+
+async fn come_back(
+    address: std::net::SocketAddr,
+    token: &str,
+    seq: i64,
+    begun: Instant,
+) -> Told<Back> {
+    let (mut attempts, mut refused) = (0, 0);
+    loop {
+        if begun.elapsed() > PATIENCE {
+            return Err(format!("a client is not back after {PATIENCE:?} and {attempts} attempts"));
+        }
+        match Socket::connect(address, token).await {
+            Ok(socket) => match resume(socket, seq).await? {
+                Some(_socket) => {
+                    let after_s = begun.elapsed().as_secs_f64();
+                    return Ok(Back { after_s, attempts, refused, _socket });
+                }
+                None => attempts += 1,
+            },
+            Err(Error::Http(answer)) if answer.status() == 503 => {
+                if !answer.headers().contains_key("retry-after") {
+                    return Err("a 503 does not say when to come again".to_owned());
+                }
+                refused += 1;
+                pause(Duration::from_secs(1)).await;
+            }
+            Err(_) => {
+                attempts += 1;
+                pause(Duration::from_millis(50 + attempts * 7 % 100)).await;
+            }
+        }
+    }
+}
+
+/// Subscribes again; nothing where the socket broke meanwhile.
+async fn resume(mut socket: Socket, seq: i64) -> Told<Option<Socket>> {
+    if socket.say(&subscribe(SQL, json!({"id": "board"}), Some(seq))).await.is_err() {
+        return Ok(None);
+    }
+    loop {
+        match socket.hear().await {
+            Ok(Some(told)) if told["op"] == "delta" || told["op"] == "snapshot" => {
+                return Ok(Some(socket));
+            }
+            Ok(Some(told)) if told["op"] == "error" && told["code"] != "refetch" => {
+                return Err(format!("a resume is answered {told}"));
+            }
+            Ok(Some(_)) => {}
+            Ok(None) | Err(_) => return Ok(None),
+        }
+    }
+}

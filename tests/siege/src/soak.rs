@@ -1,0 +1,139 @@
+//! Everybody at once over a real server on a small disk, for minutes or for a night: it is killed and asked to stop
+//! at moments that nobody chose, its disk fills up, its network stalls, cuts and goes away. In the end the file
+//! and everybody's memory are held to the checkers of the simulator.
+//!
+//! The seed decides what is done to the server and when, and what each client is up to; what the machine's
+//! scheduler makes of it is its own.
+//!
+//! `place` the disk · `proxy` the network · `people` the clients, `watching` those who only watch · `ledger` what
+//! they were told · `trouble` what goes wrong · `verdict` the checkers.
+
+mod ledger;
+mod people;
+mod place;
+mod proxy;
+mod trouble;
+mod verdict;
+mod watching;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use abide_sim::random::Random;
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::Told;
+use crate::figures::{count, figure};
+use crate::server::{Server, abide, output, raise_open_files};
+use crate::words::Words;
+
+use ledger::Ledger;
+use people::{People, Person};
+use place::Place;
+use proxy::Proxy;
+use trouble::Trouble;
+
+/// Clients of all kinds.
+const CLIENTS: u64 = 50;
+
+/// Who can be, with what `abide token create` is told of them.
+const IDENTITIES: [(&str, &[&str]); 7] = [
+    ("root", &["--role", "admin", "--can", "*"]),
+    ("app", &["--role", "app"]),
+    ("acme", &["--role", "app", "--scope", "tenant=acme"]),
+    ("zeta", &["--role", "app", "--scope", "tenant=zeta"]),
+    ("worker", &["--role", "worker"]),
+    ("supervisor", &["--role", "supervisor", "--can", "*"]),
+    ("auditor", &["--role", "auditor"]),
+];
+
+/// Runs it.
+pub(crate) async fn run(mut words: Words) -> Told {
+    let minutes = words.number("minutes")?.unwrap_or(10);
+    let seconds = words.number("seconds")?.unwrap_or(60 * minutes);
+    let seed = words.number("seed")?.unwrap_or(1);
+    let clients = words.number("clients")?.unwrap_or(CLIENTS);
+    words.end()?;
+    raise_open_files();
+    println!("soak      {clients} clients for {seconds} s, seed {seed}");
+    let outcome = soak(Duration::from_secs(seconds), seed, clients).await;
+    outcome
+        .map_err(|why| format!("{why}\nrepeat: cargo xtask soak --seconds {seconds} --seed {seed}"))
+}
+
+async fn soak(span: Duration, seed: u64, clients: u64) -> Told {
+    let mut random = Random::new(seed);
+    let place = Place::make(span)?;
+    let db = place.folder().join("abide.db");
+    let mut tokens = Vec::new();
+    for (name, bounds) in IDENTITIES {
+        let mut command = abide()?;
+        command.args(["token", "create", name]).args(bounds).arg("--db").arg(&db);
+        tokens.push((name, output(&mut command)?.trim().to_owned()));
+    }
+    let server = Server::start(&db)?;
+    let proxy = Proxy::start(server.address, random.draw()).await?;
+    let people = People { url: proxy.url(), tokens, ledger: Arc::default() };
+    prepare(&people).await?;
+
+    let (mut calling, mut watching, mut printing) = (JoinSet::new(), Vec::new(), Vec::new());
+    for nth in 0..clients {
+        match nth % 10 {
+            8 => watching.push(watching::Watcher::start(&people, nth).await?),
+            9 => printing.push(watching::Printer::start(&people, nth)?),
+            _ => {
+                let person = Person::new(&people, nth, random.draw()).await?;
+                calling.spawn(person.live());
+            }
+        }
+    }
+    let ends = Instant::now() + span;
+    let mut trouble = Trouble::new(server, proxy, place, random);
+    let outcome = trouble.make(ends, &people.ledger).await;
+    people.ledger.stop();
+    outcome?;
+    while let Some(ended) = calling.join_next().await {
+        ended.map_err(|why| format!("a client panicked: {why}"))??;
+    }
+    let counted = verdict::reach(&mut trouble, &people, watching, printing).await?;
+    report(&trouble, &people.ledger, &counted);
+    Ok(())
+}
+
+/// The tools that workers run.
+async fn prepare(people: &People) -> Told {
+    let abide = people.connect("root").await?;
+    for tool in [
+        json!({"name": "look", "effect": "idempotent",
+            "retry": {"max_attempts": 4, "backoff_ms": 300}}),
+        json!({"name": "pay", "effect": "at_most_once"}),
+        json!({"name": "wire", "effect": "at_most_once", "needs_approval": true,
+            "approval": {"expires_after_ms": 20_000}}),
+    ] {
+        abide.call("register_tool", tool).await.map_err(|why| why.to_string())?;
+    }
+    Ok(())
+}
+
+fn report(trouble: &Trouble, ledger: &Ledger, counted: &verdict::Counted) {
+    let did = trouble.did();
+    println!("soak      what was done to it: {did}");
+    println!("soak      what came of it: {counted}, {} refusals by rules", count(ledger.refused()));
+    figure("server processes killed (SIGKILL, SIGTERM)", format!("{}, {}", did.kills, did.stops));
+    figure(
+        "times that the disk was full",
+        did.full.map_or("left out".to_owned(), |n| n.to_string()),
+    );
+    let (cut, stalled) = trouble.proxy().counts();
+    figure(
+        "connections cut, stalled by the network",
+        format!("{}, {}", count(cut), count(stalled)),
+    );
+    figure("acknowledged calls, all of them in the log", count(counted.told));
+    figure("events, verified and replayed", count(counted.events));
+    figure("effects run, none of them twice that must not be", count(counted.effects));
+    figure("subscriptions that converged", counted.converged);
+    figure("rows of another tenant seen", 0);
+    figure("bytes of acknowledged data lost", 0);
+}

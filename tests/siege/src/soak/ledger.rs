@@ -1,0 +1,74 @@
+//! What clients were told, and what workers did to the world: what the file is held to in the end.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use abide_sim::checks::effects::Effects;
+use serde_json::Value as JsonValue;
+
+/// One call as it was acknowledged.
+#[derive(Clone, Debug)]
+pub(crate) struct Acknowledged {
+    /// By whom, as the log calls him.
+    pub(crate) identity: &'static str,
+    pub(crate) request_id: String,
+    pub(crate) reducer: String,
+    pub(crate) arguments: JsonValue,
+    pub(crate) seq: i64,
+    pub(crate) result: JsonValue,
+}
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    told: Mutex<Vec<Acknowledged>>,
+    effects: Mutex<Effects>,
+    refused: AtomicU64,
+    stopped: AtomicBool,
+}
+
+impl Ledger {
+    pub(crate) fn add(&self, told: Acknowledged) {
+        lock(&self.told).push(told);
+    }
+
+    pub(crate) fn told(&self) -> Vec<Acknowledged> {
+        lock(&self.told).clone()
+    }
+
+    /// How many calls were acknowledged.
+    pub(crate) fn count(&self) -> usize {
+        lock(&self.told).len()
+    }
+
+    /// A worker runs an effect, which may be one that must not run twice.
+    pub(crate) fn ran(&self, call_id: &str, once: bool) {
+        lock(&self.effects).ran(call_id, once);
+    }
+
+    pub(crate) fn effects(&self) -> Effects {
+        lock(&self.effects).clone()
+    }
+
+    /// A rule said no.
+    pub(crate) fn no(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Lets everybody end after what they are at.
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+}
+
+fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,274 @@
+//! The clients that call: apps, those of two tenants among them, workers, supervisors and auditors. Each has a
+//! connection of his own through the network, and a request id for each call, by which he asks until he is
+//! answered.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use abide_client::{Abide, Code, Error};
+use abide_sim::random::Random;
+use serde_json::{Value as JsonValue, json};
+
+use super::ledger::{Acknowledged, Ledger};
+use crate::Told;
+use crate::pace::pause;
+
+/// How long anybody asks for the same thing.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// How long one attempt may take.
+const ATTEMPT: Duration = Duration::from_secs(10);
+/// How long a worker's word holds.
+const LEASE_MS: i64 = 2_500;
+/// Names of the tools that workers run.
+const TOOLS: [&str; 3] = ["look", "pay", "wire"];
+
+/// What they share.
+#[derive(Clone)]
+pub(crate) struct People {
+    pub(crate) url: String,
+    pub(crate) tokens: Vec<(&'static str, String)>,
+    pub(crate) ledger: Arc<Ledger>,
+}
+
+impl People {
+    /// The token of an identity.
+    pub(crate) fn token(&self, identity: &str) -> Told<&str> {
+        let found = self.tokens.iter().find(|(name, _)| *name == identity);
+        found.map(|(_, token)| token.as_str()).ok_or_else(|| format!("nobody is {identity}"))
+    }
+
+    /// Connects as somebody; a network that fails just now is asked again.
+    pub(crate) async fn connect(&self, identity: &str) -> Told<Abide> {
+        let token = self.token(identity)?;
+        for _ in 0..100 {
+            match Abide::builder(&self.url).token(token).deadline(ATTEMPT).connect().await {
+                Ok(abide) => return Ok(abide),
+                Err(_) => pause(Duration::from_millis(100)).await,
+            }
+        }
+        Err(format!("{identity} does not get through to the server"))
+    }
+}
+
+/// What somebody is up to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    App,
+    Worker,
+    Supervisor,
+    Auditor,
+}
+
+/// One of them.
+pub(crate) struct Person {
+    name: String,
+    identity: &'static str,
+    part: Part,
+    /// Whose rows are all that may be seen.
+    tenant: Option<&'static str>,
+    abide: Abide,
+    ledger: Arc<Ledger>,
+    random: Random,
+    asked: AtomicU64,
+    sessions: Vec<String>,
+}
+
+/// What a call came to.
+enum Came {
+    Yes(JsonValue),
+    No,
+}
+
+impl Person {
+    /// The nth client, of ten kinds in turn.
+    pub(crate) async fn new(people: &People, nth: u64, seed: u64) -> Told<Person> {
+        let (identity, part, tenant) = match nth % 20 {
+            0 | 1 | 10 | 11 => ("app", Part::App, None),
+            2 => ("acme", Part::App, Some("acme")),
+            12 => ("zeta", Part::App, Some("zeta")),
+            3..=5 | 13..=15 => ("worker", Part::Worker, None),
+            6 | 16 => ("supervisor", Part::Supervisor, None),
+            _ => ("auditor", Part::Auditor, None),
+        };
+        Ok(Person {
+            name: format!("{identity}{nth}"),
+            identity,
+            part,
+            tenant,
+            abide: people.connect(identity).await?,
+            ledger: Arc::clone(&people.ledger),
+            random: Random::new(seed),
+            asked: AtomicU64::new(0),
+            sessions: Vec::new(),
+        })
+    }
+
+    /// Goes about his business until all are told to stop.
+    pub(crate) async fn live(mut self) -> Told {
+        while !self.ledger.is_stopped() {
+            pause(Duration::from_millis(20 + self.random.below(160) as u64)).await;
+            match self.part {
+                Part::App => self.talk().await?,
+                Part::Worker => self.work().await?,
+                Part::Supervisor => self.decide().await?,
+                Part::Auditor => self.audit().await?,
+            }
+        }
+        self.abide.close().await;
+        Ok(())
+    }
+
+    async fn talk(&mut self) -> Told {
+        if self.sessions.is_empty() || self.random.one_in(30) {
+            let id = format!("{}-{}", self.name, self.sessions.len());
+            self.call("create_session", json!({"agent": "soak", "id": id})).await?;
+            self.sessions.push(id);
+        }
+        let session = self.random.pick(&self.sessions).clone();
+        match self.random.below(12) {
+            0..=3 => {
+                let content = "Where is it? ".repeat(1 + self.random.below(60));
+                let args = json!({"session_id": session, "role": "user", "content": content});
+                self.call("append_message", args).await.map(drop)
+            }
+            4..=8 => {
+                let asked = self.asked.load(Ordering::Relaxed);
+                let args = json!({"call_id": format!("{}/{asked}", self.name),
+                    "session_id": session, "tool_name": self.random.pick(&TOOLS),
+                    "arguments": {"n": asked}});
+                self.call("request_tool_call", args).await.map(drop)
+            }
+            9 => {
+                let args = json!({"session_id": session, "reason": "over the limit",
+                    "required_capability": "refunds", "expires_after_ms": 15_000});
+                self.call("request_supervisor_handoff", args).await.map(drop)
+            }
+            10 => {
+                let args = json!({"in_ms": self.random.below(3_000), "session_id": session,
+                    "message": "now"});
+                self.call("set_timer", args).await.map(drop)
+            }
+            _ => self.look_around().await,
+        }
+    }
+
+    /// A tenant sees what is his, and nothing else.
+    async fn look_around(&self) -> Told {
+        let Some(tenant) = self.tenant else { return Ok(()) };
+        let sql = "SELECT s.id, s.scope FROM sessions s UNION ALL
+            SELECT c.call_id, s.scope FROM tool_calls c LEFT JOIN sessions s ON s.id = c.session_id";
+        let Ok(answer) = self.abide.sql(sql).rows().await else { return Ok(()) };
+        let own = json!({"tenant": tenant}).to_string();
+        match answer.rows.iter().find(|row| row[1].to_json() != json!(own)) {
+            Some(row) => Err(format!("{tenant} sees {row:?}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Claims a call, runs its effect, tells of it, or vanishes in between.
+    async fn work(&mut self) -> Told {
+        let args = json!({"tools": TOOLS, "lease_ms": LEASE_MS, "worker": self.name});
+        let Came::Yes(claimed) = self.call("claim_next_tool_call", args).await? else {
+            return Ok(());
+        };
+        let (Some(call_id), Some(token)) =
+            (claimed["call_id"].as_str(), claimed["fencing_token"].as_i64())
+        else {
+            return Ok(());
+        };
+        if self.random.one_in(12) {
+            return Ok(()); // It vanishes before the effect.
+        }
+        self.ledger.ran(call_id, claimed["tool_name"] != "look");
+        if self.random.one_in(12) {
+            return Ok(()); // And here behind it.
+        }
+        if self.random.one_in(6) {
+            let beat = json!({"call_id": call_id, "fencing_token": token, "lease_ms": LEASE_MS});
+            self.call("heartbeat_tool_call", beat).await?;
+        }
+        let (reducer, args) = if self.random.one_in(8) && claimed["tool_name"] == "look" {
+            let args = json!({"call_id": call_id, "fencing_token": token, "error": "no line",
+                "retryable": true});
+            ("fail_tool_call", args)
+        } else {
+            let args = json!({"call_id": call_id, "fencing_token": token,
+                "result": {"by": self.name}});
+            ("complete_tool_call", args)
+        };
+        self.call(reducer, args).await.map(drop)
+    }
+
+    async fn decide(&mut self) -> Told {
+        let (sql, reducer, args): (&str, &str, fn(&str) -> JsonValue) = match self.random.below(4) {
+            0 | 1 => (
+                "SELECT call_id FROM approvals WHERE status = 'pending' LIMIT 1",
+                "decide_approval",
+                |id| json!({"call_id": id, "decision": "approve"}),
+            ),
+            2 => (
+                "SELECT id FROM handoff_requests WHERE status = 'pending' LIMIT 1",
+                "claim_handoff",
+                |id| json!({"id": id, "lease_ms": LEASE_MS}),
+            ),
+            _ => (
+                "SELECT call_id FROM unknown_tool_calls LIMIT 1",
+                "settle_tool_call",
+                |id| json!({"call_id": id, "outcome": "failed", "evidence": "nothing there"}),
+            ),
+        };
+        let found: Result<Vec<String>, Error> = self.abide.sql(sql).fetch().await;
+        let Some(id) = found.ok().and_then(|mut found| found.pop()) else { return Ok(()) };
+        let came = self.call(reducer, args(&id)).await?;
+        if reducer == "claim_handoff" && matches!(came, Came::Yes(_)) && !self.random.one_in(4) {
+            let args = json!({"id": id, "resolution": "approved"});
+            self.call("resolve_handoff", args).await?;
+        }
+        Ok(())
+    }
+
+    /// The log has no gap, whenever one looks.
+    async fn audit(&self) -> Told {
+        let sql = "SELECT count(*), coalesce(max(seq), 0) FROM events";
+        let Ok(answer) = self.abide.sql(sql).rows().await else { return Ok(()) };
+        let row = &answer.rows[0];
+        if row[0] == row[1] { Ok(()) } else { Err(format!("an auditor is told {row:?}")) }
+    }
+
+    /// Calls until it is answered with a yes or a no.
+    async fn call(&self, reducer: &str, arguments: JsonValue) -> Told<Came> {
+        let nth = self.asked.fetch_add(1, Ordering::Relaxed);
+        let request_id = format!("{}:{nth}", self.name);
+        let begun = tokio::time::Instant::now();
+        loop {
+            let request = self.abide.call(reducer, &arguments).request_id(&request_id);
+            match request.deadline(ATTEMPT).await {
+                Ok(called) => {
+                    self.ledger.add(Acknowledged {
+                        identity: self.identity,
+                        request_id,
+                        reducer: reducer.to_owned(),
+                        arguments,
+                        seq: called.seq.0,
+                        result: called.value.clone(),
+                    });
+                    return Ok(Came::Yes(called.value));
+                }
+                Err(Error::Refused(refusal)) if is_a_no(refusal.code) => {
+                    self.ledger.no();
+                    return Ok(Came::No);
+                }
+                Err(why) if begun.elapsed() > PATIENCE => {
+                    return Err(format!("{reducer} is not answered for {PATIENCE:?}: {why}"));
+                }
+                Err(_) => pause(Duration::from_millis(100)).await,
+            }
+        }
+    }
+}
+
+/// A rule's word, as opposed to the state of the server: asking again would be answered alike.
+fn is_a_no(code: Code) -> bool {
+    !matches!(code, Code::Overloaded | Code::DiskFull | Code::Poisoned | Code::Internal)
+}

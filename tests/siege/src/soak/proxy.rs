@@ -1,0 +1,155 @@
+//! The network between clients and server: a proxy that delays, stalls and cuts, and goes away for a while.
+//!
+//! A stream cannot lose bytes in its middle. What a lost packet comes to is here what it comes to there: nothing more
+//! arrives, and after a while the connection is gone.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use abide_sim::random::Random;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::Told;
+use crate::pace::pause;
+
+/// One in so many pieces is late.
+const LATE: usize = 12;
+/// After one in so many pieces the connection is cut.
+const CUT: usize = 500;
+/// After one in so many pieces nothing more arrives for a while, and then it is cut.
+const STALL: usize = 700;
+/// What is passed on at a time: small, so that messages are cut in two.
+const PIECE_BYTES: usize = 4 << 10;
+
+/// See the [module](self). Clones are the same proxy.
+#[derive(Clone, Debug)]
+pub(crate) struct Proxy {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    address: SocketAddr,
+    server: SocketAddr,
+    random: Mutex<Random>,
+    is_down: AtomicBool,
+    is_calm: AtomicBool,
+    cut: AtomicU64,
+    stalled: AtomicU64,
+}
+
+/// What becomes of a piece.
+enum Fate {
+    Passed,
+    Late(Duration),
+    Stalled(Duration),
+    Cut,
+}
+
+impl Proxy {
+    /// One in front of a server, which keeps its port.
+    pub(crate) async fn start(server: SocketAddr, seed: u64) -> Told<Proxy> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.map_err(|why| why.to_string())?;
+        let address = listener.local_addr().map_err(|why| why.to_string())?;
+        let inner = Inner {
+            address,
+            server,
+            random: Mutex::new(Random::new(seed)),
+            is_down: AtomicBool::new(false),
+            is_calm: AtomicBool::new(false),
+            cut: AtomicU64::new(0),
+            stalled: AtomicU64::new(0),
+        };
+        let proxy = Proxy { inner: Arc::new(inner) };
+        let accepting = proxy.clone();
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                // Where it is down, who comes is cut off at once.
+                if !accepting.inner.is_down.load(Ordering::Relaxed) {
+                    tokio::spawn(accepting.clone().pass(client));
+                }
+            }
+        });
+        Ok(proxy)
+    }
+
+    /// Where clients connect.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.inner.address)
+    }
+
+    /// Goes away, or comes back.
+    pub(crate) fn set_down(&self, is_down: bool) {
+        self.inner.is_down.store(is_down, Ordering::Relaxed);
+    }
+
+    /// Passes everything on from now on.
+    pub(crate) fn calm(&self) {
+        self.set_down(false);
+        self.inner.is_calm.store(true, Ordering::Relaxed);
+    }
+
+    /// Connections that were cut, and stalled.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.inner.cut.load(Ordering::Relaxed), self.inner.stalled.load(Ordering::Relaxed))
+    }
+
+    async fn pass(self, client: TcpStream) {
+        let Ok(server) = TcpStream::connect(self.inner.server).await else { return };
+        let (_, _) = (client.set_nodelay(true), server.set_nodelay(true));
+        let (from_client, to_client) = client.into_split();
+        let (from_server, to_server) = server.into_split();
+        // Both directions end with the first.
+        tokio::select! {
+            () = self.pump(from_client, to_server) => {}
+            () = self.pump(from_server, to_client) => {}
+        }
+    }
+
+    async fn pump(&self, mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
+        let mut piece = vec![0; PIECE_BYTES];
+        loop {
+            let Ok(length @ 1..) = from.read(&mut piece).await else { return };
+            match self.fate() {
+                Fate::Passed => {}
+                Fate::Late(time) => pause(time).await,
+                Fate::Stalled(time) => {
+                    self.inner.stalled.fetch_add(1, Ordering::Relaxed);
+                    return pause(time).await;
+                }
+                Fate::Cut => {
+                    self.inner.cut.fetch_add(1, Ordering::Relaxed);
+                    return;
+                }
+            }
+            if to.write_all(&piece[..length]).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn fate(&self) -> Fate {
+        if self.inner.is_calm.load(Ordering::Relaxed) {
+            return Fate::Passed;
+        }
+        if self.inner.is_down.load(Ordering::Relaxed) {
+            return Fate::Cut;
+        }
+        let mut random = self.inner.random.lock().unwrap_or_else(PoisonError::into_inner);
+        let ms =
+            |most: usize, random: &mut Random| Duration::from_millis(random.below(most) as u64);
+        if random.one_in(CUT) {
+            Fate::Cut
+        } else if random.one_in(STALL) {
+            Fate::Stalled(ms(3_000, &mut random))
+        } else if random.one_in(LATE) {
+            Fate::Late(ms(60, &mut random))
+        } else {
+            Fate::Passed
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! What goes wrong, and when: the seed decides.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use abide_sim::random::Random;
+
+use super::ledger::Ledger;
+use super::place::Place;
+use super::proxy::Proxy;
+use crate::Told;
+use crate::figures::count;
+use crate::http::Http;
+use crate::pace::pause;
+use crate::server::Server;
+
+/// If nothing is acknowledged for so long although nothing goes wrong, it stands still.
+const STANDSTILL: Duration = Duration::from_secs(30);
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Did {
+    pub(crate) kills: u64,
+    pub(crate) stops: u64,
+    /// `None` where the disk cannot be filled.
+    pub(crate) full: Option<u64>,
+    pub(crate) outages: u64,
+    /// Times that the server refused to go on and was started again, as a supervisor does.
+    pub(crate) poisoned: u64,
+    /// The slowest start, in milliseconds.
+    pub(crate) slowest_ms: u64,
+}
+
+impl fmt::Display for Did {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Did { kills, stops, outages, poisoned, slowest_ms, .. } = self;
+        let full = self.full.map_or("left out".to_owned(), count);
+        write!(
+            f,
+            "SIGKILL {kills}, SIGTERM {stops}, disk full {full}, network gone {outages}, started \
+             again because it refused to go on {poisoned}; its slowest start {slowest_ms} ms"
+        )
+    }
+}
+
+/// See the [module](self).
+pub(crate) struct Trouble {
+    pub(crate) server: Server,
+    proxy: Proxy,
+    place: Place,
+    random: Random,
+    did: Did,
+}
+
+impl Trouble {
+    pub(crate) fn new(server: Server, proxy: Proxy, place: Place, random: Random) -> Trouble {
+        let did = Did { full: place.can_be_filled().then_some(0), ..Did::default() };
+        Trouble { server, proxy, place, random, did }
+    }
+
+    pub(crate) fn did(&self) -> Did {
+        self.did
+    }
+
+    pub(crate) fn proxy(&self) -> &Proxy {
+        &self.proxy
+    }
+
+    /// Makes trouble until then, and leaves a server that runs and a network that passes everything on.
+    pub(crate) async fn make(&mut self, ends: Instant, ledger: &Ledger) -> Told {
+        let (mut heard, mut at) = (Instant::now(), ledger.count());
+        while Instant::now() < ends && !self.place.is_nearly_full() {
+            self.wait(2_500).await;
+            match self.random.below(20) {
+                0..=7 => self.kill()?,
+                8..=11 => self.stop()?,
+                12..=14 if self.place.can_be_filled() => self.fill().await?,
+                15..=17 => self.cut_off().await,
+                _ => {}
+            }
+            self.look().await?;
+            if ledger.count() > at {
+                (heard, at) = (Instant::now(), ledger.count());
+            } else if heard.elapsed() > STANDSTILL {
+                return Err(format!("no call was acknowledged for {STANDSTILL:?}"));
+            }
+        }
+        self.proxy.calm();
+        self.look().await
+    }
+
+    async fn wait(&mut self, most_ms: usize) {
+        pause(Duration::from_millis(100 + self.random.below(most_ms) as u64)).await;
+    }
+
+    fn start(&mut self) -> Told {
+        self.server.start_again()?;
+        let ms = u64::try_from(self.server.started_in.as_millis()).unwrap_or(u64::MAX);
+        self.did.slowest_ms = self.did.slowest_ms.max(ms);
+        Ok(())
+    }
+
+    fn kill(&mut self) -> Told {
+        self.did.kills += 1;
+        self.server.kill();
+        self.start()
+    }
+
+    fn stop(&mut self) -> Told {
+        self.did.stops += 1;
+        self.server.stop()?;
+        self.start()
+    }
+
+    /// The disk is full for a while; now and then the server is killed meanwhile.
+    async fn fill(&mut self) -> Told {
+        self.did.full = self.did.full.map(|times| times + 1);
+        self.place.fill()?;
+        self.wait(1_500).await;
+        if self.random.one_in(3) {
+            self.did.kills += 1;
+            self.server.kill();
+            // There may be no room to start.
+            let started = self.server.start_again();
+            self.place.empty();
+            if started.is_err() {
+                self.start()?;
+            }
+        }
+        self.place.empty();
+        Ok(())
+    }
+
+    async fn cut_off(&mut self) {
+        self.did.outages += 1;
+        self.proxy.set_down(true);
+        self.wait(2_000).await;
+        self.proxy.set_down(false);
+    }
+
+    /// Does what a supervisor of processes does: what says that it is not ready is started again.
+    async fn look(&mut self) -> Told {
+        let Ok(mut http) = Http::connect(self.server.address, "").await else {
+            return Err("the server is gone, and nobody killed it".to_owned());
+        };
+        let ready = http.get("/ready").await.map_err(|why| format!("/ready: {why}"))?;
+        if ready.status == 200 {
+            return Ok(());
+        }
+        self.did.poisoned += 1;
+        self.server.kill();
+        self.start()
+    }
+}

@@ -1,0 +1,197 @@
+//! The checkers, when all is calm: nothing stays claimed, subscribers converge, what was acknowledged is in the log
+//! and is answered alike when it is asked again, effects that must not run twice did not, leases did not
+//! overlap, the log verifies, and its replay gives the same rows.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use abide_client::{Abide, Value};
+use abide_sim::checks::leases;
+use serde_json::Value as JsonValue;
+
+use super::ledger::Acknowledged;
+use super::people::People;
+use super::trouble::Trouble;
+use super::watching::{Printer, Watcher};
+use crate::Told;
+use crate::figures::count;
+use crate::pace::pause;
+
+/// Leases end by themselves: within their time, and what a busy machine adds.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Of what was acknowledged, one in so many is asked again, and all of the last.
+const ASKED_AGAIN: usize = 23;
+/// See [`ASKED_AGAIN`].
+const LAST: usize = 200;
+/// Events that are read at a time.
+const PAGE: i64 = 20_000;
+
+/// What was held to the checkers.
+pub(crate) struct Counted {
+    pub(crate) told: u64,
+    pub(crate) events: u64,
+    pub(crate) effects: u64,
+    pub(crate) converged: usize,
+}
+
+impl fmt::Display for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} acknowledged calls, all there; {} events verified and replayed; {} effects, none twice \
+             that must not be; {} subscriptions converged",
+            count(self.told),
+            count(self.events),
+            count(self.effects),
+            self.converged
+        )
+    }
+}
+
+/// Holds everything to what it should be.
+pub(crate) async fn reach(
+    trouble: &mut Trouble,
+    people: &People,
+    watchers: Vec<Watcher>,
+    printers: Vec<Printer>,
+) -> Told<Counted> {
+    let root = people.connect("root").await?;
+    nothing_stays_claimed(&root).await?;
+    let converged = watchers.len() + printers.len();
+    for watcher in watchers {
+        watcher.converge().await?;
+    }
+    for printer in printers {
+        printer.converge(people).await?;
+    }
+    let told = people.ledger.told();
+    let log = log(&root).await?;
+    acknowledged_is_there(&told, &log)?;
+    asked_again(people, &told).await?;
+    let effects = people.ledger.effects();
+    effects.check().map_err(|found| found.to_string())?;
+    leases::check(&log.values().map(Event::step).collect::<Vec<_>>())
+        .map_err(|found| found.to_string())?;
+    root.close().await;
+    trouble.server.stop()?;
+    let events = trouble.server.verify()?;
+    if events < log.len() as u64 {
+        return Err(format!("{} events were read, and the file has {events}", log.len()));
+    }
+    let effects = effects.count().into();
+    Ok(Counted { told: told.len() as u64, events, effects, converged })
+}
+
+async fn nothing_stays_claimed(root: &Abide) -> Told {
+    let sql = "SELECT call_id FROM tool_calls WHERE status = 'claimed'
+        UNION ALL SELECT id FROM handoff_requests WHERE status = 'claimed'";
+    let until = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        let claimed: Vec<String> = root.sql(sql).fetch().await.map_err(|why| why.to_string())?;
+        if claimed.is_empty() {
+            return Ok(());
+        }
+        if tokio::time::Instant::now() > until {
+            return Err(format!("still claimed after {PATIENCE:?}: {claimed:?}"));
+        }
+        pause(Duration::from_millis(200)).await;
+    }
+}
+
+/// An event, as far as it is looked at.
+struct Event {
+    seq: i64,
+    at: i64,
+    caller: String,
+    request_id: Option<String>,
+    reducer: String,
+    arguments: JsonValue,
+    outcome: JsonValue,
+}
+
+impl Event {
+    fn read(row: &[Value]) -> Told<Event> {
+        let cells: Vec<JsonValue> = row.iter().map(Value::to_json).collect();
+        let text = |at: usize| cells[at].as_str().unwrap_or_default().to_owned();
+        let number = |at: usize| cells[at].as_i64().ok_or("an event has its numbers");
+        Ok(Event {
+            seq: number(0)?,
+            at: number(1)?,
+            caller: text(2),
+            request_id: cells[3].as_str().map(str::to_owned),
+            reducer: text(4),
+            arguments: serde_json::from_str(&text(5)).unwrap_or_default(),
+            outcome: serde_json::from_str(&text(6)).unwrap_or_default(),
+        })
+    }
+
+    fn step(&self) -> leases::Step {
+        leases::Step {
+            seq: self.seq,
+            at: self.at,
+            reducer: self.reducer.clone(),
+            arguments: self.arguments.clone(),
+            outcome: self.outcome.clone(),
+        }
+    }
+}
+
+/// The whole log, in order.
+async fn log(root: &Abide) -> Told<BTreeMap<i64, Event>> {
+    let sql = "SELECT seq, at, caller, request_id, reducer, arguments, outcome FROM events
+        WHERE seq > :after AND seq <= :last ORDER BY seq";
+    let (mut log, mut after) = (BTreeMap::new(), 0);
+    loop {
+        let page = root.sql(sql).param("after", after).param("last", after + PAGE).rows().await;
+        let page = page.map_err(|why| why.to_string())?;
+        if page.rows.is_empty() {
+            return Ok(log);
+        }
+        for row in &page.rows {
+            let event = Event::read(row)?;
+            if event.seq != after + 1 {
+                return Err(format!("behind event {after} comes {}", event.seq));
+            }
+            after = event.seq;
+            log.insert(event.seq, event);
+        }
+    }
+}
+
+/// Each acknowledged call is in the log where it was told to be, and no request is there twice.
+fn acknowledged_is_there(told: &[Acknowledged], log: &BTreeMap<i64, Event>) -> Told {
+    let mut seen: BTreeMap<(&str, &str), i64> = BTreeMap::new();
+    for event in log.values() {
+        // Those of clients have a colon; the command line's batches are several events each.
+        let own = event.request_id.as_deref().filter(|id| id.contains(':'));
+        let Some(request_id) = own else { continue };
+        if let Some(first) = seen.insert((&event.caller, request_id), event.seq) {
+            return Err(format!("{request_id} is in the log twice: {first} and {}", event.seq));
+        }
+    }
+    let lost = told.iter().find(|told| {
+        let event = log.get(&told.seq);
+        event.is_none_or(|event| event.reducer != told.reducer)
+    });
+    lost.map_or(Ok(()), |told| Err(format!("acknowledged, and not in the log: {told:?}")))
+}
+
+/// Who asks again is told the same, and nothing is done.
+async fn asked_again(people: &People, told: &[Acknowledged]) -> Told {
+    let mut clients = BTreeMap::new();
+    let last = told.len().saturating_sub(LAST);
+    let chosen = told.iter().enumerate().filter(|(at, _)| *at >= last || at % ASKED_AGAIN == 0);
+    for (_, told) in chosen {
+        if !clients.contains_key(told.identity) {
+            clients.insert(told.identity, people.connect(told.identity).await?);
+        }
+        let abide = &clients[told.identity];
+        let again = abide.call(&told.reducer, &told.arguments).request_id(&told.request_id).await;
+        let again = again.map_err(|why| format!("{told:?} is answered {why} when asked again"))?;
+        if !again.duplicate || again.seq.0 != told.seq || again.value != told.result {
+            return Err(format!("{told:?} is answered {again:?} when asked again"));
+        }
+    }
+    Ok(())
+}

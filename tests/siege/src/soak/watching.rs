@@ -1,0 +1,203 @@
+//! Clients that only watch: subscriptions of the SDK with checksums, and `abide watch` as a process. What they hold
+//! in the end, built of nothing but what they were told, must be what their query gives.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use abide_client::{Abide, Subscription, Value};
+use serde_json::Value as JsonValue;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::people::People;
+use crate::Told;
+use crate::pace::pause;
+use crate::server::abide;
+
+/// Watched by the SDK, one each, by those who may see all or a tenant's part.
+const QUERIES: [(&str, &str); 5] = [
+    ("root", "SELECT id, status, updated_at FROM sessions"),
+    ("supervisor", "SELECT call_id, tool_name FROM tool_calls WHERE status = 'claimed'"),
+    ("acme", "SELECT id, session_id, content FROM agent_state"),
+    ("root", "SELECT tool_name, status, count(*) FROM tool_calls GROUP BY tool_name, status"),
+    ("zeta", "SELECT call_id, status FROM tool_calls ORDER BY call_id DESC LIMIT 20"),
+];
+/// Watched by `abide watch`; the first column is the key.
+const PRINTED: [(&str, &str); 3] = [
+    ("root", "SELECT id, status FROM sessions"),
+    ("supervisor", "SELECT id, status FROM handoff_requests"),
+    ("acme", "SELECT call_id, status FROM tool_calls"),
+];
+/// How long a subscription may take to be level with its query.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long it may take to be told of one state, before a later one is looked at.
+const LEVEL: Duration = Duration::from_secs(2);
+
+/// A subscription of the SDK, at work.
+pub(crate) struct Watcher {
+    sql: &'static str,
+    abide: Abide,
+    task: JoinHandle<Told<Subscription>>,
+}
+
+impl Watcher {
+    /// Begins to watch.
+    pub(crate) async fn start(people: &People, nth: u64) -> Told<Watcher> {
+        let (identity, sql) = QUERIES[(nth / 10) as usize % QUERIES.len()];
+        let abide = people.connect(identity).await?;
+        let live = abide.subscribe(sql).checksum();
+        let mut live = live.await.map_err(|why| format!("{sql}: {why}"))?;
+        let stopped = Arc::clone(&people.ledger);
+        let task = tokio::spawn(async move {
+            while !stopped.is_stopped() {
+                if let Ok(None) = timeout(Duration::from_millis(500), live.next()).await {
+                    return Err(format!("{sql} ended: {:?}", live.error()));
+                }
+            }
+            Ok(live)
+        });
+        Ok(Watcher { sql, abide, task })
+    }
+
+    /// Waits until it holds what its query gives. What comes due meanwhile changes both.
+    pub(crate) async fn converge(self) -> Told {
+        let mut live = self.task.await.map_err(|why| why.to_string())??;
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let fresh = self.abide.sql(self.sql).rows().await;
+            let fresh = fresh.map_err(|why| format!("{}: {why}", self.sql))?;
+            let wanted = sorted(fresh.rows.iter().map(|row| &**row));
+            let soon = Instant::now() + LEVEL;
+            while sorted(live.rows()) != wanted && timeout_at(soon, live.next()).await.is_ok() {}
+            if sorted(live.rows()) == wanted {
+                break;
+            }
+            if Instant::now() > until {
+                let (held, wanted) = (live.rows().len(), wanted.len());
+                return Err(format!("{}: {held} rows at {}, not {wanted}", self.sql, live.seq()));
+            }
+        }
+        match self.abide.mismatches() {
+            0 => Ok(()),
+            n => Err(format!("{}: {n} results were not what the server held", self.sql)),
+        }
+    }
+}
+
+/// Rows in some order, which a query without one does not have.
+fn sorted<'a>(rows: impl Iterator<Item = &'a [Value]>) -> Vec<String> {
+    let mut rows: Vec<String> = rows.map(|row| format!("{row:?}")).collect();
+    rows.sort();
+    rows
+}
+
+/// What `abide watch` printed, worked into rows by their key.
+type Printed = Arc<Mutex<Told<BTreeMap<String, JsonValue>>>>;
+
+/// `abide watch` as a process.
+pub(crate) struct Printer {
+    sql: &'static str,
+    identity: &'static str,
+    child: Child,
+    printed: Printed,
+}
+
+impl Printer {
+    /// Starts it.
+    pub(crate) fn start(people: &People, nth: u64) -> Told<Printer> {
+        let (identity, sql) = PRINTED[(nth / 10) as usize % PRINTED.len()];
+        let mut command = abide()?;
+        command.args(["watch", sql, "--json", "--url", &people.url]);
+        command.args(["--token", people.token(identity)?]);
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().map_err(|why| why.to_string())?;
+        let stdout = child.stdout.take().ok_or("stdout is piped")?;
+        let printed: Printed = Arc::new(Mutex::new(Ok(BTreeMap::new())));
+        let into = Arc::clone(&printed);
+        thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                let mut rows = into.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Ok(held) = &mut *rows
+                    && let Err(why) = work_in(held, &line)
+                {
+                    *rows = Err(why);
+                }
+            }
+        });
+        Ok(Printer { sql, identity, child, printed })
+    }
+
+    /// Waits until what it printed comes to what its query gives.
+    pub(crate) async fn converge(mut self, people: &People) -> Told {
+        let abide = people.connect(self.identity).await?;
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let fresh = abide.sql(self.sql).rows().await.map_err(|why| why.to_string())?;
+            let rows = fresh.rows.iter().map(|row| row.iter().map(Value::to_json).collect());
+            let rows = rows.map(|row: Vec<JsonValue>| (row[0].to_string(), row.into()));
+            let wanted: BTreeMap<String, JsonValue> = rows.collect();
+            let soon = Instant::now() + LEVEL;
+            while self.held()? != wanted && Instant::now() < soon {
+                pause(Duration::from_millis(20)).await;
+            }
+            let held = self.held()?;
+            if held == wanted {
+                return self.end();
+            }
+            if Instant::now() > until {
+                let (sql, held, wanted) = (self.sql, held.len(), wanted.len());
+                return Err(format!("abide watch {sql:?}: {held} rows, not {wanted}"));
+            }
+        }
+    }
+
+    fn held(&self) -> Told<BTreeMap<String, JsonValue>> {
+        self.printed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn end(&mut self) -> Told {
+        self.child.kill().map_err(|why| format!("abide watch {:?} ended: {why}", self.sql))
+    }
+}
+
+impl Drop for Printer {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Works one line into the rows: no row comes twice, none leaves that was not there.
+fn work_in(held: &mut BTreeMap<String, JsonValue>, line: &str) -> Told {
+    let told: JsonValue = serde_json::from_str(line).map_err(|why| format!("{why}: {line}"))?;
+    let list = |value: &JsonValue| value.as_array().cloned().unwrap_or_default();
+    match told["op"].as_str() {
+        Some("snapshot") => {
+            held.clear();
+            held.extend(list(&told["rows"]).into_iter().map(|row| (row[0].to_string(), row)));
+        }
+        Some("delta" | "rerun") => {
+            for change in list(&told["changes"]) {
+                for gone in list(&change["deletes"]) {
+                    let key = if gone.is_array() { gone[0].to_string() } else { gone.to_string() };
+                    held.remove(&key).ok_or(format!("left without being there: {line}"))?;
+                }
+                for row in list(&change["inserts"]) {
+                    let before = held.insert(row[0].to_string(), row);
+                    before.map_or(Ok(()), |_| Err(format!("came twice: {line}")))?;
+                }
+                for row in list(&change["updates"]) {
+                    let before = held.insert(row[0].to_string(), row);
+                    before.ok_or(format!("changed without being there: {line}"))?;
+                }
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
