@@ -24,10 +24,11 @@ fn context() -> ToolContext {
     }
 }
 
-/// The process's own environment, and a secret.
+/// The process's own environment, a secret, and something that no program is to inherit either.
 fn environment() -> Environment {
-    let secret = ("TEST_TOKEN".to_owned(), "s3cret".to_owned());
-    std::env::vars().chain([secret]).collect()
+    let ours = [("TEST_TOKEN", "s3cret"), ("TEST_OTHER", "other")];
+    let ours = ours.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    std::env::vars().chain(ours).collect()
 }
 
 /// An outcome in a few lines: how it went, its text, and its content.

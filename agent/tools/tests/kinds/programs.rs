@@ -102,7 +102,7 @@ async fn definitions_that_cannot_be_are_refused() {
 
 #[tokio::test]
 async fn the_environment_is_an_allowlist_unless_said() {
-    let show = "echo ${{PATH:+path}} ${{CARGO_MANIFEST_DIR:+cargo}} $TEST_TOKEN $MINE";
+    let show = "echo ${{PATH:+path}} $TEST_OTHER $TEST_TOKEN $MINE";
     let mine = json!({"MINE": "set", "TEST_TOKEN": {"env": "TEST_TOKEN", "prefix": "Bearer "}});
     let mut lines = Vec::new();
     for more in [
@@ -119,7 +119,7 @@ async fn the_environment_is_an_allowlist_unless_said() {
     expect![[r#"
         path
         path Bearer s3cret set
-        path cargo s3cret
+        path other s3cret
         path
         path s3cret"#]]
     .assert_eq(&lines.join("\n"));
