@@ -105,17 +105,23 @@ pub(super) async fn attack(play: &mut Play) {
         }
         _ => {
             let session = format!("s{}", play.random.below(5));
-            let told = call(world, &who, "add_remark", json!({"session_id": session})).await;
-            let sessions = before.reached("sessions", &who);
-            if !sessions.iter().any(|it| it["id"] == session) {
-                let bounded = Some(Code::NotFound);
-                let free = before.reached("sessions", &Caller::local()).len();
-                // Where nothing bounds what it sees of sessions, the database says what is missing.
-                let unbounded = sessions.len() == free && !is_scoped;
-                assert!(code(&told) == bounded || unbounded, "{who:?} at {session}: {told:?}");
-            }
+            remark(&play.world, &who, &before, &session).await;
         }
     }
+}
+
+/// Has somebody refer to a session, which must be one that he reaches.
+async fn remark(world: &World, who: &Caller, before: &Whole, session: &str) {
+    let told = call(world, who, "add_remark", json!({"session_id": session})).await;
+    let sessions = before.reached("sessions", who);
+    if sessions.iter().any(|it| it["id"] == session) {
+        return;
+    }
+    let bounded = Some(Code::NotFound);
+    let free = before.reached("sessions", &Caller::local()).len();
+    // Where nothing bounds what it sees of sessions, the database says what is missing.
+    let unbounded = sessions.len() == free && who.scope().is_empty();
+    assert!(code(&told) == bounded || unbounded, "{who:?} at {session}: {told:?}");
 }
 
 fn new_note(id: i64, tenant: &str, owner: &str, n: i64) -> Vec<(&'static str, Value)> {

@@ -20,7 +20,7 @@ struct Room {
     may_see: &'static [&'static str],
 }
 
-const ROOMS: [Room; 17] = [
+const ROOMS: [Room; 18] = [
     Room { name: "abide-macros", may_see: &[] },
     Room { name: "abide-schema", may_see: &["abide-macros"] },
     Room { name: "abide-log", may_see: &["abide-schema"] },
@@ -34,6 +34,10 @@ const ROOMS: [Room; 17] = [
     Room { name: "abide-reducers", may_see: &["abide-schema"] },
     Room { name: "abide-programs", may_see: &[] },
     Room { name: "abide-client", may_see: &["abide-schema", "abide-engine?", "abide-reducers"] },
+    Room {
+        name: "abide-agent",
+        may_see: &["abide-client", "abide-models", "abide-programs", "abide-tools"],
+    },
     Room { name: "abide-tools", may_see: &["abide-client"] },
     Room { name: "abide-models", may_see: &[] },
     Room { name: "abide-server", may_see: &["abide-schema", "abide-engine"] },
@@ -46,6 +50,9 @@ const ROOMS: [Room; 17] = [
             "abide-reducers",
             "abide-client",
             "abide-server",
+            "abide-agent",
+            "abide-models",
+            "abide-tools",
         ],
     },
     Room { name: "abide-tests", may_see: EVERYTHING },
@@ -66,6 +73,7 @@ const EVERYTHING: &[&str] = &[
     "abide-models",
     "abide-server",
     "abide-programs",
+    "abide-agent",
     "abide",
 ];
 

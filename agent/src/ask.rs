@@ -1,0 +1,257 @@
+//! Asking the model: what it is shown, what it says while it answers, and its answer put on record.
+//!
+//! Pieces of the answer are told as they come, but not one by one: while one write is on its way to the disk
+//! the next gathers. So a lone run tells each piece at once, and a thousand do not write a thousand times a token.
+
+use std::pin::Pin;
+
+use abide_client::{Call, Message, Session, Spent};
+use abide_models::{
+    Chain, ModelAnswer, ModelCall, ModelError, ModelEvent, ModelMessage, ModelProvider as _,
+    ModelRequest, ToolSpec, Wanted,
+};
+use futures_util::StreamExt as _;
+use serde_json::{Value, json};
+
+use crate::call;
+use crate::definition::ModelChoice;
+use crate::drive::{Driver, Failure, Halt, Step};
+use crate::guardrail::{GuardrailAt, denied};
+use crate::transcript::{self, AskedCall, Said};
+
+/// What the model is told when it may call no more.
+const NO_MORE_CALLS: &str = "The limit of tool calls is reached. Answer with what you have.";
+
+/// Asks, and puts the answer on record.
+pub(crate) async fn ask(driver: &mut Driver, session: &Session) -> Step {
+    if let Some(message) = refused_request(driver) {
+        let said = Said { run_id: driver.run.id.clone(), ..Said::default() };
+        let call = driver.message(Message::assistant(message), &said);
+        return driver.record(&[token(message)], None, vec![call]).await;
+    }
+    let allowed = driver.definition.limits.tool_calls() - driver.run.tool_calls;
+    let request = request(driver, session, allowed > 0);
+    let chain = chain(driver)?;
+    let Answered { answer, rest } = listen(driver, chain.stream(request)).await?;
+    put_on_record(driver, answer, rest, usize::try_from(allowed).unwrap_or(0)).await
+}
+
+/// What is said instead of asking, where a guardrail denies what the user said last.
+fn refused_request(driver: &Driver) -> Option<&str> {
+    let last = driver.entries.iter().rev().find(|entry| entry.role == "user")?;
+    let text = last.content.as_deref().unwrap_or_default();
+    denied(&driver.definition.middleware, GuardrailAt::Request, text)
+}
+
+/// What the model is shown.
+fn request(driver: &Driver, session: &Session, may_call: bool) -> ModelRequest {
+    let (definition, config) = (&driver.definition, &driver.definition.config);
+    let mut messages = transcript::messages(&driver.entries);
+    let tools = if may_call { specs(driver, session) } else { Vec::new() };
+    if !may_call {
+        messages.push(ModelMessage::System { text: NO_MORE_CALLS.to_owned() });
+    }
+    ModelRequest {
+        system: definition.instructions.clone(),
+        messages,
+        tools,
+        temperature: config.temperature,
+        max_tokens: config.max_tokens,
+        response_schema: definition.response_format.clone(),
+        ..ModelRequest::default()
+    }
+}
+
+/// The tools that it may call, the blocked ones too.
+fn specs(driver: &Driver, session: &Session) -> Vec<ToolSpec> {
+    let declared = call::view(driver).map(|view| view.declarations()).unwrap_or_default();
+    let own = declared.into_iter().map(|tool| ToolSpec {
+        name: tool.name,
+        description: tool.description,
+        parameters: tool.parameters,
+    });
+    own.chain(crate::delegate::spec(driver, session)).collect()
+}
+
+/// The models that are tried, in order.
+fn chain(driver: &Driver) -> Step<Chain> {
+    let config = &driver.definition.config;
+    let first = ModelChoice { provider: config.provider.clone(), model: config.model.clone() };
+    let mut candidates = Vec::new();
+    for choice in std::iter::once(&first).chain(&config.fallbacks) {
+        let wanted = Wanted { provider: choice.provider.clone(), model: choice.model.clone() };
+        let resolved = driver.shop.models.resolve(&wanted);
+        candidates
+            .push(resolved.map_err(|why| Halt::Failed(Failure::new(why.code(), why.to_string())))?);
+    }
+    Ok(Chain::new(candidates, driver.shop.settings.retry))
+}
+
+/// An answer, and what of it was not told yet.
+struct Answered {
+    answer: ModelAnswer,
+    rest: Vec<Value>,
+}
+
+type Writing<'a> = Pin<Box<dyn Future<Output = Step> + Send + 'a>>;
+
+/// Tells the pieces of an answer as they come, until it is whole.
+async fn listen(driver: &Driver, mut stream: abide_models::ModelStream) -> Step<Answered> {
+    let mut gathered: Vec<Value> = Vec::new();
+    let mut writing: Option<Writing<'_>> = None;
+    let answer = loop {
+        tokio::select! {
+            biased;
+            () = driver.stop.cancelled() => {
+                keep_partial(driver, gathered).await;
+                return Err(Halt::Aborted);
+            }
+            () = driver.until_deadline() => {
+                let why = "the run has used up its time";
+                return Err(Halt::Failed(Failure::new("execution_timeout", why)));
+            }
+            written = async { writing.as_mut().expect("one is").await }, if writing.is_some() => {
+                writing = None;
+                written?;
+            }
+            event = stream.next() => match event {
+                Some(Ok(ModelEvent::Answer(answer))) => break answer,
+                Some(Ok(event)) => gather(&mut gathered, event),
+                Some(Err(error)) => return Err(failed(&error)),
+                None => return Err(Halt::Failed(Failure::new("broken", "the model fell silent"))),
+            },
+        }
+        if writing.is_none() && !gathered.is_empty() {
+            let events = std::mem::take(&mut gathered);
+            writing = Some(Box::pin(async move { driver.record(&events, None, Vec::new()).await }));
+        }
+    };
+    if let Some(writing) = writing {
+        writing.await?;
+    }
+    Ok(Answered { answer, rest: gathered })
+}
+
+/// Adds what a model said to what is told next; pieces of a kind in a row are one.
+fn gather(gathered: &mut Vec<Value>, event: ModelEvent) {
+    let (kind, text) = match event {
+        ModelEvent::Text(text) => ("token", text),
+        ModelEvent::Reasoning(text) => ("reasoning", text),
+        ModelEvent::Restarted(restart) => {
+            let data = json!({"error": restart.error.message, "code": restart.error.code(),
+                "provider": restart.provider, "model": restart.model, "attempt": restart.attempt});
+            gathered.push(json!({"kind": "restart", "data": data}));
+            return;
+        }
+        // Told with the answer, when its arguments are on record.
+        ModelEvent::Call(_) | ModelEvent::Answer(_) => return,
+    };
+    if let Some(last) = gathered.last_mut().filter(|last| last["kind"] == kind)
+        && let Some(content) = last["data"]["content"].as_str()
+    {
+        last["data"]["content"] = json!(format!("{content}{text}"));
+        return;
+    }
+    gathered.push(json!({"kind": kind, "data": {"content": text}}));
+}
+
+fn token(text: &str) -> Value {
+    json!({"kind": "token", "data": {"content": text}})
+}
+
+fn failed(error: &ModelError) -> Halt {
+    Halt::Failed(Failure::new(error.code(), error.message.clone()))
+}
+
+/// What was said before an abort stays.
+async fn keep_partial(driver: &Driver, gathered: Vec<Value>) {
+    if !gathered.is_empty() {
+        // The run ends in any case; that its last words are lost is no reason to fail it otherwise.
+        let _ = driver.record(&gathered, None, Vec::new()).await;
+    }
+}
+
+/// Puts an answer on record: the message, what it took, its calls. All of it, or nothing.
+async fn put_on_record(
+    driver: &mut Driver,
+    answer: ModelAnswer,
+    mut events: Vec<Value>,
+    allowed: usize,
+) -> Step {
+    let iteration = driver.run.iterations + 1;
+    let calls = asked(driver, iteration, &answer.calls);
+    let denied = denied(&driver.definition.middleware, GuardrailAt::Response, &answer.text);
+    let (text, original) = match denied {
+        Some(instead) => (instead.to_owned(), Some(answer.text.clone())),
+        None => (answer.text.clone(), None),
+    };
+    events.push(usage(&answer));
+    let mut requests = Vec::new();
+    for (at, asked) in calls.iter().enumerate() {
+        events.push(json!({"kind": "tool_call", "data": {"name": asked.name,
+            "args": call::arguments_or_text(&asked.arguments), "id": asked.call_id}}));
+        let request = match at < allowed {
+            true => call::to_request(driver, asked),
+            false => Err("This call was skipped: the run may make no more calls.".to_owned()),
+        };
+        match request {
+            Ok(request) => requests.push(request),
+            Err(text) => {
+                let (event, result) = driver.result(asked, &text, true, 1);
+                events.push(event);
+                requests.push(result);
+            }
+        }
+    }
+    let spent = spent(&answer, calls.len());
+    let said = Said {
+        run_id: driver.run.id.clone(),
+        iteration,
+        calls,
+        reasoning: answer.reasoning,
+        carry: answer.carry,
+        provider: answer.provider,
+        model: answer.model,
+        original,
+    };
+    let message = driver.message(Message::assistant(text), &said);
+    let all: Vec<Call> = std::iter::once(message.clone()).chain(requests).collect();
+    match driver.record(&events, Some(&spent), all).await {
+        // One of the calls is refused: the answer counts, and the calls are looked at one by one.
+        Err(Halt::Refused(error)) if error.code().is_some_and(call::is_for_the_model) => {
+            driver.record(&events, Some(&spent), vec![message]).await
+        }
+        recorded => recorded,
+    }
+}
+
+/// The calls of an answer under ids of our own.
+fn asked(driver: &Driver, iteration: i64, calls: &[ModelCall]) -> Vec<AskedCall> {
+    let named = calls.iter().enumerate().map(|(at, call)| AskedCall {
+        call_id: format!("{}:{iteration}:{}", driver.run.id, at + 1),
+        name: call.name.clone(),
+        arguments: call.arguments.clone(),
+        provider_call_id: call.id.clone(),
+    });
+    named.collect()
+}
+
+fn usage(answer: &ModelAnswer) -> Value {
+    let usage = &answer.usage;
+    json!({"kind": "usage", "data": {
+        "input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens,
+        "cached_tokens": usage.cached_tokens, "reasoning_tokens": usage.reasoning_tokens,
+        "completeness": usage.completeness, "estimated_cost": null,
+        "provider": answer.provider, "model": answer.model}})
+}
+
+fn spent(answer: &ModelAnswer, calls: usize) -> Spent {
+    let count = |tokens: Option<u64>| tokens.and_then(|tokens| i64::try_from(tokens).ok());
+    Spent {
+        iteration: true,
+        tool_calls: i64::try_from(calls).unwrap_or(i64::MAX),
+        input_tokens: count(answer.usage.input_tokens),
+        output_tokens: count(answer.usage.output_tokens),
+        cost_micros: None,
+    }
+}

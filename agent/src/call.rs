@@ -1,0 +1,215 @@
+//! Tool calls: asked for, claimed, run, and put on record; and what the model is told of them.
+
+use abide_client::{Call, Code, Error, NewToolCall, Session, ToolCall, ToolCallStatus};
+use abide_tools::{Cut, Effect, Failure, Invocation, ToolOutcome, ToolView};
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::delegate;
+use crate::drive::{Driver, Halt, Step};
+use crate::transcript::AskedCall;
+
+/// The tools of the run's agent.
+pub(crate) fn view(driver: &Driver) -> Option<ToolView> {
+    driver.shop.tools.view(driver.definition.selection()).ok()
+}
+
+/// What is not ours to mend and not the run's end: the model is told, and may do otherwise.
+pub(crate) fn is_for_the_model(code: Code) -> bool {
+    matches!(code, Code::BadArguments | Code::NotFound | Code::LimitExceeded | Code::CallIdConflict)
+}
+
+/// A text as arguments, or as itself.
+pub(crate) fn arguments_or_text(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|_| json!(text))
+}
+
+/// The call that asks for a tool call, or what the model is told instead.
+pub(crate) fn to_request(driver: &Driver, asked: &AskedCall) -> Result<Call, String> {
+    let arguments = if asked.name == delegate::TOOL {
+        delegate::admit(driver, &asked.arguments)?
+    } else {
+        let view = view(driver).ok_or("the tools of this agent are not there")?;
+        let admitted = view.admit(&asked.name, &asked.arguments);
+        admitted.map_err(|outcome| outcome.text)?.arguments
+    };
+    let request = NewToolCall {
+        call_id: asked.call_id.clone(),
+        session_id: driver.run.session_id.clone(),
+        tool_name: asked.name.clone(),
+        arguments,
+        provider_call_id: Some(asked.provider_call_id.clone()).filter(|id| !id.is_empty()),
+        claim_lease_ms: None,
+        needs_approval: driver.definition.interrupt_on.get(&asked.name).map(|it| it.0),
+    };
+    Ok(Call::from(driver.shop.abide.request_tool_call(request)))
+}
+
+/// Runs what can be run, so many at a time.
+pub(crate) async fn run_all(driver: &Driver, session: &Session, ready: Vec<ToolCall>) -> Step {
+    let at_once = driver.definition.limits.parallel_tools();
+    let runs = ready.into_iter().map(|call| run(driver, session, call));
+    let mut running = stream::iter(runs).buffer_unordered(at_once);
+    while let Some(ran) = running.next().await {
+        ran?;
+    }
+    Ok(())
+}
+
+/// Claims a call, runs it, and puts on record what came of it.
+async fn run(driver: &Driver, session: &Session, call: ToolCall) -> Step {
+    let (abide, settings) = (&driver.shop.abide, &driver.shop.settings);
+    let claim = abide.claim_tool_call(&call.call_id).lease(settings.lease).worker(&settings.driver);
+    let claimed: ToolCall = match claim.await {
+        Ok(claimed) => claimed.into_inner(),
+        // Somebody else was faster, or it is to wait: what it is now, the next look tells.
+        Err(error) if is_settled_elsewhere(&error) => return Ok(()),
+        Err(error) => return Err(Halt::Refused(error)),
+    };
+    let cancel = driver.stop.child_token();
+    let outcome =
+        keep(driver, &claimed, invoke(driver, session, &claimed, &cancel), &cancel).await?;
+    report(driver, &claimed, outcome).await
+}
+
+fn is_settled_elsewhere(error: &Error) -> bool {
+    matches!(
+        error.code(),
+        Some(Code::Conflict | Code::LeaseLost | Code::LimitExceeded | Code::Overloaded)
+    )
+}
+
+async fn invoke(
+    driver: &Driver,
+    session: &Session,
+    claimed: &ToolCall,
+    cancel: &CancellationToken,
+) -> ToolOutcome {
+    let name = claimed.tool_name.as_str();
+    if name == delegate::TOOL {
+        return delegate::run(driver, session, claimed, cancel).await;
+    }
+    let admitted = match view(driver) {
+        Some(view) => view.admit_value(name, claimed.arguments.value()),
+        None => Err(ToolOutcome::failed(Failure::Unavailable, format!("{name} is not there"))),
+    };
+    match admitted {
+        Ok(admitted) => {
+            let invocation = Invocation {
+                call_id: claimed.call_id.clone(),
+                arguments: admitted.arguments,
+                context: driver.context(session),
+                cancel: cancel.clone(),
+            };
+            admitted.tool.run(invocation).await
+        }
+        Err(outcome) => outcome,
+    }
+}
+
+/// Holds a call's lease while its tool runs. When it is lost, or nobody wants the call any more, the
+/// tool is asked to stop.
+async fn keep(
+    driver: &Driver,
+    claimed: &ToolCall,
+    running: impl Future<Output = ToolOutcome>,
+    cancel: &CancellationToken,
+) -> Step<ToolOutcome> {
+    let lease = driver.shop.settings.lease;
+    let mut beat = tokio::time::interval(lease / 3);
+    beat.tick().await;
+    let mut running = std::pin::pin!(running);
+    loop {
+        tokio::select! {
+            outcome = &mut running => return Ok(outcome),
+            _ = beat.tick() => {
+                match driver.shop.abide.heartbeat_tool_call(claimed).lease(lease).await {
+                    Ok(held) if held.cancel_requested_at.is_some() => cancel.cancel(),
+                    Ok(_) => {}
+                    Err(error) if error.code().is_some() => cancel.cancel(),
+                    // The line is down; the lease says how long that may last.
+                    Err(_) => {}
+                }
+            }
+        }
+    }
+}
+
+async fn report(driver: &Driver, claimed: &ToolCall, outcome: ToolOutcome) -> Step {
+    let abide = &driver.shop.abide;
+    let token = claimed.fencing_token.unwrap_or_default();
+    let call_id = claimed.call_id.as_str();
+    let failure = outcome.failure;
+    let sent = match failure {
+        None if !outcome.is_error => {
+            let result = json!({"text": outcome.text, "content": outcome.content,
+                "exit_code": outcome.exit_code});
+            abide.complete_tool_call(claimed, result).await.map(drop)
+        }
+        // Nobody knows whether it took effect, and it must not run twice. That is not ours to settle:
+        // the lease runs out, and the call is unknown.
+        Some(failure) if failure.leaves_open() && !may_run_again(driver, claimed) => return Ok(()),
+        Some(Failure::Cancelled) => abide
+            .batch([Call::new(
+                "acknowledge_cancel",
+                json!({"call_id": call_id, "fencing_token": token}),
+            )])
+            .await
+            .map(drop),
+        failure => {
+            let again = failure == Some(Failure::Unavailable);
+            let request = abide.fail_tool_call(claimed, &outcome.text);
+            if again { request.retryable().await.map(drop) } else { request.await.map(drop) }
+        }
+    };
+    match sent {
+        // What it is now, the next look tells; a lost lease is on record.
+        Err(error) if error.code().is_some() => Ok(()),
+        sent => sent.map_err(Halt::Refused),
+    }
+}
+
+fn may_run_again(driver: &Driver, claimed: &ToolCall) -> bool {
+    if claimed.tool_name == delegate::TOOL {
+        return true;
+    }
+    let tool = driver.shop.tools.get(&claimed.tool_name);
+    tool.is_some_and(|tool| tool.declaration().effect != Effect::AtMostOnce)
+}
+
+/// What the model is told of a call that has ended: text, whether it went wrong, exit code.
+pub(crate) fn outcome(driver: &Driver, call: &ToolCall) -> (String, bool, i32) {
+    let (text, is_error, exit_code) = match call.status {
+        ToolCallStatus::Succeeded => {
+            let result = call.result.as_ref().map(abide_client::Json::value).unwrap_or_default();
+            let exit_code = result["exit_code"].as_i64().and_then(|it| i32::try_from(it).ok());
+            let text = match &result {
+                // Of a worker of its own, whose results have a shape of their own.
+                Value::Object(object) if object.contains_key("text") => text_of(&object["text"]),
+                other => text_of(other),
+            };
+            (text, false, exit_code.unwrap_or(0))
+        }
+        ToolCallStatus::Rejected => (
+            format!("Rejected: {}", call.error.as_deref().unwrap_or("no reason was given")),
+            true,
+            1,
+        ),
+        ToolCallStatus::Cancelled => ("The call was cancelled.".to_owned(), true, 1),
+        _ => (call.error.clone().unwrap_or_else(|| "The call failed.".to_owned()), true, 1),
+    };
+    let cut = match driver.definition.config.tool_token_limit_before_evict {
+        Some(most) => Cut { max_chars: usize::MAX, max_tokens: Some(most) },
+        None => Cut::default(),
+    };
+    (cut.apply(&text, &call.call_id).text, is_error, exit_code)
+}
+
+fn text_of(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,147 @@
+//! Which agents there are: those of a folder, and the native ones. It reads, resolves and registers;
+//! what is registered is the database's.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use abide_client::{Abide, Error};
+use abide_tools::Tools;
+
+use crate::definition::{AgentDefinition, DefinitionError, PromptStore, Subagent};
+use crate::native;
+
+/// A folder of definitions: `agents/*.{yaml,yml,md}`, with `prompts/*.md` and `skills/*.md` beside.
+pub struct Catalog {
+    folder: PathBuf,
+    tools: Tools,
+    store: Option<Box<dyn PromptStore>>,
+}
+
+/// A file that is no definition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub error: DefinitionError,
+}
+
+/// What a folder's files were when they were last looked at.
+pub(crate) type Signature = BTreeMap<PathBuf, (Option<SystemTime>, u64)>;
+
+impl Catalog {
+    /// Of a folder, which need not be there, over the tools that definitions may name.
+    #[must_use]
+    pub fn new(folder: impl Into<PathBuf>, tools: Tools) -> Catalog {
+        Catalog { folder: folder.into(), tools, store: None }
+    }
+
+    /// With prompts that are kept elsewhere.
+    #[must_use]
+    pub fn store(mut self, store: impl PromptStore + 'static) -> Catalog {
+        self.store = Some(Box::new(store));
+        self
+    }
+
+    /// All definitions, resolved, by name, and the files that are none. A file's agent goes before a native
+    /// one of its name.
+    #[must_use]
+    pub fn read(&self) -> (Vec<AgentDefinition>, Vec<Problem>) {
+        let (mut found, mut problems) = (BTreeMap::new(), Vec::new());
+        for native in native::definitions(&self.tools.names()) {
+            if let Ok(native) = self.ready(native) {
+                found.insert(native.name.clone(), native);
+            }
+        }
+        let mut taken: BTreeMap<String, PathBuf> = BTreeMap::new();
+        for path in self.files() {
+            let read = read(&path).and_then(|definition| self.ready(definition));
+            match read {
+                Ok(definition) => match taken.insert(definition.name.clone(), path.clone()) {
+                    None => drop(found.insert(definition.name.clone(), definition)),
+                    Some(other) => {
+                        let why = format!("{} defines {} too", other.display(), definition.name);
+                        problems.push(Problem { path, error: DefinitionError::Contradiction(why) });
+                    }
+                },
+                Err(error) => problems.push(Problem { path, error }),
+            }
+        }
+        (found.into_values().collect(), problems)
+    }
+
+    /// A definition with its texts, held to the tools that there are.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub fn ready(&self, definition: AgentDefinition) -> Result<AgentDefinition, DefinitionError> {
+        let definition = definition.resolved(&self.folder, self.store.as_deref())?;
+        definition.check_tools(&self.tools)?;
+        Ok(definition)
+    }
+
+    /// Registers definitions; those that are as they were make no new revision.
+    ///
+    /// # Errors
+    /// [`Error`] of the call.
+    pub async fn register(abide: &Abide, definitions: &[AgentDefinition]) -> Result<(), Error> {
+        for definition in definitions {
+            for subagent in &definition.subagents {
+                if let Subagent::Inline(inline) = subagent {
+                    abide.register_agent(inline.to_register()).await?;
+                }
+            }
+            abide.register_agent(definition.to_register()).await?;
+        }
+        Ok(())
+    }
+
+    /// What the files are now, to see whether they have changed.
+    pub(crate) fn signature(&self) -> Signature {
+        let mut all: Vec<PathBuf> = self.files();
+        for below in ["prompts", "skills"] {
+            all.extend(listed(&self.folder.join(below), &["md"]));
+        }
+        let told = all.into_iter().map(|path| {
+            let meta = std::fs::metadata(&path).ok();
+            let changed = meta.as_ref().and_then(|meta| meta.modified().ok());
+            (path, (changed, meta.map_or(0, |meta| meta.len())))
+        });
+        told.collect()
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        listed(&self.folder.join("agents"), &["yaml", "yml", "md"])
+    }
+}
+
+fn listed(folder: &Path, endings: &[&str]) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = entries
+        .map(|entry| entry.path())
+        .filter(|path| {
+            path.extension().and_then(|it| it.to_str()).is_some_and(|it| endings.contains(&it))
+        })
+        .collect();
+    paths.sort();
+    paths
+}
+
+fn read(path: &Path) -> Result<AgentDefinition, DefinitionError> {
+    let what = || path.display().to_string();
+    let text = std::fs::read_to_string(path)
+        .map_err(|why| DefinitionError::Missing { what: what(), why: why.to_string() })?;
+    let name = path.file_stem().and_then(|it| it.to_str()).unwrap_or_default();
+    if path.extension().is_some_and(|it| it == "md") {
+        return AgentDefinition::from_markdown(name, &text);
+    }
+    let mut definition = AgentDefinition::from_yaml(&text)?;
+    if definition.name.is_empty() {
+        definition.name = name.to_owned();
+    }
+    Ok(definition)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,91 @@
+//! What a folder of definitions gives.
+
+use abide_tools::{ToolContext, Tools};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tempfile::TempDir;
+
+use super::Catalog;
+
+#[derive(Deserialize, JsonSchema)]
+struct Nothing {}
+
+/// A folder with these files, and a catalog of it with two tools.
+fn catalog(files: &[(&str, &str)]) -> (TempDir, Catalog) {
+    let folder = tempfile::tempdir().expect("there is room");
+    for (path, text) in files {
+        let path = folder.path().join(path);
+        std::fs::create_dir_all(path.parent().expect("it has one")).expect("there is room");
+        std::fs::write(path, text).expect("there is room");
+    }
+    let tools = Tools::new();
+    for name in ["read_file", "write_file"] {
+        let run = |_: Nothing, _: ToolContext| async { Ok::<_, String>("done") };
+        tools.function(name, "Does it.", run).expect("it is a tool");
+    }
+    let catalog = Catalog::new(folder.path(), tools);
+    (folder, catalog)
+}
+
+#[test]
+fn the_native_agents_are_there_without_a_file() {
+    let (_folder, catalog) = catalog(&[]);
+    let (definitions, problems) = catalog.read();
+    assert_eq!(problems, []);
+    let told: Vec<(&str, Vec<&str>, bool)> = definitions
+        .iter()
+        .map(|it| (it.name.as_str(), it.tools.iter().map(String::as_str).collect(), it.native))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("default", vec!["*"], true),
+            ("hitl_test", vec!["*"], true),
+            ("readonly", vec!["read_file"], true)
+        ]
+    );
+    assert!(definitions[1].interrupt_on.values().all(|it| it.0), "every call asks");
+}
+
+#[test]
+fn a_file_that_is_none_is_told_and_the_others_count() {
+    let (folder, catalog) = catalog(&[
+        ("agents/good.md", "---\ntools: [read_file]\n---\nBe kind."),
+        ("agents/default.yaml", "tools: [read_file]"),
+        ("agents/unknown.yaml", "tools: [fly]"),
+        ("agents/broken.yaml", "tools: ["),
+        ("agents/twice.yaml", "name: good"),
+        ("agents/notes.txt", "not one"),
+    ]);
+    let (definitions, problems) = catalog.read();
+    let names: Vec<&str> = definitions.iter().map(|it| it.name.as_str()).collect();
+    assert_eq!(names, ["default", "good", "hitl_test", "readonly"]);
+    assert!(!definitions[0].native, "a file's agent goes before the native one of its name");
+    let told: Vec<(String, &str)> = problems
+        .iter()
+        .map(|it| {
+            (
+                it.path.strip_prefix(folder.path()).expect("below").display().to_string(),
+                it.error.code(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("agents/broken.yaml".to_owned(), "malformed_definition"),
+            ("agents/twice.yaml".to_owned(), "contradiction"),
+            ("agents/unknown.yaml".to_owned(), "unknown_tool")
+        ]
+    );
+}
+
+#[test]
+fn a_changed_file_changes_the_signature() {
+    let (folder, catalog) = catalog(&[("agents/a.yaml", "description: one")]);
+    let before = catalog.signature();
+    assert_eq!(catalog.signature(), before);
+    std::fs::write(folder.path().join("agents/a.yaml"), "description: another")
+        .expect("there is room");
+    assert_ne!(catalog.signature(), before);
+}

@@ -1,0 +1,162 @@
+//! Giving a task to another agent: the tool `task`. The other runs in a session of its own, made for that of
+//! the first, with its own tools and instructions; what it answers is the result of the call.
+//!
+//! The session and the run have ids that follow from the call's, so a driver that takes the call over finds the
+//! same run, and does not begin another.
+
+use abide_client::{Code, Error, NewRun, NewSession, Run, RunStatus, Session, ToolCall};
+use abide_models::ToolSpec;
+use abide_tools::{Effect, Failure, Parameters, ToolDeclaration, ToolOutcome};
+use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::drive::Driver;
+
+/// The tool's name.
+pub(crate) const TOOL: &str = "task";
+
+/// How deep tasks may give tasks.
+const DEPTH: i64 = 5;
+
+/// Where a session keeps how deep it stands.
+const DEPTH_KEY: &str = "delegation_depth";
+
+/// As it is registered.
+pub(crate) fn declaration() -> ToolDeclaration {
+    let mut declaration = ToolDeclaration::new(TOOL, "Gives a task to another agent.", schema(&[]));
+    // Whoever asks again finds the run that the first had begun.
+    declaration.effect = Effect::Idempotent;
+    declaration
+}
+
+/// What the arguments are, with the agents that may be named where they are known.
+fn schema(agents: &[&str]) -> Value {
+    let mut agent = json!({"type": "string", "description": "The agent."});
+    if !agents.is_empty() {
+        agent["enum"] = json!(agents);
+    }
+    let task =
+        json!({"type": "string", "description": "What it is to do, and all that it must know."});
+    json!({"type": "object", "properties": {"agent": agent, "task": task},
+        "required": ["agent", "task"], "additionalProperties": false})
+}
+
+/// The tool as the model is shown it; nothing where the agent has nobody to give tasks to.
+pub(crate) fn spec(driver: &Driver, session: &Session) -> Option<ToolSpec> {
+    let agents: Vec<&str> = driver.definition.subagents.iter().map(|it| it.name()).collect();
+    if agents.is_empty() || depth(session) >= DEPTH {
+        return None;
+    }
+    let description =
+        format!("Gives a task to another agent and waits for its answer: {}.", agents.join(", "));
+    Some(ToolSpec { name: TOOL.to_owned(), description, parameters: schema(&agents) })
+}
+
+/// The arguments, as the model wrote them, or what it is told instead.
+pub(crate) fn admit(driver: &Driver, arguments: &str) -> Result<Value, String> {
+    let agents: Vec<&str> = driver.definition.subagents.iter().map(|it| it.name()).collect();
+    if agents.is_empty() {
+        return Err("there is no tool task: this agent has nobody to give tasks to".to_owned());
+    }
+    let parameters = Parameters::of(&schema(&agents))?;
+    let fitted = parameters.fit_text(arguments).map_err(|misfit| format!("{TOOL}: {misfit}"))?;
+    Ok(fitted.arguments)
+}
+
+fn depth(session: &Session) -> i64 {
+    session.metadata.value()[DEPTH_KEY].as_i64().unwrap_or(0)
+}
+
+/// Has the task done, by whoever drives runs.
+pub(crate) async fn run(
+    driver: &Driver,
+    session: &Session,
+    claimed: &ToolCall,
+    cancel: &CancellationToken,
+) -> ToolOutcome {
+    let begun = match begin(driver, session, claimed).await {
+        Ok(begun) => begun,
+        Err(error) if error.code().is_some() => {
+            return ToolOutcome::failed(Failure::Denied, error.to_string());
+        }
+        Err(error) => return ToolOutcome::failed(Failure::Unavailable, error.to_string()),
+    };
+    tokio::select! {
+        ended = until_ended(driver, &begun.id) => match ended {
+            Ok(run) => told(&run),
+            Err(error) => ToolOutcome::failed(Failure::Unavailable, error.to_string()),
+        },
+        () = cancel.cancelled() => {
+            let stop = driver.shop.abide.abort_run(&begun.id);
+            let stopped = stop.reason("its task is not wanted any more").await;
+            let text = match stopped {
+                Ok(_) => "the task was given up".to_owned(),
+                Err(error) => format!("the task was given up: {error}"),
+            };
+            ToolOutcome::failed(Failure::Cancelled, text)
+        }
+    }
+}
+
+async fn begin(driver: &Driver, session: &Session, claimed: &ToolCall) -> Result<Run, Error> {
+    let (abide, arguments) = (&driver.shop.abide, claimed.arguments.value());
+    let (agent, task) = (text(&arguments["agent"]), text(&arguments["task"]));
+    let metadata = json!({DEPTH_KEY: depth(session) + 1, "call_id": claimed.call_id});
+    let own = NewSession {
+        id: Some(claimed.call_id.clone()),
+        parent_id: Some(session.id.clone()),
+        metadata: match metadata {
+            Value::Object(metadata) => metadata,
+            _ => Map::new(),
+        },
+        ..NewSession::of(&agent)
+    };
+    match abide.create_session(own).await {
+        Err(error) if error.code() != Some(Code::Conflict) => return Err(error),
+        // By whoever held the call before.
+        Ok(_) | Err(_) => {}
+    }
+    let id = format!("{}:run", claimed.call_id);
+    let run = NewRun {
+        agent: Some(agent.clone()),
+        id: Some(id),
+        parent_id: Some(driver.run.id.clone()),
+        ..NewRun::of(&claimed.call_id).input(&task)
+    };
+    let begun = abide.start_run(run).await?;
+    if !begun.duplicate {
+        let data = json!({"from_agent": driver.definition.name, "to_agent": agent, "task": task,
+            "run_id": begun.id, "session_id": claimed.call_id});
+        let event = json!({"kind": "delegation", "data": data});
+        let lease = driver.shop.settings.lease;
+        abide.batch([driver.hold.record(&[event], None, lease)]).await?;
+    }
+    Ok(begun.into_inner())
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+async fn until_ended(driver: &Driver, id: &str) -> Result<Run, Error> {
+    let sql = "SELECT * FROM runs WHERE id = :id";
+    let mut runs = driver.shop.abide.subscribe(sql).param("id", id).await?;
+    while runs.next().await.is_some() {
+        let now: Vec<Run> = runs.typed_rows()?;
+        if let Some(run) = now.into_iter().find(|run| run.status.is_terminal()) {
+            return Ok(run);
+        }
+    }
+    Err(runs.error().cloned().unwrap_or(Error::Closed))
+}
+
+fn told(run: &Run) -> ToolOutcome {
+    let content = run.output.as_ref().map(|output| output.value()["content"].clone());
+    match (run.status, content) {
+        (RunStatus::Done, Some(content)) => ToolOutcome::json(content),
+        _ => {
+            let why = run.error_message.as_deref().unwrap_or("it gave no answer");
+            ToolOutcome::failed(Failure::Tool, format!("{} did not do it: {why}", run.agent))
+        }
+    }
+}

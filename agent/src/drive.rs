@@ -1,0 +1,418 @@
+//! The loop: look, see what is next, do it, look again. Each step is one batch under the run's lease.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use abide_client::{
+    Abide, AgentState, Call, Code, Error, Hold, Message, Run, RunStatus, Session, SessionStatus,
+    Spent, ToolCall,
+};
+use abide_models::Models;
+use abide_tools::{ToolContext, Tools};
+use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::definition::AgentDefinition;
+use crate::runtime::{RuntimeError, Settings};
+use crate::stage::{self, Stage};
+use crate::transcript::{self, AskedCall};
+use crate::{ask, call, program};
+
+/// What every driver of a runtime shares.
+pub(crate) struct Shop {
+    pub(crate) abide: Abide,
+    pub(crate) tools: Tools,
+    pub(crate) models: Models,
+    pub(crate) settings: Settings,
+}
+
+/// Somebody who drives one run.
+pub(crate) struct Driver {
+    pub(crate) shop: Arc<Shop>,
+    pub(crate) hold: Hold,
+    pub(crate) definition: Arc<AgentDefinition>,
+    /// The run as it was last read.
+    pub(crate) run: Run,
+    /// The session's messages so far: they only grow, so only what is new is read.
+    pub(crate) entries: Vec<AgentState>,
+    /// Cancelled when nobody wants the run any more, or it is another's.
+    pub(crate) stop: CancellationToken,
+}
+
+/// How a driver's work ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Driven {
+    /// The run is over.
+    Ended,
+    /// It waits for somebody.
+    Waits,
+    /// Another has it.
+    Lost,
+}
+
+/// Why a run cannot go on: what its user is told.
+pub(crate) struct Failure {
+    pub(crate) code: String,
+    pub(crate) message: String,
+}
+
+impl Failure {
+    pub(crate) fn new(code: impl Into<String>, message: impl Into<String>) -> Failure {
+        Failure { code: code.into(), message: message.into() }
+    }
+}
+
+/// Why a step did not happen.
+pub(crate) enum Halt {
+    /// The run fails.
+    Failed(Failure),
+    /// Nobody wants it any more.
+    Aborted,
+    /// The step was refused, or could not be sent.
+    Refused(Error),
+}
+
+impl From<Error> for Halt {
+    fn from(error: Error) -> Halt {
+        Halt::Refused(error)
+    }
+}
+
+pub(crate) type Step<T = ()> = Result<T, Halt>;
+
+impl Driver {
+    /// Drives the run until it ends, waits, or is another's.
+    pub(crate) async fn drive(mut self) -> Result<Driven, RuntimeError> {
+        let halted = match self.go_on().await {
+            Ok(driven) => return Ok(driven),
+            Err(halted) => halted,
+        };
+        let ended = match halted {
+            Halt::Failed(Failure { code, message }) => self.hold.failed(&code, &message),
+            Halt::Aborted => self.hold.aborted(&self.why_aborted().await?),
+            Halt::Refused(error) => match error.code() {
+                Some(Code::LeaseLost) => return Ok(Driven::Lost),
+                // What is refused now will be refused again: the run says why and ends.
+                Some(code) => self.hold.failed(code.as_str(), &error.to_string()),
+                None => return Err(error.into()),
+            },
+        };
+        match self.shop.abide.batch([ended]).await {
+            Ok(_) => Ok(Driven::Ended),
+            Err(error) if error.code() == Some(Code::LeaseLost) => Ok(Driven::Lost),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn go_on(&mut self) -> Step<Driven> {
+        if self.definition.cli.is_some() {
+            return program::drive(self).await;
+        }
+        loop {
+            let (session, calls) = self.look().await?;
+            if let Some(reason) = rests(&session) {
+                if self.wait(&[], reason).await? {
+                    return Ok(Driven::Waits);
+                }
+                continue;
+            }
+            match stage::next(&self.run, &self.entries, &calls) {
+                Stage::Ask => {
+                    self.check_limits()?;
+                    ask::ask(self, &session).await?;
+                }
+                Stage::Request(missing) => self.request(missing).await?,
+                Stage::Run(ready) => call::run_all(self, &session, ready).await?,
+                Stage::Await => self.wait_for_calls().await?,
+                Stage::Interrupt(undecided) => {
+                    if self.wait(&undecided, "approval").await? {
+                        return Ok(Driven::Waits);
+                    }
+                }
+                Stage::Deliver(ended) => self.deliver(ended).await?,
+                Stage::Finish(text) => return self.finish(&text).await,
+            }
+        }
+    }
+
+    /// Reads what the session's messages are.
+    pub(crate) async fn look_at_messages(&mut self) -> Step {
+        self.look().await.map(drop)
+    }
+
+    /// Reads what is new: the run, its session, its messages, the calls of its last answer.
+    async fn look(&mut self) -> Step<(Session, Vec<ToolCall>)> {
+        if self.stop.is_cancelled() {
+            return Err(Halt::Aborted);
+        }
+        let abide = &self.shop.abide;
+        let runs: Vec<Run> = abide
+            .sql("SELECT * FROM runs WHERE id = :id")
+            .param("id", &self.hold.run_id)
+            .fetch()
+            .await?;
+        self.run = runs.into_iter().next().ok_or_else(|| gone("run"))?;
+        if self.run.fencing_token != Some(self.hold.fencing_token) {
+            return Err(Halt::Refused(Error::Refused(lost(&self.hold))));
+        }
+        if self.run.abort_requested_at.is_some() {
+            return Err(Halt::Aborted);
+        }
+        let sessions: Vec<Session> = abide
+            .sql("SELECT * FROM sessions WHERE id = :id")
+            .param("id", &self.run.session_id)
+            .fetch()
+            .await?;
+        let session = sessions.into_iter().next().ok_or_else(|| gone("session"))?;
+        let newest = self.entries.last().map_or(0, |entry| entry.id);
+        let new: Vec<AgentState> = abide
+            .sql("SELECT * FROM agent_state WHERE session_id = :sid AND id > :newest ORDER BY id")
+            .param("sid", &self.run.session_id)
+            .param("newest", newest)
+            .fetch()
+            .await?;
+        self.entries.extend(new);
+        let calls = match stage::last_answer(&self.run, &self.entries) {
+            Some((_, said)) if !said.calls.is_empty() => {
+                let ids: Vec<&str> = said.calls.iter().map(|call| call.call_id.as_str()).collect();
+                let ids = serde_json::to_string(&ids).unwrap_or_default();
+                let sql =
+                    "SELECT * FROM tool_calls WHERE call_id IN (SELECT value FROM json_each(:ids))";
+                abide.sql(sql).param("ids", ids).fetch().await?
+            }
+            _ => Vec::new(),
+        };
+        Ok((session, calls))
+    }
+
+    /// Holds the run to its limits before the model is asked again.
+    fn check_limits(&self) -> Step {
+        let (limits, config, run) = (&self.definition.limits, &self.definition.config, &self.run);
+        let over = |code: &str, message: String| Err(Halt::Failed(Failure::new(code, message)));
+        // As the original has it: room for each call and some, and never less than forty.
+        let default = (3 * limits.tool_calls() + 10).max(40);
+        let iterations = config.recursion_limit.unwrap_or(default);
+        if run.iterations >= iterations {
+            return over("recursion_limit", format!("the model was asked {iterations} times"));
+        }
+        if let Some(most) =
+            limits.tokens.filter(|most| run.input_tokens + run.output_tokens >= *most)
+        {
+            return over("token_limit", format!("the run has used its {most} tokens"));
+        }
+        let cost = run.cost_micros.unwrap_or(0) as f64 / 1e6;
+        if let Some(most) = limits.cost_usd.filter(|most| cost >= *most) {
+            return over("cost_limit", format!("the run has used its {most} dollars"));
+        }
+        let now = self.shop.settings.now();
+        if self.deadline().is_some_and(|deadline| now >= deadline) {
+            return over("execution_timeout", "the run has used up its time".to_owned());
+        }
+        Ok(())
+    }
+
+    /// When the run must be over, in microseconds since 1970.
+    pub(crate) fn deadline(&self) -> Option<i64> {
+        let seconds = self.definition.limits.wall_clock_seconds;
+        let own = seconds.map(|seconds| self.run.created_at.0 + seconds * 1_000_000);
+        let given = self.run.deadline_at.map(|at| at.0);
+        own.into_iter().chain(given).min()
+    }
+
+    /// Puts calls on record that are not: one by one, because all together were refused.
+    async fn request(&mut self, missing: Vec<AskedCall>) -> Step {
+        for asked in missing {
+            let request = match call::to_request(self, &asked) {
+                Ok(request) => request,
+                Err(text) => {
+                    self.tell_result(&asked, &text, true, 1).await?;
+                    continue;
+                }
+            };
+            match self.record(&[], None, vec![request]).await {
+                Ok(()) => {}
+                Err(Halt::Refused(error)) if error.code().is_some_and(call::is_for_the_model) => {
+                    self.tell_result(&asked, &error.to_string(), true, 1).await?;
+                }
+                Err(halt) => return Err(halt),
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the model what came of its calls, in the order in which it asked for them.
+    async fn deliver(&mut self, ended: Vec<(AskedCall, ToolCall)>) -> Step {
+        let (mut events, mut calls) = (Vec::new(), Vec::new());
+        for (asked, row) in ended {
+            let (text, is_error, exit_code) = call::outcome(self, &row);
+            let (event, call) = self.result(&asked, &text, is_error, exit_code);
+            events.push(event);
+            calls.push(call);
+        }
+        self.record(&events, None, calls).await
+    }
+
+    async fn tell_result(&self, asked: &AskedCall, text: &str, is_error: bool, code: i32) -> Step {
+        let (event, call) = self.result(asked, text, is_error, code);
+        self.record(&[event], None, vec![call]).await
+    }
+
+    /// The event and the message that tell what came of a call.
+    pub(crate) fn result(
+        &self,
+        asked: &AskedCall,
+        text: &str,
+        is_error: bool,
+        exit_code: i32,
+    ) -> (Value, Call) {
+        let event = json!({"kind": "tool_result", "data": {
+            "tool_call_id": asked.call_id, "output": text, "exit_code": exit_code}});
+        let result = transcript::Result {
+            call_id: asked.call_id.clone(),
+            provider_call_id: asked.provider_call_id.clone(),
+            name: asked.name.clone(),
+            is_error,
+            exit_code,
+        };
+        (event, self.message(Message::tool(text), &result))
+    }
+
+    /// The call that appends a message to the session.
+    pub(crate) fn message(&self, message: Message, data: &impl serde::Serialize) -> Call {
+        let data = serde_json::to_value(data).unwrap_or_default();
+        Call::from(self.shop.abide.append_message(&self.run.session_id, message.data(data)))
+    }
+
+    /// Takes the run a step further: what happened, and what goes with it, all or nothing.
+    pub(crate) async fn record(
+        &self,
+        events: &[Value],
+        spent: Option<&Spent>,
+        calls: Vec<Call>,
+    ) -> Step {
+        let lease = self.shop.settings.lease;
+        let mut batch = vec![self.hold.record(events, spent, lease)];
+        batch.extend(calls);
+        self.shop.abide.batch(batch).await?;
+        Ok(())
+    }
+
+    /// Says that the run cannot go on before somebody has decided. Whether it waits: somebody may have
+    /// decided meanwhile.
+    async fn wait(&self, undecided: &[ToolCall], reason: &str) -> Step<bool> {
+        let interrupt = interrupt(&self.run.session_id, undecided, reason);
+        let told = self.shop.abide.batch([self.hold.wait(&interrupt)]).await?;
+        let status = told.value.first().map(|it| it.result["status"].clone());
+        Ok(status == Some(json!(RunStatus::Waiting.as_str())))
+    }
+
+    /// Waits until a call of the session changes.
+    async fn wait_for_calls(&mut self) -> Step {
+        let mut changes = self
+            .shop
+            .abide
+            .subscribe("SELECT call_id, status, retry_at FROM tool_calls WHERE session_id = :sid")
+            .param("sid", &self.run.session_id)
+            .await?;
+        // The first is what is there; it may have changed since it was looked at.
+        changes.next().await;
+        let (_, calls) = self.look().await?;
+        if stage::next(&self.run, &self.entries, &calls) != Stage::Await {
+            return Ok(());
+        }
+        tokio::select! {
+            update = changes.next() => match update {
+                Some(_) => Ok(()),
+                None => Err(Halt::Refused(Error::Closed)),
+            },
+            () = self.stop.cancelled() => Err(Halt::Aborted),
+            () = self.until_deadline() => {
+                Err(Halt::Failed(Failure::new("execution_timeout", "the run has used up its time")))
+            }
+        }
+    }
+
+    /// Ends when the run's time is up; never where it has none.
+    pub(crate) async fn until_deadline(&self) {
+        match self.deadline() {
+            Some(deadline) => {
+                let left = (deadline - self.shop.settings.now()).max(0).unsigned_abs();
+                tokio::time::sleep(Duration::from_micros(left)).await;
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn finish(&self, text: &str) -> Step<Driven> {
+        let mut output = Map::from_iter([("content".to_owned(), json!(text))]);
+        if let Some(entry) = self.entries.last() {
+            output.insert("message_id".to_owned(), json!(entry.id));
+        }
+        if self.definition.response_format.is_some() {
+            let structured = serde_json::from_str::<Value>(text).unwrap_or_default();
+            output.insert("structured".to_owned(), structured);
+        }
+        self.shop.abide.batch([self.hold.done(&output)]).await?;
+        Ok(Driven::Ended)
+    }
+
+    async fn why_aborted(&self) -> Result<String, RuntimeError> {
+        let sql = "SELECT reason FROM runs WHERE id = :id";
+        let found: Vec<(Option<String>,)> =
+            self.shop.abide.sql(sql).param("id", &self.hold.run_id).fetch().await?;
+        let reason = found.into_iter().next().and_then(|(reason,)| reason);
+        Ok(reason.unwrap_or_else(|| "nobody wants the run any more".to_owned()))
+    }
+
+    /// On whose behalf tools are called.
+    pub(crate) fn context(&self, session: &Session) -> ToolContext {
+        let scope = match session.scope.value() {
+            Value::Object(scope) => scope,
+            _ => Map::new(),
+        };
+        ToolContext {
+            session_id: session.id.clone(),
+            agent: self.definition.name.clone(),
+            scope,
+            run_id: Some(self.run.id.clone()),
+        }
+    }
+}
+
+/// What the session was put to rest for, if it was.
+fn rests(session: &Session) -> Option<&'static str> {
+    match session.status {
+        SessionStatus::Suspended => Some("resume"),
+        SessionStatus::HandedOff => Some("handoff"),
+        _ => None,
+    }
+}
+
+/// What consumers are told when somebody has to decide: the first call in the words of the seed, and all.
+fn interrupt(session_id: &str, undecided: &[ToolCall], reason: &str) -> Map<String, Value> {
+    let request = |call: &ToolCall| {
+        let args = call.arguments.value();
+        json!({"tool_call_id": call.call_id, "tool_name": call.tool_name, "args": args,
+            "status": call.status.as_str()})
+    };
+    let all: Vec<Value> = undecided.iter().map(request).collect();
+    let first = all.first().cloned().unwrap_or_else(|| json!({}));
+    let mut told: BTreeMap<String, Value> = BTreeMap::new();
+    if let Value::Object(first) = first {
+        told.extend(first.into_iter().filter(|(name, _)| name != "status"));
+    }
+    told.insert("session_id".to_owned(), json!(session_id));
+    told.insert("reason".to_owned(), json!(reason));
+    told.insert("action_requests".to_owned(), json!(all));
+    told.into_iter().collect()
+}
+
+fn gone(what: &str) -> Halt {
+    Halt::Failed(Failure::new("not_found", format!("the {what} cannot be seen any more")))
+}
+
+fn lost(hold: &Hold) -> abide_client::Refusal {
+    let detail = format!("run {} is driven by another", hold.run_id);
+    abide_client::Refusal::new(Code::LeaseLost, detail)
+}

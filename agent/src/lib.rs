@@ -1,0 +1,42 @@
+//! The agent runtime: what an agent is, and the loop that drives its runs. A client of Abide like any
+//! other: every step is a reducer call, so a run goes on where it stands, whoever drives it next.
+//!
+//! Changes when it changes what an agent may be told to be, or how a turn goes. It knows nothing of SQLite,
+//! and keeps nothing that it could not read again.
+//!
+//! ```text
+//! definition ─▶ catalog ─▶ agents, agent_revisions
+//!                               │ start_run
+//!                               ▼
+//!  runtime: claim ─▶ drive: look ─▶ stage ─▶ ask · request · run · deliver · wait · finish
+//!                            ▲                            │ one batch each, under the lease
+//!                            └────────────────────────────┘
+//! ```
+//!
+//! In reading order: `definition` what an agent is · `catalog` which there are, in files and built in ·
+//! `transcript` messages as a model reads them · `stage` what is to be done next, from rows alone · `drive` the
+//! loop · `ask` a model, `call` tools, `program` a foreign agent · `runtime` who drives what · `contract` how others
+//! follow a run.
+
+mod ask;
+mod call;
+mod catalog;
+mod contract;
+mod definition;
+mod delegate;
+mod drive;
+mod guardrail;
+mod native;
+mod program;
+mod runtime;
+mod stage;
+mod transcript;
+
+pub use catalog::{Catalog, Problem};
+pub use contract::{AgentEvent, Events, RunState, begin, state, until_turn_ends};
+pub use definition::{
+    AgentConfig, AgentDefinition, DefinitionError, Limits, ModelChoice, Permission, PromptSource,
+    PromptStore, Subagent,
+};
+pub use guardrail::{Guardrail, GuardrailAt};
+pub use runtime::{Runtime, RuntimeError, Settings};

@@ -1,0 +1,89 @@
+//! What is to be done next in a run. It follows from rows alone, so it is the same after a pause, an approval, a
+//! crash, and when nothing of that happened.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use abide_client::{AgentState, Run, ToolCall, ToolCallStatus};
+
+use crate::transcript::{AskedCall, Result, Said, data};
+
+/// The next step.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Stage {
+    /// Ask the model.
+    Ask,
+    /// These calls of its last answer are not on record yet.
+    Request(Vec<AskedCall>),
+    /// These calls can be run.
+    Run(Vec<ToolCall>),
+    /// These calls are in somebody's hands, or wait for their next attempt.
+    Await,
+    /// Somebody has to decide on these calls.
+    Interrupt(Vec<ToolCall>),
+    /// Every call has ended: the model may be told.
+    Deliver(Vec<(AskedCall, ToolCall)>),
+    /// The model has answered.
+    Finish(String),
+}
+
+/// The run's last answer, if it has one that nothing but its own results came after.
+pub(crate) fn last_answer(run: &Run, entries: &[AgentState]) -> Option<(usize, Said)> {
+    let at =
+        entries.iter().rposition(|entry| entry.role == "assistant" && entry.kind == "message")?;
+    let said: Said = data(&entries[at]);
+    (said.run_id == run.id).then_some((at, said))
+}
+
+/// The next step of a run, from the session's messages and the calls of the run's last answer.
+pub(crate) fn next(run: &Run, entries: &[AgentState], calls: &[ToolCall]) -> Stage {
+    let Some((at, said)) = last_answer(run, entries) else { return Stage::Ask };
+    let after = &entries[at + 1..];
+    let answered: BTreeSet<String> = after
+        .iter()
+        .filter(|entry| entry.role == "tool" && entry.kind == "message")
+        .map(|entry| data::<Result>(entry).call_id)
+        .collect();
+    let open: Vec<AskedCall> =
+        said.calls.iter().filter(|call| !answered.contains(&call.call_id)).cloned().collect();
+    if open.is_empty() {
+        // Somebody else has spoken since (a supervisor, a timer), or the model waits for its results.
+        let spoken = after.iter().any(|entry| entry.role != "assistant");
+        return match said.calls.is_empty() && !spoken {
+            true => Stage::Finish(entries[at].content.clone().unwrap_or_default()),
+            false => Stage::Ask,
+        };
+    }
+    let rows: BTreeMap<&str, &ToolCall> =
+        calls.iter().map(|call| (call.call_id.as_str(), call)).collect();
+    let missing: Vec<AskedCall> =
+        open.iter().filter(|call| !rows.contains_key(call.call_id.as_str())).cloned().collect();
+    if !missing.is_empty() {
+        return Stage::Request(missing);
+    }
+    of_calls(open, &rows)
+}
+
+fn of_calls(open: Vec<AskedCall>, rows: &BTreeMap<&str, &ToolCall>) -> Stage {
+    let of = |statuses: &[ToolCallStatus]| -> Vec<ToolCall> {
+        let found = open.iter().filter_map(|call| rows.get(call.call_id.as_str()));
+        found.filter(|row| statuses.contains(&row.status)).map(|row| (*row).clone()).collect()
+    };
+    use ToolCallStatus::{AwaitingApproval, Claimed, Pending, Unknown};
+    let mut ready = of(&[Pending]);
+    ready.retain(|call| call.retry_at.is_none());
+    if !ready.is_empty() {
+        return Stage::Run(ready);
+    }
+    if !of(&[Claimed, Pending]).is_empty() {
+        return Stage::Await;
+    }
+    let undecided = of(&[AwaitingApproval, Unknown]);
+    if !undecided.is_empty() {
+        return Stage::Interrupt(undecided);
+    }
+    let ended = open.into_iter().filter_map(|call| {
+        let row = (*rows.get(call.call_id.as_str())?).clone();
+        Some((call, row))
+    });
+    Stage::Deliver(ended.collect())
+}

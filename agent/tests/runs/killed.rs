@@ -1,0 +1,176 @@
+//! SIGKILL at every step: a run with three tools, an approval and a parallel fan-out is driven by a process
+//! that is killed as soon as the log has grown to seq 1, 2, 3 … Whoever drives it after that ends it as if
+//! nothing had been; a tool that must not run twice has run once at most.
+
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+use abide_client::{Abide, Decision, NewRun, NewSession};
+use tokio_util::sync::CancellationToken;
+
+use crate::house::{ledger, runtime, transcript};
+
+/// What this binary is told when it is to be the victim: the folder, and the seq at which it dies.
+const VICTIM: &str = "ABIDE_AGENT_VICTIM";
+const DIES_AT: &str = "ABIDE_AGENT_DIES_AT";
+
+const SCRIPT: &str = r#"
+answers:
+  - text: Let me see.
+    calls:
+      - { name: look, arguments: { order: A } }
+      - { name: look, arguments: { order: B } }
+      - { name: note, arguments: { order: A } }
+  - calls: [{ name: pay, arguments: { order: A } }]
+  - text: It is paid.
+"#;
+
+const LEASE: Duration = Duration::from_millis(200);
+
+/// What was said of the call of `pay` where the process died between claiming and paying.
+const NOT_PAID: &str = "it was not paid";
+
+/// The process that is killed: this binary again, with this test alone.
+#[test]
+fn victim() {
+    let Ok(folder) = std::env::var(VICTIM) else { return };
+    let dies_at = std::env::var(DIES_AT).ok().map(|seq| seq.parse().expect("a seq is a number"));
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(work(Path::new(&folder), dies_at));
+}
+
+/// Begins the run if nobody has, drives it, decides for its supervisor, until it is over.
+async fn work(folder: &Path, dies_at: Option<i64>) {
+    std::fs::create_dir_all(folder.join("agents")).expect("there is room");
+    let definition = "tools: [look, note, pay]\ninterrupt_on: { pay: true }\n";
+    std::fs::write(folder.join("agents/clerk.yaml"), definition).expect("there is room");
+    let abide = Abide::open(folder.join("abide.db")).expect("the file opens");
+    if let Some(seq) = dies_at {
+        let engine = abide.engine().expect("it is embedded").clone();
+        std::thread::spawn(move || {
+            while engine.durable_seq().0 < seq {
+                std::hint::spin_loop();
+            }
+            let me = std::process::id().to_string();
+            let killed = Command::new("kill").args(["-KILL", &me]).status();
+            unreachable!("the process lives: {killed:?}");
+        });
+    }
+    let house = runtime(&abide, folder, SCRIPT, LEASE);
+    house.register().await.expect("it is registered");
+    let stop = CancellationToken::new();
+    let drives = house.run(stop.clone());
+    let asks = async {
+        let session = NewSession { id: Some("s1".to_owned()), ..NewSession::of("clerk") };
+        let _ = abide.create_session(session).await;
+        let run = NewRun { id: Some("r1".to_owned()), ..NewRun::of("s1").input("Pay order A.") };
+        let _ = abide.start_run(run).await;
+        supervise(&abide, folder).await;
+        stop.cancel();
+    };
+    let (driven, ()) = tokio::join!(drives, asks);
+    driven.expect("it runs");
+    abide.close().await;
+}
+
+/// Approves what waits for approval, and finds out what became of what is unknown, until the run is over.
+async fn supervise(abide: &Abide, folder: &Path) {
+    let sql = "SELECT status FROM runs WHERE id = 'r1'";
+    let mut runs = abide.subscribe(sql).await.expect("it can be followed");
+    let sql =
+        "SELECT call_id, status FROM tool_calls WHERE status IN ('awaiting_approval', 'unknown')";
+    let mut calls = abide.subscribe(sql).await.expect("it can be followed");
+    loop {
+        tokio::select! {
+            update = runs.next() => {
+                update.expect("the file is open");
+                let now: Vec<(String,)> = runs.typed_rows().expect("it is a text");
+                if now.iter().any(|(status,)| status == "done" || status == "failed") {
+                    return;
+                }
+            }
+            update = calls.next() => {
+                update.expect("the file is open");
+                let waiting: Vec<(String, String)> = calls.typed_rows().expect("they are texts");
+                for (id, status) in waiting {
+                    decide(abide, folder, &id, &status).await;
+                }
+            }
+        }
+    }
+}
+
+async fn decide(abide: &Abide, folder: &Path, id: &str, status: &str) {
+    if status == "unknown" {
+        return settle(abide, folder, id).await;
+    }
+    let call = abide_client::ApprovalOf::Call(id.to_owned());
+    abide.decide_approval(call, Decision::Approve).await.expect("it is decided");
+}
+
+async fn settle(abide: &Abide, folder: &Path, call_id: &str) {
+    let paid = ledger(&folder.join("ledger")).contains(&"pay A".to_owned());
+    let args = match paid {
+        true => serde_json::json!({"call_id": call_id, "outcome": "succeeded",
+            "result": {"text": "pay A is done"}, "evidence": "the ledger"}),
+        false => serde_json::json!({"call_id": call_id, "outcome": "failed", "error": NOT_PAID,
+            "evidence": "the ledger"}),
+    };
+    abide.call("settle_tool_call", args).await.expect("it is settled");
+}
+
+fn spawn(folder: &Path, dies_at: Option<i64>) -> ExitStatus {
+    let mut command = Command::new(std::env::current_exe().expect("it has a path"));
+    command.args(["--exact", "killed::victim"]).env(VICTIM, folder);
+    match dies_at {
+        Some(seq) => command.env(DIES_AT, seq.to_string()),
+        None => command.env_remove(DIES_AT),
+    };
+    let output = command.output().expect("it starts");
+    let told = String::from_utf8_lossy(&output.stdout);
+    let killed = !output.status.success() && output.status.code().is_none();
+    assert!(output.status.success() || killed, "{told}{}", String::from_utf8_lossy(&output.stderr));
+    output.status
+}
+
+/// The transcript that a finished folder holds, and what the tools did.
+fn outcome(folder: &Path) -> (String, Vec<String>) {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let told = runtime.block_on(async {
+        let abide = Abide::open(folder.join("abide.db")).expect("the file opens");
+        let told = transcript(&abide).await;
+        abide.close().await;
+        told
+    });
+    (told, ledger(&folder.join("ledger")))
+}
+
+#[test]
+fn at_every_step() {
+    let unkilled = tempfile::tempdir().expect("there is room");
+    assert!(spawn(unkilled.path(), None).success());
+    let (expected, _) = outcome(unkilled.path());
+    assert!(expected.ends_with("assistant: It is paid. \n"), "{expected}");
+    let (mut killed, mut unpaid) = (0, 0);
+    for seq in 1.. {
+        let folder = tempfile::tempdir().expect("there is room");
+        if spawn(folder.path(), Some(seq)).success() {
+            break;
+        }
+        killed += 1;
+        assert!(spawn(folder.path(), None).success(), "killed at {seq}, it does not go on");
+        let (told, done) = outcome(folder.path());
+        let paid = done.iter().filter(|what| *what == "pay A").count();
+        assert!(paid <= 1, "killed at {seq}, it paid {paid} times");
+        if told.contains(NOT_PAID) {
+            assert_eq!(paid, 0, "killed at {seq}: {done:?}");
+            assert_eq!(told.replace(NOT_PAID, "pay A is done"), expected, "killed at {seq}");
+            unpaid += 1;
+        } else {
+            assert_eq!((told.as_str(), paid), (expected.as_str(), 1), "killed at {seq}");
+        }
+    }
+    assert!(killed > 15, "it was killed {killed} times only");
+    println!("killed at {killed} steps; {unpaid} times before it had paid");
+}

@@ -1,0 +1,187 @@
+//! A run as its user and its consumers see it.
+
+use abide_client::{Decision, RunEventKind};
+use expect_test::expect;
+
+use crate::house::House;
+
+const TOOLS: &str =
+    "tools: [look, note, pay]\nsystem_prompt: Be kind.\ninterrupt_on: { pay: true }\n";
+
+const THREE_TOOLS: &str = r#"
+answers:
+  - text: Let me see.
+    calls:
+      - { name: look, arguments: { order: A } }
+      - { name: look, arguments: { order: B } }
+      - { name: note, arguments: { order: A } }
+    usage: { input_tokens: 10, output_tokens: 4 }
+  - calls: [{ name: pay, arguments: { order: A } }]
+  - text: It is paid.
+"#;
+
+#[tokio::test]
+async fn asks_runs_waits_goes_on_and_answers() {
+    let house = House::of(TOOLS, THREE_TOOLS).await;
+    let run = house.begin("Pay order A.").await;
+    let (first, interrupt) = house.told(&run.id, 0).await;
+    assert_eq!(interrupt.kind, RunEventKind::Interrupt);
+    assert!(!house.ledger().contains(&"pay A".to_owned()), "nobody has said yes");
+    let call = interrupt.data["tool_call_id"].as_str().expect("it names the call").to_owned();
+    let approval = abide_client::ApprovalOf::Call(call);
+    house.abide.decide_approval(approval, Decision::Approve).await.expect("it is decided");
+    let (second, _) = house.told(&run.id, interrupt.number).await;
+    expect![[r#"
+        1 status {"status":"thinking"}
+        1 says "Let me see."
+        1 usage {"cached_tokens":null,"completeness":"complete","estimated_cost":null,"input_tokens":10,"model":"scripted","output_tokens":4,"provider":"script","reasoning_tokens":null}
+        1 tool_call {"args":{"order":"A"},"id":"r1:1:1","name":"look"}
+        1 tool_call {"args":{"order":"B"},"id":"r1:1:2","name":"look"}
+        1 tool_call {"args":{"order":"A"},"id":"r1:1:3","name":"note"}
+        1 tool_result {"exit_code":0,"output":"look A is done","tool_call_id":"r1:1:1"}
+        1 tool_result {"exit_code":0,"output":"look B is done","tool_call_id":"r1:1:2"}
+        1 tool_result {"exit_code":0,"output":"note A is done","tool_call_id":"r1:1:3"}
+        1 usage {"cached_tokens":null,"completeness":"unavailable","estimated_cost":null,"input_tokens":null,"model":"scripted","output_tokens":null,"provider":"script","reasoning_tokens":null}
+        1 tool_call {"args":{"order":"A"},"id":"r1:2:1","name":"pay"}
+        1 interrupt {"action_requests":[{"args":{"order":"A"},"status":"awaiting_approval","tool_call_id":"r1:2:1","tool_name":"pay"}],"args":{"order":"A"},"reason":"approval","session_id":"s1","tool_call_id":"r1:2:1","tool_name":"pay"}
+        --
+        2 status {"status":"resuming"}
+        2 tool_result {"exit_code":0,"output":"pay A is done","tool_call_id":"r1:2:1"}
+        2 says "It is paid."
+        2 usage {"cached_tokens":null,"completeness":"unavailable","estimated_cost":null,"input_tokens":null,"model":"scripted","output_tokens":null,"provider":"script","reasoning_tokens":null}
+        2 status {"status":"idle"}
+        2 done {"assistant_data":{"content":"It is paid.","message_id":8}}
+    "#]].assert_eq(&format!("{first}--\n{second}"));
+    expect![[r#"
+        user: Pay order A. 
+        assistant: Let me see. "r1:1:1" "look", "r1:1:2" "look", "r1:1:3" "note"
+        tool [r1:1:1]: look A is done 
+        tool [r1:1:2]: look B is done 
+        tool [r1:1:3]: note A is done 
+        assistant:  "r1:2:1" "pay"
+        tool [r1:2:1]: pay A is done 
+        assistant: It is paid. 
+    "#]]
+    .assert_eq(&house.transcript().await);
+    let mut done = house.ledger();
+    done.sort();
+    assert_eq!(done, ["look A", "look B", "note A", "pay A"]);
+    house.close().await;
+}
+
+#[tokio::test]
+async fn who_is_refused_is_told_and_does_otherwise() {
+    let script = r#"
+answers:
+  - calls:
+      - { name: nothing, arguments: {} }
+      - { name: look, arguments: { order: 7 } }
+      - { name: look, arguments: "{order" }
+      - { name: note, arguments: { order: A } }
+  - text: I could not.
+"#;
+    let house = House::of("tools: [look, note]\nblocked_tools: [note]\n", script).await;
+    let run = house.begin("Look.").await;
+    let (told, _) = house.told(&run.id, 0).await;
+    assert!(
+        told.ends_with(
+            "done {\"assistant_data\":{\"content\":\"I could not.\",\"message_id\":7}}\n"
+        ),
+        "{told}"
+    );
+    expect![[r#"
+        user: Look. 
+        assistant:  "r1:1:1" "nothing", "r1:1:2" "look", "r1:1:3" "look", "r1:1:4" "note"
+        tool [r1:1:1]: there is no tool nothing; there are: look, note 
+        tool [r1:1:2]: look: the arguments do not fit: at /order: 7 is not of type "string". It takes: order (string, required) 
+        tool [r1:1:3]: look: the arguments are not JSON: key must be a string at line 1 column 2. It takes: order (string, required) 
+        tool [r1:1:4]: calls of note are blocked for this agent: go on without it 
+        assistant: I could not. 
+    "#]].assert_eq(&house.transcript().await);
+    house.close().await;
+}
+
+#[tokio::test]
+async fn another_agent_does_a_task() {
+    let definition = "
+subagents:
+  - { name: helper, tools: [look], system_prompt: You look things up. }
+";
+    let script = r#"
+answers:
+  - calls: [{ name: task, arguments: { agent: helper, task: "Look at A." } }]
+  - text: All is well.
+"#;
+    // The helper's first answer is the script's first too: it has nobody to give the task to, and says so.
+    let house = House::of(definition, script).await;
+    let run = house.begin("Is all well?").await;
+    let (told, _) = house.told(&run.id, 0).await;
+    expect![[r#"
+        1 status {"status":"thinking"}
+        1 usage {"cached_tokens":null,"completeness":"unavailable","estimated_cost":null,"input_tokens":null,"model":"scripted","output_tokens":null,"provider":"script","reasoning_tokens":null}
+        1 tool_call {"args":{"agent":"helper","task":"Look at A."},"id":"r1:1:1","name":"task"}
+        1 delegation {"from_agent":"clerk","run_id":"r1:1:1:run","session_id":"r1:1:1","task":"Look at A.","to_agent":"helper"}
+        1 tool_result {"exit_code":0,"output":"All is well.","tool_call_id":"r1:1:1"}
+        1 says "All is well."
+        1 usage {"cached_tokens":null,"completeness":"unavailable","estimated_cost":null,"input_tokens":null,"model":"scripted","output_tokens":null,"provider":"script","reasoning_tokens":null}
+        1 status {"status":"idle"}
+        1 done {"assistant_data":{"content":"All is well.","message_id":8}}
+    "#]].assert_eq(&told);
+    let sql = "SELECT id, parent_id, agent, status FROM runs ORDER BY created_at";
+    let runs: Vec<(String, Option<String>, String, String)> =
+        house.abide.sql(sql).fetch().await.expect("it can be read");
+    expect![[r#"[("r1", None, "clerk", "done"), ("r1:1:1:run", Some("r1"), "helper", "done")]"#]]
+        .assert_eq(&format!("{runs:?}"));
+    house.close().await;
+}
+
+#[tokio::test]
+async fn aborted_in_the_middle_of_an_answer() {
+    let script = "token_ms: 600000\nanswers: [{ text: one two three four }]\n";
+    let house = House::of("", script).await;
+    let run = house.begin("Count.").await;
+    // The first word has been told, the second never comes.
+    let mut events =
+        abide_agent::Events::of(&house.abide, &run.id, 0).await.expect("it can be followed");
+    loop {
+        let event = events.next().await.expect("it goes on").expect("it has not ended");
+        if event.kind == RunEventKind::Token {
+            break;
+        }
+    }
+    house.abide.abort_run(&run.id).reason("enough").await.expect("it is asked for");
+    let (told, _) = house.told(&run.id, 0).await;
+    expect![[r#"
+        1 status {"status":"thinking"}
+        1 says "one "
+        1 status {"status":"idle"}
+        1 error {"code":"aborted","message":"enough"}
+    "#]]
+    .assert_eq(&told);
+    house.close().await;
+}
+
+#[tokio::test]
+async fn what_a_guardrail_denies_is_not_asked_and_not_said() {
+    let definition = r#"
+middleware:
+  - { name: guardrail, at: request, deny: "(?i)password", message: I do not talk about that. }
+  - { name: guardrail, at: response, deny: "secret", message: I may not say that. }
+"#;
+    let script = "answers: [{ text: a secret }]\n";
+    let house = House::of(definition, script).await;
+    let run = house.begin("What is it?").await;
+    let (told, _) = house.told(&run.id, 0).await;
+    assert!(told.contains("I may not say that."), "{told}");
+    let again = abide_client::NewRun::of("s1").input("What is the PASSWORD?");
+    let again = house.abide.start_run(again).await.expect("it begins").into_inner();
+    let (told, _) = house.told(&again.id, 0).await;
+    expect![[r#"
+        1 status {"status":"thinking"}
+        1 says "I do not talk about that."
+        1 status {"status":"idle"}
+        1 done {"assistant_data":{"content":"I do not talk about that.","message_id":4}}
+    "#]]
+    .assert_eq(&told);
+    house.close().await;
+}
