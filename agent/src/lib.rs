@@ -16,7 +16,7 @@
 //! In reading order: `definition` what an agent is · `catalog` which there are, in files and built in ·
 //! `transcript` messages as a model reads them · `stage` what is to be done next, from rows alone · `drive` the
 //! loop · `ask` a model, `call` tools, `program` a foreign agent · `runtime` who drives what · `contract` how others
-//! follow a run.
+//! follow a run · `workshop` a folder with all of it.
 
 mod ask;
 mod call;
@@ -31,7 +31,9 @@ mod program;
 mod runtime;
 mod stage;
 mod transcript;
+mod workshop;
 
+pub use abide_tools::McpServer;
 pub use catalog::{Catalog, Problem};
 pub use contract::{AgentEvent, Events, RunState, begin, state, until_turn_ends};
 pub use definition::{
@@ -40,3 +42,4 @@ pub use definition::{
 };
 pub use guardrail::{Guardrail, GuardrailAt};
 pub use runtime::{Runtime, RuntimeError, Settings};
+pub use workshop::{Workshop, WorkshopError};

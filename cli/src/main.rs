@@ -1,5 +1,6 @@
 //! The command line: every command is one file here, and this is their table of contents.
 
+mod agent;
 mod backup;
 mod call;
 mod cells;
@@ -67,6 +68,8 @@ enum Command {
     Identity(identity::Identity),
     /// Make and show roles: what callers may call
     Role(role::Role),
+    /// Run agents, and see which there are
+    Agent(agent::Agent),
     /// Check that a file is what Abide wrote, event by event
     Verify(verify::Verify),
     /// Run a log again into a new file, up to any moment of the past
@@ -87,6 +90,7 @@ async fn run(options: &Options, command: Command) -> Result<(), Failure> {
         Command::Token(args) => token::run(options, args).await,
         Command::Identity(args) => identity::run(options, args).await,
         Command::Role(args) => role::run(options, args).await,
+        Command::Agent(args) => agent::run(options, args).await,
         Command::Verify(args) => verify::run(options, args),
         Command::Replay(args) => replay::run(options, args),
         Command::Backup(args) => backup::run(options, args),

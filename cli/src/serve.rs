@@ -12,6 +12,7 @@ use clap::Args;
 use serde_json::json;
 use tokio::net::TcpListener;
 
+use crate::agent::Household;
 use crate::cells;
 use crate::connect::check_folder;
 use crate::failure::Failure;
@@ -40,6 +41,10 @@ pub(crate) struct Serve {
     /// claims mean
     #[arg(long, value_name = "FILE")]
     jwt: Option<PathBuf>,
+
+    /// Drive the runs of agents as well, with the models, tools and definitions of this folder
+    #[arg(long, value_name = "FOLDER")]
+    agents: Option<PathBuf>,
 }
 
 impl Serve {
@@ -58,6 +63,7 @@ Examples:
   abide serve --listen 0.0.0.0:7341                # for other machines, once there is a token
   abide serve --jwt issuer.json                    # who signed in elsewhere; see docs/authority.md
   abide serve --keep-changes-for 7d                # clients may be away for a week
+  abide serve --agents .abide                      # and drive the runs of agents
 
 SIGTERM or Ctrl-C stops it in order: what was taken in is answered and on disk.
 ABIDE_LOG=info tells more on stderr.";
@@ -101,8 +107,21 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
         }
     };
 
+    let agents = match &args.agents {
+        Some(folder) => match Household::open(folder, &engine).await {
+            Ok(agents) => Some(agents),
+            Err(failure) => {
+                close(&engine).await;
+                return Err(failure);
+            }
+        },
+        None => None,
+    };
     greet(options, &engine, address, &db, asks)?;
     let served = abide_server::serve(engine.clone(), listener, access, stop).await;
+    if let Some(agents) = agents {
+        agents.close().await;
+    }
     let head = engine.durable_seq();
     close(&engine).await;
     served.map_err(|why| Refusal::new(Code::Internal, format!("the server failed: {why}")))?;
