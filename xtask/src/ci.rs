@@ -40,7 +40,6 @@ const STEPS: &[Step] = &[
     Step { name: "soak", command: "cargo xtask soak --seconds 60", env: None },
     Step { name: "overload", command: "cargo xtask overload --share", env: None },
     Step { name: "recovery", command: "cargo xtask recovery --share", env: None },
-    Step { name: "fuzz", command: "cargo xtask fuzz --seconds 10", env: None },
 ];
 
 /// Runs every step; the verdict is good if all are.
