@@ -231,7 +231,7 @@ impl Connection {
             outbox: Arc::clone(&self.outbox),
             reply,
         };
-        self.engine.inner.send(Job::Attach(attach), 1)?;
+        self.engine.inner.send(Some(self.caller.id()), Job::Attach(attach), 1)?;
         answer.await.map_err(|_| crate::readers::closing())?
     }
 
@@ -240,7 +240,7 @@ impl Connection {
         let (binding, tables) = (binding.clone(), Arc::clone(&self.engine.inner.tables));
         let (start, checksum) = (wanted.start, wanted.checksum);
         let read = move |reader: &mut _| resume::begin(reader, &tables, &binding, start, checksum);
-        let resumed = self.engine.inner.read(read).await?;
+        let resumed = self.engine.inner.read(self.caller.id(), read).await?;
         self.engine.inner.wait_durable(resumed.seq()).await?;
         Ok(resumed)
     }
@@ -360,7 +360,7 @@ impl Connection {
             let wanted = self.to_catch_up();
             let tables = Arc::clone(&self.engine.inner.tables);
             let read = move |reader: &mut _| resume::resume_all(reader, &tables, wanted);
-            match self.engine.inner.read(read).await {
+            match self.engine.inner.read(self.caller.id(), read).await {
                 Ok((_, resumed)) if resumed.iter().any(is_too_late) => {}
                 Ok((seq, resumed)) if self.engine.inner.wait_durable(seq).await.is_ok() => {
                     return self.tell_caught_up(seq, resumed);

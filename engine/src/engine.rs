@@ -240,7 +240,7 @@ impl Engine {
         let bytes: usize = params.values().map(Value::size).sum();
         let weight = 1 + bytes / limits::READER_QUEUE_UNIT_BYTES;
         let read = move |reader: &mut Reader| query::run(reader, &layout, &sql, &params, as_of);
-        let answer = self.inner.readers.run(weight, read).await??;
+        let answer = self.inner.readers.run(caller.id(), weight, read).await??;
         if !makes(Bug::QueryBeforeSync) {
             self.inner.wait_durable(answer.seq).await?;
         }
@@ -267,7 +267,7 @@ impl Engine {
             Some(viewer) => blueprint.explain_bounded(&binding, &viewer),
             None => blueprint.explain(&binding),
         };
-        self.inner.read(explain).await
+        self.inner.read(caller.id(), explain).await
     }
 
     /// The same for a caller whose sight is bounded: understood as a live query is, so that it names
@@ -290,7 +290,7 @@ impl Engine {
             let binding = self.inner.planner.bind_once(sql, &params, &viewer)?;
             let (asked, tables) = (binding.clone(), Arc::clone(&self.inner.tables));
             let read = move |reader: &mut _| resume::once(reader, &tables, &asked, as_of);
-            match self.inner.read(read).await {
+            match self.inner.read(caller.id(), read).await {
                 Err(refusal) if is_outdated(&refusal) => {
                     let now = self.inner.policies.viewer(caller);
                     viewer = now.expect("whether a sight is bounded does not depend on policies");
@@ -325,10 +325,11 @@ impl Engine {
     /// Puts on record that somebody was denied something that was no call of a reducer; as often as each
     /// caller's denied attempts are put on record. Does not wait for it.
     pub fn note_denied(&self, caller: &str, what: &str, why: &str) {
-        let (caller, what, why) = (caller.to_owned(), what.to_owned(), why.to_owned());
+        let denial =
+            Denial { caller: caller.to_owned(), what: what.to_owned(), why: why.to_owned() };
+        let (job, weight) = (Job::Denied(denial), limits::CALL_OVERHEAD_BYTES);
         // Where nothing is taken any more, no attempt succeeds either.
-        let _ =
-            self.inner.send(Job::Denied(Denial { caller, what, why }), limits::CALL_OVERHEAD_BYTES);
+        let _ = self.inner.send(Some(caller), job, weight);
     }
 
     /// The time by the engine's clock.
@@ -369,7 +370,7 @@ impl Engine {
     /// The engine is closing or poisoned.
     pub async fn live_templates(&self) -> Result<Vec<TemplateWork>, Refusal> {
         let (reply, answer) = oneshot::channel();
-        self.inner.send(Job::Templates(reply), 0)?;
+        self.inner.send(None, Job::Templates(reply), 0)?;
         answer.await.map_err(|_| closing())
     }
 
@@ -618,7 +619,7 @@ impl Inner {
             return Err(Refusal::new(Code::Denied, detail));
         }
         let unit = Unit { caller: caller.clone(), calls, request, due: None, reply };
-        self.send(Job::Unit(unit), weight)?;
+        self.send(Some(caller.id()), Job::Unit(unit), weight)?;
         let done = answer.await.map_err(|_| closing())??;
         // What was refused on record is refused all the same.
         let refused = done.calls.iter().find_map(|call| call.refusal.clone());
@@ -632,9 +633,10 @@ impl Inner {
         })
     }
 
-    pub(crate) fn send(&self, job: Job, weight: usize) -> Result<(), Refusal> {
+    /// Hands the writer something of a caller's, or of the engine's own.
+    pub(crate) fn send(&self, by: Option<&str>, job: Job, weight: usize) -> Result<(), Refusal> {
         self.health.check()?;
-        self.jobs.push(job, weight).map_err(|rejected| match rejected {
+        self.jobs.push(by, job, weight).map_err(|rejected| match rejected {
             Rejected::Full(_) => {
                 Refusal::new(Code::Overloaded, "too many calls wait for the writer")
                     .hint("nothing was written; try again in a moment")
@@ -643,12 +645,13 @@ impl Inner {
         })
     }
 
-    /// Runs something on a reader.
+    /// Runs something on a reader, for a caller of that id.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
+        by: &str,
         work: impl FnOnce(&mut Reader) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Refusal> {
-        self.readers.run(1, work).await?
+        self.readers.run(by, 1, work).await?
     }
 
     /// A query as its caller may have it live.
@@ -660,20 +663,20 @@ impl Inner {
     ) -> Result<Binding, Refusal> {
         let Some(viewer) = self.policies.viewer(caller) else {
             let binding = self.planner.bind(sql, params)?;
-            return self.admit(&binding).await.map(|()| binding);
+            return self.admit(caller, &binding).await.map(|()| binding);
         };
         let binding = self.planner.bind_within(sql, params, &viewer)?;
-        let admitted = self.admit(&binding).await;
+        let admitted = self.admit(caller, &binding).await;
         admitted.map_err(|refusal| explain::bounded(refusal, &binding, &viewer)).map(|()| binding)
     }
 
     /// Whether a query may be live, as far as its statements are concerned.
-    pub(crate) async fn admit(&self, binding: &Binding) -> Result<(), Refusal> {
+    pub(crate) async fn admit(&self, caller: &Caller, binding: &Binding) -> Result<(), Refusal> {
         if let Some(verdict) = binding.verdict() {
             return verdict.clone();
         }
         let (blueprint, binding) = (Arc::clone(&self.blueprint), binding.clone());
-        self.read(move |_| blueprint.judge(&binding)).await
+        self.read(caller.id(), move |_| blueprint.judge(&binding)).await
     }
 
     /// Returns when a state is on the disk.

@@ -31,7 +31,7 @@ fn a_queue_loses_nothing() {
             };
             let givers = [giver(1), giver(2)];
             let hasty = Arc::clone(&queue);
-            let hasty = thread::spawn(move || match hasty.push((3, 0), 1) {
+            let hasty = thread::spawn(move || match hasty.push(Some("hasty"), (3, 0), 1) {
                 Ok(()) => 1,
                 Err(Rejected::Full(_)) => 0,
                 Err(Rejected::Closed(_)) => panic!("it is closed when all have given"),

@@ -32,6 +32,7 @@ mod health;
 mod hub;
 #[cfg(all(test, feature = "interleavings"))]
 mod interleavings;
+mod lanes;
 mod locks;
 mod metrics;
 mod outcome;

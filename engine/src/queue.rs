@@ -1,11 +1,19 @@
-//! A bounded queue in front of one thread, which takes everything that waits at once: that is how
-//! batches grow by themselves while a sync is in flight.
+//! A bounded queue in front of a thread, which takes everything that waits at once: that is how
+//! batches grow by themselves while a sync is in flight. Callers take turns in it (see [`crate::lanes`]), and
+//! when one of them has filled it there is still room for the others.
 
-use std::collections::VecDeque;
 use std::sync::PoisonError;
 use std::time::Duration;
 
+use crate::lanes::Lanes;
 use crate::locks::{Condvar, Mutex, MutexGuard};
+
+/// What a caller may take of a queue at his turn, as a part of the whole: sixteen ordinary calls.
+const TURNS: usize = 1_024;
+
+/// What a caller who has little waiting may add to a queue that is full, as a part of the whole. All of it
+/// together is as much again as the queue holds.
+const SHARES: usize = 64;
 
 /// A bounded queue with one taker.
 #[derive(Debug)]
@@ -20,8 +28,7 @@ pub(crate) struct Queue<T> {
 
 #[derive(Debug)]
 struct State<T> {
-    items: VecDeque<(T, usize)>,
-    weight: usize,
+    items: Lanes<T>,
     closed: bool,
 }
 
@@ -37,7 +44,7 @@ pub(crate) enum Rejected<T> {
 impl<T> Queue<T> {
     /// A queue that holds up to this much weight. What an item weighs is its giver's affair.
     pub(crate) fn new(weight_max: usize) -> Queue<T> {
-        let state = State { items: VecDeque::new(), weight: 0, closed: false };
+        let state = State { items: Lanes::new(weight_max / TURNS), closed: false };
         Queue {
             state: Mutex::new(state),
             filled: Condvar::new(),
@@ -46,36 +53,50 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Adds an item, or says at once that there is no room. One that is heavier than the whole queue
-    /// is taken when the queue is empty; for one that weighs nothing there is always room.
-    pub(crate) fn push(&self, item: T, weight: usize) -> Result<(), Rejected<T>> {
+    /// Adds an item of a caller, or of the engine itself, or says at once that there is no room. One that is
+    /// heavier than the whole queue is taken when the queue is empty; for one that weighs nothing there is
+    /// always room.
+    pub(crate) fn push(
+        &self,
+        caller: Option<&str>,
+        item: T,
+        weight: usize,
+    ) -> Result<(), Rejected<T>> {
         let mut state = self.lock();
         if state.closed {
             return Err(Rejected::Closed(item));
         }
-        if weight > 0 && state.weight > 0 && state.weight + weight > self.weight_max {
-            return Err(Rejected::Full(item));
+        if weight > 0 && !self.has_room(&state.items, weight) {
+            let share = caller.map(|caller| state.items.weight_of(caller) + weight);
+            let beyond = state.items.weight() + weight;
+            if share.is_none_or(|share| share > self.weight_max / SHARES)
+                || beyond > 2 * self.weight_max
+            {
+                return Err(Rejected::Full(item));
+            }
         }
-        state.weight += weight;
-        state.items.push_back((item, weight));
+        state.items.push(caller, item, weight);
         drop(state);
         self.filled.notify_one();
         Ok(())
     }
 
-    /// Adds an item, waiting for room. Only a thread may call this, never a task.
+    /// Adds an item of the engine itself, waiting for room. Only a thread may call this, never a task.
     pub(crate) fn push_wait(&self, item: T, weight: usize) {
         let mut state = self.lock();
-        while state.weight > 0 && state.weight + weight > self.weight_max && !state.closed {
+        while !self.has_room(&state.items, weight) && !state.closed {
             state = self.drained.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        state.weight += weight;
-        state.items.push_back((item, weight));
+        state.items.push(None, item, weight);
         drop(state);
         self.filled.notify_one();
     }
 
-    /// Waits for something, then takes items in order until their weight reaches `weight`. Empty once
+    fn has_room(&self, items: &Lanes<T>, weight: usize) -> bool {
+        items.weight() == 0 || items.weight() + weight <= self.weight_max
+    }
+
+    /// Waits for something, then takes items, by turns, until their weight reaches `weight`. Empty once
     /// the queue is closed and drained.
     pub(crate) fn take(&self, weight: usize, into: &mut Vec<T>) {
         while self.take_within(None, weight, into) && into.is_empty() {}
@@ -90,7 +111,7 @@ impl<T> Queue<T> {
         into: &mut Vec<T>,
     ) -> bool {
         let mut state = self.lock();
-        if state.items.is_empty() && !state.closed {
+        if state.items.len() == 0 && !state.closed {
             state = match wait {
                 None => self.filled.wait(state).unwrap_or_else(PoisonError::into_inner),
                 Some(wait) => {
@@ -99,11 +120,10 @@ impl<T> Queue<T> {
                 }
             };
         }
-        let open = !state.closed || !state.items.is_empty();
+        let open = !state.closed || state.items.len() > 0;
         let mut taken = 0;
         while taken < weight {
-            let Some((item, weighs)) = state.items.pop_front() else { break };
-            state.weight -= weighs;
+            let Some((item, weighs)) = state.items.pop() else { break };
             taken += weighs.max(1);
             into.push(item);
         }
@@ -121,7 +141,7 @@ impl<T> Queue<T> {
 
     /// The weight that waits.
     pub(crate) fn weight(&self) -> usize {
-        self.lock().weight
+        self.lock().items.weight()
     }
 
     /// How many items wait.
@@ -139,24 +159,26 @@ impl<T> Queue<T> {
 mod tests {
     use super::*;
 
+    const ME: Option<&str> = Some("me");
+
     #[test]
     fn it_is_bounded_by_weight_and_drained_in_order() {
         let queue = Queue::new(10);
-        assert_eq!(queue.push('a', 4), Ok(()));
-        assert_eq!(queue.push('b', 6), Ok(()));
-        assert_eq!(queue.push('c', 1), Err(Rejected::Full('c')));
+        assert_eq!(queue.push(ME, 'a', 4), Ok(()));
+        assert_eq!(queue.push(ME, 'b', 6), Ok(()));
+        assert_eq!(queue.push(ME, 'c', 1), Err(Rejected::Full('c')));
         let mut taken = Vec::new();
         queue.take(5, &mut taken);
         assert_eq!((taken.as_slice(), queue.weight()), (['a', 'b'].as_slice(), 0));
-        assert_eq!(queue.push('d', 11), Ok(()), "alone, even the heaviest has room");
+        assert_eq!(queue.push(ME, 'd', 11), Ok(()), "alone, even the heaviest has room");
     }
 
     #[test]
     fn closing_lets_what_waits_out_and_nothing_in() {
         let queue = Queue::new(10);
-        assert_eq!(queue.push('a', 1), Ok(()));
+        assert_eq!(queue.push(ME, 'a', 1), Ok(()));
         queue.close();
-        assert_eq!(queue.push('b', 1), Err(Rejected::Closed('b')));
+        assert_eq!(queue.push(ME, 'b', 1), Err(Rejected::Closed('b')));
         let mut taken = Vec::new();
         queue.take(9, &mut taken);
         assert_eq!(taken, ['a']);
@@ -169,10 +191,25 @@ mod tests {
         let queue = Queue::new(10);
         let mut taken = Vec::new();
         assert!(queue.take_within(Some(Duration::ZERO), 9, &mut taken), "it is open");
-        assert_eq!(queue.push('a', 1), Ok(()));
+        assert_eq!(queue.push(ME, 'a', 1), Ok(()));
         queue.close();
         assert!(queue.take_within(Some(Duration::ZERO), 9, &mut taken), "something was left");
         assert_eq!(taken, ['a']);
         assert!(!queue.take_within(Some(Duration::MAX), 9, &mut taken), "closed and drained");
+    }
+
+    #[test]
+    fn who_has_filled_it_leaves_room_for_the_others() {
+        let queue = Queue::new(640);
+        (0..64).for_each(|number| assert_eq!(queue.push(Some("flood"), number, 10), Ok(())));
+        assert_eq!(queue.push(Some("flood"), 64, 10), Err(Rejected::Full(64)));
+        assert_eq!(queue.push(Some("ann"), 100, 10), Ok(()), "a share of her own");
+        assert_eq!(queue.push(Some("ann"), 101, 10), Err(Rejected::Full(101)), "and no more");
+        let others: Vec<String> = (0..100).map(|number| format!("caller {number}")).collect();
+        let room = others.iter().filter(|it| queue.push(Some(it), 200, 10).is_ok()).count();
+        assert_eq!((room, queue.weight()), (63, 1_280), "twice the queue, however many callers");
+        let mut taken = Vec::new();
+        queue.take(20, &mut taken);
+        assert_eq!(taken, [0, 100], "she does not wait for the flood");
     }
 }

@@ -47,9 +47,11 @@ impl Readers {
         (Readers { queue }, threads)
     }
 
-    /// Runs something on a reader. It weighs so many queries in the queue.
+    /// Runs something on a reader for a caller of that id. It weighs so many queries in
+    /// the queue.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
+        by: &str,
         weight: usize,
         work: impl FnOnce(&mut Reader) -> T + Send + 'static,
     ) -> Result<T, Refusal> {
@@ -58,7 +60,7 @@ impl Readers {
             // Nobody may be waiting any more; then the work was for nothing.
             let _ = reply.send(work(reader));
         });
-        self.queue.push(job, weight).map_err(|rejected| match rejected {
+        self.queue.push(Some(by), job, weight).map_err(|rejected| match rejected {
             Rejected::Full(_) => {
                 Refusal::new(Code::Overloaded, "too many queries wait for a reader")
                     .hint("try again in a moment")

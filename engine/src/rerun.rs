@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use abide_live::Binding;
+use abide_schema::caller::Caller;
 use abide_schema::{Code, Refusal, Row, Seq, limits};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::{Instant, sleep_until};
@@ -121,7 +122,7 @@ impl Rerun {
         let (binding, before, started) =
             (self.binding.clone(), last.version.take(), Instant::now());
         let (version, delta) = engine
-            .read(move |reader| {
+            .read(Caller::SYSTEM, move |reader| {
                 let (seq, rows) = resume::whole_result(reader, &binding)?;
                 let delta = before.map(|before| (before.seq, difference(&binding, &before, &rows)));
                 Ok((Arc::new(Version { seq, rows }), delta))
@@ -143,7 +144,7 @@ impl Rerun {
     ) -> Result<Arc<SharedDelta>, Refusal> {
         let engine = engine.upgrade().ok_or_else(closing)?;
         let binding = self.binding.clone();
-        engine.read(move |_| Ok(difference(&binding, &held, &version.rows))).await
+        engine.read(Caller::SYSTEM, move |_| Ok(difference(&binding, &held, &version.rows))).await
     }
 }
 

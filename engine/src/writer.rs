@@ -102,7 +102,7 @@ impl Drop for Listening {
     fn drop(&mut self) {
         self.hub.unlisten(self.binding, self.connection, self.key);
         // Only a closed queue refuses what weighs nothing, and then there is nothing to detach from.
-        let _ = self.jobs.push(Job::Detach(self.binding), 0);
+        let _ = self.jobs.push(None, Job::Detach(self.binding), 0);
     }
 }
 
@@ -583,9 +583,9 @@ impl WriterThread {
                     None
                 });
                 // A closed queue has no live queries any more.
-                let _ = jobs.push(Job::Adopt(Adopt { wanted, filled }), 0);
+                let _ = jobs.push(None, Job::Adopt(Adopt { wanted, filled }), 0);
             };
-            if self.fillers.push(Box::new(fill), 1).is_err() {
+            if self.fillers.push(Some(Caller::SYSTEM), Box::new(fill), 1).is_err() {
                 tracing::warn!("no reader is free to fill the accumulators of a live query");
             }
         }

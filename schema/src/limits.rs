@@ -28,7 +28,8 @@ pub const NAME_BYTES: usize = 512;
 pub const CALL_OVERHEAD_BYTES: usize = 1 << 10;
 
 /// Bytes of calls that wait for the writer: some ten thousand ordinary ones, which is a fifth of a
-/// second of work. Beyond it the answer is `overloaded`, not a longer queue.
+/// second of work. Beyond it the answer is `overloaded`, not a longer queue, but for callers of whom little waits:
+/// they have as much again between them, so that who fills the queue fills it for himself.
 pub const WRITER_QUEUE_BYTES: usize = 16 << 20;
 
 /// Bytes of calls in one transaction: some six hundred ordinary ones. By then the sync is paid for many
@@ -71,7 +72,7 @@ pub const PATTERN_BYTES: usize = 4 << 10;
 pub const READERS: usize = 4;
 
 /// Queries that wait for a reader; one with large parameters counts once for every
-/// [`READER_QUEUE_UNIT_BYTES`] of them.
+/// [`READER_QUEUE_UNIT_BYTES`] of them. Callers of whom little waits have as much again between them.
 pub const READER_QUEUE: usize = 1_024;
 
 /// See [`READER_QUEUE`].

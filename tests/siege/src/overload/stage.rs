@@ -66,6 +66,9 @@ pub(crate) struct Stage {
     pub(crate) server: Server,
     /// An admin's token.
     pub(crate) admin: String,
+    /// The token of the caller who is timed. He has a name of his own, so that he is another caller than
+    /// whoever floods.
+    timed: String,
     /// The token of somebody with an allowance, which floods.
     pub(crate) flooder: String,
     quiet: Waits,
@@ -87,10 +90,11 @@ impl Stage {
             Ok(told.trim().to_owned())
         };
         let admin = token(&["root", "--role", "admin", "--can", "*"])?;
+        let timed = token(&["timed", "--role", "app"])?;
         let flooder = token(&["flooder", "--role", "app", "--rate", "50/1s"])?;
         let server = Server::start(&db)?;
         let stage =
-            Stage { size, server, admin, flooder, quiet: Waits::default(), _folder: folder };
+            Stage { size, server, admin, timed, flooder, quiet: Waits::default(), _folder: folder };
         let mut http = stage.http(&stage.admin).await?;
         for id in ["timed", "loud", "board", "flooded"] {
             let session = json!({"agent": "siege", "id": id}).to_string();
@@ -110,7 +114,7 @@ impl Stage {
 
     /// Somebody whose calls are timed.
     pub(crate) fn caller(&self) -> Caller {
-        Caller::start(self.server.address, &self.admin, "timed")
+        Caller::start(self.server.address, &self.timed, "timed")
     }
 
     /// What a call takes when nothing else goes on.

@@ -1,0 +1,189 @@
+//! What waits for a thread, each caller's in a lane of its own, taken by turns: who sends more than anybody
+//! else waits for himself, and not the others for him.
+//!
+//! Deficit round robin (Shreedhar and Varghese, "Efficient Fair Queuing Using Deficit Round-Robin", SIGCOMM
+//! 1995) in the form that lets a lane overdraw: a lane whose turn it is gives items until its credit is
+//! used up, and what it took too much is missing at its next turn. Each step costs the same however many lanes there are.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+/// Items with their weights, in lanes.
+#[derive(Debug)]
+pub(crate) struct Lanes<T> {
+    /// The engine's own, which go before everybody's: they are few, or weigh nothing.
+    own: VecDeque<(T, usize)>,
+    callers: HashMap<Arc<str>, Lane<T>>,
+    /// Callers of whom something waits, the next one first.
+    turn: VecDeque<Arc<str>>,
+    weight: usize,
+    len: usize,
+    /// What a lane may take at its turn.
+    quantum: usize,
+}
+
+/// What waits of one caller; never empty.
+#[derive(Debug)]
+struct Lane<T> {
+    items: VecDeque<(T, usize)>,
+    weight: usize,
+    credit: isize,
+}
+
+impl<T> Lanes<T> {
+    /// Without items. At its turn a lane takes this weight, at least one item.
+    pub(crate) fn new(quantum: usize) -> Lanes<T> {
+        Lanes {
+            own: VecDeque::new(),
+            callers: HashMap::new(),
+            turn: VecDeque::new(),
+            weight: 0,
+            len: 0,
+            quantum: quantum.max(1),
+        }
+    }
+
+    /// Adds an item behind those of the same caller; without a caller it is the engine's own.
+    pub(crate) fn push(&mut self, caller: Option<&str>, item: T, weight: usize) {
+        self.weight += weight;
+        self.len += 1;
+        let Some(caller) = caller else { return self.own.push_back((item, weight)) };
+        if let Some(lane) = self.callers.get_mut(caller) {
+            lane.items.push_back((item, weight));
+            lane.weight += weight;
+            return;
+        }
+        let name: Arc<str> = caller.into();
+        let lane = Lane { items: VecDeque::from([(item, weight)]), weight, credit: 0 };
+        self.callers.insert(Arc::clone(&name), lane);
+        self.turn.push_back(name);
+    }
+
+    /// The item whose turn it is, and its weight.
+    pub(crate) fn pop(&mut self) -> Option<(T, usize)> {
+        let (item, weight) = match self.own.pop_front() {
+            Some(own) => own,
+            None => self.pop_caller()?,
+        };
+        self.weight -= weight;
+        self.len -= 1;
+        Some((item, weight))
+    }
+
+    fn pop_caller(&mut self) -> Option<(T, usize)> {
+        loop {
+            let alone = self.turn.len() == 1;
+            let name = self.turn.front()?;
+            let lane = self.callers.get_mut(name).expect("a lane in turn is there");
+            if lane.credit <= 0 {
+                lane.credit += self.quantum.cast_signed();
+                if lane.credit <= 0 && !alone {
+                    self.turn.rotate_left(1);
+                    continue;
+                }
+            }
+            let (item, weight) = lane.items.pop_front().expect("a lane in turn has items");
+            lane.weight -= weight;
+            lane.credit -= weight.max(1).cast_signed();
+            if lane.items.is_empty() {
+                self.callers.remove(name);
+                self.turn.pop_front();
+            } else if alone {
+                // Nobody waited for what it took too much.
+                lane.credit = lane.credit.max(0);
+            } else if lane.credit <= 0 {
+                self.turn.rotate_left(1);
+            }
+            return Some((item, weight));
+        }
+    }
+
+    /// The weight of everything that waits.
+    pub(crate) fn weight(&self) -> usize {
+        self.weight
+    }
+
+    /// The weight that waits of a caller.
+    pub(crate) fn weight_of(&self, caller: &str) -> usize {
+        self.callers.get(caller).map_or(0, |lane| lane.weight)
+    }
+
+    /// How many items wait.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+#[cfg(all(test, not(feature = "interleavings")))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn order(lanes: &mut Lanes<char>) -> String {
+        std::iter::from_fn(|| lanes.pop()).map(|(item, _)| item).collect()
+    }
+
+    #[test]
+    fn lanes_take_turns_and_each_keeps_its_order() {
+        let mut lanes = Lanes::new(1);
+        "abc".chars().for_each(|item| lanes.push(Some("flood"), item, 1));
+        "xy".chars().for_each(|item| lanes.push(Some("ann"), item, 1));
+        lanes.push(None, '!', 0);
+        assert_eq!((lanes.len(), lanes.weight(), lanes.weight_of("ann")), (6, 5, 2));
+        assert_eq!(order(&mut lanes), "!axbyc");
+        assert_eq!((lanes.len(), lanes.weight()), (0, 0));
+    }
+
+    #[test]
+    fn a_turn_is_measured_by_weight() {
+        let mut lanes = Lanes::new(4);
+        "ABC".chars().for_each(|item| lanes.push(Some("heavy"), item, 8));
+        "abcdefghi".chars().for_each(|item| lanes.push(Some("light"), item, 1));
+        // What the heavy one took too much, it lacks at its next turn.
+        assert_eq!(order(&mut lanes), "AabcdefghBiC");
+    }
+
+    #[test]
+    fn who_was_alone_owes_nothing() {
+        let mut lanes = Lanes::new(1);
+        "abcd".chars().for_each(|item| lanes.push(Some("first"), item, 100));
+        assert_eq!(lanes.pop(), Some(('a', 100)));
+        assert_eq!(lanes.pop(), Some(('b', 100)));
+        "xyz".chars().for_each(|item| lanes.push(Some("second"), item, 1));
+        assert_eq!(order(&mut lanes), "cxyzd");
+    }
+
+    proptest! {
+        /// While two have something waiting, neither is given more than a quantum and one item over the
+        /// other's (the bound of the paper); nothing is lost, and each lane keeps its order.
+        #[test]
+        fn nobody_is_given_more_than_his_share(
+            weights in prop::collection::vec((0_usize..3, 1_usize..40), 1..200),
+            quantum in 1_usize..30,
+        ) {
+            let names = ["ann", "bob", "cyd"];
+            let mut lanes = Lanes::new(quantum);
+            for (number, (who, weight)) in weights.iter().enumerate() {
+                lanes.push(Some(names[*who]), (*who, number), *weight);
+            }
+            let (mut given, mut last) = ([0_usize; 3], [None; 3]);
+            let count = |who| weights.iter().filter(|(of, _)| *of == who).count();
+            let mut left = [count(0), count(1), count(2)];
+            while let Some(((who, number), weight)) = lanes.pop() {
+                prop_assert!(last[who] < Some(number), "in order");
+                last[who] = Some(number);
+                given[who] += weight;
+                left[who] -= 1;
+                for other in 0..3 {
+                    if left[other] > 0 && left[who] > 0 {
+                        let ahead = given[who].saturating_sub(given[other]);
+                        prop_assert!(ahead <= 2 * (quantum + 40), "{given:?} of {quantum}");
+                    }
+                }
+            }
+            prop_assert_eq!(left, [0; 3]);
+            prop_assert_eq!((lanes.len(), lanes.weight(), lanes.turn.len()), (0, 0, 0));
+        }
+    }
+}
