@@ -48,7 +48,8 @@ pub struct Connection {
     caller: Caller,
     number: u64,
     outbox: Arc<Outbox>,
-    subscriptions: BTreeMap<SubscriptionKey, Subscription>,
+    /// Boxed, since a half of each node of the map is empty.
+    subscriptions: BTreeMap<SubscriptionKey, Box<Subscription>>,
     keys: HashMap<Arc<str>, SubscriptionKey>,
     next_key: u64,
     /// Updates that are made and not yet taken.
@@ -114,7 +115,7 @@ impl Connection {
         };
         self.answer(&mut subscription, resumed);
         self.keys.insert(Arc::clone(&subscription.id), key);
-        self.subscriptions.insert(key, subscription);
+        self.subscriptions.insert(key, Box::new(subscription));
         self.engine.inner.metrics.subscriptions_total.add(1);
         if let Some(frame) = later {
             self.take_frame(frame);

@@ -1,5 +1,6 @@
 //! Who listens to what: from a commit's deltas to the outboxes of the connections they concern.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, OnceLock, PoisonError};
 
@@ -180,8 +181,50 @@ impl Outbox {
     }
 }
 
-/// Of each binding: by connection and subscription, where its deltas go.
-type Listeners = HashMap<BindingId, HashMap<(u64, SubscriptionKey), Arc<Outbox>>>;
+/// Who listens to each binding.
+type Listeners = HashMap<BindingId, Audience>;
+
+/// A subscription: the number of its connection, and which of those it is.
+type Place = (u64, SubscriptionKey);
+
+/// Who listens to a binding, and where its deltas go. Most have one listener, who should not pay for a table.
+#[derive(Debug)]
+enum Audience {
+    One(Place, Arc<Outbox>),
+    Many(HashMap<Place, Arc<Outbox>>),
+}
+
+impl Audience {
+    fn add(&mut self, place: Place, outbox: Arc<Outbox>) {
+        match self {
+            Audience::One(other, _) if *other == place => *self = Audience::One(place, outbox),
+            Audience::One(other, others) => {
+                let both = [(*other, Arc::clone(others)), (place, outbox)];
+                *self = Audience::Many(both.into());
+            }
+            Audience::Many(all) => drop(all.insert(place, outbox)),
+        }
+    }
+
+    /// Takes one away. Whether nobody is left.
+    fn remove(&mut self, place: Place) -> bool {
+        match self {
+            Audience::One(only, _) => *only == place,
+            Audience::Many(all) => {
+                all.remove(&place);
+                all.is_empty()
+            }
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&Place, &Arc<Outbox>)> {
+        let (one, many) = match self {
+            Audience::One(place, outbox) => (Some((place, outbox)), None),
+            Audience::Many(all) => (None, Some(all)),
+        };
+        one.into_iter().chain(many.into_iter().flatten())
+    }
+}
 
 /// Who listens to what.
 #[derive(Debug, Default)]
@@ -199,23 +242,25 @@ impl Hub {
         key: SubscriptionKey,
         outbox: &Arc<Outbox>,
     ) {
-        let mut listeners = self.lock();
-        listeners.entry(binding).or_default().insert((connection, key), Arc::clone(outbox));
+        let (place, outbox) = ((connection, key), Arc::clone(outbox));
+        match self.lock().entry(binding) {
+            Entry::Occupied(mut listeners) => listeners.get_mut().add(place, outbox),
+            Entry::Vacant(nobody) => drop(nobody.insert(Audience::One(place, outbox))),
+        }
     }
 
     pub(crate) fn unlisten(&self, binding: BindingId, connection: u64, key: SubscriptionKey) {
         let mut listeners = self.lock();
-        if let Some(outboxes) = listeners.get_mut(&binding) {
-            outboxes.remove(&(connection, key));
-            if outboxes.is_empty() {
-                listeners.remove(&binding);
-            }
+        if let Entry::Occupied(mut audience) = listeners.entry(binding)
+            && audience.get_mut().remove((connection, key))
+        {
+            audience.remove();
         }
     }
 
     /// Tells all who listen that nothing will come any more, once they have read what is there.
     pub(crate) fn end(&self, why: &Refusal) {
-        for outbox in self.lock().values().flat_map(HashMap::values) {
+        for (_, outbox) in self.lock().values().flat_map(Audience::iter) {
             outbox.end(why);
         }
     }
@@ -251,7 +296,9 @@ impl Hub {
         if !deltas.is_empty() {
             let listeners = self.lock();
             for (binding, delta) in deltas {
-                for ((connection, key), outbox) in listeners.get(binding).into_iter().flatten() {
+                for ((connection, key), outbox) in
+                    listeners.get(binding).into_iter().flat_map(Audience::iter)
+                {
                     let fresh = || (Arc::clone(outbox), Frame { to, changes: Vec::new() });
                     let (_, frame) = frames.entry(*connection).or_insert_with(fresh);
                     frame.changes.push((*key, Arc::clone(delta)));

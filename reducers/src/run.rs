@@ -260,11 +260,8 @@ pub fn start_run(
     let session = session::wanted(ctx, &session_id)?;
     let name = agent.unwrap_or_else(|| session.agent.clone());
     let agent = agent::ready(ctx, &name, parent_id.is_some())?;
-    if let Some(active) = active(ctx, &session_id)? {
-        let detail =
-            format!("session {session_id} has run {}, which is {}", active.id, active.status);
-        let hint = "a session has one run at a time; abort_run ends it";
-        return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
+    if let Some(active) = ctx.beyond_policies(|ctx| active(ctx, &session_id))? {
+        return Err(taken(ctx, &session_id, &active)?.into());
     }
     if let Some(parent) = &parent_id {
         let parent = ctx.get::<Run>(parent)?;
@@ -305,6 +302,16 @@ pub fn start_run(
     status(ctx, &mut run, "thinking")?;
     session::touch(ctx, session)?;
     save(ctx, run).map(Answer::Fresh)
+}
+
+/// What is said where a session has a run; nothing of the run to who does not see it.
+fn taken(ctx: &mut Context<'_>, session_id: &str, active: &Run) -> Result<Refusal, Abort> {
+    let detail = match ctx.get::<Run>(&active.id)? {
+        Some(run) => format!("session {session_id} has run {}, which is {}", run.id, run.status),
+        None => format!("session {session_id} has a run"),
+    };
+    let hint = "a session has one run at a time; abort_run ends it";
+    Ok(Refusal::new(Code::Conflict, detail).hint(hint))
 }
 
 /// The session of a new run is active, with the user's message.
@@ -400,8 +407,18 @@ fn status(ctx: &mut Context<'_>, run: &mut Run, status: &str) -> Result<(), Abor
     tell(ctx, run, RunEventKind::Status, json!({"status": status}))
 }
 
-/// Adds an event to a run; the run's row is to be written after it.
+/// Adds what follows from a call to a run's events, whether or not its caller sees them; the run's row is to
+/// be written after it.
 fn tell(
+    ctx: &mut Context<'_>,
+    run: &mut Run,
+    kind: RunEventKind,
+    data: JsonValue,
+) -> Result<(), Abort> {
+    ctx.beyond_policies(|ctx| add_event(ctx, run, kind, data))
+}
+
+fn add_event(
     ctx: &mut Context<'_>,
     run: &mut Run,
     kind: RunEventKind,
@@ -435,7 +452,7 @@ fn tell_all(ctx: &mut Context<'_>, run: &mut Run, events: Vec<Told>) -> Result<(
             let detail = format!("{kind} is told by finish_run and wait_run, once a turn");
             return Err(Refusal::new(Code::BadArguments, detail).into());
         }
-        tell(ctx, run, kind, JsonValue::Object(data))?;
+        add_event(ctx, run, kind, JsonValue::Object(data))?;
     }
     Ok(())
 }

@@ -266,6 +266,50 @@ fn what_follows_from_a_call_is_done_beyond_policies() {
     });
 }
 
+/// Who sees a run ends it with all that belongs to it, seen or not; and a run that is not seen takes its session's
+/// place all the same, without a word of what it is.
+#[test]
+fn a_run_is_ended_with_what_is_hidden_of_it() {
+    let world = world();
+    run(async {
+        let chief = caller("y", "admin", &["*"], &[("tenant", "t")]);
+        let scope = json!({"tenant": "t"});
+        world.call("register_tool", json!({"name": "wire"})).await.unwrap();
+        world.call("register_agent", json!({"name": "x", "definition": {}})).await.unwrap();
+        let session = json!({"agent": "x", "id": "s", "scope": scope});
+        world.call("create_session", session).await.unwrap();
+        world.call("start_run", json!({"session_id": "s", "id": "r1"})).await.unwrap();
+        let ask = json!({"call_id": "c", "session_id": "s", "tool_name": "wire", "arguments": {}});
+        world.call("request_tool_call", ask).await.unwrap();
+        let hide = |table: &str, condition: &str| {
+            world.call(
+                "set_policy",
+                json!({"table": table, "role": "admin", "condition": condition}),
+            )
+        };
+        hide("tool_calls", "0").await.unwrap();
+        hide("run_events", "0").await.unwrap();
+        hide("runs", "0").await.unwrap();
+        let again = json!({"session_id": "s", "id": "r2"});
+        let told = call(&world, &chief, "start_run", again.clone()).await.unwrap_err();
+        assert_eq!(
+            (told.code, told.detail.as_str()),
+            (Code::Conflict, "session s has a run"),
+            "{told}"
+        );
+        let end = json!({"id": "r1"});
+        let told = call(&world, &chief, "abort_run", end.clone()).await;
+        assert_eq!(code(&told), Some(Code::NotFound));
+        hide("runs", "1").await.unwrap();
+        call(&world, &chief, "abort_run", end).await.unwrap();
+        let open = "SELECT 1 FROM tool_calls WHERE status <> 'cancelled'";
+        assert_eq!(world.rows(open).await.len(), 0);
+        let told = "SELECT 1 FROM run_events WHERE kind = 'error'";
+        assert_eq!(world.rows(told).await.len(), 1);
+        call(&world, &chief, "start_run", again).await.unwrap();
+    });
+}
+
 /// Who may call does not depend on what they see: a policy that hides the roles locks nobody out.
 #[test]
 fn a_role_counts_also_where_it_is_not_seen() {

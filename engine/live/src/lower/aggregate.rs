@@ -1,6 +1,10 @@
 //! Aggregates, also those whose value depends on the order of the rows: they get one that is total.
+//!
+//! Sums of reals are such as well: SQLite rounds at every step, so that the last bits depend on the order (and
+//! the state before a commit is not scanned in the order of the state after it).
 
 use abide_schema::Refusal;
+use abide_schema::table::Kind;
 use sqlite3_parser::ast::{NullsOrder, SortOrder, SortedColumn};
 
 use super::call::{Call, misuse, open};
@@ -23,7 +27,7 @@ impl Lower<'_> {
         require_own_columns(call, self.frame.reads, scope)?;
         self.frame.reads |= reads;
         let mut out = Fragment::new();
-        out.mark(Mark::Aggregate(kept_by(call, &arguments, &order)));
+        out.mark(Mark::Aggregate(kept_by(call, &arguments, sequence)));
         out.push(&open(call));
         out.mark(Mark::Argument);
         push_list(&mut out, &arguments);
@@ -70,15 +74,32 @@ impl Lower<'_> {
         if call.distinct {
             return self.order_of_distinct(call, sequence, arguments, terms);
         }
-        if !sequence && terms.is_empty() {
+        let rounds = self.rounds(call, arguments);
+        if !sequence && !rounds && terms.is_empty() {
             return Ok(Fragment::new());
         }
+        let ascending = |value: Fragment| (value, String::new());
         match self.frame.rows.clone() {
-            Some(rows) => terms.extend(rows.into_iter().map(|key| (key, String::new()))),
+            Some(rows) => terms.extend(rows.into_iter().map(ascending)),
             None if sequence => return Err(no_key(&call.name)),
+            // Equal values of one type add up to the same, whichever comes first.
+            None if rounds => terms.extend(arguments.iter().flat_map(|only| {
+                let mut kind = Fragment::new();
+                kind.push_text("typeof(");
+                kind.push(only);
+                kind.push_text(")");
+                [only.clone(), kind].map(ascending)
+            })),
             None => {}
         }
         Ok(order_by(&terms))
+    }
+
+    /// Whether it adds up what may be reals. (Integers are exact in any order, until their sum does not fit 64
+    /// bits.)
+    fn rounds(&self, call: &Call, arguments: &[Fragment]) -> bool {
+        let sums = ["sum", "total", "avg"].iter().any(|it| call.name.eq_ignore_ascii_case(it));
+        sums && arguments.iter().any(|only| self.kind_of(only) != Some(Kind::Integer))
     }
 
     /// Of equal values, DISTINCT takes that of any row: so they must be the same, and nothing else of
@@ -98,7 +119,7 @@ impl Lower<'_> {
             let what = format!("{}(DISTINCT …) of what is not of one type", call.name);
             return Err(unsupported(&what).hint("write CAST(… AS …) around it"));
         }
-        if !sequence {
+        if !sequence && !self.rounds(call, arguments) {
             return Ok(Fragment::new());
         }
         if terms.iter().any(|(value, _)| value != only) {
@@ -124,12 +145,12 @@ fn require_own_columns(call: &Call, reads: u128, scope: &Scope) -> Result<(), Re
         .hint("take it in that query itself"))
 }
 
-/// How an aggregate is kept up to date. An extremum only of a column: of values that are equal and yet
-/// differ, it would be any.
-fn kept_by(call: &Call, arguments: &[Fragment], order: &Fragment) -> Aggregate {
+/// How an aggregate is kept up to date: one that depends on an order (`sequence`) by its group's rows. An extremum only
+/// of a column: of values that are equal and yet differ, it would be any.
+fn kept_by(call: &Call, arguments: &[Fragment], sequence: bool) -> Aggregate {
     let name = call.name.to_ascii_lowercase();
     match (name.as_str(), arguments) {
-        _ if !order.pieces.is_empty() => Aggregate::Other,
+        _ if sequence || !call.order.is_empty() => Aggregate::Other,
         ("min", [only]) if matches!(only.plain, Plain::Column(..)) => Aggregate::Min,
         ("max", [only]) if matches!(only.plain, Plain::Column(..)) => Aggregate::Max,
         _ if call.distinct => Aggregate::Other,
