@@ -104,6 +104,16 @@ pub(crate) const WINDOWS: &[&str] = &[
     "SELECT r.id, s.k FROM r JOIN s ON s.b = r.b ORDER BY s.n DESC LIMIT 4",
 ];
 
+/// Whose last bits depend on the order in which rows are added up.
+const SUMS: &[&str] = &[
+    "SELECT sum(x), avg(x), sum(a * x), count(x) FROM r",
+    "SELECT b, sum(x), avg(x), total(x) FROM r GROUP BY b",
+    "SELECT sum(DISTINCT x), total(x) FILTER (WHERE a > 0), avg(x ORDER BY c) FROM r",
+    "SELECT r.b, sum(r.x + s.n * 0.1) FROM r JOIN s ON s.b = r.b GROUP BY r.b",
+    "SELECT b, sum(v) FROM (SELECT b, x AS v FROM r UNION ALL SELECT b, n * 0.1 FROM s) GROUP BY b",
+    "SELECT k, (SELECT total(x) FROM r WHERE r.b = s.b) FROM s",
+];
+
 pub(crate) const GROUPS: &[&str] = &[
     "SELECT count(*) FROM r",
     "SELECT count(*), sum(a), min(c), max(x), avg(b), total(a) FROM r WHERE b = :v",
@@ -403,6 +413,13 @@ fn windows_follow_every_commit() {
 #[test]
 fn aggregates_follow_every_commit() {
     follow("groups", GROUPS);
+}
+
+/// The state before a commit is not scanned in the order of the state after it: five of ten thousand seeds once saw
+/// a row go that no client held, other than the one it was told in its last bit.
+#[test]
+fn sums_of_reals_follow_every_commit() {
+    follow("sums", SUMS);
 }
 
 #[test]
