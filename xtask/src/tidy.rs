@@ -5,6 +5,7 @@
 //! so that `cargo test --workspace` covers it. What rustc, clippy and rustfmt can check is theirs.
 
 mod dependencies;
+mod features;
 mod length;
 mod licences;
 mod opening;
@@ -76,6 +77,7 @@ fn check(root: &Path) -> Result<(String, Vec<Finding>), String> {
     }
     findings.extend(length::check(&sources, ratchet.map_or("", |file| &file.text)));
     findings.extend(dependencies::check(&dependencies::edges(&metadata)));
+    findings.extend(features::check(&features::built(&metadata)));
     findings.extend(licences::check(&metadata));
 
     let (sources, packages) = (sources.len(), metadata.packages.len());

@@ -250,3 +250,14 @@ fn licences_let_anyone_use_it() {
     }
     assert_eq!(licences::refusal(None), Some("names no licence".to_owned()));
 }
+
+#[test]
+fn nobody_changes_what_is_hashed() {
+    let built = |name: &str, features: &[&str]| {
+        (name.to_owned(), features.iter().map(|feature| (*feature).to_owned()).collect())
+    };
+    assert!(features::check(&[built("serde_json", &["std", "raw_value"])]).is_empty());
+    assert!(features::check(&[built("other", &["preserve_order"])]).is_empty());
+    let found = features::check(&[built("serde_json", &["preserve_order"])]);
+    assert!(lines(&found).starts_with("serde_json: some dependency turns on preserve_order"));
+}
