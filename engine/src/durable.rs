@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use abide_live::BindingId;
 use abide_schema::seeded::{Bug, makes};
 use abide_schema::{Refusal, Seq};
-use abide_store::WalSync;
 use tokio::sync::{oneshot, watch};
 
 use crate::execute::CallDone;
@@ -15,6 +14,7 @@ use crate::hub::{Hub, SharedDelta};
 use crate::metrics::Metrics;
 use crate::ports::{Stage, Turns};
 use crate::queue::Queue;
+use crate::readers::closing;
 
 /// What became of a unit, and who waits to hear it.
 #[derive(Debug)]
@@ -41,12 +41,14 @@ pub(crate) struct Commit {
     pub(crate) deltas: Vec<(BindingId, Arc<SharedDelta>)>,
 }
 
+/// Returns when every commit that was complete before the call is on the disk.
+pub(crate) type MakeDurable = Box<dyn Fn() -> std::io::Result<()> + Send>;
+
 /// The sync thread. It ends when its queue is closed and drained.
-#[derive(Debug)]
 pub(crate) struct Syncer {
     pub(crate) commits: Arc<Queue<Commit>>,
     pub(crate) to_publish: Arc<Queue<Published>>,
-    pub(crate) wal: WalSync,
+    pub(crate) sync: MakeDurable,
     /// The last event that is on the disk.
     pub(crate) durable: watch::Sender<Seq>,
     pub(crate) hub: Arc<Hub>,
@@ -66,6 +68,10 @@ impl Syncer {
             self.commits.take(usize::MAX, &mut commits);
             let Some(last) = commits.last() else { break };
             let outcome = self.make_durable(last.to);
+            if outcome.is_err() {
+                // Whoever waits for what will never be durable looks up, and sees why.
+                self.durable.send_modify(|_| {});
+            }
             for commit in commits.drain(..) {
                 self.answer(commit, &outcome);
             }
@@ -80,7 +86,7 @@ impl Syncer {
             return Ok(());
         }
         let started = Instant::now();
-        let synced = self.wal.sync();
+        let synced = (self.sync)();
         if let Err(error) = synced.or_else(ignored) {
             self.health.poison(&error);
             return self.health.check();
@@ -100,6 +106,25 @@ impl Syncer {
         if outcome.is_ok() {
             self.to_publish.push_wait((commit.to, commit.deltas), 1);
         }
+    }
+}
+
+/// Returns when a state is on the disk.
+///
+/// # Errors
+/// It never will be: the storage has failed, or the engine closes.
+pub(crate) async fn reached(
+    durable: &watch::Receiver<Seq>,
+    seq: Seq,
+    health: &Health,
+) -> Result<(), Refusal> {
+    let mut durable = durable.clone();
+    loop {
+        if *durable.borrow_and_update() >= seq {
+            return Ok(());
+        }
+        health.check()?;
+        durable.changed().await.map_err(|_| closing())?;
     }
 }
 

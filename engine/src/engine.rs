@@ -22,7 +22,7 @@ use crate::bounds::Bounds;
 use crate::checkpointer::{CheckpointConduct, Checkpoints};
 use crate::connection::Connection;
 use crate::denials::{Denial, Denials};
-use crate::durable::{Commit, Published, Syncer, UnitDone, publish};
+use crate::durable::{self, Commit, Published, Syncer, UnitDone, publish};
 use crate::execute::Executor;
 use crate::explain::{self, Blueprint};
 use crate::health::Health;
@@ -558,7 +558,7 @@ fn syncer_behind(
     Syncer {
         commits: Arc::clone(&writer.commits),
         to_publish: Arc::clone(to_publish),
-        wal,
+        sync: Box::new(move || wal.sync()),
         durable,
         hub: Arc::clone(&writer.hub),
         health: Arc::clone(&writer.health),
@@ -681,14 +681,7 @@ impl Inner {
 
     /// Returns when a state is on the disk.
     pub(crate) async fn wait_durable(&self, seq: Seq) -> Result<(), Refusal> {
-        let mut durable = self.durable.clone();
-        loop {
-            if *durable.borrow_and_update() >= seq {
-                return Ok(());
-            }
-            self.health.check()?;
-            durable.changed().await.map_err(|_| closing())?;
-        }
+        durable::reached(&self.durable, seq, &self.health).await
     }
 
     fn stop(&self) {

@@ -1,6 +1,6 @@
 //! What threads share, in every order that a model checker can think of (`cargo xtask interleave`): the
-//! queue, the outbox of a client that does not keep up, and how a subscription begins and ends between
-//! commits. Every lock is a place where another thread may go on.
+//! queue, the outbox of a client that does not keep up, how a subscription begins and ends between
+//! commits, and who hears of a commit when. Every lock is a place where another thread may go on.
 
 use std::sync::Arc;
 
@@ -10,9 +10,13 @@ use abide_store::EventRow;
 use serde_json::Map;
 use shuttle::sync::Mutex;
 use shuttle::thread;
+use tokio::sync::{oneshot, watch};
 
+use crate::durable::{self, Answer, Commit, Syncer, UnitDone};
+use crate::health::Health;
 use crate::hub::{Frame, Hub, Mail, Outbox, SharedDelta, SubscriptionKey};
 use crate::metrics::Metrics;
+use crate::ports::FreeTurns;
 use crate::queue::{Queue, Rejected};
 
 /// Orders of a test.
@@ -226,6 +230,114 @@ fn a_subscription_begins_without_a_gap() {
         },
         ORDERS / 4,
     );
+}
+
+/// What the disk has: what was written, and of that what a sync has reached. The sync numbered here fails.
+struct Platter {
+    written: Mutex<i64>,
+    synced: Mutex<(i64, u32)>,
+    fails: u32,
+}
+
+impl Platter {
+    fn sync(&self) -> std::io::Result<()> {
+        let written = *self.written.lock().expect("nobody panics");
+        // Others write while it takes place, and are not part of it.
+        thread::yield_now();
+        let mut synced = self.synced.lock().expect("nobody panics");
+        synced.1 += 1;
+        if synced.1 == self.fails {
+            return Err(std::io::Error::other("the disk is gone"));
+        }
+        synced.0 = written;
+        Ok(())
+    }
+
+    fn has(&self, seq: i64) -> bool {
+        self.synced.lock().expect("nobody panics").0 >= seq
+    }
+}
+
+/// Whoever waits for the disk, and what they know of it.
+#[derive(Clone)]
+struct Desk {
+    platter: Arc<Platter>,
+    durable: watch::Receiver<Seq>,
+    health: Arc<Health>,
+}
+
+impl Desk {
+    /// Waits for a state, or for the one that is written last, as a query does.
+    fn read(self, state: Option<i64>) {
+        let written = || *self.platter.written.lock().expect("nobody panics");
+        let seen = state.unwrap_or_else(written);
+        let waited = durable::reached(&self.durable, Seq(seen), &self.health);
+        match shuttle::future::block_on(waited) {
+            Ok(()) => assert!(self.platter.has(seen), "it saw {seen}"),
+            Err(refusal) => assert!(self.platter.fails > 0, "{refusal}"),
+        }
+    }
+
+    /// Writes a commit, for a caller who then waits for the answer.
+    fn write(&self, seq: i64, commits: &Queue<Commit>) -> thread::JoinHandle<()> {
+        let (reply, answer) = oneshot::channel();
+        let outcome = Ok(UnitDone { calls: Vec::new(), duplicate: false });
+        *self.platter.written.lock().expect("nobody panics") = seq;
+        let answers = vec![Answer { reply, outcome }];
+        commits.push_wait(Commit { to: Seq(seq), answers, deltas: Vec::new() }, 1);
+        let platter = Arc::clone(&self.platter);
+        thread::spawn(move || match shuttle::future::block_on(answer) {
+            Ok(Ok(_)) => assert!(platter.has(seq), "{seq} is told as done"),
+            Ok(Err(_)) => assert!(platter.fails > 0, "{seq} is refused"),
+            Err(_) => panic!("{seq} is never answered"),
+        })
+    }
+}
+
+/// Callers wait for their answers, one reader for the state that it saw and one for a state to come, while
+/// commits are synced, one sync or none of which fails: nobody is told of anything that the disk does not
+/// have, and nobody waits for ever. (A query whose commit's sync failed once did.)
+#[test]
+fn nobody_hears_of_what_is_not_durable() {
+    for fails in 0..=2 {
+        shuttle::check_random(move || commit_and_listen(fails), ORDERS / 4);
+    }
+}
+
+fn commit_and_listen(fails: u32) {
+    const COMMITS: i64 = 3;
+    let (written, synced) = (Mutex::new(0), Mutex::new((0, 0)));
+    let platter = Arc::new(Platter { written, synced, fails });
+    let hub = Arc::new(Hub::starting_at(Seq(0)));
+    let health = Arc::new(Health::new(Arc::clone(&hub)));
+    let (told, durable) = watch::channel(Seq(0));
+    let (commits, to_publish) = (Arc::new(Queue::new(8)), Arc::new(Queue::new(8)));
+    let disk = Arc::clone(&platter);
+    let syncer = Syncer {
+        commits: Arc::clone(&commits),
+        to_publish: Arc::clone(&to_publish),
+        sync: Box::new(move || disk.sync()),
+        durable: told,
+        hub,
+        health: Arc::clone(&health),
+        metrics: Arc::default(),
+        turns: Arc::new(FreeTurns),
+    };
+    let syncer = thread::spawn(move || syncer.run());
+    let desk = Desk { platter: Arc::clone(&platter), durable, health };
+    let readers = [None, Some(COMMITS)].map(|state| {
+        let desk = desk.clone();
+        thread::spawn(move || desk.read(state))
+    });
+    let callers: Vec<_> = (1..=COMMITS).map(|seq| desk.write(seq, &commits)).collect();
+    callers.into_iter().for_each(|caller| caller.join().expect("it is answered"));
+    readers.into_iter().for_each(|reader| reader.join().expect("it is let go"));
+    commits.close();
+    syncer.join().expect("it ends");
+    let mut published = Vec::new();
+    to_publish.take(usize::MAX, &mut published);
+    let all = published.iter().all(|(seq, _)| platter.has(seq.0));
+    assert!(all, "subscribers would hear of what is not there");
 }
 
 /// Two of them are more than an outbox holds.
