@@ -51,8 +51,11 @@ pub struct ModelAnswer {
     pub calls: Vec<ModelCall>,
     /// Why it stopped.
     pub stop: Stop,
-    /// What it cost, as reported.
+    /// What it took, as reported.
     pub usage: Usage,
+    /// What it cost, in millionths of a dollar: where a price is configured, and all that it took is reported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_micros: Option<i64>,
     /// The provider that answered.
     pub provider: String,
     /// The model that answered: as the provider names it, or else as it was asked for.

@@ -11,7 +11,10 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream;
 
-use crate::{ModelError, ModelEvent, ModelProvider, ModelRequest, ModelStream, Resolved, Restart};
+use crate::{
+    ModelAnswer, ModelError, ModelEvent, ModelProvider, ModelRequest, ModelStream, Resolved,
+    Restart,
+};
 
 /// How often and how soon a candidate is tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,7 +133,9 @@ impl Trying {
                 Step::Listen(mut stream) => {
                     let early = || ModelError::broken("the stream ended without an answer");
                     match stream.next().await.unwrap_or_else(|| Err(early())) {
-                        Ok(answer @ ModelEvent::Answer(_)) => return Some(Ok(answer)),
+                        Ok(ModelEvent::Answer(answer)) => {
+                            return Some(Ok(ModelEvent::Answer(self.charged(answer))));
+                        }
                         Ok(event) => {
                             self.step = Step::Listen(stream);
                             return Some(Ok(event));
@@ -146,8 +151,15 @@ impl Trying {
     fn ask(&mut self) -> ModelStream {
         self.made += 1;
         self.total += 1;
-        let Resolved { provider, model } = &self.chain.candidates[self.candidate];
+        let Resolved { provider, model, .. } = &self.chain.candidates[self.candidate];
         provider.stream(ModelRequest { model: model.clone(), ..self.request.clone() })
+    }
+
+    /// An answer with what it cost, by the price of who was asked.
+    fn charged(&self, answer: ModelAnswer) -> ModelAnswer {
+        let price = self.chain.candidates[self.candidate].price;
+        let cost_micros = price.and_then(|price| price.cost_micros(&answer.usage));
+        ModelAnswer { cost_micros, ..answer }
     }
 
     /// What follows from a failure: another attempt, or the error.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{Patience, Protocol, Secret};
+use crate::{Patience, Price, Protocol, Secret};
 
 /// All providers of a server.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -77,6 +77,12 @@ pub struct ProviderConfig {
     /// How many seconds may pass without a byte from then on; 30 if absent.
     #[serde(default)]
     pub silence_seconds: Option<u64>,
+    /// What its tokens cost; nothing is known of it if absent.
+    #[serde(default)]
+    pub price: Option<Price>,
+    /// What those of a model cost, where that is something else.
+    #[serde(default)]
+    pub prices: BTreeMap<String, Price>,
     /// Of `replay`: files of recorded conversations, `.jsonl` or `.jsonl.zst`.
     #[serde(default)]
     pub recordings: Vec<PathBuf>,

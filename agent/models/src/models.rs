@@ -6,7 +6,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::config::{DefaultModel, ModelsConfig, ProviderConfig, ProviderKind};
-use crate::{Chain, ModelProvider, Remote, RemoteSettings, Replay, Retry, Script, Secret};
+use crate::{Chain, ModelProvider, Price, Remote, RemoteSettings, Replay, Retry, Script, Secret};
 
 /// What a configuration is read against.
 pub struct Surroundings<'a> {
@@ -70,6 +70,8 @@ pub struct Resolved {
     pub provider: Arc<dyn ModelProvider>,
     /// The model.
     pub model: String,
+    /// What its tokens cost, if that is known.
+    pub price: Option<Price>,
 }
 
 impl fmt::Debug for Resolved {
@@ -99,6 +101,9 @@ struct Entry {
     info: ProviderInfo,
     /// None if something is missing.
     provider: Option<Arc<dyn ModelProvider>>,
+    price: Option<Price>,
+    /// Of a model, where it is another.
+    prices: BTreeMap<String, Price>,
 }
 
 impl fmt::Debug for Entry {
@@ -215,7 +220,8 @@ impl Models {
         let id = provider.id().to_owned();
         let (kind, enabled, missing) = (None, true, None);
         let info = ProviderInfo { id, kind, models, priority, enabled, missing };
-        self.insert(Entry { info, provider: Some(provider) })
+        let (price, prices) = (None, BTreeMap::new());
+        self.insert(Entry { info, provider: Some(provider), price, prices })
     }
 
     /// All providers, in the order in which they were configured.
@@ -239,7 +245,10 @@ impl Models {
             (None, None) => self.only()?,
         };
         match (&entry.provider, entry.info.missing.clone()) {
-            (Some(provider), _) => Ok(Resolved { provider: Arc::clone(provider), model }),
+            (Some(provider), _) => {
+                let price = entry.prices.get(&model).copied().or(entry.price);
+                Ok(Resolved { provider: Arc::clone(provider), model, price })
+            }
             (None, what) => {
                 let (provider, what) = (entry.info.id.clone(), what.unwrap_or_default());
                 Err(ResolveError::KeyMissing { provider, what })
@@ -374,9 +383,9 @@ fn entry(config: ProviderConfig, surroundings: &Surroundings<'_>) -> Result<Entr
         (true, true) => Some(provider(&config, key, surroundings.folder)?),
         _ => None,
     };
-    let ProviderConfig { id, kind, models, priority, enabled, .. } = config;
+    let ProviderConfig { id, kind, models, priority, enabled, price, prices, .. } = config;
     let info = ProviderInfo { id, kind: Some(kind), models, priority, enabled, missing };
-    Ok(Entry { info, provider })
+    Ok(Entry { info, provider, price, prices })
 }
 
 fn provider(
@@ -438,7 +447,14 @@ fn fits(config: &ProviderConfig) -> Result<(), String> {
         }
         _ => None,
     };
+    if let Some(model) = config.prices.keys().find(|model| !has_model(config, model)) {
+        return Err(format!("it has a price of `{model}`, which is none of its `models`"));
+    }
     wrong.map_or(Ok(()), |wrong| Err(wrong.to_owned()))
+}
+
+fn has_model(config: &ProviderConfig, model: &String) -> bool {
+    config.models.is_empty() || config.models.contains(model)
 }
 
 /// The provider's key, or what is missing of it.

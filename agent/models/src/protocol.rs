@@ -182,6 +182,7 @@ impl Gathered {
             provider: provider.to_owned(),
             model: self.model.take().unwrap_or_else(|| asked.to_owned()),
             carry: self.carry.take(),
+            cost_micros: None,
         }));
         Ok(())
     }

@@ -295,6 +295,7 @@ fn recorded_answer(conversation: &Conversation, message: &ModelMessage) -> Model
         provider: String::new(),
         model: conversation.model.clone().unwrap_or_else(|| conversation.id.clone()),
         carry: None,
+        cost_micros: None,
     }
 }
 

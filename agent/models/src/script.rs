@@ -164,6 +164,7 @@ impl Script {
             provider: self.id.clone(),
             model: request.model.clone(),
             carry: None,
+            cost_micros: None,
         })
     }
 }

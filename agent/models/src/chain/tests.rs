@@ -63,7 +63,7 @@ async fn told(candidates: Vec<(&'static str, Vec<Does>)>, retry: Retry) -> Strin
     let asked = Arc::new(Mutex::new(Vec::new()));
     let candidates = candidates.into_iter().map(|(id, acts)| {
         let actor = Actor { id, acts: Mutex::new(acts), asked: Arc::clone(&asked) };
-        Resolved { provider: Arc::new(actor), model: format!("{id}-model") }
+        Resolved { provider: Arc::new(actor), model: format!("{id}-model"), price: None }
     });
     let chain = Chain::new(candidates.collect(), retry);
     let began = Instant::now();
@@ -228,7 +228,10 @@ async fn dropping_the_stream_ends_the_waiting() {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let acts = Mutex::new(vec![Does::Refuses(50)]);
     let actor = Arc::new(Actor { id: "a", acts, asked: Arc::clone(&asked) });
-    let chain = Chain::new(vec![Resolved { provider: actor, model: "m".into() }], Retry::default());
+    let chain = Chain::new(
+        vec![Resolved { provider: actor, model: "m".into(), price: None }],
+        Retry::default(),
+    );
     let mut stream = chain.stream(ModelRequest::default());
     stream.next().await.expect("it is told").expect("that it waits");
     drop(stream);
@@ -236,4 +239,24 @@ async fn dropping_the_stream_ends_the_waiting() {
     assert_eq!(asked.lock().expect("nobody panicked").len(), 1);
     let answer = answer_of(chain.stream(ModelRequest::default())).await.expect("it answers");
     assert_eq!((answer.text.as_str(), chain.id()), ("Good.", "a"));
+}
+
+/// The first is dearer and does not answer: what counts is the price of the second.
+#[tokio::test(start_paused = true)]
+async fn an_answer_costs_what_the_one_takes_who_gave_it() {
+    let candidate = |text: &str, dollars: f64| {
+        let price =
+            serde_json::json!({"input_per_million": dollars, "output_per_million": dollars});
+        Resolved {
+            provider: Arc::new(Script::from_text(text).expect("it is a script")),
+            model: "m".into(),
+            price: Some(serde_json::from_value(price).expect("it is a price")),
+        }
+    };
+    let fails = "answers: [{ text: Hm., error: { kind: unauthorized } }]";
+    let answers = "answers: [{ text: Yes., usage: { input_tokens: 30, output_tokens: 12 } }]";
+    let candidates = vec![candidate(fails, 100.0), candidate(answers, 0.5)];
+    let chain = Chain::new(candidates, Retry::default());
+    let answer = answer_of(chain.stream(ModelRequest::default())).await.expect("it answers");
+    assert_eq!(answer.cost_micros, Some(21));
 }

@@ -180,7 +180,7 @@ fn what_cannot_be_used_is_refused() {
     refused(
         json!({ "id": "a", "kind": "openai", "api_key": "sk" }),
         expect![
-            "unknown field `api_key`, expected one of `id`, `kind`, `base_url`, `key_env`, `key_file`, `key`, `models`, `priority`, `enabled`, `headers`, `extra`, `first_token_seconds`, `silence_seconds`, `recordings`, `script`"
+            "unknown field `api_key`, expected one of `id`, `kind`, `base_url`, `key_env`, `key_file`, `key`, `models`, `priority`, `enabled`, `headers`, `extra`, `first_token_seconds`, `silence_seconds`, `price`, `prices`, `recordings`, `script`"
         ],
     );
     refused(
@@ -217,9 +217,33 @@ fn what_cannot_be_used_is_refused() {
             "provider `a`: the file `nowhere.jsonl` cannot be read: No such file or directory (os error 2)"
         ],
     );
+    refused(
+        json!({ "id": "a", "kind": "ollama", "models": ["m"], "prices": {
+            "n": { "input_per_million": 1, "output_per_million": 1 } } }),
+        expect!["provider `a`: it has a price of `n`, which is none of its `models`"],
+    );
     let twice = json!({ "id": "a", "kind": "ollama" });
     let twice = configured(json!({ "providers": [twice, twice] })).expect_err("it is refused");
     assert_eq!(twice, "provider `a`: there are two of that id");
+}
+
+#[test]
+fn a_model_has_its_own_price_or_its_providers_or_none() {
+    let price = |dollars: u32| json!({"input_per_million": dollars, "output_per_million": 9});
+    let config = json!({ "providers": [
+        { "id": "a", "kind": "ollama", "models": ["m", "n"], "price": price(1),
+          "prices": { "n": price(2) } },
+        { "id": "b", "kind": "ollama", "models": ["o"] },
+    ] });
+    let config = serde_json::from_value(config).expect("it is right");
+    let surroundings = Surroundings { environment: &|_| None, folder: Path::new("") };
+    let models = Models::new(config, &surroundings).expect("it is right");
+    let price = |of: &str| {
+        let resolved = models.resolve(&wanted(of)).expect("it is certain");
+        resolved.price.map(|price| price.input_micros)
+    };
+    let prices = (price("a m"), price("a n"), price("b o"));
+    assert_eq!(prices, (Some(1_000_000), Some(2_000_000), None));
 }
 
 /// From a file, with or without a line break behind it.
