@@ -15,9 +15,10 @@ use serde_json::{Value, json};
 
 use crate::call;
 use crate::definition::ModelChoice;
-use crate::drive::{Driver, Failure, Halt, Step};
+use crate::drive::{Driver, Failure, Halt, Step, overtime};
 use crate::guardrail::{GuardrailAt, denied};
 use crate::transcript::{self, AskedCall, Said};
+use crate::{delegate, plan, stage};
 
 /// What the model is told when it may call no more.
 const NO_MORE_CALLS: &str = "The limit of tool calls is reached. Answer with what you have.";
@@ -29,11 +30,12 @@ pub(crate) async fn ask(driver: &mut Driver, session: &Session) -> Step {
         let call = driver.message(Message::assistant(message), &said);
         return driver.record(&[token(message)], None, vec![call]).await;
     }
-    let allowed = driver.definition.limits.tool_calls() - driver.run.tool_calls;
+    let left = driver.definition.limits.tool_calls() - driver.run.tool_calls;
+    let allowed = usize::try_from(left).unwrap_or(0);
     let request = request(driver, session, allowed > 0);
     let chain = chain(driver)?;
-    let Answered { answer, rest } = listen(driver, chain.stream(request)).await?;
-    put_on_record(driver, answer, rest, usize::try_from(allowed).unwrap_or(0)).await
+    let answered = listen(driver, chain.stream(request)).await?;
+    put_on_record(driver, answered, allowed).await
 }
 
 /// What is said instead of asking, where a guardrail denies what the user said last.
@@ -70,7 +72,7 @@ fn specs(driver: &Driver, session: &Session) -> Vec<ToolSpec> {
         description: tool.description,
         parameters: tool.parameters,
     });
-    own.chain(crate::delegate::spec(driver, session)).collect()
+    own.chain(delegate::spec(driver, session)).chain(plan::spec(driver)).collect()
 }
 
 /// The models that are tried, in order.
@@ -81,8 +83,14 @@ fn chain(driver: &Driver) -> Step<Chain> {
     for choice in std::iter::once(&first).chain(&config.fallbacks) {
         let wanted = Wanted { provider: choice.provider.clone(), model: choice.model.clone() };
         let resolved = driver.shop.models.resolve(&wanted);
-        candidates
-            .push(resolved.map_err(|why| Halt::Failed(Failure::new(why.code(), why.to_string())))?);
+        let resolved =
+            resolved.map_err(|why| Halt::Failed(Failure::new(why.code(), why.to_string())))?;
+        if driver.definition.limits.cost_usd.is_some() && resolved.price.is_none() {
+            // A limit that binds nothing would be worse than none.
+            let why = format!("the run has a limit of cost, and {resolved:?} has no price");
+            return Err(Halt::Failed(Failure::new("price_unknown", why)));
+        }
+        candidates.push(resolved);
     }
     Ok(Chain::new(candidates, driver.shop.settings.retry))
 }
@@ -106,10 +114,7 @@ async fn listen(driver: &Driver, mut stream: abide_models::ModelStream) -> Step<
                 keep_partial(driver, gathered).await;
                 return Err(Halt::Aborted);
             }
-            () = driver.until_deadline() => {
-                let why = "the run has used up its time";
-                return Err(Halt::Failed(Failure::new("execution_timeout", why)));
-            }
+            () = driver.until_deadline() => return Err(overtime()),
             written = async { writing.as_mut().expect("one is").await }, if writing.is_some() => {
                 writing = None;
                 written?;
@@ -174,8 +179,7 @@ async fn keep_partial(driver: &Driver, gathered: Vec<Value>) {
 /// Puts an answer on record: the message, what it took, its calls. All of it, or nothing.
 async fn put_on_record(
     driver: &mut Driver,
-    answer: ModelAnswer,
-    mut events: Vec<Value>,
+    Answered { answer, rest: mut events }: Answered,
     allowed: usize,
 ) -> Step {
     let iteration = driver.run.iterations + 1;
@@ -212,6 +216,7 @@ async fn put_on_record(
         carry: answer.carry,
         provider: answer.provider,
         model: answer.model,
+        past_limit: past_limit(driver, allowed),
         original,
     };
     let message = driver.message(Message::assistant(text), &said);
@@ -222,6 +227,15 @@ async fn put_on_record(
             driver.record(&events, Some(&spent), vec![message]).await
         }
         recorded => recorded,
+    }
+}
+
+/// How often the model has been asked since it may call no more, this time included.
+fn past_limit(driver: &Driver, allowed: usize) -> i64 {
+    match stage::last_answer(&driver.run, &driver.entries) {
+        _ if allowed > 0 => 0,
+        Some((_, said)) => said.past_limit + 1,
+        None => 1,
     }
 }
 
@@ -241,8 +255,13 @@ fn usage(answer: &ModelAnswer) -> Value {
     json!({"kind": "usage", "data": {
         "input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens,
         "cached_tokens": usage.cached_tokens, "reasoning_tokens": usage.reasoning_tokens,
-        "completeness": usage.completeness, "estimated_cost": null,
+        "completeness": usage.completeness, "estimated_cost": answer.cost_micros.map(dollars),
         "provider": answer.provider, "model": answer.model}})
+}
+
+/// Millionths of a dollar, in dollars.
+fn dollars(micros: i64) -> f64 {
+    micros as f64 / 1e6
 }
 
 fn spent(answer: &ModelAnswer, calls: usize) -> Spent {
@@ -252,6 +271,6 @@ fn spent(answer: &ModelAnswer, calls: usize) -> Spent {
         tool_calls: i64::try_from(calls).unwrap_or(i64::MAX),
         input_tokens: count(answer.usage.input_tokens),
         output_tokens: count(answer.usage.output_tokens),
-        cost_micros: None,
+        cost_micros: answer.cost_micros,
     }
 }

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::delegate;
-use crate::drive::{Driver, Halt, Step};
+use crate::drive::{Driver, Halt, Step, overtime};
+use crate::plan::{self, Planned};
 use crate::transcript::AskedCall;
 
 /// The tools of the run's agent.
@@ -28,12 +29,14 @@ pub(crate) fn arguments_or_text(text: &str) -> Value {
 
 /// The call that asks for a tool call, or what the model is told instead.
 pub(crate) fn to_request(driver: &Driver, asked: &AskedCall) -> Result<Call, String> {
-    let arguments = if asked.name == delegate::TOOL {
-        delegate::admit(driver, &asked.arguments)?
-    } else {
-        let view = view(driver).ok_or("the tools of this agent are not there")?;
-        let admitted = view.admit(&asked.name, &asked.arguments);
-        admitted.map_err(|outcome| outcome.text)?.arguments
+    let arguments = match asked.name.as_str() {
+        delegate::TOOL => delegate::admit(driver, &asked.arguments)?,
+        plan::TOOL => plan::admit(driver, &asked.arguments)?,
+        name => {
+            let view = view(driver).ok_or("the tools of this agent are not there")?;
+            let admitted = view.admit(name, &asked.arguments);
+            admitted.map_err(|outcome| outcome.text)?.arguments
+        }
     };
     let request = NewToolCall {
         call_id: asked.call_id.clone(),
@@ -47,20 +50,42 @@ pub(crate) fn to_request(driver: &Driver, asked: &AskedCall) -> Result<Call, Str
     Ok(Call::from(driver.shop.abide.request_tool_call(request)))
 }
 
-/// Runs what can be run, so many at a time.
+/// Runs what can be run, so many at a time. When the run's time is up, the tools are asked to stop, and what nobody
+/// has begun is not begun.
 pub(crate) async fn run_all(driver: &Driver, session: &Session, ready: Vec<ToolCall>) -> Step {
     let at_once = driver.definition.limits.parallel_tools();
-    let runs = ready.into_iter().map(|call| run(driver, session, call));
-    let mut running = stream::iter(runs).buffer_unordered(at_once);
-    while let Some(ran) = running.next().await {
-        ran?;
+    let stop = driver.stop.child_token();
+    // A plan is changed by one after the other, in the order of the calls.
+    let (plans, others): (Vec<_>, Vec<_>) =
+        ready.into_iter().partition(|call| call.tool_name == plan::TOOL);
+    for call in plans {
+        run(driver, session, call, &stop).await?;
     }
-    Ok(())
+    let runs = others.into_iter().map(|call| run(driver, session, call, &stop));
+    let mut running = stream::iter(runs).buffer_unordered(at_once);
+    let mut deadline = std::pin::pin!(driver.until_deadline());
+    loop {
+        tokio::select! {
+            biased;
+            ran = running.next() => match ran {
+                Some(ran) => ran?,
+                None => break,
+            },
+            () = &mut deadline, if !stop.is_cancelled() => stop.cancel(),
+        }
+    }
+    match stop.is_cancelled() && !driver.stop.is_cancelled() {
+        true => Err(overtime()),
+        false => Ok(()),
+    }
 }
 
 /// Claims a call, runs it, and puts on record what came of it.
-async fn run(driver: &Driver, session: &Session, call: ToolCall) -> Step {
+async fn run(driver: &Driver, session: &Session, call: ToolCall, stop: &CancellationToken) -> Step {
     let (abide, settings) = (&driver.shop.abide, &driver.shop.settings);
+    if stop.is_cancelled() {
+        return give_up(driver, &call).await;
+    }
     let claim = abide.claim_tool_call(&call.call_id).lease(settings.lease).worker(&settings.driver);
     let claimed: ToolCall = match claim.await {
         Ok(claimed) => claimed.into_inner(),
@@ -68,10 +93,41 @@ async fn run(driver: &Driver, session: &Session, call: ToolCall) -> Step {
         Err(error) if is_settled_elsewhere(&error) => return Ok(()),
         Err(error) => return Err(Halt::Refused(error)),
     };
-    let cancel = driver.stop.child_token();
+    if claimed.tool_name == plan::TOOL {
+        return plan(driver, &claimed).await;
+    }
+    let cancel = stop.child_token();
     let outcome =
         keep(driver, &claimed, invoke(driver, session, &claimed, &cancel), &cancel).await?;
     report(driver, &claimed, outcome).await
+}
+
+/// Changes the plan, and tells of it, all or nothing.
+async fn plan(driver: &Driver, claimed: &ToolCall) -> Step {
+    let Planned { outcome, events } = plan::run(driver, claimed).await?;
+    if outcome.is_error {
+        return report(driver, claimed, outcome).await;
+    }
+    let done = driver.shop.abide.complete_tool_call(claimed, result_of(&outcome));
+    match driver.record(&events, None, vec![Call::from(done)]).await {
+        // What the call is now, the next look tells.
+        Err(Halt::Refused(error)) if error.code().is_some() => Ok(()),
+        recorded => recorded,
+    }
+}
+
+fn result_of(outcome: &ToolOutcome) -> Value {
+    json!({"text": outcome.text, "content": outcome.content, "exit_code": outcome.exit_code})
+}
+
+/// Takes back a call that nobody has begun.
+async fn give_up(driver: &Driver, call: &ToolCall) -> Step {
+    let cancel = driver.shop.abide.cancel_tool_call(&call.call_id);
+    match cancel.reason("the run ended before it").await {
+        // An abort has taken it back already, or somebody has begun it after all.
+        Err(error) if error.code().is_some() => Ok(()),
+        cancelled => cancelled.map(drop).map_err(Halt::Refused),
+    }
 }
 
 fn is_settled_elsewhere(error: &Error) -> bool {
@@ -121,9 +177,18 @@ async fn keep(
     let mut beat = tokio::time::interval(lease / 3);
     beat.tick().await;
     let mut running = std::pin::pin!(running);
+    let grace = driver.shop.settings.grace;
+    let mut too_late = std::pin::pin!(async {
+        cancel.cancelled().await;
+        tokio::time::sleep(grace).await;
+    });
     loop {
         tokio::select! {
             outcome = &mut running => return Ok(outcome),
+            () = &mut too_late => {
+                let text = format!("{} was asked to stop and did not", claimed.tool_name);
+                return Ok(ToolOutcome::failed(Failure::Lost, text));
+            }
             _ = beat.tick() => {
                 match driver.shop.abide.heartbeat_tool_call(claimed).lease(lease).await {
                     Ok(held) if held.cancel_requested_at.is_some() => cancel.cancel(),
@@ -141,23 +206,22 @@ async fn report(driver: &Driver, claimed: &ToolCall, outcome: ToolOutcome) -> St
     let abide = &driver.shop.abide;
     let token = claimed.fencing_token.unwrap_or_default();
     let call_id = claimed.call_id.as_str();
-    let failure = outcome.failure;
+    let (failure, effect) = (outcome.failure, effect(driver, claimed));
     let sent = match failure {
         None if !outcome.is_error => {
-            let result = json!({"text": outcome.text, "content": outcome.content,
-                "exit_code": outcome.exit_code});
-            abide.complete_tool_call(claimed, result).await.map(drop)
+            abide.complete_tool_call(claimed, result_of(&outcome)).await.map(drop)
         }
         // Nobody knows whether it took effect, and it must not run twice. That is not ours to settle:
         // the lease runs out, and the call is unknown.
-        Some(failure) if failure.leaves_open() && !may_run_again(driver, claimed) => return Ok(()),
-        Some(Failure::Cancelled) => abide
-            .batch([Call::new(
-                "acknowledge_cancel",
-                json!({"call_id": call_id, "fencing_token": token}),
-            )])
-            .await
-            .map(drop),
+        Some(failure) if failure.leaves_open() && effect == Effect::AtMostOnce => return Ok(()),
+        // What changes nothing has done nothing. Of all else that was stopped midway nobody can say so.
+        Some(Failure::Cancelled) if effect == Effect::ReadOnly => {
+            let told = json!({"call_id": call_id, "fencing_token": token});
+            let acknowledge = Call::new("acknowledge_cancel", told);
+            // It may be the run's time that stopped it, and nobody's request.
+            let cancel = Call::from(abide.cancel_tool_call(call_id));
+            abide.batch([cancel, acknowledge]).await.map(drop)
+        }
         failure => {
             let again = failure == Some(Failure::Unavailable);
             let request = abide.fail_tool_call(claimed, &outcome.text);
@@ -171,12 +235,15 @@ async fn report(driver: &Driver, claimed: &ToolCall, outcome: ToolOutcome) -> St
     }
 }
 
-fn may_run_again(driver: &Driver, claimed: &ToolCall) -> bool {
-    if claimed.tool_name == delegate::TOOL {
-        return true;
+/// What running a call twice would mean; where its tool is not there any more, the worst.
+fn effect(driver: &Driver, claimed: &ToolCall) -> Effect {
+    match claimed.tool_name.as_str() {
+        delegate::TOOL => return Effect::Idempotent,
+        plan::TOOL => return Effect::ReadOnly,
+        _ => {}
     }
     let tool = driver.shop.tools.get(&claimed.tool_name);
-    tool.is_some_and(|tool| tool.declaration().effect != Effect::AtMostOnce)
+    tool.map_or(Effect::AtMostOnce, |tool| tool.declaration().effect)
 }
 
 /// What the model is told of a call that has ended: text, whether it went wrong, exit code.

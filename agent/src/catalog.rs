@@ -1,7 +1,7 @@
 //! Which agents there are: those of a folder, and the native ones. It reads, resolves and registers;
 //! what is registered is the database's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -27,6 +27,17 @@ pub struct Problem {
     pub error: DefinitionError,
 }
 
+/// What a folder says at a moment.
+#[derive(Debug, Default)]
+pub(crate) struct Reading {
+    /// All definitions, resolved, by name, the native ones too.
+    pub(crate) definitions: Vec<AgentDefinition>,
+    /// The agents that each file defines: its own, and those that it defines on the spot.
+    pub(crate) files: BTreeMap<PathBuf, BTreeSet<String>>,
+    /// Files that are no definition.
+    pub(crate) problems: Vec<Problem>,
+}
+
 /// What a folder's files were when they were last looked at.
 pub(crate) type Signature = BTreeMap<PathBuf, (Option<SystemTime>, u64)>;
 
@@ -48,27 +59,39 @@ impl Catalog {
     /// one of its name.
     #[must_use]
     pub fn read(&self) -> (Vec<AgentDefinition>, Vec<Problem>) {
-        let (mut found, mut problems) = (BTreeMap::new(), Vec::new());
-        for native in native::definitions(&self.tools.names()) {
+        let Reading { definitions, problems, .. } = self.reading();
+        (definitions, problems)
+    }
+
+    /// The same, and which file says what.
+    pub(crate) fn reading(&self) -> Reading {
+        let mut found = BTreeMap::new();
+        for native in native::definitions(&self.tools.declarations()) {
             if let Ok(native) = self.ready(native) {
                 found.insert(native.name.clone(), native);
             }
         }
+        let mut reading = Reading::default();
         let mut taken: BTreeMap<String, PathBuf> = BTreeMap::new();
         for path in self.files() {
             let read = read(&path).and_then(|definition| self.ready(definition));
             match read {
                 Ok(definition) => match taken.insert(definition.name.clone(), path.clone()) {
-                    None => drop(found.insert(definition.name.clone(), definition)),
+                    None => {
+                        reading.files.insert(path, names_of(&definition));
+                        found.insert(definition.name.clone(), definition);
+                    }
                     Some(other) => {
                         let why = format!("{} defines {} too", other.display(), definition.name);
-                        problems.push(Problem { path, error: DefinitionError::Contradiction(why) });
+                        let error = DefinitionError::Contradiction(why);
+                        reading.problems.push(Problem { path, error });
                     }
                 },
-                Err(error) => problems.push(Problem { path, error }),
+                Err(error) => reading.problems.push(Problem { path, error }),
             }
         }
-        (found.into_values().collect(), problems)
+        reading.definitions = found.into_values().collect();
+        reading
     }
 
     /// A definition with its texts, held to the tools that there are.
@@ -114,6 +137,15 @@ impl Catalog {
     fn files(&self) -> Vec<PathBuf> {
         listed(&self.folder.join("agents"), &["yaml", "yml", "md"])
     }
+}
+
+/// The agents that a definition makes.
+pub(crate) fn names_of(definition: &AgentDefinition) -> BTreeSet<String> {
+    let inline = definition.subagents.iter().filter_map(|subagent| match subagent {
+        Subagent::Inline(inline) => Some(inline.name.clone()),
+        Subagent::Named(_) => None,
+    });
+    inline.chain([definition.name.clone()]).collect()
 }
 
 fn listed(folder: &Path, endings: &[&str]) -> Vec<PathBuf> {

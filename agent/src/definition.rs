@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::guardrail::Guardrail;
+use crate::plan;
 
 /// The longest name.
 const NAME_CHARS: usize = 100;
@@ -66,6 +67,9 @@ pub struct AgentDefinition {
     /// JSON Schema that its last answer must meet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_format: Option<Value>,
+    /// Whether it keeps a plan of its work: it then has the tool `manage_todo_list`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub planning: bool,
     /// Bounds of one run.
     pub limits: Limits,
     /// A foreign program that is the agent, instead of a model and tools.
@@ -323,6 +327,9 @@ impl AgentDefinition {
         for skill in &self.skills {
             parts.push(format!("## Skill: {skill}\n\n{}", text_of(folder, "skills", skill)?));
         }
+        if self.planning {
+            parts.push(plan::RULES.to_owned());
+        }
         self.instructions = (!parts.is_empty()).then(|| parts.join("\n\n"));
         let subagents = self.subagents.into_iter().map(|subagent| match subagent {
             Subagent::Inline(mut inline) => {
@@ -346,6 +353,9 @@ impl AgentDefinition {
         let contradiction = |text: &str| Err(DefinitionError::Contradiction(text.to_owned()));
         if self.cli.is_some() && !(self.tools.is_empty() && self.subagents.is_empty()) {
             return contradiction("a program brings its own tools: leave out tools and subagents");
+        }
+        if self.cli.is_some() && self.planning {
+            return contradiction("a program keeps its own plans: leave out planning");
         }
         if self.limits.tool_calls.is_some_and(|most| most < 0) {
             return contradiction("limits.tool_calls is less than 0");

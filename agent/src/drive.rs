@@ -1,6 +1,5 @@
 //! The loop: look, see what is next, do it, look again. Each step is one batch under the run's lease.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::definition::AgentDefinition;
 use crate::runtime::{RuntimeError, Settings};
 use crate::stage::{self, Stage};
+use crate::structured::{self, Judged};
 use crate::transcript::{self, AskedCall};
 use crate::{ask, call, program};
 
@@ -131,7 +131,13 @@ impl Driver {
                     }
                 }
                 Stage::Deliver(ended) => self.deliver(ended).await?,
-                Stage::Finish(text) => return self.finish(&text).await,
+                Stage::Finish(text) => match structured::judge(self, &text) {
+                    Judged::Misfit(why) if structured::repairs(self) < structured::REPAIRS => {
+                        self.record(&[], None, vec![structured::repair(self, &why)]).await?;
+                    }
+                    judged => return self.finish(&text, judged).await,
+                },
+                Stage::Stop(text) => return self.stop_calling(&text).await,
             }
         }
     }
@@ -207,7 +213,7 @@ impl Driver {
         }
         let now = self.shop.settings.now();
         if self.deadline().is_some_and(|deadline| now >= deadline) {
-            return over("execution_timeout", "the run has used up its time".to_owned());
+            return Err(overtime());
         }
         Ok(())
     }
@@ -327,9 +333,7 @@ impl Driver {
                 None => Err(Halt::Refused(Error::Closed)),
             },
             () = self.stop.cancelled() => Err(Halt::Aborted),
-            () = self.until_deadline() => {
-                Err(Halt::Failed(Failure::new("execution_timeout", "the run has used up its time")))
-            }
+            () = self.until_deadline() => Err(overtime()),
         }
     }
 
@@ -344,14 +348,25 @@ impl Driver {
         }
     }
 
-    async fn finish(&self, text: &str) -> Step<Driven> {
+    /// Ends a run whose model goes on calling although it may not: with what it says, if it says anything.
+    async fn stop_calling(&self, text: &str) -> Step<Driven> {
+        if !text.trim().is_empty() {
+            return self.finish(text, structured::judge(self, text)).await;
+        }
+        let most = self.definition.limits.tool_calls();
+        let why = format!("the run has made its {most} tool calls, and the model gave no answer");
+        Err(Halt::Failed(Failure::new("tool_call_limit", why)))
+    }
+
+    async fn finish(&self, text: &str, judged: Judged) -> Step<Driven> {
         let mut output = Map::from_iter([("content".to_owned(), json!(text))]);
         if let Some(entry) = self.entries.last() {
             output.insert("message_id".to_owned(), json!(entry.id));
         }
-        if self.definition.response_format.is_some() {
-            let structured = serde_json::from_str::<Value>(text).unwrap_or_default();
-            output.insert("structured".to_owned(), structured);
+        match judged {
+            Judged::Free => {}
+            Judged::Fits(value) => drop(output.insert("structured".to_owned(), value)),
+            Judged::Misfit(why) => return Err(structured::failed(&why)),
         }
         self.shop.abide.batch([self.hold.done(&output)]).await?;
         Ok(Driven::Ended)
@@ -397,15 +412,20 @@ fn interrupt(session_id: &str, undecided: &[ToolCall], reason: &str) -> Map<Stri
             "status": call.status.as_str()})
     };
     let all: Vec<Value> = undecided.iter().map(request).collect();
-    let first = all.first().cloned().unwrap_or_else(|| json!({}));
-    let mut told: BTreeMap<String, Value> = BTreeMap::new();
-    if let Value::Object(first) = first {
-        told.extend(first.into_iter().filter(|(name, _)| name != "status"));
-    }
+    let mut told = match all.first().cloned() {
+        Some(Value::Object(first)) => first,
+        _ => Map::new(),
+    };
+    told.remove("status");
     told.insert("session_id".to_owned(), json!(session_id));
     told.insert("reason".to_owned(), json!(reason));
     told.insert("action_requests".to_owned(), json!(all));
-    told.into_iter().collect()
+    told
+}
+
+/// What a run is told of whose time is up.
+pub(crate) fn overtime() -> Halt {
+    Halt::Failed(Failure::new("execution_timeout", "the run has used up its time"))
 }
 
 fn gone(what: &str) -> Halt {

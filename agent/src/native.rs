@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use abide_tools::{Effect, ToolDeclaration};
+
 use crate::definition::{AgentDefinition, Permission, PromptSource};
 
-/// Beginnings of names of tools that change something: `readonly` has none of them.
-const WRITES: [&str; 8] =
-    ["write*", "edit*", "create*", "delete*", "move*", "execute*", "run*", "bash*"];
-
-/// `default`, `readonly` and `hitl_test`, with the tools that there are.
-pub(crate) fn definitions(tools: &[String]) -> Vec<AgentDefinition> {
+/// `default`, `readonly` and `hitl_test`, with the tools that there are. `readonly` has those that declare that
+/// they change nothing: a name promises nothing, and who declares nothing may do anything.
+pub(crate) fn definitions(tools: &[ToolDeclaration]) -> Vec<AgentDefinition> {
     let all = || vec!["*".to_owned()];
     let native = |name: &str, description: &str, prompt: &str| AgentDefinition {
         name: name.to_owned(),
@@ -18,8 +17,6 @@ pub(crate) fn definitions(tools: &[String]) -> Vec<AgentDefinition> {
         native: true,
         ..AgentDefinition::default()
     };
-    let reads =
-        |name: &&String| !WRITES.iter().any(|it| name.starts_with(it.trim_end_matches('*')));
     let mut full = native(
         "default",
         "Does what it is asked, with every tool that there is.",
@@ -37,10 +34,11 @@ pub(crate) fn definitions(tools: &[String]) -> Vec<AgentDefinition> {
     );
     if !tools.is_empty() {
         full.tools = all();
-        readonly.tools = tools.iter().filter(reads).cloned().collect();
+        let reads = tools.iter().filter(|tool| tool.effect == Effect::ReadOnly);
+        readonly.tools = reads.map(|tool| tool.name.clone()).collect();
         asks.tools = all();
     }
-    asks.interrupt_on =
-        tools.iter().map(|name| (name.clone(), Permission(true))).collect::<BTreeMap<_, _>>();
+    let approved = tools.iter().map(|tool| (tool.name.clone(), Permission(true)));
+    asks.interrupt_on = approved.collect::<BTreeMap<_, _>>();
     vec![full, readonly, asks]
 }

@@ -5,11 +5,11 @@
 //! of its own, and the run fails if it did not: it is not begun again, because nobody knows what it has done.
 
 use abide_client::{Message, RunEvent};
-use abide_programs::{Answer, CliConfig, Line, ProgramEvent, Prompt, run};
+use abide_programs::{Answer, CliConfig, Line, ProgramEvent, Prompt, Running, run};
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
-use crate::drive::{Driven, Driver, Failure, Halt, Step};
+use crate::drive::{Driven, Driver, Failure, Halt, Step, overtime};
 use crate::transcript::{self, Said};
 use abide_models::ModelMessage;
 
@@ -27,11 +27,8 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<Driven> {
     loop {
         let line = tokio::select! {
             biased;
-            () = driver.stop.cancelled() => {
-                running.cancel();
-                while running.next().await.is_some() {}
-                return Err(Halt::Aborted);
-            }
+            () = driver.stop.cancelled() => return Err(leave(driver, running, Halt::Aborted).await),
+            () = driver.until_deadline() => return Err(leave(driver, running, overtime()).await),
             line = running.next() => line,
         };
         let Some(line) = line else { break };
@@ -50,6 +47,21 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<Driven> {
         Some(Err(failure)) => Err(Halt::Failed(failure)),
         None => Err(Halt::Failed(Failure::new("bad_model_output", "the program gave no answer"))),
     }
+}
+
+/// Ends the program before its time; what it said until it was gone is kept.
+async fn leave(driver: &Driver, mut running: Running, why: Halt) -> Halt {
+    running.cancel();
+    let (mut told, mut answer) = (Vec::new(), None);
+    while let Some(line) = running.next().await {
+        read(driver, line, &mut told, &mut answer);
+    }
+    for told in told.chunks(LINES) {
+        if let Err(halt @ Halt::Refused(_)) = driver.record(told, None, Vec::new()).await {
+            return halt;
+        }
+    }
+    why
 }
 
 type Last = Option<Result<Box<Answer>, Failure>>;

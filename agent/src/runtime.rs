@@ -1,21 +1,22 @@
 //! Who drives what: the runtime takes over every run that nobody drives, and holds it until it ends, waits or is
 //! taken from it. It can be killed at any moment; the next one, under the same name, goes on at once.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use abide_client::{Abide, AgentRevision, Code, Error, Hold, Run, Subscription};
+use abide_client::{Abide, Error, Subscription};
 use abide_models::{Models, Retry};
 use abide_tools::Tools;
-use serde::Deserialize;
-use tokio::task::JoinSet;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::catalog::{Catalog, Problem};
-use crate::definition::AgentDefinition;
-use crate::delegate;
-use crate::drive::{Driver, Shop};
+use crate::catalog::{Catalog, Problem, Reading, Signature};
+use crate::drive::Shop;
+use crate::drivers::Drivers;
+use crate::{beat, delegate, plan};
 
 /// How a runtime works.
 #[derive(Clone, Debug)]
@@ -28,13 +29,21 @@ pub struct Settings {
     pub lease: Duration,
     /// How often a model is asked again.
     pub retry: Retry,
+    /// How long a tool that is asked to stop is waited for. Then it is let go, and what became of its call is as
+    /// open as if its worker had vanished.
+    pub grace: Duration,
 }
 
 impl Settings {
-    /// Under a name, with leases of ten seconds.
+    /// Under a name, with leases of ten seconds and five of grace.
     #[must_use]
     pub fn named(driver: impl Into<String>) -> Settings {
-        Settings { driver: driver.into(), lease: Duration::from_secs(10), retry: Retry::default() }
+        Settings {
+            driver: driver.into(),
+            lease: Duration::from_secs(10),
+            retry: Retry::default(),
+            grace: Duration::from_secs(5),
+        }
     }
 
     /// Microseconds since 1970.
@@ -67,15 +76,13 @@ pub enum RuntimeError {
 pub struct Runtime {
     shop: Arc<Shop>,
     catalog: Catalog,
-    /// Of the runs that it drives: what stops them.
-    driven: Arc<Mutex<HashMap<String, CancellationToken>>>,
+    /// What was registered last.
+    registered: Mutex<Registered>,
+    problems: watch::Sender<Vec<Problem>>,
 }
 
 /// How often the folder of definitions is looked at.
 const LOOK: Duration = Duration::from_secs(1);
-
-/// How long is waited before a run is tried again that nobody could be reached for.
-const AGAIN: Duration = Duration::from_secs(1);
 
 impl Runtime {
     /// One that drives runs of an Abide, with these models and the tools of the catalog's definitions.
@@ -88,83 +95,133 @@ impl Runtime {
         settings: Settings,
     ) -> Runtime {
         let shop = Arc::new(Shop { abide, tools, models, settings });
-        Runtime { shop, catalog, driven: Arc::default() }
+        let (problems, _) = watch::channel(Vec::new());
+        Runtime { shop, catalog, registered: Mutex::default(), problems }
     }
 
-    /// Registers the tools and the definitions that there are; the files that are no definition.
+    /// The files that are no definition, as they were when the folder was last read.
+    #[must_use]
+    pub fn problems(&self) -> watch::Receiver<Vec<Problem>> {
+        self.problems.subscribe()
+    }
+
+    /// Registers the tools and the definitions that there are; the files that are no definition. An agent whose file
+    /// was there at the last call and is not any more is retired: its runs go on, and it begins no more. One whose
+    /// file cannot be read any more stays as it was.
     ///
     /// # Errors
     /// [`Error`] of a call.
     pub async fn register(&self) -> Result<Vec<Problem>, Error> {
-        self.register_tools().await?;
-        let (definitions, problems) = self.catalog.read();
-        Catalog::register(&self.shop.abide, &definitions).await?;
-        Ok(problems)
-    }
-
-    async fn register_tools(&self) -> Result<(), Error> {
+        let abide = &self.shop.abide;
+        // Before anything is read: what changes meanwhile is seen as a change.
+        let of = Some(self.sources());
         let declared = self.shop.tools.declarations();
-        for declaration in declared.into_iter().chain([delegate::declaration()]) {
-            self.shop.abide.register_tool(declaration.manifest()).await?;
+        for declaration in
+            declared.into_iter().chain([delegate::declaration(), plan::declaration()])
+        {
+            abide.register_tool(declaration.manifest()).await?;
         }
-        Ok(())
+        let Changes { reading, gone, files } = self.changes();
+        Catalog::register(abide, &reading.definitions).await?;
+        for name in gone {
+            match abide.retire_agent(&name).await {
+                Ok(_) => tracing::info!(agent = name, "its file is gone: it begins no more runs"),
+                // It was never registered: nothing is to be retired.
+                Err(error) if error.code().is_some() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        *self.registered() = Registered { of, files };
+        self.problems.send_replace(reading.problems.clone());
+        Ok(reading.problems)
     }
 
-    /// Drives every run that nobody drives, and reads definitions anew when their files change, until
-    /// it is stopped. Runs under way are then let go: they go on when the next runtime starts.
+    /// What the folder says now, held against what it said.
+    fn changes(&self) -> Changes {
+        let mut reading = self.catalog.reading();
+        let registered = self.registered();
+        let before = &registered.files;
+        let mut files = std::mem::take(&mut reading.files);
+        let mut kept = BTreeSet::new();
+        for Problem { path, .. } in &reading.problems {
+            if let Some(names) = before.get(path) {
+                kept.extend(names.iter().cloned());
+                files.insert(path.clone(), names.clone());
+            }
+        }
+        // A native agent does not take the place of a file's that cannot be read just now.
+        reading.definitions.retain(|it| !it.native || !kept.contains(&it.name));
+        let there: BTreeSet<&String> = files.values().flatten().collect();
+        let native = |name: &String| reading.definitions.iter().any(|it| it.name == *name);
+        let gone = before.values().flatten().filter(|it| !there.contains(it) && !native(it));
+        let gone = gone.cloned().collect();
+        Changes { reading, gone, files }
+    }
+
+    /// What definitions are made of, as it is now.
+    fn sources(&self) -> Sources {
+        let tools = *self.shop.tools.revision().borrow();
+        Sources { tools, files: self.catalog.signature() }
+    }
+
+    fn registered(&self) -> MutexGuard<'_, Registered> {
+        self.registered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Drives every run that nobody drives, until it is stopped. What was registered is registered anew when
+    /// files or tools change. Runs under way are then let go: they go on when the next runtime starts.
     ///
     /// # Errors
     /// [`RuntimeError`] where Abide is not there any more.
     pub async fn run(&self, stop: CancellationToken) -> Result<(), RuntimeError> {
-        let mut drivers: JoinSet<(String, Result<(), RuntimeError>)> = JoinSet::new();
-        let abide = &self.shop.abide;
-        let mut free = abide
-            .subscribe("SELECT id FROM runs WHERE status = 'running' AND driver IS NULL")
-            .await?;
-        let mut unwanted = abide
-            .subscribe(
-                "SELECT id FROM runs WHERE driver = :me AND status = 'running' AND \
-                 abort_requested_at IS NOT NULL",
-            )
-            .param("me", &self.shop.settings.driver)
-            .await?;
+        let mut drivers = Drivers::new(Arc::clone(&self.shop));
+        let (mut free, mut unwanted) = (self.free().await?, self.unwanted().await?);
         for id in self.left_behind().await? {
-            self.begin(&mut drivers, id);
+            drivers.begin(id);
         }
         let mut look = tokio::time::interval(LOOK);
         let mut beat = tokio::time::interval(self.shop.settings.lease / 3);
-        let mut seen = self.catalog.signature();
+        let mut beating: Option<JoinHandle<()>> = None;
         let mut tools = self.shop.tools.revision();
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
                 update = free.next() => {
                     if update.is_none() { return Err(ended(&free).into()) }
-                    for (id,) in free.typed_rows::<(String,)>()? { self.begin(&mut drivers, id) }
+                    for (id,) in free.typed_rows::<(String,)>()? { drivers.begin(id) }
                 }
                 update = unwanted.next() => {
                     if update.is_none() { return Err(ended(&unwanted).into()) }
-                    for (id,) in unwanted.typed_rows::<(String,)>()? { self.stop_driving(&id) }
+                    for (id,) in unwanted.typed_rows::<(String,)>()? { drivers.stop(&id) }
                 }
-                Some(joined) = drivers.join_next() => {
-                    if let Ok((id, result)) = joined { self.after(&mut drivers, id, result) }
+                () = drivers.one_ended() => {
                     // What a driver had just let wait may go on already; that was told while it was
                     // still taken for driven.
-                    for (id,) in free.typed_rows::<(String,)>()? { self.begin(&mut drivers, id) }
+                    for (id,) in free.typed_rows::<(String,)>()? { drivers.begin(id) }
                 }
-                _ = beat.tick() => self.beat(),
-                Ok(()) = tools.changed() => self.register_tools().await?,
-                _ = look.tick() => {
-                    let now = self.catalog.signature();
-                    if now != seen {
-                        seen = now;
-                        self.reload().await;
-                    }
+                // One at a time: where the last takes so long, another would only take longer.
+                _ = beat.tick(), if beating.as_ref().is_none_or(JoinHandle::is_finished) => {
+                    beating = Some(self.beat(&drivers));
                 }
+                Ok(()) = tools.changed() => self.reload().await,
+                _ = look.tick() => self.reload().await,
             }
         }
         drivers.shutdown().await;
         Ok(())
+    }
+
+    /// The runs that nobody drives, as they come.
+    async fn free(&self) -> Result<Subscription, Error> {
+        let sql = "SELECT id FROM runs WHERE status = 'running' AND driver IS NULL";
+        self.shop.abide.subscribe(sql).await
+    }
+
+    /// The runs that this driver holds and nobody wants any more, as they come.
+    async fn unwanted(&self) -> Result<Subscription, Error> {
+        let sql = "SELECT id FROM runs WHERE driver = :me AND status = 'running' AND \
+                   abort_requested_at IS NOT NULL";
+        self.shop.abide.subscribe(sql).param("me", &self.shop.settings.driver).await
     }
 
     /// Runs that this driver held when it ended.
@@ -175,74 +232,25 @@ impl Runtime {
         Ok(held.into_iter().map(|(id,)| id).collect())
     }
 
-    fn begin(&self, drivers: &mut JoinSet<(String, Result<(), RuntimeError>)>, id: String) {
-        let stop = CancellationToken::new();
-        let mut driven = self.driven.lock().unwrap_or_else(PoisonError::into_inner);
-        if driven.contains_key(&id) {
-            return;
-        }
-        driven.insert(id.clone(), stop.clone());
-        let shop = Arc::clone(&self.shop);
-        drivers.spawn(async move {
-            let result = drive(shop, &id, stop).await;
-            (id, result)
-        });
-    }
-
-    fn after(
-        &self,
-        drivers: &mut JoinSet<(String, Result<(), RuntimeError>)>,
-        id: String,
-        result: Result<(), RuntimeError>,
-    ) {
-        let mut driven = self.driven.lock().unwrap_or_else(PoisonError::into_inner);
-        let Err(error) = result else {
-            driven.remove(&id);
-            return;
-        };
-        tracing::warn!(run = id, %error, "a run could not be driven; it is tried again");
-        let stop = CancellationToken::new();
-        driven.insert(id.clone(), stop.clone());
-        let shop = Arc::clone(&self.shop);
-        drivers.spawn(async move {
-            tokio::time::sleep(AGAIN).await;
-            let result = drive(shop, &id, stop).await;
-            (id, result)
-        });
-    }
-
-    fn stop_driving(&self, id: &str) {
-        let driven = self.driven.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(stop) = driven.get(id) {
-            stop.cancel();
-        }
-    }
-
     /// Shows that the runs are still held. What was taken away is not driven on.
-    fn beat(&self) {
-        let held: Vec<String> =
-            self.driven.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect();
-        if held.is_empty() {
-            return;
-        }
-        let (shop, driven) = (Arc::clone(&self.shop), Arc::clone(&self.driven));
+    fn beat(&self, drivers: &Drivers) -> JoinHandle<()> {
+        let (shop, ours) = (Arc::clone(&self.shop), drivers.driven());
         tokio::spawn(async move {
-            let sql = "SELECT * FROM runs WHERE driver = :me AND status = 'running'";
-            let me = &shop.settings.driver;
-            let Ok(runs) = shop.abide.sql(sql).param("me", me).fetch::<Run>().await else { return };
-            for run in runs {
-                let Some(hold) = Hold::of(&run) else { continue };
-                let ours =
-                    driven.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&run.id);
-                if ours {
-                    // Where it is refused, the driver's own next step is too.
-                    let _ = shop.abide.heartbeat_run(&hold, shop.settings.lease).await;
-                }
+            let Settings { driver, lease, .. } = &shop.settings;
+            if ours.is_empty() {
+                return;
             }
-        });
+            if let Err(error) = beat::beat(&shop.abide, driver, &ours, *lease).await {
+                tracing::warn!(%error, "leases could not be prolonged");
+            }
+        })
     }
 
+    /// Registers anew what has changed since it was registered.
     async fn reload(&self) {
+        if self.registered().of.as_ref().is_none_or(|of| *of == self.sources()) {
+            return;
+        }
         match self.register().await {
             Ok(problems) => {
                 for Problem { path, error } in problems {
@@ -254,56 +262,31 @@ impl Runtime {
     }
 }
 
+/// What was registered.
+#[derive(Default)]
+struct Registered {
+    /// What it was made of; nothing where nothing was registered.
+    of: Option<Sources>,
+    /// The agents of each file, when it could last be read.
+    files: BTreeMap<PathBuf, BTreeSet<String>>,
+}
+
+/// What definitions are made of.
+#[derive(PartialEq)]
+struct Sources {
+    tools: u64,
+    files: Signature,
+}
+
+/// What the folder says now.
+struct Changes {
+    reading: Reading,
+    /// Agents that it says nothing of any more.
+    gone: BTreeSet<String>,
+    /// The agents of each file, as far as it could ever be read.
+    files: BTreeMap<PathBuf, BTreeSet<String>>,
+}
+
 fn ended(subscription: &Subscription) -> Error {
     subscription.error().cloned().unwrap_or(Error::Closed)
-}
-
-/// Claims a run and drives it.
-async fn drive(shop: Arc<Shop>, id: &str, stop: CancellationToken) -> Result<(), RuntimeError> {
-    let settings = &shop.settings;
-    let run = match shop.abide.claim_run(id, &settings.driver, settings.lease).await {
-        Ok(run) => run.into_inner(),
-        Err(error) => {
-            return match error.code() {
-                // Somebody else was faster, or it is over.
-                Some(Code::Conflict | Code::BadTransition | Code::NotFound) => Ok(()),
-                _ => Err(error.into()),
-            };
-        }
-    };
-    let Some(hold) = Hold::of(&run) else { return Ok(()) };
-    let definition = match definition(&shop.abide, &run).await {
-        Ok(definition) => definition,
-        Err(RuntimeError::Abide(error)) => return Err(error.into()),
-        Err(unreadable) => {
-            let failed = hold.failed("malformed_definition", &unreadable.to_string());
-            shop.abide.batch([failed]).await?;
-            return Ok(());
-        }
-    };
-    let driver = Driver {
-        shop: Arc::clone(&shop),
-        hold,
-        definition: Arc::new(definition),
-        run,
-        entries: Vec::new(),
-        stop,
-    };
-    driver.drive().await.map(drop)
-}
-
-/// What the run's agent was when the run began.
-async fn definition(abide: &Abide, run: &Run) -> Result<AgentDefinition, RuntimeError> {
-    let sql = "SELECT * FROM agent_revisions WHERE agent = :agent AND revision = :revision";
-    let found: Vec<AgentRevision> =
-        abide.sql(sql).param("agent", &run.agent).param("revision", run.revision).fetch().await?;
-    let unreadable = |why: String| RuntimeError::Definition {
-        agent: run.agent.clone(),
-        revision: run.revision,
-        why,
-    };
-    let revision =
-        found.into_iter().next().ok_or_else(|| unreadable("it is not there".to_owned()))?;
-    AgentDefinition::deserialize(revision.definition.value())
-        .map_err(|why| unreadable(why.to_string()))
 }

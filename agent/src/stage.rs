@@ -24,6 +24,8 @@ pub(crate) enum Stage {
     Deliver(Vec<(AskedCall, ToolCall)>),
     /// The model has answered.
     Finish(String),
+    /// It goes on calling where it may not: it is not asked again, whatever it said.
+    Stop(String),
 }
 
 /// The run's last answer, if it has one that nothing but its own results came after.
@@ -33,6 +35,9 @@ pub(crate) fn last_answer(run: &Run, entries: &[AgentState]) -> Option<(usize, S
     let said: Said = data(&entries[at]);
     (said.run_id == run.id).then_some((at, said))
 }
+
+/// How often a model is asked that may call no more: when it is told so, and once again if it calls nevertheless.
+const TURNS_PAST_LIMIT: i64 = 2;
 
 /// The next step of a run, from the session's messages and the calls of the run's last answer.
 pub(crate) fn next(run: &Run, entries: &[AgentState], calls: &[ToolCall]) -> Stage {
@@ -46,10 +51,14 @@ pub(crate) fn next(run: &Run, entries: &[AgentState], calls: &[ToolCall]) -> Sta
     let open: Vec<AskedCall> =
         said.calls.iter().filter(|call| !answered.contains(&call.call_id)).cloned().collect();
     if open.is_empty() {
+        let text = || entries[at].content.clone().unwrap_or_default();
+        if !said.calls.is_empty() && said.past_limit >= TURNS_PAST_LIMIT {
+            return Stage::Stop(text());
+        }
         // Somebody else has spoken since (a supervisor, a timer), or the model waits for its results.
         let spoken = after.iter().any(|entry| entry.role != "assistant");
         return match said.calls.is_empty() && !spoken {
-            true => Stage::Finish(entries[at].content.clone().unwrap_or_default()),
+            true => Stage::Finish(text()),
             false => Stage::Ask,
         };
     }

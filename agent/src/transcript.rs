@@ -32,9 +32,16 @@ pub(crate) struct Said {
     /// With which model.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) model: String,
+    /// How often the model had been asked by then, this time included, since the run may make no more calls.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) past_limit: i64,
     /// What was said before a guardrail put something else in its place.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) original: Option<String>,
+}
+
+fn is_zero(number: &i64) -> bool {
+    *number == 0
 }
 
 /// A call that a model asked for.
@@ -65,6 +72,17 @@ pub(crate) struct Result {
     pub(crate) is_error: bool,
     /// A program's exit code, or 0 and 1.
     pub(crate) exit_code: i32,
+}
+
+/// The kind of what a model is told whose answer is not what was asked for.
+pub(crate) const REPAIR: &str = "repair";
+
+/// What such an entry holds beside its text.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Repair {
+    /// The run whose answer it was.
+    pub(crate) run_id: String,
 }
 
 /// What an entry's `data` holds, as far as it can be read.
@@ -122,6 +140,8 @@ fn of(
                 carry,
             });
         }
+        // Providers that know no instructions amid a conversation would lift it above all of it.
+        ("system", REPAIR) => ModelMessage::User { text },
         ("system", _) => ModelMessage::System { text },
         // A supervisor speaks to the session, as its user does; so does whatever else was handed in.
         (role, "message" | "handoff") => ModelMessage::User { text: format!("[{role}] {text}") },

@@ -1,6 +1,6 @@
 //! What a folder of definitions gives.
 
-use abide_tools::{ToolContext, Tools};
+use abide_tools::{Effect, Function, ToolContext, Tools};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tempfile::TempDir;
@@ -19,9 +19,16 @@ fn catalog(files: &[(&str, &str)]) -> (TempDir, Catalog) {
         std::fs::write(path, text).expect("there is room");
     }
     let tools = Tools::new();
-    for name in ["read_file", "write_file"] {
+    for (name, effect) in [
+        ("read_file", Some(Effect::ReadOnly)),
+        ("write_file", Some(Effect::Idempotent)),
+        ("files_write_file", Some(Effect::AtMostOnce)),
+        ("files_read_file", None),
+    ] {
         let run = |_: Nothing, _: ToolContext| async { Ok::<_, String>("done") };
-        tools.function(name, "Does it.", run).expect("it is a tool");
+        let function = Function::new(name, "Does it.", run);
+        let function = effect.into_iter().fold(function, Function::effect);
+        tools.add(function).expect("it is a tool");
     }
     let catalog = Catalog::new(folder.path(), tools);
     (folder, catalog)
@@ -45,6 +52,16 @@ fn the_native_agents_are_there_without_a_file() {
         ]
     );
     assert!(definitions[1].interrupt_on.values().all(|it| it.0), "every call asks");
+}
+
+/// `readonly` went by the beginnings of names, and the tools of an MCP server begin with the server's: so it had
+/// `files_write_file`. What counts is what a tool declares, and who declares nothing is not let in.
+#[test]
+fn readonly_has_what_declares_to_change_nothing_and_no_other() {
+    let (_folder, catalog) = catalog(&[]);
+    let (definitions, _) = catalog.read();
+    let readonly = definitions.iter().find(|it| it.name == "readonly").expect("it is native");
+    assert_eq!(readonly.tools, ["read_file"]);
 }
 
 #[test]

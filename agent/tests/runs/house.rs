@@ -8,13 +8,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_agent::{AgentDefinition, AgentEvent, Catalog, Events, Runtime, Settings};
+use abide_agent::{AgentEvent, Catalog, Events, Problem, Runtime, Settings};
 use abide_client::{Abide, AgentState, Json, NewRun, NewSession, Run, RunEventKind};
-use abide_models::{Models, ModelsConfig, Script, Surroundings};
+use abide_models::{ModelProvider, Models, ModelsConfig, Script, Surroundings};
 use abide_tools::{Effect, Function, ToolContext, Tools};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tempfile::TempDir;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -63,43 +64,91 @@ pub(crate) fn ledger(path: &Path) -> Vec<String> {
 pub(crate) struct House {
     pub(crate) folder: TempDir,
     pub(crate) abide: Abide,
+    /// The files that are no definition.
+    pub(crate) problems: watch::Receiver<Vec<Problem>>,
     stop: CancellationToken,
     runtime: Option<JoinHandle<()>>,
 }
 
-/// A runtime as it is in all tests.
-pub(crate) fn runtime(abide: &Abide, folder: &Path, script: &str, lease: Duration) -> Runtime {
+/// What differs from test to test.
+pub(crate) struct Plan {
+    pub(crate) folder: TempDir,
+    pub(crate) models: Models,
+    pub(crate) tools: Tools,
+    pub(crate) settings: Settings,
+}
+
+/// Models of which one answers, from a script.
+pub(crate) fn scripted(script: &str) -> Models {
+    answering(Script::from_text(script).expect("the script is one").named("script"))
+}
+
+/// Models of which one answers.
+pub(crate) fn answering(provider: impl ModelProvider) -> Models {
     let surroundings = Surroundings::of_process();
     let mut models = Models::new(ModelsConfig::default(), &surroundings).expect("nothing is wrong");
-    let script = Script::from_text(script).expect("the script is one").named("script");
     models
-        .add(Arc::new(script), vec!["scripted".to_owned()], 0)
+        .add(Arc::new(provider), vec!["scripted".to_owned()], 0)
         .expect("nothing else has its name");
+    models
+}
+
+/// A runtime as it is in all tests.
+pub(crate) fn runtime(abide: &Abide, folder: &Path, script: &str, lease: Duration) -> Runtime {
     let tools = tools(folder.join("ledger"));
     let catalog = Catalog::new(folder, tools.clone());
     let settings = Settings { lease, ..Settings::named("house") };
-    Runtime::new(abide.clone(), models, tools, catalog, settings)
+    Runtime::new(abide.clone(), scripted(script), tools, catalog, settings)
 }
 
-impl House {
-    /// With one agent, `clerk`, and what the model answers.
-    pub(crate) async fn of(definition: &str, script: &str) -> House {
+impl Plan {
+    /// One agent, `clerk`, the three tools, and what the model answers.
+    pub(crate) fn of(definition: &str, script: &str) -> Plan {
         let folder = tempfile::tempdir().expect("there is room");
-        let agents = folder.path().join("agents");
-        std::fs::create_dir_all(&agents).expect("there is room");
-        let definition = format!("name: clerk\n{definition}");
-        AgentDefinition::from_yaml(&definition).expect("the definition is one");
-        std::fs::write(agents.join("clerk.yaml"), definition).expect("there is room");
+        let tools = tools(folder.path().join("ledger"));
+        let settings = Settings { grace: Duration::from_millis(50), ..Settings::named("house") };
+        let plan = Plan { folder, models: scripted(script), tools, settings };
+        plan.define("clerk.yaml", &format!("name: clerk\n{definition}"));
+        plan
+    }
+
+    /// Writes a definition.
+    pub(crate) fn define(&self, file: &str, text: &str) {
+        define(self.folder.path(), file, text);
+    }
+
+    /// Opens the file, registers what there is, and drives runs.
+    pub(crate) async fn open(self) -> House {
+        let Plan { folder, models, tools, settings } = self;
         let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
-        let runtime = runtime(&abide, folder.path(), script, Duration::from_secs(10));
-        let problems = runtime.register().await.expect("it is registered");
-        assert_eq!(problems, [], "every file is a definition");
+        let catalog = Catalog::new(folder.path(), tools.clone());
+        let runtime = Runtime::new(abide.clone(), models, tools, catalog, settings);
+        let problems = runtime.problems();
+        runtime.register().await.expect("it is registered");
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let task = tokio::spawn(async move {
             runtime.run(stopped).await.expect("it runs");
         });
-        House { folder, abide, stop, runtime: Some(task) }
+        House { folder, abide, problems, stop, runtime: Some(task) }
+    }
+}
+
+/// Writes a definition into a folder of agents, whole at once: whoever looks sees the old one or the new one.
+pub(crate) fn define(folder: &Path, file: &str, text: &str) {
+    let agents = folder.join("agents");
+    std::fs::create_dir_all(&agents).expect("there is room");
+    let beside = folder.join("being-written");
+    std::fs::write(&beside, text).expect("there is room");
+    std::fs::rename(&beside, agents.join(file)).expect("there is room");
+}
+
+impl House {
+    /// With one agent, `clerk`, and what the model answers.
+    pub(crate) async fn of(definition: &str, script: &str) -> House {
+        let house = Plan::of(definition, script).open().await;
+        assert_eq!(*house.problems.borrow(), [], "every file is a definition");
+        house
     }
 
     /// Begins a run of a new session.
@@ -136,6 +185,17 @@ impl House {
     /// The session's messages, a line each.
     pub(crate) async fn transcript(&self) -> String {
         transcript(&self.abide).await
+    }
+
+    /// Waits until a query has a row.
+    pub(crate) async fn until(&self, sql: &str) {
+        let mut rows = self.abide.subscribe(sql).await.expect("it can be followed");
+        while rows.next().await.is_some() {
+            if rows.rows().len() > 0 {
+                return;
+            }
+        }
+        panic!("the file was closed before there was a row of {sql}");
     }
 
     pub(crate) fn ledger(&self) -> Vec<String> {

@@ -1,6 +1,22 @@
 //! A test for each limit of a run.
 
-use crate::house::House;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use abide_agent::Settings;
+use abide_models::{Models, Surroundings};
+use abide_tools::{Effect, Function, ToolContext};
+use expect_test::expect;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
+use tokio::sync::Barrier;
+
+use crate::house::{House, Plan};
+
+#[derive(Deserialize, JsonSchema)]
+struct Nothing {}
 
 /// The run's last event, and what the tools did.
 async fn ends(definition: &str, script: &str) -> (String, Vec<String>) {
@@ -31,6 +47,88 @@ async fn token_limit() {
     assert_eq!(ledger, ["look A"; 2]);
 }
 
+/// Models of which one answers from a script, at two dollars a million tokens in and eight out.
+fn priced(plan: &Plan, script: &str) -> Models {
+    let folder = plan.folder.path();
+    std::fs::write(folder.join("answers.yaml"), script).expect("there is room");
+    let config = "providers: [{ id: script, kind: script, script: answers.yaml, \
+                  models: [scripted], price: { input_per_million: 2, output_per_million: 8 } }]";
+    let config = serde_saphyr::from_str(config).expect("it is a configuration");
+    Models::new(config, &Surroundings { environment: &|_| None, folder }).expect("it is right")
+}
+
+/// Nobody knew what anything cost, so the limit bound nothing.
+#[tokio::test]
+async fn cost_limit() {
+    let script = "repeat: true\nanswers: [{ calls: [{ name: look, arguments: { order: A } }], \
+                  usage: { input_tokens: 1000, output_tokens: 100 } }]\n";
+    let plan = Plan::of("tools: [look]\nlimits: { cost_usd: 0.005 }\n", "answers: []");
+    let models = priced(&plan, script);
+    let house = Plan { models, ..plan }.open().await;
+    let run = house.begin("Go on.").await;
+    let (told, last) = house.told(&run.id, 0).await;
+    let why = "the run has used its 0.005 dollars";
+    assert_eq!(last.data, json!({"code": "cost_limit", "message": why}));
+    assert_eq!(told.matches(r#""estimated_cost":0.0028"#).count(), 2, "{told}");
+    let sql = "SELECT cost_micros FROM runs";
+    let cost: Vec<(Option<i64>,)> = house.abide.sql(sql).fetch().await.expect("it can be read");
+    assert_eq!(cost, [(Some(5_600),)]);
+    house.close().await;
+}
+
+#[tokio::test]
+async fn cost_limit_without_a_price_is_refused() {
+    let (told, _) = ends("limits: { cost_usd: 1 }\n", "answers: [{ text: hi }]\n").await;
+    let why = "the run has a limit of cost, and script/scripted has no price";
+    assert_eq!(told, format!("error {}", json!({"code": "price_unknown", "message": why})));
+}
+
+#[tokio::test]
+async fn parallel_tools_run_so_many_at_once() {
+    let call = "{ name: meet, arguments: {} }";
+    let calls = [call; 6].join(", ");
+    let script = format!("answers: [{{ calls: [{calls}] }}, {{ text: All met. }}]\n");
+    let plan = Plan::of("tools: [\"*\"]\nlimits: { parallel_tools: 2 }\n", &script);
+    let (pair, at_once) = (Arc::new(Barrier::new(2)), Arc::new(AtomicUsize::new(0)));
+    let most = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&most);
+    // Each waits for another: alone it would wait for ever.
+    let meet = move |_: Nothing, _: ToolContext| {
+        let (pair, at_once, most) = (pair.clone(), at_once.clone(), most.clone());
+        async move {
+            most.fetch_max(at_once.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            pair.wait().await;
+            at_once.fetch_sub(1, Ordering::SeqCst);
+            Ok::<_, String>("met")
+        }
+    };
+    plan.tools.add(Function::new("meet", "Meets another.", meet)).expect("it is a tool");
+    let house = plan.open().await;
+    let run = house.begin("Meet.").await;
+    let (_, last) = house.told(&run.id, 0).await;
+    assert_eq!(last.data["assistant_data"]["content"], "All met.");
+    assert_eq!(seen.load(Ordering::SeqCst), 2);
+    house.close().await;
+}
+
+#[tokio::test]
+async fn tool_token_limit_before_evict_cuts_what_the_model_is_shown_and_keeps_all() {
+    let script = "answers: [{ calls: [{ name: long, arguments: {} }] }, { text: Long. }]\n";
+    let definition = "tools: [\"*\"]\nconfig: { tool_token_limit_before_evict: 100 }\n";
+    let plan = Plan::of(definition, script);
+    let long = |_: Nothing, _: ToolContext| async { Ok::<_, String>("word ".repeat(1_000)) };
+    plan.tools.add(Function::new("long", "Says much.", long)).expect("it is a tool");
+    let house = plan.open().await;
+    let run = house.begin("Say much.").await;
+    house.told(&run.id, 0).await;
+    let sql = "SELECT length(content), (SELECT length(result ->> '$.text') FROM tool_calls) \
+               FROM agent_state WHERE role = 'tool'";
+    let found: Vec<(i64, i64)> = house.abide.sql(sql).fetch().await.expect("it can be read");
+    let [(shown, kept)] = found[..] else { panic!("{found:?}") };
+    assert!(shown < 1_000 && kept == 5_000, "{shown} of {kept}");
+    house.close().await;
+}
+
 #[tokio::test]
 async fn tool_call_limit_skips_what_is_over_it() {
     let script = r#"
@@ -45,6 +143,83 @@ answers:
     ledger.sort();
     assert_eq!(ledger, ["look A", "look B"]);
     assert!(told.contains("Two are enough."), "{told}");
+}
+
+/// It went on to the recursion limit: each time the model was told again, and called again.
+#[tokio::test]
+async fn tool_call_limit_is_told_once_more_and_then_the_run_ends() {
+    let house = House::of("tools: [look]\nlimits: { tool_calls: 1 }\n", FOR_EVER).await;
+    let run = house.begin("Go on.").await;
+    let (_, last) = house.told(&run.id, 0).await;
+    let why = "the run has made its 1 tool calls, and the model gave no answer";
+    assert_eq!(last.data, json!({"code": "tool_call_limit", "message": why}));
+    assert_eq!(house.ledger(), ["look A"]);
+    expect![[r#"
+        user: Go on. 
+        assistant:  "r1:1:1" "look"
+        tool [r1:1:1]: look A is done 
+        assistant:  "r1:2:1" "look"
+        tool [r1:2:1]: This call was skipped: the run may make no more calls. 
+        assistant:  "r1:3:1" "look"
+        tool [r1:3:1]: This call was skipped: the run may make no more calls. 
+    "#]]
+    .assert_eq(&house.transcript().await);
+    house.close().await;
+}
+
+#[tokio::test]
+async fn tool_call_limit_ends_with_what_the_model_says_beside_its_calls() {
+    let script = "repeat: true\nanswers: [{ text: Well then., calls: [{ name: look, arguments: \
+                  { order: A } }] }]\n";
+    let (told, ledger) = ends("tools: [look]\nlimits: { tool_calls: 1 }\n", script).await;
+    assert!(told.starts_with(r#"done {"assistant_data":{"content":"Well then.""#), "{told}");
+    assert_eq!(ledger, ["look A"]);
+}
+
+/// A run of one call of a tool that takes for ever, with a second to live: how its call ends.
+async fn overtime(effect: Effect) -> (String, Option<String>) {
+    let script = "answers: [{ calls: [{ name: wait, arguments: {} }] }, { text: late }]\n";
+    let plan = Plan::of("limits: { wall_clock_seconds: 1 }\ntools: [\"*\"]\n", script);
+    let run = |_: Nothing, _: ToolContext| std::future::pending::<Result<(), String>>();
+    let wait = Function::new("wait", "Waits.", run).effect(effect);
+    plan.tools.add(wait).expect("it is a tool");
+    let settings = Settings { lease: Duration::from_secs(1), ..plan.settings.clone() };
+    let house = Plan { settings, ..plan }.open().await;
+    let run = house.begin("Wait.").await;
+    let (_, last) = house.told(&run.id, 0).await;
+    assert_eq!(last.data["code"], "execution_timeout");
+    house.until("SELECT call_id FROM tool_calls WHERE status <> 'claimed'").await;
+    let sql = "SELECT status, error FROM tool_calls";
+    let mut calls: Vec<(String, Option<String>)> =
+        house.abide.sql(sql).fetch().await.expect("it can be read");
+    house.close().await;
+    calls.remove(0)
+}
+
+/// The wall clock stood still while tools ran: a tool that hung, hung its run.
+#[tokio::test]
+async fn wall_clock_limit_cancels_a_tool_that_changes_nothing() {
+    assert_eq!(overtime(Effect::ReadOnly).await, ("cancelled".to_owned(), None));
+}
+
+#[tokio::test]
+async fn wall_clock_limit_fails_a_call_that_may_run_twice() {
+    let failed = ("failed".to_owned(), Some("wait was cancelled".to_owned()));
+    assert_eq!(overtime(Effect::Idempotent).await, failed);
+}
+
+/// It may have had its effect: nobody says that it had not.
+#[tokio::test]
+async fn wall_clock_limit_leaves_a_call_unknown_that_must_not_run_twice() {
+    assert_eq!(overtime(Effect::AtMostOnce).await, ("unknown".to_owned(), None));
+}
+
+#[tokio::test]
+async fn wall_clock_limit_ends_a_foreign_program() {
+    let definition = "cli: { command: [sh, -c, \"echo '{\\\"a\\\":1}'; exec sleep 600\"] }\n\
+                      limits: { wall_clock_seconds: 1 }\n";
+    let (told, _) = ends(definition, "answers: []\n").await;
+    assert!(told.contains("execution_timeout"), "{told}");
 }
 
 #[tokio::test]

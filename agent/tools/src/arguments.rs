@@ -82,13 +82,20 @@ impl Parameters {
             .ok_or_else(|| self.misfit(&arguments))
     }
 
-    fn misfit(&self, arguments: &Value) -> Misfit {
-        let mut errors = self.validator.iter_errors(arguments);
+    /// What is wrong with a value as it stands, whatever it is of; none if nothing is.
+    #[must_use]
+    pub fn wrong_with(&self, value: &Value) -> Option<String> {
+        let mut errors = self.validator.iter_errors(value);
         let told: Vec<String> =
             errors.by_ref().take(TOLD_ERRORS).map(|e| told::error(&e)).collect();
         let more = if errors.next().is_some() { ", and more" } else { "" };
+        (!told.is_empty()).then(|| format!("{}{more}", told.join("; ")))
+    }
+
+    fn misfit(&self, arguments: &Value) -> Misfit {
+        let wrong = self.wrong_with(arguments).unwrap_or_default();
         let takes = told::parameters(&self.schema);
-        Misfit(format!("the arguments do not fit: {}{more}. {takes}", told.join("; ")))
+        Misfit(format!("the arguments do not fit: {wrong}. {takes}"))
     }
 }
 

@@ -1,0 +1,54 @@
+//! A test for each row of the seed's table of errors of a foreign program (Condition, Error Kind, Recoverable), as a
+//! run of an agent ends with it. The programs are shells: what they do wrong is in the open.
+
+use abide_client::Run;
+
+use crate::house::House;
+
+/// How a run of this program ends: its status, code and message.
+async fn ends(cli: &str) -> (String, String, String) {
+    let house = House::of(&format!("cli: {cli}\n"), "answers: []").await;
+    let run = house.begin("Go on.").await;
+    house.told(&run.id, 0).await;
+    let sql = "SELECT * FROM runs";
+    let runs: Vec<Run> = house.abide.sql(sql).fetch().await.expect("it can be read");
+    house.close().await;
+    let run = runs.into_iter().next().expect("there is one");
+    let told = |text: Option<String>| text.unwrap_or_default();
+    (run.status.as_str().to_owned(), told(run.error_code), told(run.error_message))
+}
+
+async fn fails_with(cli: &str, code: &str) {
+    let (status, found, message) = ends(cli).await;
+    assert_eq!((status.as_str(), found.as_str()), ("failed", code), "{message}");
+}
+
+/// `Timeout exceeded | mcp_timeout | No`
+#[tokio::test]
+async fn timeout_exceeded_is_mcp_timeout() {
+    fails_with("{ command: [sleep, '600'], timeout_seconds: 0.2 }", "mcp_timeout").await;
+}
+
+/// `Output exceeds max_output_bytes | budget_exceeded | --`
+#[tokio::test]
+async fn output_exceeds_max_output_bytes_is_budget_exceeded() {
+    fails_with("{ command: [yes], max_output_bytes: 1000 }", "budget_exceeded").await;
+}
+
+/// `Non-zero exit code | runtime_crash | --`
+#[tokio::test]
+async fn non_zero_exit_code_is_runtime_crash() {
+    fails_with("{ command: [sh, -c, exit 3] }", "runtime_crash").await;
+}
+
+/// `Exit code 0 without terminal NDJSON event | bad_model_output | --`
+#[tokio::test]
+async fn exit_code_0_without_terminal_event_is_bad_model_output() {
+    fails_with("{ command: ['true'] }", "bad_model_output").await;
+}
+
+/// `Unexpected exception | runtime_crash | --`
+#[tokio::test]
+async fn unexpected_exception_is_runtime_crash() {
+    fails_with("{ command: [no-such-program-anywhere] }", "runtime_crash").await;
+}

@@ -1,0 +1,134 @@
+//! A test for each of the eleven events that the seed names canonical, in its order: its fields, with what is true in
+//! them. The seed's dataclass stands above each.
+
+use abide_client::{Abide, RunEvent};
+use serde_json::{Value, json};
+
+use crate::house::House;
+
+/// The data of a run's events of a kind.
+async fn events(definition: &str, script: &str, kind: &str) -> Vec<Value> {
+    let house = House::of(definition, script).await;
+    let run = house.begin("Go on.").await;
+    house.told(&run.id, 0).await;
+    let told = of_kind(&house.abide, &run.id, kind).await;
+    house.close().await;
+    told
+}
+
+async fn of_kind(abide: &Abide, run: &str, kind: &str) -> Vec<Value> {
+    let sql = "SELECT * FROM run_events WHERE run_id = :id AND kind = :kind ORDER BY number";
+    let rows = abide.sql(sql).param("id", run).param("kind", kind).fetch::<RunEvent>().await;
+    rows.expect("it can be read").into_iter().map(|event| event.data.value()).collect()
+}
+
+const LOOKS: &str =
+    "answers: [{ calls: [{ name: look, arguments: { order: A } }] }, { text: So. }]";
+
+/// `class TokenEvent: content: str`
+#[tokio::test]
+async fn token_event() {
+    let told = events("", "answers: [{ text: one two }]", "token").await;
+    let content: String = told.iter().filter_map(|it| it["content"].as_str()).collect();
+    assert_eq!(content, "one two");
+}
+
+/// `class ToolCallEvent: name: str, args: dict[str, Any], id: str`
+#[tokio::test]
+async fn tool_call_event() {
+    let told = events("tools: [look]\n", LOOKS, "tool_call").await;
+    assert_eq!(told, [json!({"name": "look", "args": {"order": "A"}, "id": "r1:1:1"})]);
+}
+
+/// `class ToolResultEvent: tool_call_id: str, output: str, exit_code: int`
+#[tokio::test]
+async fn tool_result_event() {
+    let told = events("tools: [look]\n", LOOKS, "tool_result").await;
+    let result = json!({"tool_call_id": "r1:1:1", "output": "look A is done", "exit_code": 0});
+    assert_eq!(told, [result]);
+    let told = events("tools: [look]\nblocked_tools: [look]\n", LOOKS, "tool_result").await;
+    assert_eq!(told[0]["exit_code"], 1, "what went wrong is no 0");
+}
+
+const PLANS: &str = "
+answers:
+  - calls:
+      - name: manage_todo_list
+        arguments: { operation: write, todos: [{ id: 1, title: look, status: completed }, { id: 2, title: pay }] }
+  - text: So.
+";
+
+/// `class PlanningEvent: todos: list[str]`
+#[tokio::test]
+async fn planning_event() {
+    let told = events("planning: true\n", PLANS, "planning").await;
+    let items = json!([{"id": 1, "title": "look", "status": "completed"},
+        {"id": 2, "title": "pay", "status": "not-started"}]);
+    assert_eq!(told, [json!({"todos": ["look", "pay"], "items": items, "version": 1})]);
+}
+
+/// `class StepCompleteEvent: step_number: int, total_steps: int, description: str`
+#[tokio::test]
+async fn step_complete_event() {
+    let told = events("planning: true\n", PLANS, "step_complete").await;
+    assert_eq!(told, [json!({"step_number": 1, "total_steps": 2, "description": "look"})]);
+}
+
+/// `class DelegationEvent: from_agent: str, to_agent: str, task: str`
+#[tokio::test]
+async fn delegation_event() {
+    let script = "
+answers:
+  - calls: [{ name: task, arguments: { agent: helper, task: Look. } }]
+  - text: So.
+";
+    let told = events("subagents: [{ name: helper }]\n", script, "delegation").await;
+    let task = json!({"from_agent": "clerk", "to_agent": "helper", "task": "Look.",
+        "run_id": "r1:1:1:run", "session_id": "r1:1:1"});
+    assert_eq!(told, [task]);
+}
+
+/// `class InterruptEvent: tool_call_id: str, tool_name: str, args: dict[str, Any], session_id: str | None`
+#[tokio::test]
+async fn interrupt_event() {
+    let told = events("tools: [look]\ninterrupt_on: { look: true }\n", LOOKS, "interrupt").await;
+    let call = json!({"tool_call_id": "r1:1:1", "tool_name": "look", "args": {"order": "A"},
+        "status": "awaiting_approval"});
+    let interrupt = json!({"tool_call_id": "r1:1:1", "tool_name": "look", "args": {"order": "A"},
+        "session_id": "s1", "reason": "approval", "action_requests": [call]});
+    assert_eq!(told, [interrupt]);
+}
+
+/// `class StatusEvent: status: str    # "thinking" | "idle"`
+#[tokio::test]
+async fn status_event() {
+    let told = events("", "answers: [{ text: So. }]", "status").await;
+    assert_eq!(told, [json!({"status": "thinking"}), json!({"status": "idle"})]);
+}
+
+const USED: &str = "answers: [{ text: So., usage: { input_tokens: 1000, output_tokens: 100 } }]";
+
+/// `class UsageEvent: input_tokens: int, output_tokens: int, estimated_cost: float, provider: str, model: str`
+#[tokio::test]
+async fn usage_event() {
+    let told = events("", USED, "usage").await;
+    let usage = json!({"input_tokens": 1000, "output_tokens": 100, "estimated_cost": null,
+        "provider": "script", "model": "scripted", "completeness": "complete",
+        "cached_tokens": null, "reasoning_tokens": null});
+    assert_eq!(told, [usage], "without a price there is no cost");
+}
+
+/// `class DoneEvent: assistant_data: dict[str, Any]`
+#[tokio::test]
+async fn done_event() {
+    let told = events("", "answers: [{ text: So. }]", "done").await;
+    assert_eq!(told, [json!({"assistant_data": {"content": "So.", "message_id": 2}})]);
+}
+
+/// `class ErrorEvent: message: str, code: str`
+#[tokio::test]
+async fn error_event() {
+    let told = events("", "answers: []", "error").await;
+    let message = "the script holds 0 answers, and this would be 1";
+    assert_eq!(told, [json!({"message": message, "code": "no_recording"})]);
+}

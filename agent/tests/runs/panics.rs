@@ -1,0 +1,57 @@
+//! A driver that panicked was forgotten while its run still counted as driven: nobody took it up again, and it hung
+//! until the next start of the runtime. Now it is taken up anew, and ended when it panics again and again.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use abide_models::{ModelProvider, ModelRequest, ModelStream, Script};
+
+use crate::house::{House, Plan, answering};
+
+/// A model that breaks whoever asks it, so many times.
+struct Breaks {
+    times: u32,
+    asked: AtomicU32,
+    script: Script,
+}
+
+impl ModelProvider for Breaks {
+    fn id(&self) -> &str {
+        "breaks"
+    }
+
+    fn stream(&self, request: ModelRequest) -> ModelStream {
+        let asked = self.asked.fetch_add(1, Ordering::Relaxed);
+        assert!(asked >= self.times, "a defect, on purpose");
+        self.script.stream(request)
+    }
+}
+
+async fn broken(times: u32) -> House {
+    let script = Script::from_text("answers: [{ text: All is well. }]").expect("it is one");
+    let models = answering(Breaks { times, asked: AtomicU32::new(0), script });
+    Plan { models, ..Plan::of("", "answers: []") }.open().await
+}
+
+#[tokio::test]
+async fn a_run_whose_driver_panics_is_taken_up_again() {
+    let house = broken(1).await;
+    let run = house.begin("Go on.").await;
+    let (told, _) = house.told(&run.id, 0).await;
+    assert!(told.contains(r#"done {"assistant_data":{"content":"All is well.""#), "{told}");
+    house.close().await;
+}
+
+#[tokio::test]
+async fn a_run_whose_driver_panics_each_time_fails() {
+    let house = broken(u32::MAX).await;
+    let run = house.begin("Go on.").await;
+    let (_, last) = house.told(&run.id, 0).await;
+    assert_eq!(last.data["code"], "runtime_crash");
+    assert_eq!(
+        last.data["message"],
+        "the driver of the run broke down 3 times, which is a defect of it"
+    );
+    // The session is free for the next run.
+    house.until("SELECT id FROM runs WHERE status = 'failed' AND driver IS NULL").await;
+    house.close().await;
+}

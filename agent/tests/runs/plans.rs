@@ -1,0 +1,51 @@
+//! Plans of agents, and what is told of them.
+
+use expect_test::expect;
+
+use crate::house::House;
+
+const SCRIPT: &str = r#"
+answers:
+  - calls:
+      - name: manage_todo_list
+        arguments:
+          operation: write
+          todos: [{ id: 1, title: look, status: in-progress }, { id: 2, title: note }]
+      - { name: look, arguments: { order: A } }
+  - calls:
+      - name: manage_todo_list
+        arguments: { operation: update, todos: [{ id: 1, status: completed }] }
+      - name: manage_todo_list
+        arguments: { operation: update, todos: [{ id: 9, status: completed }] }
+  - text: Looked.
+"#;
+
+/// The events of a run that tell of its plan, a line each.
+async fn told(definition: &str) -> (String, String) {
+    let house = House::of(definition, SCRIPT).await;
+    let run = house.begin("Look and note.").await;
+    let (told, _) = house.told(&run.id, 0).await;
+    let of_plan = told.lines().filter(|it| it.contains("planning") || it.contains("step_complete"));
+    let of_plan: String = of_plan.map(|line| format!("{line}\n")).collect();
+    let transcript = house.transcript().await;
+    house.close().await;
+    (of_plan, transcript)
+}
+
+#[tokio::test]
+async fn a_plan_is_told_when_it_is_written_and_its_steps_when_they_are_done() {
+    let (told, transcript) = told("tools: [look]\nplanning: true\n").await;
+    expect![[r#"
+        1 planning {"items":[{"id":1,"status":"in-progress","title":"look"},{"id":2,"status":"not-started","title":"note"}],"todos":["look","note"],"version":1}
+        1 planning {"items":[{"id":1,"status":"completed","title":"look"},{"id":2,"status":"not-started","title":"note"}],"todos":["look","note"],"version":2}
+        1 step_complete {"description":"look","step_number":1,"total_steps":2}
+    "#]].assert_eq(&told);
+    assert!(transcript.contains("the plan has no step 9"), "{transcript}");
+}
+
+#[tokio::test]
+async fn an_agent_without_planning_has_no_plan() {
+    let (told, transcript) = told("tools: [look]\n").await;
+    assert_eq!(told, "");
+    assert!(transcript.contains("this agent makes no plans"), "{transcript}");
+}

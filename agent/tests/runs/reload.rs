@@ -1,0 +1,118 @@
+//! Definitions and tools change while runs are under way.
+
+use std::path::Path;
+
+use abide_client::{ApprovalOf, Code, Decision, NewRun, NewSession};
+use abide_tools::{Effect, Function, ToolContext, Tools};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::house::{House, Plan, define};
+
+const PAYS: &str = "
+answers:
+  - calls: [{ name: pay, arguments: { order: A } }]
+  - text: It is paid.
+";
+
+const BEFORE: &str = "tools: [pay]\ninterrupt_on: { pay: true }\nsystem_prompt: Be kind.\n";
+
+#[derive(Deserialize, JsonSchema)]
+struct Nothing {}
+
+/// Adds a tool of which nothing is asked.
+fn add(tools: &Tools, name: &str, effect: Effect) {
+    let run = |_: Nothing, _: ToolContext| async { Ok::<_, String>("done") };
+    tools.add(Function::new(name, "Does it.", run).effect(effect)).expect("it is a tool");
+}
+
+async fn approve(house: &House, call_id: &str) {
+    let call = ApprovalOf::Call(call_id.to_owned());
+    house.abide.decide_approval(call, Decision::Approve).await.expect("it is decided");
+}
+
+fn agents(house: &House) -> &Path {
+    house.folder.path()
+}
+
+#[tokio::test]
+async fn a_changed_file_is_a_new_revision_and_a_run_under_way_keeps_its_own() {
+    let house = House::of(BEFORE, PAYS).await;
+    let run = house.begin("Pay A.").await;
+    let (_, interrupt) = house.told(&run.id, 0).await;
+    // The new one has no tool any more: with it, this run could not go on as it does.
+    define(agents(&house), "clerk.yaml", "name: clerk\nsystem_prompt: Be strict.\n");
+    house.until("SELECT name FROM agents WHERE name = 'clerk' AND revision = 2").await;
+    approve(&house, "r1:1:1").await;
+    let (told, _) = house.told(&run.id, interrupt.number).await;
+    assert!(told.contains("pay A is done") && told.contains("It is paid."), "{told}");
+    let session = NewSession { id: Some("s2".to_owned()), ..NewSession::of("clerk") };
+    house.abide.create_session(session).await.expect("it is made");
+    let next = house.abide.start_run(NewRun::of("s2").input("Pay B.")).await.expect("it begins");
+    assert_eq!((run.revision, next.revision), (1, 2));
+    let (told, _) = house.told(&next.id, 0).await;
+    assert!(told.contains("there is no tool pay"), "{told}");
+    house.close().await;
+}
+
+#[tokio::test]
+async fn a_broken_file_is_told_and_its_agent_stays_as_it_was() {
+    let mut house = House::of(BEFORE, PAYS).await;
+    define(agents(&house), "clerk.yaml", "name: clerk\ntools: [fly]\n");
+    let problems = house.problems.wait_for(|problems| !problems.is_empty()).await;
+    let problems = problems.expect("the runtime is there").clone();
+    let told: Vec<String> = problems.iter().map(|it| it.error.to_string()).collect();
+    assert_eq!(told, ["there is no tool fly; there are: look, note, pay"]);
+    let sql = "SELECT revision, retired_at IS NULL FROM agents WHERE name = 'clerk'";
+    let stands: Vec<(i64, bool)> = house.abide.sql(sql).fetch().await.expect("it can be read");
+    assert_eq!(stands, [(1, true)]);
+    house.close().await;
+}
+
+/// An agent whose file was gone went on beginning runs until the database was made anew.
+#[tokio::test]
+async fn an_agent_whose_file_is_gone_begins_no_more_runs_until_it_is_back() {
+    let house = House::of(BEFORE, PAYS).await;
+    let run = house.begin("Pay A.").await;
+    let (_, interrupt) = house.told(&run.id, 0).await;
+    std::fs::remove_file(agents(&house).join("agents/clerk.yaml")).expect("it is there");
+    house.until("SELECT name FROM agents WHERE name = 'clerk' AND retired_at IS NOT NULL").await;
+    let session = NewSession { id: Some("s2".to_owned()), ..NewSession::of("default") };
+    house.abide.create_session(session).await.expect("it is made");
+    let again = NewRun { agent: Some("clerk".to_owned()), ..NewRun::of("s2") };
+    let refused = house.abide.start_run(again.clone()).await.expect_err("it is retired");
+    assert_eq!(refused.code(), Some(Code::BadTransition), "{refused}");
+    assert!(refused.to_string().contains("agent clerk is retired"), "{refused}");
+    approve(&house, "r1:1:1").await;
+    let (told, _) = house.told(&run.id, interrupt.number).await;
+    assert!(told.contains("It is paid."), "the run under way goes on: {told}");
+    define(agents(&house), "clerk.yaml", &format!("name: clerk\n{BEFORE}"));
+    house.until("SELECT name FROM agents WHERE name = 'clerk' AND retired_at IS NULL").await;
+    house.abide.start_run(again).await.expect("it is back");
+    house.close().await;
+}
+
+/// What came between the start and the first look was never seen, and tools that an MCP server told of after the
+/// start were of no use to `readonly` until the next.
+#[tokio::test]
+async fn tools_that_come_later_are_the_native_agents_too_and_mend_definitions_that_wait_for_them() {
+    let plan = Plan::of(BEFORE, PAYS);
+    plan.define("late.yaml", "tools: [files_read]\n");
+    let tools = plan.tools.clone();
+    let house = plan.open().await;
+    assert_eq!(house.problems.borrow().len(), 1, "there is no files_read yet");
+    add(&tools, "files_read", Effect::ReadOnly);
+    add(&tools, "files_write_file", Effect::Idempotent);
+    house.until("SELECT name FROM agents WHERE name = 'late'").await;
+    house
+        .until(
+            "SELECT agent FROM agent_revisions WHERE agent = 'hitl_test' AND \
+             definition ->> '$.interrupt_on.files_write_file'",
+        )
+        .await;
+    let sql = "SELECT definition ->> '$.tools' FROM agent_revisions WHERE agent = 'readonly' \
+               ORDER BY revision DESC LIMIT 1";
+    let tools: Vec<(String,)> = house.abide.sql(sql).fetch().await.expect("it can be read");
+    assert_eq!(tools, [(r#"["files_read","look"]"#.to_owned(),)]);
+    house.close().await;
+}

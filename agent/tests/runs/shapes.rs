@@ -1,0 +1,77 @@
+//! Answers of a shape that the definition asks for. They were parsed and not held to it: what did not fit was told as
+//! `null`, and the run was done.
+
+use expect_test::expect;
+use serde_json::json;
+
+use crate::house::House;
+
+const FORMAT: &str = r#"
+response_format:
+  type: object
+  properties: { total: { type: integer } }
+  required: [total]
+"#;
+
+/// What the run's last event is, and the transcript.
+async fn ends(definition: &str, script: &str) -> (String, String) {
+    let house = House::of(definition, script).await;
+    let run = house.begin("How much?").await;
+    let (_, last) = house.told(&run.id, 0).await;
+    let transcript = house.transcript().await;
+    house.close().await;
+    (format!("{} {}", last.kind, last.data), transcript)
+}
+
+#[tokio::test]
+async fn an_answer_that_fits_is_told_as_data() {
+    let script = "answers: [{ text: '{\"total\": 7}' }]";
+    let (told, _) = ends(FORMAT, script).await;
+    let data = json!({"assistant_data": {"content": "{\"total\": 7}", "message_id": 2,
+        "structured": {"total": 7}}});
+    assert_eq!(told, format!("done {data}"));
+}
+
+#[tokio::test]
+async fn a_code_fence_is_no_part_of_an_answer() {
+    let script = "answers: [{ text: \"```json\\n{\\\"total\\\": 7}\\n```\" }]";
+    let (told, _) = ends(FORMAT, script).await;
+    assert!(told.contains(r#""structured":{"total":7}"#), "{told}");
+}
+
+#[tokio::test]
+async fn what_does_not_fit_is_told_to_the_model_once() {
+    let script = "answers: [{ text: '{\"total\": \"seven\"}' }, { text: '{\"total\": 7}' }]";
+    let (told, transcript) = ends(FORMAT, script).await;
+    assert!(told.starts_with("done") && told.contains(r#""structured":{"total":7}"#), "{told}");
+    expect![[r#"
+        user: How much? 
+        assistant: {"total": "seven"} 
+        system: Your answer does not have the form that was asked for: at /total: "seven" is not of type "integer". Answer again, with JSON of that form and nothing else. 
+        assistant: {"total": 7} 
+    "#]].assert_eq(&transcript);
+}
+
+#[tokio::test]
+async fn what_does_not_fit_then_either_is_an_error() {
+    let script = "repeat: true\nanswers: [{ text: Seven. }]";
+    let (told, transcript) = ends(FORMAT, script).await;
+    let why = "the answer does not have the form that was asked for: it is not JSON: expected \
+               value at line 1 column 1";
+    assert_eq!(
+        told,
+        format!("error {}", json!({"code": "response_format_mismatch", "message": why}))
+    );
+    assert_eq!(transcript.matches("assistant: Seven.").count(), 2, "{transcript}");
+}
+
+/// It speaks instead of the model, and nobody asked it for JSON.
+#[tokio::test]
+async fn what_a_guardrail_says_needs_no_shape() {
+    let definition = format!(
+        "{FORMAT}middleware: [{{ name: guardrail, at: response, deny: secret, message: No. }}]\n"
+    );
+    let (told, _) = ends(&definition, "answers: [{ text: a secret }]").await;
+    let data = json!({"assistant_data": {"content": "No.", "message_id": 2}});
+    assert_eq!(told, format!("done {data}"));
+}
