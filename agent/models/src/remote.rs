@@ -132,6 +132,8 @@ impl Remote {
         if !matches!(base_url.scheme(), "http" | "https") {
             return Err("its `base_url` is neither http nor https".to_owned());
         }
+        // Who has installed one before us has installed one as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let mut client = Client::builder();
         if base_url.host_str().is_some_and(is_here) {
             client = client.no_proxy();

@@ -193,6 +193,8 @@ pub(crate) fn client(redirects: usize) -> Result<Client, reqwest::Error> {
             attempt.follow()
         }
     });
+    // Who has installed one before us has installed one as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     Client::builder().redirect(same_host).user_agent("abide").build()
 }
 

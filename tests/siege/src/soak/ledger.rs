@@ -24,6 +24,7 @@ pub(crate) struct Ledger {
     told: Mutex<Vec<Acknowledged>>,
     effects: Mutex<Effects>,
     refused: AtomicU64,
+    shown: AtomicU64,
     stopped: AtomicBool,
 }
 
@@ -57,6 +58,15 @@ impl Ledger {
 
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
+    }
+
+    /// A tenant was shown rows, all of them his own.
+    pub(crate) fn show(&self, rows: usize) {
+        self.shown.fetch_add(rows as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn shown(&self) -> u64 {
+        self.shown.load(Ordering::Relaxed)
     }
 
     /// Lets everybody end after what they are at.

@@ -30,6 +30,8 @@ const PAGE: i64 = 20_000;
 /// What was held to the checkers.
 pub(crate) struct Counted {
     pub(crate) told: u64,
+    /// Of their arguments.
+    pub(crate) bytes: u64,
     pub(crate) events: u64,
     pub(crate) effects: u64,
     pub(crate) converged: usize,
@@ -67,7 +69,7 @@ pub(crate) async fn reach(
     }
     let told = people.ledger.told();
     let log = log(&root).await?;
-    acknowledged_is_there(&told, &log)?;
+    let bytes = acknowledged_is_there(&told, &log)?;
     asked_again(people, &told).await?;
     let effects = people.ledger.effects();
     effects.check().map_err(|found| found.to_string())?;
@@ -80,7 +82,7 @@ pub(crate) async fn reach(
         return Err(format!("{} events were read, and the file has {events}", log.len()));
     }
     let effects = effects.count().into();
-    Ok(Counted { told: told.len() as u64, events, effects, converged })
+    Ok(Counted { told: told.len() as u64, bytes, events, effects, converged })
 }
 
 async fn nothing_stays_claimed(root: &Abide) -> Told {
@@ -159,8 +161,9 @@ async fn log(root: &Abide) -> Told<BTreeMap<i64, Event>> {
     }
 }
 
-/// Each acknowledged call is in the log where it was told to be, and no request is there twice.
-fn acknowledged_is_there(told: &[Acknowledged], log: &BTreeMap<i64, Event>) -> Told {
+/// Each acknowledged call is in the log where it was told to be, with all that was said in it, and no request is
+/// there twice. How many bytes of arguments that are.
+fn acknowledged_is_there(told: &[Acknowledged], log: &BTreeMap<i64, Event>) -> Told<u64> {
     let mut seen: BTreeMap<(&str, &str), i64> = BTreeMap::new();
     for event in log.values() {
         // Those of clients have a colon; the command line's batches are several events each.
@@ -170,11 +173,20 @@ fn acknowledged_is_there(told: &[Acknowledged], log: &BTreeMap<i64, Event>) -> T
             return Err(format!("{request_id} is in the log twice: {first} and {}", event.seq));
         }
     }
-    let lost = told.iter().find(|told| {
-        let event = log.get(&told.seq);
-        event.is_none_or(|event| event.reducer != told.reducer)
-    });
-    lost.map_or(Ok(()), |told| Err(format!("acknowledged, and not in the log: {told:?}")))
+    let mut bytes = 0;
+    for told in told {
+        let is_whole = |event: &&Event| {
+            let said = told.arguments.as_object().into_iter().flatten();
+            let mut said = said.filter(|(_, value)| !value.is_null());
+            event.reducer == told.reducer
+                && said.all(|(name, value)| event.arguments[name] == *value)
+        };
+        if log.get(&told.seq).filter(is_whole).is_none() {
+            return Err(format!("acknowledged, and not in the log: {told:?}"));
+        }
+        bytes += told.arguments.to_string().len() as u64;
+    }
+    Ok(bytes)
 }
 
 /// Who asks again is told the same, and nothing is done.
