@@ -173,6 +173,16 @@ impl Engine {
         Ok(Done { seq: call.seq, result: call.result, duplicate: duplicate || call.duplicate })
     }
 
+    /// Whether a call of so many bytes would be taken in now: for doors, which need not read first what is then
+    /// refused.
+    ///
+    /// # Errors
+    /// `overloaded` where too much of the caller waits already.
+    pub fn check_room(&self, caller: &Caller, bytes: usize) -> Result<(), Refusal> {
+        let weight = limits::CALL_OVERHEAD_BYTES + bytes;
+        if self.inner.jobs.takes(caller.id(), weight) { Ok(()) } else { Err(overloaded()) }
+    }
+
     /// Runs several reducers in one transaction, all or nothing.
     ///
     /// # Errors
@@ -637,10 +647,7 @@ impl Inner {
     pub(crate) fn send(&self, by: Option<&str>, job: Job, weight: usize) -> Result<(), Refusal> {
         self.health.check()?;
         self.jobs.push(by, job, weight).map_err(|rejected| match rejected {
-            Rejected::Full(_) => {
-                Refusal::new(Code::Overloaded, "too many calls wait for the writer")
-                    .hint("nothing was written; try again in a moment")
-            }
+            Rejected::Full(_) => overloaded(),
             Rejected::Closed(_) => closing(),
         })
     }
@@ -701,6 +708,11 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+fn overloaded() -> Refusal {
+    Refusal::new(Code::Overloaded, "too many calls wait for the writer")
+        .hint("nothing was written; try again in a moment")
 }
 
 fn request(id: &str, caller: &Caller, calls: &[ReadyCall]) -> Result<Request, Refusal> {

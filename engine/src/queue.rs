@@ -66,19 +66,29 @@ impl<T> Queue<T> {
         if state.closed {
             return Err(Rejected::Closed(item));
         }
-        if weight > 0 && !self.has_room(&state.items, weight) {
-            let share = caller.map(|caller| state.items.weight_of(caller) + weight);
-            let beyond = state.items.weight() + weight;
-            if share.is_none_or(|share| share > self.weight_max / SHARES)
-                || beyond > 2 * self.weight_max
-            {
-                return Err(Rejected::Full(item));
-            }
+        if !self.takes_into(&state.items, caller, weight) {
+            return Err(Rejected::Full(item));
         }
         state.items.push(caller, item, weight);
         drop(state);
         self.filled.notify_one();
         Ok(())
+    }
+
+    /// Whether an item of a caller would be taken in now.
+    pub(crate) fn takes(&self, caller: &str, weight: usize) -> bool {
+        let state = self.lock();
+        // Of a closed one it is told when it is tried.
+        state.closed || self.takes_into(&state.items, Some(caller), weight)
+    }
+
+    fn takes_into(&self, items: &Lanes<T>, caller: Option<&str>, weight: usize) -> bool {
+        if weight == 0 || self.has_room(items, weight) {
+            return true;
+        }
+        let share = caller.map(|caller| items.weight_of(caller) + weight);
+        share.is_some_and(|share| share <= self.weight_max / SHARES)
+            && items.weight() + weight <= 2 * self.weight_max
     }
 
     /// Adds an item of the engine itself, waiting for room. Only a thread may call this, never a task.

@@ -28,6 +28,11 @@ pub(crate) enum NoContent {
 }
 
 impl Content {
+    /// How long it is.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.len()
+    }
+
     /// The JSON value, null where there is nothing.
     pub(crate) fn value(&self) -> Result<JsonValue, Refusal> {
         if self.0.trim_ascii().is_empty() {

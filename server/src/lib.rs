@@ -27,6 +27,7 @@ mod problem;
 mod routes;
 mod serve;
 mod sse;
+mod turns;
 mod websocket;
 
 /// What is said over `abide.v1`, for who speaks it over something else than a socket, as a simulator

@@ -21,6 +21,9 @@ pub(crate) const BODY: Duration = Duration::from_secs(64);
 /// writes before it reads. Whoever sends more finds the connection closed.
 pub(crate) const DRAINED_BYTES: usize = 4 * abide_schema::limits::MESSAGE_BYTES;
 
+/// Bytes from which a message is read in turns: below it that takes some hundred microseconds at most.
+pub(crate) const LARGE_BYTES: usize = 32 << 10;
+
 /// How long a peer may take in no byte of what waits for it. Long enough for a phone in a tunnel; it
 /// can resume afterwards from the seq it has.
 pub(crate) const STALL: Duration = Duration::from_secs(120);

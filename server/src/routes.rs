@@ -20,6 +20,7 @@ use axum::routing::{get, post};
 use crate::access;
 use crate::life::Life;
 use crate::pass::{Gate, Pass};
+use crate::turns::Turns;
 use crate::{metrics, page, problem, sse, websocket};
 
 /// What every route may use.
@@ -28,6 +29,7 @@ pub(crate) struct App {
     pub(crate) engine: Engine,
     pub(crate) gate: Gate,
     pub(crate) life: Life,
+    pub(crate) turns: Turns,
 }
 
 /// What somebody was let in with.

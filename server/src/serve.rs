@@ -26,6 +26,7 @@ use crate::pass::Gate;
 use crate::patience::Patient;
 use crate::problem::Problem;
 use crate::routes::{self, App};
+use crate::turns::Turns;
 
 /// Serves an engine until `shutdown` completes, then finishes what is in flight and returns, after
 /// seven seconds at the latest. The engine is left running: closing it is its opener's part.
@@ -46,7 +47,7 @@ pub async fn serve(
     tracing::info!(%address, access = ?gate.access, asks, seq = %engine.durable_seq(), "serving");
 
     let life = Life::new(limits::CONNECTIONS);
-    let router = routes::router(App { engine, gate, life: life.clone() });
+    let router = routes::router(App { engine, gate, life: life.clone(), turns: Turns::new() });
     accept(&listener, &router, &life, shutdown).await;
     drop(listener);
 

@@ -94,6 +94,7 @@ async fn converse(app: &App, pass: Pass, socket: WebSocket) {
     let reader = Reader {
         engine: app.engine.clone(),
         gate: app.gate.clone(),
+        turns: app.turns.clone(),
         pass,
         life: app.life.clone(),
         answers,

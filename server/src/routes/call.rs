@@ -12,6 +12,7 @@ use super::{App, By, idempotency_key, json};
 use crate::content::Content;
 use crate::frames;
 use crate::problem::Problem;
+use crate::turns::begin;
 
 /// Runs one reducer.
 pub(super) async fn call(
@@ -26,7 +27,10 @@ pub(super) async fn call(
             .hint("GET /v1/schema lists them")
     })?;
     let request_id = idempotency_key(&headers)?;
-    let done = app.engine.call(&by, &reducer, &content.value()?, request_id).await?;
+    let turn = app.turns.turn(by.id(), content.bytes()).await;
+    app.engine.check_room(&by, content.bytes())?;
+    let args = content.value()?;
+    let done = begin(turn, app.engine.call(&by, &reducer, &args, request_id)).await?;
     Ok(json(frames::call(None, &done)))
 }
 
@@ -44,8 +48,10 @@ pub(super) async fn batch(
     content: Content,
 ) -> Result<Response, Problem> {
     let looks = r#"{"calls": [{"reducer": "…", "args": {…}}, …]}"#;
+    let turn = app.turns.turn(by.id(), content.bytes()).await;
+    app.engine.check_room(&by, content.bytes())?;
     let Batch { calls } = content.envelope(looks)?;
     let request_id = idempotency_key(&headers)?;
-    let done = app.engine.batch(&by, &calls, request_id).await?;
+    let done = begin(turn, app.engine.batch(&by, &calls, request_id)).await?;
     Ok(json(frames::batch(None, &done)))
 }

@@ -20,6 +20,7 @@ use super::writer::{Command, Subscribe};
 use super::{Answer, End, message};
 use crate::life::{Life, Phase};
 use crate::pass::{Gate, Pass};
+use crate::turns::Turns;
 use crate::{frames, limits};
 
 /// The writer is gone, and with it whoever would be told.
@@ -29,6 +30,7 @@ struct Gone;
 pub(super) struct Reader<'a> {
     pub(super) engine: Engine,
     pub(super) gate: Gate,
+    pub(super) turns: Turns,
     pub(super) pass: Pass,
     pub(super) life: Life,
     pub(super) answers: mpsc::Sender<Answer>,
@@ -91,7 +93,11 @@ impl Reader<'_> {
 
     /// Does what a message asks for, or gets it going.
     async fn take(&self, text: &str) -> Result<(), Gone> {
-        let message = match message::read(text) {
+        let turn = self.turns.turn(self.pass.caller.id(), text.len()).await;
+        let read = message::read(text);
+        // What follows may wait for this client to read, and must not keep others waiting.
+        drop(turn);
+        let message = match read {
             Ok(message) => message,
             Err((id, refusal)) => {
                 return self.answer(frames::error(id.as_deref(), &refusal)).await;
@@ -105,21 +111,21 @@ impl Reader<'_> {
                     let done = engine.call(&caller, &reducer, &args, request_id.as_deref()).await;
                     told(&id, done.map(|done| frames::call(Some(&id), &done)))
                 };
-                self.start(weight, call).await
+                self.start(weight, text.len(), call).await
             }
             ClientMessage::Batch { id, calls, request_id } => {
                 let batch = async move {
                     let done = engine.batch(&caller, &calls, request_id.as_deref()).await;
                     told(&id, done.map(|done| frames::batch(Some(&id), &done)))
                 };
-                self.start(weight, batch).await
+                self.start(weight, text.len(), batch).await
             }
             ClientMessage::Sql { id, sql, params, as_of } => {
                 let query = async move {
                     let answer = engine.query(&caller, &sql, &params, as_of).await;
                     told(&id, answer.map(|answer| frames::rows(Some(&id), &answer)))
                 };
-                self.start(limits::QUERY_WEIGHT, query).await
+                self.start(limits::QUERY_WEIGHT, 0, query).await
             }
             ClientMessage::Subscribe { id, sql, params, from, as_of, checksum, explain } => {
                 let start = match Start::of(from, as_of) {
@@ -137,7 +143,7 @@ impl Reader<'_> {
                     let frame = |explanation| frames::explanation(named, explanation);
                     told(&id, explained.map(frame))
                 };
-                self.start(limits::QUERY_WEIGHT, explain).await
+                self.start(limits::QUERY_WEIGHT, 0, explain).await
             }
             ClientMessage::Ping => self.answer(frames::pong()).await,
             // What was taken in is known from what is asked again; nothing is kept for it here.
@@ -145,13 +151,14 @@ impl Reader<'_> {
         }
     }
 
-    /// Starts work when there is room for it, and leaves it to itself.
+    /// Starts work of a message of so many bytes when there is room for it, and leaves it to itself.
     ///
     /// The first poll happens here and now, and it is in its first poll that a call reaches the
     /// engine's queue. So calls are executed in the order of their messages.
     async fn start(
         &self,
         weight: usize,
+        bytes: usize,
         work: impl Future<Output = String> + Send + 'static,
     ) -> Result<(), Gone> {
         let weight = weight.min(limits::IN_FLIGHT) as u32;
@@ -166,7 +173,9 @@ impl Reader<'_> {
             // Without a writer nobody waits for the answer.
             let _ = answers.send(Answer { text, _room: room }).await;
         });
+        let turn = self.turns.turn(self.pass.caller.id(), bytes).await;
         let begun = poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
+        drop(turn);
         if begun.is_pending() {
             tokio::spawn(work);
         }
