@@ -15,21 +15,24 @@
 //!
 //! In reading order: `definition` what an agent is · `catalog` which there are, in files and built in ·
 //! `transcript` messages as a model reads them · `stage` what is to be done next, from rows alone · `drive` the
-//! loop · `ask` a model, `call` tools, `plan` one of them, `structured` answers, `program` a foreign agent
-//! · `drivers` a task for each run, `beat` their signs of life · `runtime` who drives what · `contract` how
-//! others follow a run · `workshop` a folder with all of it.
+//! loop · `ask` a model, `call` tools, `plan` one of them, `structured` answers · `program` a foreign agent, `heard`
+//! what it says, `noted` its plans, `consent` what it asks to be let do · `drivers` a task for each run, `beat` their
+//! signs of life · `runtime` who drives what · `contract` how others follow a run · `workshop` a folder with all of it.
 
 mod ask;
 mod beat;
 mod call;
 mod catalog;
+mod consent;
 mod contract;
 mod definition;
 mod delegate;
 mod drive;
 mod drivers;
 mod guardrail;
+mod heard;
 mod native;
+mod noted;
 mod plan;
 mod program;
 mod runtime;

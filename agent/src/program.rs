@@ -4,106 +4,125 @@
 //! A program cannot be taken up in the middle. Where its driver vanished, it is resumed if it told a session
 //! of its own, and the run fails if it did not: it is not begun again, because nobody knows what it has done.
 
-use abide_client::{Message, RunEvent};
-use abide_programs::{Answer, CliConfig, Line, ProgramEvent, Prompt, Running, run};
-use futures_util::StreamExt as _;
-use serde_json::{Value, json};
+use abide_client::{Error, Message, RunEvent, Spent};
+use abide_programs::{Answer, CliConfig, Decision, InputFormat, Prompt, Running, Usage, run};
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
+use serde_json::{Map, json};
 
+use crate::consent::{self, Open};
 use crate::drive::{Driven, Driver, Failure, Halt, Step, overtime};
+use crate::heard::Heard;
+use crate::structured::{self, Judged};
 use crate::transcript::{self, Said};
 use abide_models::ModelMessage;
 
 /// Lines that are told at once.
 const LINES: usize = 200;
 
+/// Decisions that are waited for, each with the program's own number of the question.
+type Decisions = FuturesUnordered<BoxFuture<'static, (String, Result<Decision, Error>)>>;
+
 /// Runs the program to its end.
 pub(crate) async fn drive(driver: &mut Driver) -> Step<Driven> {
     driver.look_at_messages().await?;
     let config = driver.definition.cli.clone().unwrap_or_else(|| CliConfig::new(["false"]));
     let config = resumed(driver, config).await?;
-    let prompt = prompt(driver);
-    let mut running = run(config, prompt, None);
-    let (mut told, mut answer) = (Vec::new(), None);
-    loop {
-        let line = tokio::select! {
+    consent::take_back_all(driver).await?;
+    let deaf = config.input_format == InputFormat::Text;
+    let (mut heard, mut open) = (Heard::default(), Open::default());
+    let mut decisions: Decisions = FuturesUnordered::new();
+    let mut running = run(config, prompt(driver), None);
+    while heard.answer.is_none() {
+        tokio::select! {
             biased;
-            () = driver.stop.cancelled() => return Err(leave(driver, running, Halt::Aborted).await),
-            () = driver.until_deadline() => return Err(leave(driver, running, overtime()).await),
-            line = running.next() => line,
-        };
-        let Some(line) = line else { break };
-        read(driver, line, &mut told, &mut answer);
-        // What is there already goes along: one write for many lines.
-        while told.len() < LINES && answer.is_none() {
-            match futures_util::FutureExt::now_or_never(running.next()) {
-                Some(Some(line)) => read(driver, line, &mut told, &mut answer),
-                _ => break,
+            () = driver.stop.cancelled() => {
+                return Err(leave(driver, running, open, Halt::Aborted).await);
             }
+            () = driver.until_deadline() => {
+                return Err(leave(driver, running, open, overtime()).await);
+            }
+            Some((request_id, decision)) = decisions.next() => {
+                open.answered(&request_id);
+                // Where it is not open any more, the program has withdrawn it, or is gone.
+                let _ = running.answer(&request_id, decision?);
+            }
+            line = running.next() => match line {
+                Some(line) => heard.line(&driver.definition.name, line),
+                None => break,
+            },
         }
-        driver.record(&std::mem::take(&mut told), None, Vec::new()).await?;
+        gather(driver, &mut running, &mut heard);
+        if heard.is_pending() {
+            driver.record(&std::mem::take(&mut heard.told), None, Vec::new()).await?;
+            consent(driver, &running, &mut heard, (&mut open, &mut decisions), deaf).await?;
+        }
     }
-    match answer {
-        Some(Ok(answer)) => finish(driver, *answer).await,
+    open.close(driver).await?;
+    match heard.answer {
+        Some(Ok(answer)) => finish(driver, *answer, heard.tool_calls).await,
         Some(Err(failure)) => Err(Halt::Failed(failure)),
         None => Err(Halt::Failed(Failure::new("bad_model_output", "the program gave no answer"))),
     }
 }
 
-/// Ends the program before its time; what it said until it was gone is kept.
-async fn leave(driver: &Driver, mut running: Running, why: Halt) -> Halt {
-    running.cancel();
-    let (mut told, mut answer) = (Vec::new(), None);
-    while let Some(line) = running.next().await {
-        read(driver, line, &mut told, &mut answer);
+/// What is there already goes along: one write for many lines.
+fn gather(driver: &Driver, running: &mut Running, heard: &mut Heard) {
+    while heard.told.len() < LINES && heard.answer.is_none() {
+        match running.next().now_or_never() {
+            Some(Some(line)) => heard.line(&driver.definition.name, line),
+            _ => break,
+        }
     }
-    for told in told.chunks(LINES) {
-        if let Err(halt @ Halt::Refused(_)) = driver.record(told, None, Vec::new()).await {
+}
+
+/// Puts on record what the program asks, and takes back what it does not ask any more.
+async fn consent(
+    driver: &Driver,
+    running: &Running,
+    heard: &mut Heard,
+    (open, decisions): (&mut Open, &mut Decisions),
+    deaf: bool,
+) -> Step {
+    for asked in std::mem::take(&mut heard.asked) {
+        if deaf {
+            // Its stdin is closed: what it asks cannot be answered, and is told for what it is.
+            let asks = json!({"status": "thinking", "asks": asked.tool, "input": asked.input});
+            driver.record(&[json!({"kind": "status", "data": asks})], None, Vec::new()).await?;
+            continue;
+        }
+        let request_id = asked.request_id.clone();
+        match open.ask(driver, asked).await? {
+            Ok(call_id) => {
+                let (abide, settings) = (driver.shop.abide.clone(), driver.shop.settings.clone());
+                let decision = consent::decision(abide, settings, call_id);
+                decisions.push(decision.map(|decided| (request_id, decided)).boxed());
+            }
+            Err(denied) => drop(running.answer(&request_id, denied)),
+        }
+    }
+    for request_id in std::mem::take(&mut heard.withdrawn) {
+        open.withdraw(driver, &request_id).await?;
+    }
+    Ok(())
+}
+
+/// Ends the program before its time; what it said until it was gone is kept.
+async fn leave(driver: &Driver, mut running: Running, open: Open, why: Halt) -> Halt {
+    running.cancel();
+    let mut heard = Heard::default();
+    while let Some(line) = running.next().await {
+        heard.line(&driver.definition.name, line);
+    }
+    for told in heard.told.chunks(LINES) {
+        if let Err(halt) = driver.record(told, None, Vec::new()).await {
             return halt;
         }
     }
-    why
-}
-
-type Last = Option<Result<Box<Answer>, Failure>>;
-
-fn read(driver: &Driver, line: Line, told: &mut Vec<Value>, answer: &mut Last) {
-    if let Some(raw) = line.raw {
-        told.push(json!({"kind": "line", "data": {"raw": raw}}));
-    }
-    for event in line.events {
-        let (kind, data) = match event {
-            ProgramEvent::AssistantDelta { text, .. } => ("token", json!({"content": text})),
-            ProgramEvent::ThinkingDelta { text, .. } => ("reasoning", json!({"content": text})),
-            ProgramEvent::ToolCallStarted { id, name, arguments, .. } => {
-                ("tool_call", json!({"name": name, "args": arguments, "id": id}))
-            }
-            ProgramEvent::ToolCallFinished { id, output, is_error, exit_code, .. } => {
-                let exit_code = exit_code.unwrap_or_else(|| i64::from(is_error));
-                (
-                    "tool_result",
-                    json!({"tool_call_id": id, "output": output, "exit_code": exit_code}),
-                )
-            }
-            ProgramEvent::SessionId { id } => {
-                ("status", json!({"status": "thinking", "program_session": id}))
-            }
-            ProgramEvent::Usage(usage) => {
-                let mut data = json!(usage);
-                data["provider"] = json!("cli");
-                data["model"] = json!(driver.definition.name);
-                ("usage", data)
-            }
-            ProgramEvent::Final(last) => {
-                *answer = Some(Ok(Box::new(last)));
-                continue;
-            }
-            ProgramEvent::Error(failure) => {
-                *answer = Some(Err(Failure::new(failure.kind.code(), failure.message)));
-                continue;
-            }
-            other => ("status", json!({"status": "thinking", "program": other})),
-        };
-        told.push(json!({"kind": kind, "data": data}));
+    match open.close(driver).await {
+        Ok(()) => why,
+        Err(halt) => halt,
     }
 }
 
@@ -142,16 +161,42 @@ fn prompt(driver: &Driver) -> Prompt {
     Prompt { system: driver.definition.instructions.clone(), messages: messages.collect() }
 }
 
-async fn finish(driver: &Driver, answer: Answer) -> Step<Driven> {
-    let said =
-        Said { run_id: driver.run.id.clone(), provider: "cli".to_owned(), ..Said::default() };
-    let message = driver.message(Message::assistant(&answer.text), &said);
-    let mut output = serde_json::Map::from_iter([("content".to_owned(), json!(answer.text))]);
+async fn finish(driver: &Driver, answer: Answer, tool_calls: i64) -> Step<Driven> {
+    let mut output = Map::from_iter([("content".to_owned(), json!(answer.text))]);
+    if let Some(schema) = &driver.definition.response_format {
+        match structured::of_program(schema, answer.structured.clone(), &answer.text) {
+            Judged::Fits(value) => drop(output.insert("structured".to_owned(), value)),
+            Judged::Misfit(why) => return Err(structured::failed(&why)),
+            Judged::Free => {}
+        }
+    }
+    let spent = spent(&answer, tool_calls);
     output.insert("cost_usd".to_owned(), json!(answer.cost_usd));
     output.insert("usage".to_owned(), json!(answer.usage));
     output.insert("program_session".to_owned(), json!(answer.session_id));
     output.insert("exit".to_owned(), json!(answer.exit));
+    let said =
+        Said { run_id: driver.run.id.clone(), provider: "cli".to_owned(), ..Said::default() };
+    let message = driver.message(Message::assistant(&answer.text), &said);
     let done = driver.hold.done(&output);
-    driver.shop.abide.batch([message, done]).await?;
+    driver.record(&[], Some(&spent), vec![message, done]).await?;
     Ok(Driven::Ended)
+}
+
+/// What the program says that it took.
+fn spent(answer: &Answer, tool_calls: i64) -> Spent {
+    let usage = answer.usage.as_ref();
+    let count = |of: fn(&Usage) -> Option<u64>| {
+        usage.and_then(of).and_then(|tokens| i64::try_from(tokens).ok())
+    };
+    // A number of dollars that a program tells, to the nearest millionth; what is none of them is not taken over.
+    let micros = answer.cost_usd.map(|dollars| (dollars * 1e6).round());
+    let micros = micros.filter(|micros| (0.0..=f64::from(u32::MAX)).contains(micros));
+    Spent {
+        iteration: true,
+        tool_calls,
+        input_tokens: count(|usage| usage.input_tokens),
+        output_tokens: count(|usage| usage.output_tokens),
+        cost_micros: micros.map(|micros| micros as i64),
+    }
 }

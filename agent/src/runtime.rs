@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::catalog::{Catalog, Problem, Reading, Signature};
 use crate::drive::Shop;
 use crate::drivers::Drivers;
-use crate::{beat, delegate, plan};
+use crate::{beat, consent, delegate, plan};
 
 /// How a runtime works.
 #[derive(Clone, Debug)]
@@ -116,9 +116,8 @@ impl Runtime {
         // Before anything is read: what changes meanwhile is seen as a change.
         let of = Some(self.sources());
         let declared = self.shop.tools.declarations();
-        for declaration in
-            declared.into_iter().chain([delegate::declaration(), plan::declaration()])
-        {
+        let own = [delegate::declaration(), plan::declaration(), consent::declaration()];
+        for declaration in declared.into_iter().chain(own) {
             abide.register_tool(declaration.manifest()).await?;
         }
         let Changes { reading, gone, files } = self.changes();

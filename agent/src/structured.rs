@@ -30,6 +30,18 @@ pub(crate) fn judge(driver: &Driver, text: &str) -> Judged {
     if !of_the_model {
         return Judged::Free;
     }
+    of_text(schema, text)
+}
+
+/// Judges what a foreign program answers: as data, where it tells some, else as text.
+pub(crate) fn of_program(schema: &Value, told: Option<Value>, text: &str) -> Judged {
+    match told {
+        Some(value) => held_to(schema, value),
+        None => of_text(schema, text),
+    }
+}
+
+fn of_text(schema: &Value, text: &str) -> Judged {
     match serde_json::from_str(unfenced(text)) {
         Ok(value) => held_to(schema, value),
         Err(why) => Judged::Misfit(format!("it is not JSON: {why}")),
@@ -37,7 +49,7 @@ pub(crate) fn judge(driver: &Driver, text: &str) -> Judged {
 }
 
 /// A value, held to a schema.
-pub(crate) fn held_to(schema: &Value, value: Value) -> Judged {
+fn held_to(schema: &Value, value: Value) -> Judged {
     match Parameters::of(schema) {
         Ok(schema) => schema.wrong_with(&value).map_or(Judged::Fits(value), Judged::Misfit),
         Err(why) => Judged::Misfit(format!("the response_format is no JSON Schema: {why}")),

@@ -93,6 +93,9 @@ pub(crate) fn answering(provider: impl ModelProvider) -> Models {
     models
 }
 
+/// The lease of runtimes that are killed: who comes after does not wait for long.
+pub(crate) const LEASE: Duration = Duration::from_millis(200);
+
 /// A runtime as it is in all tests.
 pub(crate) fn runtime(abide: &Abide, folder: &Path, script: &str, lease: Duration) -> Runtime {
     let tools = tools(folder.join("ledger"));

@@ -4,12 +4,11 @@
 
 use std::path::Path;
 use std::process::{Command, ExitStatus};
-use std::time::Duration;
 
 use abide_client::{Abide, Decision, NewRun, NewSession};
 use tokio_util::sync::CancellationToken;
 
-use crate::house::{ledger, runtime, transcript};
+use crate::house::{LEASE, ledger, runtime, transcript};
 
 /// What this binary is told when it is to be the victim: the folder, and the seq at which it dies.
 const VICTIM: &str = "ABIDE_AGENT_VICTIM";
@@ -25,8 +24,6 @@ answers:
   - calls: [{ name: pay, arguments: { order: A } }]
   - text: It is paid.
 "#;
-
-const LEASE: Duration = Duration::from_millis(200);
 
 /// What was said of the call of `pay` where the process died between claiming and paying.
 const NOT_PAID: &str = "it was not paid";

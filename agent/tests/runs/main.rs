@@ -9,6 +9,7 @@ mod limits;
 mod lives;
 mod panics;
 mod plans;
+mod programs;
 mod recorded;
 mod reload;
 mod rows;

@@ -1,0 +1,111 @@
+//! What the lines of a foreign program come to: events of the run, in the order in which it told them, and what has to
+//! be done about them.
+
+use abide_programs::{Answer, Line, ProgramEvent};
+use serde_json::{Value, json};
+
+use crate::drive::Failure;
+use crate::noted::Noted;
+
+/// What was heard and not dealt with yet.
+#[derive(Default)]
+pub(crate) struct Heard {
+    /// Events to be told.
+    pub(crate) told: Vec<Value>,
+    /// What it asks to be let do.
+    pub(crate) asked: Vec<Asked>,
+    /// What it does not ask any more, by the number that it gave.
+    pub(crate) withdrawn: Vec<String>,
+    /// Its last word.
+    pub(crate) answer: Option<Result<Box<Answer>, Failure>>,
+    /// The tools that it has run so far.
+    pub(crate) tool_calls: i64,
+    noted: Noted,
+}
+
+/// A tool of its own that a program asks to be let run.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) request_id: String,
+    pub(crate) tool: String,
+    pub(crate) input: Value,
+}
+
+impl Heard {
+    /// Whether something waits to be told or answered.
+    pub(crate) fn is_pending(&self) -> bool {
+        !(self.told.is_empty() && self.asked.is_empty() && self.withdrawn.is_empty())
+    }
+
+    /// Takes in a line of the program of an agent.
+    pub(crate) fn line(&mut self, agent: &str, line: Line) {
+        if let Some(raw) = line.raw {
+            self.tell("line", json!({"raw": raw}));
+        }
+        for event in line.events {
+            self.event(agent, event);
+        }
+    }
+
+    fn event(&mut self, agent: &str, event: ProgramEvent) {
+        match event {
+            ProgramEvent::AssistantDelta { text, .. } => {
+                self.tell("token", json!({"content": text}))
+            }
+            ProgramEvent::ThinkingDelta { text, .. } => {
+                self.tell("reasoning", json!({"content": text}));
+            }
+            ProgramEvent::ToolCallStarted { id, name, arguments, .. } => {
+                self.tool_calls += 1;
+                let plan = self.noted.of_call(&name, &arguments);
+                self.tell("tool_call", json!({"name": name, "args": arguments, "id": id}));
+                self.told.extend(plan);
+            }
+            ProgramEvent::ToolCallFinished { id, output, is_error, exit_code, .. } => {
+                let output = match output {
+                    Value::String(text) => text,
+                    other => other.to_string(),
+                };
+                let exit_code = exit_code.unwrap_or_else(|| i64::from(is_error));
+                let result = json!({"tool_call_id": id, "output": output, "exit_code": exit_code});
+                self.tell("tool_result", result);
+            }
+            ProgramEvent::ApprovalRequested { request_id, tool, input, .. } => {
+                self.asked.push(Asked { request_id, tool, input });
+            }
+            ProgramEvent::ApprovalWithdrawn { request_id } => self.withdrawn.push(request_id),
+            ProgramEvent::SessionId { id } => {
+                self.tell("status", json!({"status": "thinking", "program_session": id}));
+            }
+            // What it cost is told with the answer, by programs that tell.
+            ProgramEvent::Usage(usage) => self.used(agent, json!(usage), None),
+            ProgramEvent::Final(last) => {
+                if let (Some(usage), Some(cost)) = (&last.usage, last.cost_usd) {
+                    self.used(agent, json!(usage), Some(cost));
+                }
+                self.answer = Some(Ok(Box::new(last)));
+            }
+            ProgramEvent::Error(failure) => {
+                self.answer = Some(Err(Failure::new(failure.kind.code(), failure.message)));
+            }
+            other => {
+                if let ProgramEvent::Status { data } = &other {
+                    let plan = self.noted.of_status(data);
+                    self.told.extend(plan);
+                }
+                self.tell("status", json!({"status": "thinking", "program": other}));
+            }
+        }
+    }
+
+    fn used(&mut self, agent: &str, mut usage: Value, cost: Option<f64>) {
+        usage["provider"] = json!("cli");
+        usage["model"] = json!(agent);
+        usage["estimated_cost"] = json!(cost);
+        self.tell("usage", usage);
+    }
+
+    fn tell(&mut self, kind: &str, data: Value) {
+        self.told.push(json!({"kind": kind, "data": data}));
+    }
+}

@@ -1,0 +1,47 @@
+//! What programs tell of their plans, in their own ways.
+
+use serde_json::{Value, json};
+
+use super::Noted;
+
+/// The kinds of what is told, with what matters of each.
+fn told(events: Vec<Value>) -> Vec<String> {
+    let told = events.into_iter().map(|event| match event["kind"].as_str() {
+        Some("planning") => format!("{} v{}", event["data"]["todos"], event["data"]["version"]),
+        _ => format!("done {} of {}", event["data"]["step_number"], event["data"]["total_steps"]),
+    });
+    told.collect()
+}
+
+#[test]
+fn claude_code_writes_its_todos_with_a_tool() {
+    let mut noted = Noted::default();
+    let todos = |first: &str, second: &str| {
+        json!({"todos": [{"content": "look", "status": first, "activeForm": "Looking"},
+            {"content": "pay", "status": second, "activeForm": "Paying"}]})
+    };
+    let first = noted.of_call("TodoWrite", &todos("in_progress", "pending"));
+    assert_eq!(told(first), [r#"["look","pay"] v1"#]);
+    let second = noted.of_call("TodoWrite", &todos("completed", "in_progress"));
+    assert_eq!(told(second), [r#"["look","pay"] v2"#, "done 1 of 2"]);
+    let again = noted.of_call("TodoWrite", &todos("completed", "in_progress"));
+    assert!(again.is_empty(), "nothing has changed");
+    assert!(noted.of_call("Bash", &todos("completed", "completed")).is_empty());
+}
+
+/// The lines are those of a recording.
+#[test]
+fn codex_tells_its_list_as_an_item() {
+    let mut noted = Noted::default();
+    let line = |kind: &str, done: bool| {
+        json!({"type": kind, "item": {"id": "item_0", "type": "todo_list", "items": [
+            {"text": "Inspect repo structure", "completed": done},
+            {"text": "Run tests", "completed": false}]}})
+    };
+    let started = noted.of_status(&line("item.started", false));
+    assert_eq!(told(started), [r#"["Inspect repo structure","Run tests"] v1"#]);
+    let updated = noted.of_status(&line("item.updated", true));
+    assert_eq!(told(updated), [r#"["Inspect repo structure","Run tests"] v2"#, "done 1 of 2"]);
+    assert!(noted.of_status(&line("item.completed", true)).is_empty());
+    assert!(noted.of_status(&json!({"item": {"type": "reasoning"}})).is_empty());
+}

@@ -1,0 +1,228 @@
+//! Runs whose agent is a foreign program: a shell script that speaks as Claude Code does. It is killed with its
+//! runtime at every step, it is aborted, and it asks to be let do things.
+
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+
+use abide_agent::Events;
+use abide_client::{Abide, ApprovalOf, Decision, NewRun, NewSession, RunEventKind};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::house::{House, LEASE, Plan, define, runtime, transcript};
+
+/// Tells its session, says something, answers. It notes with what it was called.
+const ANSWERS: &str = r#"
+echo "called with $*" >> calls
+cat > /dev/null
+echo '{"type":"system","subtype":"init","session_id":"p1"}'
+echo '{"type":"assistant","message":{"id":"m1","content":[{"type":"text","text":"Let me see."}]}}'
+echo '{"type":"result","subtype":"success","is_error":false,"result":"It is 42.","session_id":"p1",
+"total_cost_usd":0.25,"usage":{"input_tokens":10,"output_tokens":5}}' | tr -d '\n'
+"#;
+
+/// The definition of an agent that is a script in a folder.
+fn script(folder: &Path, text: &str, more: &str) -> String {
+    std::fs::write(folder.join("agent.sh"), text).expect("there is room");
+    let folder = folder.display();
+    format!(
+        "cli: {{ command: [sh, agent.sh], program: claude, working_dir: '{folder}', \
+         grace_seconds: 0.2{more} }}\n"
+    )
+}
+
+async fn house(text: &str, more: &str) -> House {
+    let plan = Plan::of("", "answers: []");
+    let definition = script(plan.folder.path(), text, more);
+    plan.define("clerk.yaml", &definition);
+    plan.open().await
+}
+
+#[tokio::test]
+async fn what_a_program_says_it_took_is_on_record() {
+    let house = house(ANSWERS, "").await;
+    let run = house.begin("How much?").await;
+    let (told, last) = house.told(&run.id, 0).await;
+    assert_eq!(last.data["assistant_data"]["content"], "It is 42.", "{told}");
+    assert!(told.contains(r#""estimated_cost":0.25"#), "{told}");
+    let sql = "SELECT input_tokens, output_tokens, cost_micros, iterations FROM runs";
+    let took: Vec<(i64, i64, Option<i64>, i64)> =
+        house.abide.sql(sql).fetch().await.expect("it can be read");
+    assert_eq!(took, [(10, 5, Some(250_000), 1)]);
+    house.close().await;
+}
+
+/// What this binary is told when it is to be the victim: the folder, and the seq at which it dies.
+const VICTIM: &str = "ABIDE_PROGRAM_VICTIM";
+const DIES_AT: &str = "ABIDE_PROGRAM_DIES_AT";
+
+/// The process that is killed: this binary again, with this test alone.
+#[test]
+fn victim() {
+    let Ok(folder) = std::env::var(VICTIM) else { return };
+    let dies_at = std::env::var(DIES_AT).ok().map(|seq| seq.parse().expect("a seq is a number"));
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(work(Path::new(&folder), dies_at));
+}
+
+/// Begins the run if nobody has, and drives it until it is over.
+async fn work(folder: &Path, dies_at: Option<i64>) {
+    define(folder, "clerk.yaml", &script(folder, ANSWERS, ""));
+    let abide = Abide::open(folder.join("abide.db")).expect("the file opens");
+    if let Some(seq) = dies_at {
+        let engine = abide.engine().expect("it is embedded").clone();
+        std::thread::spawn(move || {
+            while engine.durable_seq().0 < seq {
+                std::hint::spin_loop();
+            }
+            let me = std::process::id().to_string();
+            let killed = Command::new("kill").args(["-KILL", &me]).status();
+            unreachable!("the process lives: {killed:?}");
+        });
+    }
+    let house = runtime(&abide, folder, "answers: []", LEASE);
+    house.register().await.expect("it is registered");
+    let stop = CancellationToken::new();
+    let drives = house.run(stop.clone());
+    let waits = async {
+        let session = NewSession { id: Some("s1".to_owned()), ..NewSession::of("clerk") };
+        let _ = abide.create_session(session).await;
+        let run = NewRun { id: Some("r1".to_owned()), ..NewRun::of("s1").input("How much?") };
+        let _ = abide.start_run(run).await;
+        let sql = "SELECT id FROM runs WHERE id = 'r1' AND ended_at IS NOT NULL";
+        let mut ended = abide.subscribe(sql).await.expect("it can be followed");
+        while ended.rows().len() == 0 {
+            ended.next().await.expect("the file is open");
+        }
+        stop.cancel();
+    };
+    let (driven, ()) = tokio::join!(drives, waits);
+    driven.expect("it runs");
+    abide.close().await;
+}
+
+fn spawn(folder: &Path, dies_at: Option<i64>) -> ExitStatus {
+    let mut command = Command::new(std::env::current_exe().expect("it has a path"));
+    command.args(["--exact", "programs::victim"]).env(VICTIM, folder);
+    match dies_at {
+        Some(seq) => command.env(DIES_AT, seq.to_string()),
+        None => command.env_remove(DIES_AT),
+    };
+    let output = command.output().expect("it starts");
+    let killed = output.status.code().is_none();
+    assert!(
+        output.status.success() || killed,
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output.status
+}
+
+/// The run's status and the transcript of a finished folder, and how the program was called.
+fn outcome(folder: &Path) -> (String, String, String) {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let (status, told) = runtime.block_on(async {
+        let abide = Abide::open(folder.join("abide.db")).expect("the file opens");
+        let sql = "SELECT status || coalesce(' ' || error_code, '') FROM runs WHERE id = 'r1'";
+        let status: Vec<(String,)> = abide.sql(sql).fetch().await.expect("it can be read");
+        let told = transcript(&abide).await;
+        abide.close().await;
+        (status[0].0.clone(), told)
+    });
+    let calls = std::fs::read_to_string(folder.join("calls")).unwrap_or_default();
+    (status, told, calls)
+}
+
+/// A program that was begun is not begun again: it goes on with its own session. Where it had said nothing yet, nobody
+/// knows that it was begun, and it is begun anew.
+#[test]
+fn killed_at_every_step_a_program_is_resumed_by_its_own_session() {
+    let (mut killed, mut resumed) = (0, 0);
+    for seq in 1.. {
+        let folder = tempfile::tempdir().expect("there is room");
+        if spawn(folder.path(), Some(seq)).success() {
+            break;
+        }
+        killed += 1;
+        assert!(spawn(folder.path(), None).success(), "killed at {seq}, it does not go on");
+        let (status, told, calls) = outcome(folder.path());
+        assert_eq!(
+            (status.as_str(), told.as_str()),
+            ("done", "user: How much? \nassistant: It is 42. \n"),
+            "killed at {seq}: {calls}"
+        );
+        resumed += i32::from(calls.contains("--resume p1"));
+    }
+    assert!(killed > 5, "it was killed {killed} times only");
+    println!("killed at {killed} steps; {resumed} times the program was resumed");
+}
+
+#[tokio::test]
+async fn an_abort_ends_the_program() {
+    let hangs =
+        "echo $$ > pid\necho '{\"type\":\"system\",\"subtype\":\"init\"}'\nexec sleep 600\n";
+    let house = house(hangs, "").await;
+    let run = house.begin("Go on.").await;
+    let mut events = Events::of(&house.abide, &run.id, 0).await.expect("it can be followed");
+    loop {
+        let event = events.next().await.expect("it goes on").expect("it has not ended");
+        if event.kind == RunEventKind::Line {
+            break;
+        }
+    }
+    house.abide.abort_run(&run.id).reason("enough").await.expect("it is asked for");
+    let (_, last) = house.told(&run.id, 0).await;
+    assert_eq!(last.data, json!({"code": "aborted", "message": "enough"}));
+    let pid = std::fs::read_to_string(house.folder.path().join("pid")).expect("it was begun");
+    let lives = Command::new("kill").args(["-0", pid.trim()]).output().expect("kill is there");
+    assert!(!lives.status.success(), "process {pid} lives");
+    house.close().await;
+}
+
+/// Asks to run `ls`, notes what it hears, answers.
+const ASKS: &str = r#"
+read hello; read prompt
+echo '{"type":"control_request","request_id":"q1","request":{"subtype":"can_use_tool",
+"tool_name":"Bash","input":{"command":"ls"},"tool_use_id":"t1"}}' | tr -d '\n'; echo
+read decision; echo "$decision" > decision
+echo '{"type":"result","subtype":"success","is_error":false,"result":"Listed."}'
+"#;
+
+/// What the program hears once somebody has decided.
+async fn hears(decision: Decision, comment: Option<&str>) -> Value {
+    let house = house(ASKS, ", input_format: stream-json").await;
+    let run = house.begin("List.").await;
+    house.until("SELECT call_id FROM approvals WHERE status = 'pending'").await;
+    let sql = "SELECT call_id, arguments ->> '$.tool', arguments ->> '$.input.command' \
+               FROM approvals";
+    let mut asked: Vec<(String, String, String)> =
+        house.abide.sql(sql).fetch().await.expect("it can be read");
+    let (call, tool, command) = asked.remove(0);
+    assert_eq!((tool.as_str(), command.as_str()), ("Bash", "ls"));
+    let decide = house.abide.decide_approval(ApprovalOf::Call(call), decision);
+    match comment {
+        Some(comment) => decide.comment(comment).await.expect("it is decided"),
+        None => decide.await.expect("it is decided"),
+    };
+    let (told, last) = house.told(&run.id, 0).await;
+    assert_eq!(last.data["assistant_data"]["content"], "Listed.", "{told}");
+    assert!(told.contains("waiting_for_approval"), "{told}");
+    let heard = std::fs::read_to_string(house.folder.path().join("decision")).expect("it heard");
+    house.close().await;
+    let heard: Value = serde_json::from_str(&heard).expect("it is JSON");
+    heard["response"]["response"].clone()
+}
+
+#[tokio::test]
+async fn what_a_program_asks_is_an_approval_and_yes_lets_it() {
+    let heard = hears(Decision::Approve, None).await;
+    assert_eq!(heard, json!({"behavior": "allow", "updatedInput": {"command": "ls"}}));
+}
+
+#[tokio::test]
+async fn what_a_program_asks_is_an_approval_and_no_tells_it_why() {
+    let heard = hears(Decision::Reject, Some("not here")).await;
+    assert_eq!(heard["behavior"], "deny");
+    assert_eq!(heard["message"], "not here");
+}
