@@ -77,9 +77,12 @@ fn what_is_refused_changes_nothing() {
             json!({"operation": "write", "todos": [{"id": 1}]}),
             json!({"operation": "write", "todos": [
                 step(1, "look", "in-progress"), step(2, "pay", "in-progress")]}),
-            json!({"operation": "write", "todos": [step(1, "a", "blocked"), step(1, "b", "blocked")]}),
-            json!({"operation": "write", "todos": [step(1, "a", "blocked")], "expected_version": 3}),
-            json!({"operation": "write", "todos": [step(1, "a", "blocked")], "expected_version": 0}),
+            json!({"operation": "write", "todos": [
+                step(1, "a", "blocked"), step(1, "b", "blocked")]}),
+            json!({"operation": "write", "expected_version": 3,
+                "todos": [step(1, "a", "blocked")]}),
+            json!({"operation": "write", "expected_version": 0,
+                "todos": [step(1, "a", "blocked")]}),
             json!({"operation": "update", "todos": [{"id": 7, "status": "completed"}]}),
         ],
         expect![[r#"
