@@ -20,9 +20,9 @@ const ENDS: &str = "<!-- end of figures -->";
 /// What is run, and the words for the share of it.
 const PROOFS: [(&str, &str); 6] = [
     ("crash --all", "crash --stride 600"),
-    ("sim --seeds 2000", "sim --seeds 100"),
-    ("fuzz --seconds 60", "fuzz --seconds 5"),
-    ("soak --minutes 5", "soak --seconds 30"),
+    ("sim --seeds 1000", "sim --seeds 100"),
+    ("fuzz --seconds 30", "fuzz --seconds 5"),
+    ("soak --minutes 3", "soak --seconds 30"),
     ("overload", "overload --share"),
     ("recovery", "recovery --share"),
 ];
