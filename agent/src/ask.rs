@@ -17,7 +17,7 @@ use crate::call;
 use crate::definition::ModelChoice;
 use crate::drive::{Driver, Failure, Halt, Step, overtime};
 use crate::guardrail::{GuardrailAt, denied};
-use crate::transcript::{self, AskedCall, Said};
+use crate::transcript::{self, AskedCall, PARTIAL, Said};
 use crate::{delegate, plan, stage};
 
 /// What the model is told when it may call no more.
@@ -105,23 +105,33 @@ type Writing<'a> = Pin<Box<dyn Future<Output = Step> + Send + 'a>>;
 
 /// Tells the pieces of an answer as they come, until it is whole.
 async fn listen(driver: &Driver, mut stream: abide_models::ModelStream) -> Step<Answered> {
-    let mut gathered: Vec<Value> = Vec::new();
+    let (mut gathered, mut said): (Vec<Value>, String) = (Vec::new(), String::new());
     let mut writing: Option<Writing<'_>> = None;
     let answer = loop {
         tokio::select! {
             biased;
             () = driver.stop.cancelled() => {
-                keep_partial(driver, gathered).await;
+                keep_partial(driver, gathered, &said).await;
                 return Err(Halt::Aborted);
             }
-            () = driver.until_deadline() => return Err(overtime()),
+            () = driver.until_deadline() => {
+                keep_partial(driver, gathered, &said).await;
+                return Err(overtime());
+            }
             written = async { writing.as_mut().expect("one is").await }, if writing.is_some() => {
                 writing = None;
                 written?;
             }
             event = stream.next() => match event {
                 Some(Ok(ModelEvent::Answer(answer))) => break answer,
-                Some(Ok(event)) => gather(&mut gathered, event),
+                Some(Ok(event)) => {
+                    match &event {
+                        ModelEvent::Text(text) => said.push_str(text),
+                        ModelEvent::Restarted(_) => said.clear(),
+                        _ => {}
+                    }
+                    gather(&mut gathered, event);
+                }
                 Some(Err(error)) => return Err(failed(&error)),
                 None => return Err(Halt::Failed(Failure::new("broken", "the model fell silent"))),
             },
@@ -168,11 +178,19 @@ fn failed(error: &ModelError) -> Halt {
     Halt::Failed(Failure::new(error.code(), error.message.clone()))
 }
 
-/// What was said before an abort stays.
-async fn keep_partial(driver: &Driver, gathered: Vec<Value>) {
-    if !gathered.is_empty() {
+/// What was said of an answer that breaks off stays, and later runs read it: but for what a guardrail denies.
+async fn keep_partial(driver: &Driver, gathered: Vec<Value>, said: &str) {
+    let mut calls = Vec::new();
+    if !said.is_empty()
+        && denied(&driver.definition.middleware, GuardrailAt::Response, said).is_none()
+    {
+        let iteration = driver.run.iterations + 1;
+        let whole = Said { run_id: driver.run.id.clone(), iteration, ..Said::default() };
+        calls.push(driver.message(Message::assistant(said).kind(PARTIAL), &whole));
+    }
+    if !(gathered.is_empty() && calls.is_empty()) {
         // The run ends in any case; that its last words are lost is no reason to fail it otherwise.
-        let _ = driver.record(&gathered, None, Vec::new()).await;
+        let _ = driver.record(&gathered, None, calls).await;
     }
 }
 

@@ -74,6 +74,9 @@ pub(crate) struct Result {
     pub(crate) exit_code: i32,
 }
 
+/// The kind of an answer that broke off.
+pub(crate) const PARTIAL: &str = "partial";
+
 /// The kind of what a model is told whose answer is not what was asked for.
 pub(crate) const REPAIR: &str = "repair";
 
@@ -123,7 +126,7 @@ fn of(
     let text = entry.content.clone().unwrap_or_default();
     let message = match (entry.role.as_str(), entry.kind.as_str()) {
         ("user", "message") => ModelMessage::User { text },
-        ("assistant", "message" | "partial") => {
+        ("assistant", "message" | PARTIAL) => {
             let said: Said = data(entry);
             give_up(open, told);
             open.clone_from(&said.calls);

@@ -158,6 +158,11 @@ async fn aborted_in_the_middle_of_an_answer() {
         1 error {"code":"aborted","message":"enough"}
     "#]]
     .assert_eq(&told);
+    // It was told and then forgotten: neither the user nor the next run found it in the session.
+    assert_eq!(house.transcript().await, "user: Count. \nassistant: one  \n");
+    let sql = "SELECT kind FROM agent_state WHERE role = 'assistant'";
+    let kinds: Vec<(String,)> = house.abide.sql(sql).fetch().await.expect("it can be read");
+    assert_eq!(kinds, [("partial".to_owned(),)]);
     house.close().await;
 }
 
