@@ -305,9 +305,11 @@ fn said(value: &Value, all: &mut Vec<String>) {
         }),
         Value::String(text) => {
             all.push(value.to_string());
-            let held = serde_json::from_str(&text.to_lowercase());
-            let held = held.or_else(|_| serde_json::from_str(text));
-            held.iter().for_each(|value| said(value, all));
+            // As it stands, and as it is read where somebody wrote True: `["True"]` holds a string, and no boolean.
+            for text in [text.clone(), text.to_lowercase()] {
+                let held = serde_json::from_str(&text);
+                held.iter().for_each(|value| said(value, all));
+            }
         }
         scalar => all.push(scalar.to_string()),
     }
