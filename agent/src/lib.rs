@@ -17,7 +17,8 @@
 //! `transcript` messages as a model reads them · `stage` what is to be done next, from rows alone · `drive` the
 //! loop · `ask` a model, `call` tools, `plan` one of them, `structured` answers · `program` a foreign agent, `heard`
 //! what it says, `noted` its plans, `consent` what it asks to be let do · `drivers` a task for each run, `beat` their
-//! signs of life · `runtime` who drives what · `contract` how others follow a run · `workshop` a folder with all of it.
+//! signs of life · `runtime` who drives what · `contract` how others follow a run · `workshop` a folder with all of it
+//! · `posted` definitions that come over the network.
 
 mod ask;
 mod beat;
@@ -34,6 +35,7 @@ mod heard;
 mod native;
 mod noted;
 mod plan;
+mod posted;
 mod program;
 mod runtime;
 mod stage;
@@ -41,9 +43,12 @@ mod structured;
 mod transcript;
 mod workshop;
 
-pub use abide_tools::McpServer;
+pub use abide_tools::{McpServer, Tools};
 pub use catalog::{Catalog, Problem};
-pub use contract::{AgentEvent, Events, RunState, begin, state, until_turn_ends};
+pub use contract::{
+    AgentEvent, Checkpoint, Events, RunState, abort, begin, checkpoints, invoke, state, state_at,
+    until_turn_ends,
+};
 pub use definition::{
     AgentConfig, AgentDefinition, DefinitionError, Limits, ModelChoice, Permission, PromptSource,
     PromptStore, Subagent,

@@ -1,6 +1,7 @@
 //! Runs from their beginning to their end, over a real engine: what is told, what is on record, and that
 //! a runtime may be killed at any moment of it.
 
+mod contract;
 mod errors;
 mod events;
 mod house;

@@ -1,0 +1,129 @@
+//! Definitions that come over the network: held to more than those of the folder, because who may register an agent
+//! need not be who may run programs and read files on the machine that drives it.
+
+use std::path::{Component, Path};
+
+use abide_client::NewAgent;
+use serde::Deserialize as _;
+use serde_json::Value;
+
+use crate::catalog::Catalog;
+use crate::definition::{AgentDefinition, DefinitionError, Subagent};
+
+impl Catalog {
+    /// What is to be registered for a definition that somebody posts: the agents that it defines on the spot, and last
+    /// its own. It names tools, prompts and skills of the folder; a program of its own (`cli`) and instruction files
+    /// outside of the folder it may not.
+    ///
+    /// # Errors
+    /// [`DefinitionError`]; [`DefinitionError::Contradiction`] for what only the folder may say.
+    pub fn posted(&self, definition: &Value) -> Result<Vec<NewAgent>, DefinitionError> {
+        let parsed = AgentDefinition::deserialize(definition);
+        let mut parsed = parsed.map_err(|why| DefinitionError::Malformed(why.to_string()))?;
+        parsed.native = false;
+        check_reach(&parsed)?;
+        let ready = self.ready(parsed)?;
+        let inline = ready.subagents.iter().filter_map(|subagent| match subagent {
+            Subagent::Inline(inline) => Some(inline.to_register()),
+            Subagent::Named(_) => None,
+        });
+        Ok(inline.chain([ready.to_register()]).collect())
+    }
+}
+
+/// Holds a definition, and those in it, to what may be said from afar.
+fn check_reach(definition: &AgentDefinition) -> Result<(), DefinitionError> {
+    let name = &definition.name;
+    if definition.cli.is_some() {
+        let why = format!("agent {name} has cli: programs are named in the server's folder only");
+        return Err(DefinitionError::Contradiction(why));
+    }
+    if let Some(path) = definition.memory.iter().find(|path| !is_below(path)) {
+        let why = format!("agent {name} has memory outside of the folder: {}", path.display());
+        return Err(DefinitionError::Contradiction(why));
+    }
+    definition.subagents.iter().try_for_each(|subagent| match subagent {
+        Subagent::Inline(inline) => check_reach(inline),
+        Subagent::Named(_) => Ok(()),
+    })
+}
+
+/// Whether a path stays in the folder that it is read under.
+fn is_below(path: &Path) -> bool {
+    path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
+}
+
+#[cfg(test)]
+mod tests {
+    use abide_tools::Tools;
+    use expect_test::{Expect, expect};
+    use serde_json::json;
+
+    use super::*;
+
+    fn check(definition: &Value, expected: Expect) {
+        let folder = tempfile::tempdir().expect("there is room");
+        std::fs::write(folder.path().join("AGENTS.md"), "Be kind.").expect("there is room");
+        let told = match Catalog::new(folder.path(), Tools::new()).posted(definition) {
+            Ok(agents) => {
+                let told = agents.iter().map(|agent| {
+                    let said = &agent.definition["instructions"];
+                    format!("{} native: {} says {said}", agent.name, agent.native)
+                });
+                told.collect::<Vec<String>>().join("\n")
+            }
+            Err(error) => format!("{}: {error}", error.code()),
+        };
+        expected.assert_eq(&told);
+    }
+
+    #[test]
+    fn what_it_defines_on_the_spot_comes_first_and_nothing_is_native() {
+        check(
+            &json!({"name": "clerk", "native": true, "memory": ["./AGENTS.md"],
+                "subagents": [{"name": "helper", "system_prompt": "Look."}, "other"]}),
+            expect![[r#"
+                helper native: false says "Look."
+                clerk native: false says "Be kind.""#]],
+        );
+    }
+
+    #[test]
+    fn what_there_is_not_is_named() {
+        check(
+            &json!({"name": "clerk", "tools": ["refnd"]}),
+            expect!["unknown_tool: there is no tool refnd; there are: none"],
+        );
+        check(
+            &json!({"name": "clerk", "middleware": [{"name": "pii", "at": "request"}]}),
+            expect!["malformed_definition: unknown variant `pii`, expected `guardrail`"],
+        );
+        check(&json!({"name": "clerk", "tool": []}), expect![""]);
+    }
+
+    #[test]
+    fn programs_and_files_of_the_machine_are_out_of_reach() {
+        check(
+            &json!({"name": "clerk", "cli": {"command": ["sh", "-c", "id"]}}),
+            expect![
+                "contradiction: agent clerk has cli: programs are named in the server's folder only"
+            ],
+        );
+        let inline = json!({"name": "in", "cli": {"command": ["sh", "-c", "id"]}});
+        check(
+            &json!({"name": "clerk", "subagents": [inline]}),
+            expect![
+                "contradiction: agent in has cli: programs are named in the server's folder only"
+            ],
+        );
+        for path in ["/etc/passwd", "../secret", "a/../../secret"] {
+            let expected =
+                format!("contradiction: agent clerk has memory outside of the folder: {path}");
+            let folder = tempfile::tempdir().expect("there is room");
+            let posted = json!({"name": "clerk", "memory": [path]});
+            let refused = Catalog::new(folder.path(), Tools::new()).posted(&posted);
+            let refused = refused.map(drop).expect_err("it is out of reach");
+            assert_eq!(format!("{}: {refused}", refused.code()), expected);
+        }
+    }
+}
