@@ -107,6 +107,7 @@ pub fn register_agent(
     native: Option<bool>,
     expected_revision: Option<i64>,
 ) -> Result<Answer<Agent>, Abort> {
+    check_unbounded(ctx)?;
     check::name("name", &name)?;
     let definition = Json::from(JsonValue::Object(definition));
     let before = ctx.get::<Agent>(&name)?;
@@ -156,6 +157,7 @@ pub fn register_agent(
 /// Lets an agent begin no more runs. Those that run go on; registering it again brings it back.
 #[reducer]
 pub fn retire_agent(ctx: &mut Context<'_>, name: String) -> Result<Answer<Agent>, Abort> {
+    check_unbounded(ctx)?;
     let mut agent = find(ctx, &name)?;
     if agent.retired_at.is_some() {
         return Ok(Answer::Duplicate(agent.seq, agent));
@@ -164,6 +166,15 @@ pub fn retire_agent(ctx: &mut Context<'_>, name: String) -> Result<Answer<Agent>
     (agent.updated_at, agent.seq) = (ctx.now, ctx.seq);
     ctx.update(&agent)?;
     Ok(Answer::Fresh(agent))
+}
+
+/// Agents have no scope: what one tenant made of them the others would run.
+fn check_unbounded(ctx: &Context<'_>) -> Result<(), Refusal> {
+    if ctx.caller.scope().is_empty() {
+        return Ok(());
+    }
+    let detail = "agents are those of all tenants, and a scope bounds you to your own";
+    Err(Refusal::new(Code::Denied, detail).hint("have somebody without a scope register it"))
 }
 
 /// The agent of a name.

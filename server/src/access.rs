@@ -28,6 +28,12 @@ const OPEN: [&str; 3] = ["/", "/health", "/ready"];
 /// Paths where a browser cannot set headers, so that the token may stand in the query.
 const TOKEN_IN_QUERY: [&str; 2] = ["/v1/ws", "/v1/subscribe"];
 
+/// Whether the token may stand in the query of a path: those, and the events of a run.
+fn may_stand_in_query(path: &str) -> bool {
+    let run = path.strip_prefix("/v1/runs/").and_then(|rest| rest.strip_suffix("/events"));
+    TOKEN_IN_QUERY.contains(&path) || run.is_some_and(|id| !id.contains('/'))
+}
+
 /// Who may come in. See the module.
 #[derive(Clone)]
 pub struct Access {
@@ -172,7 +178,7 @@ fn given_tokens<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> impl Iterator<Item 
         .flat_map(|list| list.split(','))
         .filter_map(|protocol| protocol.trim().strip_prefix("bearer."))
         .map(str::to_owned);
-    let query = TOKEN_IN_QUERY.contains(&uri.path()).then(|| uri.query()).flatten();
+    let query = may_stand_in_query(uri.path()).then(|| uri.query()).flatten();
     let in_query = query
         .into_iter()
         .flat_map(|query| query.split('&'))

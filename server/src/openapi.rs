@@ -3,6 +3,8 @@
 //! Each reducer is a path. Its schemas go under `components` with their definitions lifted out of
 //! them, because a `$ref` of `#/$defs/…` would point to the root of this document.
 
+mod agents;
+
 use abide_schema::Code;
 use serde_json::{Map, Value as JsonValue, json};
 
@@ -14,7 +16,7 @@ pub(crate) fn document(described: &JsonValue) -> JsonValue {
         let name = reducer["name"].as_str().unwrap_or_default();
         paths.insert(format!("/v1/call/{name}"), reducer_path(name, reducer, &mut components));
     }
-    for (path, item) in fixed_paths() {
+    for (path, item) in fixed_paths().into_iter().chain(agents::paths()) {
         paths.insert(path.to_owned(), item);
     }
     json!({

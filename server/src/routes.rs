@@ -1,9 +1,11 @@
 //! What there is, and where: every route in one table.
 
+mod agents;
 mod call;
 mod describe;
 mod explain;
 mod probe;
+mod runs;
 mod sql;
 
 use abide_engine::Engine;
@@ -18,6 +20,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 
 use crate::access;
+use crate::agents::Workshop;
 use crate::life::Life;
 use crate::pass::{Gate, Pass};
 use crate::turns::Turns;
@@ -30,6 +33,7 @@ pub(crate) struct App {
     pub(crate) gate: Gate,
     pub(crate) life: Life,
     pub(crate) turns: Turns,
+    pub(crate) agents: Workshop,
 }
 
 /// What somebody was let in with.
@@ -48,6 +52,13 @@ pub(crate) fn router(app: App) -> Router {
         .route("/v1/ws", get(websocket::upgrade))
         .route("/v1/schema", get(describe::schema))
         .route("/v1/log/{*what}", get(describe::log))
+        .route("/agents", get(agents::list).post(agents::create))
+        .route("/agents/{name}", get(agents::get).patch(agents::change))
+        .route("/capabilities", get(agents::capabilities))
+        .route("/v1/agents/{name}/runs", post(runs::start))
+        .route("/v1/runs/{id}", get(runs::get))
+        .route("/v1/runs/{id}/abort", post(runs::abort))
+        .route("/v1/runs/{id}/events", get(runs::events::events))
         .route("/openapi.json", get(describe::openapi))
         .route("/health", get(probe::health))
         .route("/ready", get(probe::ready))

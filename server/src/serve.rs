@@ -20,6 +20,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::access::Access;
+use crate::agents::Agents;
 use crate::life::{Life, Phase, Place};
 use crate::limits;
 use crate::pass::Gate;
@@ -40,6 +41,20 @@ pub async fn serve(
     access: Access,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
+    serve_with(engine, listener, access, None, shutdown).await
+}
+
+/// The same with a workshop of agents, so that definitions are taken over `/agents`.
+///
+/// # Errors
+/// As [`serve`].
+pub async fn serve_with(
+    engine: Engine,
+    listener: TcpListener,
+    access: Access,
+    agents: Option<Arc<dyn Agents>>,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
     let address = listener.local_addr()?;
     let refused = |refusal| io::Error::new(io::ErrorKind::PermissionDenied, refusal);
     let asks = check_listens(&engine, &access, address).await.map_err(refused)?;
@@ -47,7 +62,8 @@ pub async fn serve(
     tracing::info!(%address, access = ?gate.access, asks, seq = %engine.durable_seq(), "serving");
 
     let life = Life::new(limits::CONNECTIONS);
-    let router = routes::router(App { engine, gate, life: life.clone(), turns: Turns::new() });
+    let turns = Turns::new();
+    let router = routes::router(App { engine, gate, life: life.clone(), turns, agents });
     accept(&listener, &router, &life, shutdown).await;
     drop(listener);
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use abide_engine::{Clock, Config, Engine};
 use abide_schema::{Micros, Module};
-use abide_server::Access;
+use abide_server::{Access, Agents};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -58,6 +58,15 @@ impl House {
 
     /// Serves these modules.
     pub(crate) async fn serving(access: Access, modules: Vec<Module>) -> House {
+        House::with_agents(access, modules, None).await
+    }
+
+    /// Serves these modules, with somebody who says what a definition of an agent is.
+    pub(crate) async fn with_agents(
+        access: Access,
+        modules: Vec<Module>,
+        agents: Option<Arc<dyn Agents>>,
+    ) -> House {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let clock = Arc::new(Still::new());
         let config = Config { clock: Arc::clone(&clock) as Arc<dyn Clock>, ..Config::new(modules) };
@@ -65,7 +74,7 @@ impl House {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it has an address");
         let (shutdown, wanted) = oneshot::channel::<()>();
-        let serving = abide_server::serve(engine.clone(), listener, access, async {
+        let serving = abide_server::serve_with(engine.clone(), listener, access, agents, async {
             let _ = wanted.await;
         });
         let served = tokio::spawn(serving);

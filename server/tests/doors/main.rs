@@ -5,6 +5,7 @@ mod http;
 mod notes;
 mod ws;
 
+mod agents;
 mod bad_input;
 mod calls;
 mod credentials;
@@ -12,6 +13,7 @@ mod events;
 mod golden;
 mod jwts;
 mod probes;
+mod runs;
 mod shutdown;
 mod sockets;
 mod tokens;

@@ -47,7 +47,7 @@ impl Home {
         self.local("create_token", args).await;
     }
 
-    async fn ask(&self, bearer: &str, method: &str, path: &str, body: &str) -> Response {
+    pub(crate) async fn ask(&self, bearer: &str, method: &str, path: &str, body: &str) -> Response {
         let request = self.0.request(method, path);
         request.header("authorization", &format!("Bearer {bearer}")).body(body).send().await
     }

@@ -1,0 +1,283 @@
+//! `/agents` and `/capabilities`: the registry over REST. What may be read and registered is the engine's to say, as of
+//! any other call; what is a definition, the [`Agents`](crate::Agents) of this server.
+
+use abide_engine::{Answer, Engine};
+use abide_schema::reducer::Caller;
+use abide_schema::wire::{BatchCall, SUBPROTOCOL};
+use abide_schema::{Code, Refusal, Value};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::header::{ETAG, IF_MATCH, LOCATION};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use serde_json::{Map, Value as JsonValue, json};
+
+use super::{App, By, idempotency_key, json as as_json};
+use crate::content::Content;
+use crate::problem::Problem;
+
+/// Characters of a prompt that are shown.
+const PROMPT_CHARS: usize = 500;
+
+/// What a body looks like.
+const LOOKS: &str =
+    r#"{"name": "clerk", "system_prompt": "…", "tools": ["…"]}, as docs/agents.md says"#;
+
+/// The columns that [`shown`] reads, in its order.
+const COLUMNS: &str = "a.name, a.revision, a.mode, a.description, a.hidden, a.native, \
+    a.retired_at, r.definition FROM agents a \
+    JOIN agent_revisions r ON r.agent = a.name AND r.revision = a.revision";
+
+/// Those that can be begun or given tasks, but for the hidden ones.
+pub(super) async fn list(State(app): State<App>, by: By) -> Result<Response, Problem> {
+    let sql =
+        format!("SELECT {COLUMNS} WHERE a.hidden = 0 AND a.retired_at IS NULL ORDER BY a.name");
+    let answer = app.engine.query(&by, &sql, &Map::new(), None).await?;
+    let agents: Vec<JsonValue> = answer.rows.iter().map(|row| shown(row)).collect();
+    Ok(as_json(json!({"seq": answer.seq, "agents": agents}).to_string()))
+}
+
+/// One, hidden or not.
+pub(super) async fn get(
+    State(app): State<App>,
+    by: By,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Response, Problem> {
+    let name = name_of(name)?;
+    let (_, agent) = find(&app.engine, &by, &name).await?;
+    Ok(answered(StatusCode::OK, &agent))
+}
+
+/// Registers one that there is not.
+pub(super) async fn create(
+    State(app): State<App>,
+    by: By,
+    headers: HeaderMap,
+    content: Content,
+) -> Result<Response, Problem> {
+    let _turn = app.turns.turn(by.id(), content.bytes()).await;
+    app.engine.check_room(&by, content.bytes())?;
+    let definition: Map<String, JsonValue> = content.envelope(LOOKS)?;
+    let key = idempotency_key(&headers)?;
+    let name = register(&app, &by, definition.into(), 0, key).await?;
+    let (_, agent) = find(&app.engine, &by, &name).await?;
+    let mut response = answered(StatusCode::CREATED, &agent);
+    if let Ok(place) = format!("/agents/{name}").parse() {
+        response.headers_mut().insert(LOCATION, place);
+    }
+    Ok(response)
+}
+
+/// Changes one: what the body says goes in the place of what was there (RFC 7396). With `If-Match` only
+/// where that is its newest revision.
+pub(super) async fn change(
+    State(app): State<App>,
+    by: By,
+    name: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+    content: Content,
+) -> Result<Response, Problem> {
+    let name = name_of(name)?;
+    let _turn = app.turns.turn(by.id(), content.bytes()).await;
+    app.engine.check_room(&by, content.bytes())?;
+    let patch: Map<String, JsonValue> = content.envelope(LOOKS)?;
+    let key = idempotency_key(&headers)?;
+    if patch.get("name").is_some_and(|other| other.as_str() != Some(name.as_str())) {
+        let detail = format!("agent {name} cannot be given another name");
+        return Err(Refusal::new(Code::BadArguments, detail).hint("POST /agents makes one").into());
+    }
+    let (mut definition, agent) = find(&app.engine, &by, &name).await?;
+    let newest = agent["revision"].as_i64().unwrap_or_default();
+    let expected = if_match(&headers)?.unwrap_or(newest);
+    merge(&mut definition, patch.into());
+    register(&app, &by, definition, expected, key).await?;
+    let (_, agent) = find(&app.engine, &by, &name).await?;
+    Ok(answered(StatusCode::OK, &agent))
+}
+
+/// What this server can do.
+pub(super) async fn capabilities(State(app): State<App>, by: By) -> Response {
+    let agents = app.agents.is_some();
+    let mut told = json!({
+        "packages": {"abide": env!("CARGO_PKG_VERSION")},
+        "stream_protocols": ["sse", SUBPROTOCOL],
+        // Tools that are programs run as processes of the server's user, with no wall around them.
+        "sandbox_backends": [],
+        "features": {"agents": agents, "mcp": agents, "a2a": false, "artifacts": false},
+        "middleware": [],
+        "tools": [],
+        "scope": {"keys": "any", "yours": by.scope()},
+    });
+    if let Some(agents) = &app.agents {
+        merge(&mut told, agents.capabilities());
+    }
+    as_json(told.to_string())
+}
+
+/// Has a definition checked and registers it; its name.
+async fn register(
+    app: &App,
+    by: &Caller,
+    definition: JsonValue,
+    expected: i64,
+    key: Option<&str>,
+) -> Result<String, Refusal> {
+    let Some(agents) = app.agents.clone() else {
+        let detail = "this server takes no definitions: it has no tools to hold them to";
+        return Err(Refusal::new(Code::NotFound, detail).hint(NO_AGENTS));
+    };
+    // It reads prompts and skills.
+    let checked = tokio::task::spawn_blocking(move || agents.registrations(definition)).await;
+    let mut registrations = checked.map_err(|why| {
+        Refusal::new(Code::Internal, format!("the definition could not be checked: {why}"))
+    })??;
+    let Some(own) = registrations.last_mut() else {
+        return Err(Refusal::new(Code::Internal, "the definition came to nothing"));
+    };
+    own["expected_revision"] = json!(expected);
+    let name = own["name"].as_str().unwrap_or_default().to_owned();
+    let call = |args| BatchCall { reducer: "register_agent".to_owned(), args };
+    let calls: Vec<BatchCall> = registrations.into_iter().map(call).collect();
+    app.engine.batch(by, &calls, key).await?;
+    Ok(name)
+}
+
+const NO_AGENTS: &str = "abide serve --agents FOLDER  has them";
+
+/// An agent's definition, and what is shown of it.
+async fn find(engine: &Engine, by: &Caller, name: &str) -> Result<(JsonValue, JsonValue), Refusal> {
+    let sql = format!("SELECT {COLUMNS} WHERE a.name = :name");
+    let params = Map::from_iter([("name".to_owned(), json!(name))]);
+    let Answer { rows, .. } = engine.query(by, &sql, &params, None).await?;
+    let row = rows.first().ok_or_else(|| {
+        Refusal::new(Code::NotFound, format!("there is no agent {name}"))
+            .hint("GET /agents lists those that there are")
+    })?;
+    let mut definition = definition_of(row);
+    // Read anew with every registration.
+    if let Some(definition) = definition.as_object_mut() {
+        definition.remove("instructions");
+    }
+    Ok((definition, shown(row)))
+}
+
+fn definition_of(row: &[Value]) -> JsonValue {
+    match row.last() {
+        Some(Value::Text(text)) => serde_json::from_str(text).unwrap_or_default(),
+        _ => JsonValue::Null,
+    }
+}
+
+/// What is shown of an agent, from a row of [`COLUMNS`].
+fn shown(row: &[Value]) -> JsonValue {
+    let cell = |at: usize| row.get(at).map_or(JsonValue::Null, Value::to_json);
+    let definition = definition_of(row);
+    let config = &definition["config"];
+    let list = |name: &str| match &definition[name] {
+        JsonValue::Null => json!([]),
+        list => list.clone(),
+    };
+    let interrupt_on = match &definition["interrupt_on"] {
+        JsonValue::Null => json!({}),
+        map => map.clone(),
+    };
+    json!({
+        "name": cell(0), "revision": cell(1), "mode": cell(2), "description": cell(3),
+        "hidden": cell(4) == 1, "native": cell(5) == 1, "retired_at": cell(6),
+        "a2a_exposed": definition["a2a_exposed"].as_bool().unwrap_or(false),
+        "provider": config["provider"], "model": config["model"],
+        "temperature": config["temperature"], "response_format": definition["response_format"],
+        "interrupt_on": interrupt_on, "tools": list("tools"), "skills": list("skills"),
+        "system_prompt": prompt(&definition),
+    })
+}
+
+/// The beginning of a prompt: as it was written, or as it was read from where it stands.
+fn prompt(definition: &JsonValue) -> JsonValue {
+    let text = match &definition["system_prompt"] {
+        JsonValue::Null => return JsonValue::Null,
+        JsonValue::String(text) => text.as_str(),
+        _ => definition["instructions"].as_str().unwrap_or_default(),
+    };
+    json!(text.chars().take(PROMPT_CHARS).collect::<String>())
+}
+
+/// Merges one JSON value into another: null takes a member away (RFC 7396).
+fn merge(into: &mut JsonValue, patch: JsonValue) {
+    let JsonValue::Object(patch) = patch else {
+        *into = patch;
+        return;
+    };
+    if !into.is_object() {
+        *into = json!({});
+    }
+    let Some(into) = into.as_object_mut() else { return };
+    for (name, value) in patch {
+        if value.is_null() {
+            into.remove(&name);
+        } else {
+            merge(into.entry(name).or_insert(JsonValue::Null), value);
+        }
+    }
+}
+
+fn name_of(name: Result<Path<String>, PathRejection>) -> Result<String, Refusal> {
+    let Path(name) = name.map_err(|_| {
+        Refusal::new(Code::NotFound, "the agent's name is not UTF-8").hint("GET /agents")
+    })?;
+    Ok(name)
+}
+
+/// The revision that a change is meant for.
+fn if_match(headers: &HeaderMap) -> Result<Option<i64>, Refusal> {
+    let Some(tag) = headers.get(IF_MATCH) else { return Ok(None) };
+    let number = tag.to_str().ok().and_then(|tag| tag.trim().trim_matches('"').parse().ok());
+    number.map(Some).ok_or_else(|| {
+        Refusal::new(Code::BadRequest, "the header If-Match is not a revision")
+            .hint("send back the ETag of GET /agents/{name}, or leave the header out")
+    })
+}
+
+fn answered(status: StatusCode, agent: &JsonValue) -> Response {
+    let mut response = (status, as_json(agent.to_string())).into_response();
+    if let Ok(tag) = format!("\"{}\"", agent["revision"]).parse() {
+        response.headers_mut().insert(ETAG, tag);
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_patch_is_merged() {
+        // The cases of RFC 7396, appendix A, that objects can be.
+        let cases = [
+            (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
+            (json!({"a": "b"}), json!({"b": "c"}), json!({"a": "b", "b": "c"})),
+            (json!({"a": "b", "b": "c"}), json!({"a": null}), json!({"b": "c"})),
+            (json!({"a": ["b"]}), json!({"a": "c"}), json!({"a": "c"})),
+            (
+                json!({"a": {"b": "c"}}),
+                json!({"a": {"b": "d", "c": null}}),
+                json!({"a": {"b": "d"}}),
+            ),
+            (json!({}), json!({"a": {"bb": {"ccc": null}}}), json!({"a": {"bb": {}}})),
+        ];
+        for (mut into, patch, expected) in cases {
+            merge(&mut into, patch);
+            assert_eq!(into, expected);
+        }
+    }
+
+    #[test]
+    fn a_prompt_is_cut_at_500_characters() {
+        let long = "é".repeat(501);
+        let cut = prompt(&json!({"system_prompt": long}));
+        assert_eq!(cut.as_str().map(|cut| cut.chars().count()), Some(500));
+        assert_eq!(prompt(&json!({})), JsonValue::Null);
+        let read = json!({"system_prompt": {"file": "x"}, "instructions": "Be kind."});
+        assert_eq!(prompt(&read), "Be kind.");
+    }
+}

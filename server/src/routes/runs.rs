@@ -1,0 +1,189 @@
+//! Runs over REST: begun, looked at, aborted. What they tell is [`events`].
+
+pub(super) mod events;
+
+use abide_engine::Engine;
+use abide_schema::reducer::Caller;
+use abide_schema::wire::BatchCall;
+use abide_schema::{Code, Refusal, Seq, Value};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::header::LOCATION;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use serde::Deserialize;
+use serde_json::{Map, Value as JsonValue, json};
+use sha2::{Digest as _, Sha256};
+
+use super::{App, By, idempotency_key, json as as_json};
+use crate::content::Content;
+use crate::problem::Problem;
+use crate::turns::begin;
+
+/// A run that is wanted.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wanted {
+    /// What the user says.
+    input: String,
+    /// The session, where there is one already.
+    session_id: Option<String>,
+    /// An id of the caller's own for the run.
+    id: Option<String>,
+    /// Milliseconds after which it must be over.
+    deadline_ms: Option<i64>,
+    /// Of a session that is made for it.
+    title: Option<String>,
+    scope: Option<Map<String, JsonValue>>,
+    metadata: Option<JsonValue>,
+}
+
+/// Begins a run of an agent, in a session of its own or the one that is named.
+pub(super) async fn start(
+    State(app): State<App>,
+    by: By,
+    agent: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+    content: Content,
+) -> Result<Response, Problem> {
+    let agent = path(agent, "agent")?;
+    let looks = r#"{"input": "…", "session_id": "…"}, the last optional"#;
+    let turn = app.turns.turn(by.id(), content.bytes()).await;
+    app.engine.check_room(&by, content.bytes())?;
+    let wanted: Wanted = content.envelope(looks)?;
+    let key = idempotency_key(&headers)?;
+    let is_named = wanted.id.is_some();
+    let calls = calls(&by, &agent, wanted, key)?;
+    let begun = begin(turn, app.engine.batch(&by, &calls, key)).await;
+    let done = match (begun, calls.as_slice()) {
+        // The same run was begun before: its session is there, and the run says that it is the same.
+        (Err(refusal), [_, run]) if is_named && refusal.code == Code::Conflict => {
+            app.engine.batch(&by, std::slice::from_ref(run), key).await?
+        }
+        (done, _) => done?,
+    };
+    let Some(begun) = done.results.last() else {
+        return Err(Refusal::new(Code::Internal, "the batch has no result").into());
+    };
+    let run: JsonValue = serde_json::from_str(&begun.result).unwrap_or_default();
+    let place = format!("/v1/runs/{}", run["id"].as_str().unwrap_or_default());
+    let told = json!({"seq": done.seq, "run": run, "duplicate": done.duplicate || begun.duplicate});
+    let mut response = (StatusCode::CREATED, as_json(told.to_string())).into_response();
+    if let Ok(place) = place.parse() {
+        response.headers_mut().insert(LOCATION, place);
+    }
+    Ok(response)
+}
+
+/// The calls that begin a run: the session, where it is to be made, and the run. Both or neither.
+fn calls(
+    by: &Caller,
+    agent: &str,
+    wanted: Wanted,
+    key: Option<&str>,
+) -> Result<Vec<BatchCall>, Refusal> {
+    let Wanted { input, session_id, id, deadline_ms, title, scope, metadata } = wanted;
+    let mut calls = Vec::new();
+    let session_id = match session_id {
+        Some(session_id) if title.is_some() || scope.is_some() || metadata.is_some() => {
+            let detail = format!("title, scope and metadata are those of session {session_id}");
+            let hint = "leave them out, or leave out session_id to have a session made";
+            return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
+        }
+        Some(session_id) => session_id,
+        None => {
+            let made = session_of(by, agent, id.as_deref(), key);
+            let all = json!({"id": made, "agent": agent, "title": title, "scope": scope,
+                "metadata": metadata});
+            calls.push(call("create_session", all));
+            made
+        }
+    };
+    let all = json!({"session_id": session_id, "agent": agent, "input": input, "id": id,
+        "deadline_ms": deadline_ms});
+    calls.push(call("start_run", all));
+    Ok(calls)
+}
+
+/// A reducer's call, without what was left out.
+fn call(reducer: &str, mut args: JsonValue) -> BatchCall {
+    if let Some(args) = args.as_object_mut() {
+        args.retain(|_, value| !value.is_null());
+    }
+    BatchCall { reducer: reducer.to_owned(), args }
+}
+
+/// The id of a session that is made for a run. A retry has to name the same, so it follows from what
+/// the caller will repeat: the run's id or the request's. Where there is neither it is drawn.
+fn session_of(by: &Caller, agent: &str, id: Option<&str>, key: Option<&str>) -> String {
+    let text = match (id, key) {
+        (Some(id), _) => json!(["id", by.id(), agent, id]).to_string(),
+        (None, Some(key)) => json!(["key", by.id(), agent, key]).to_string(),
+        (None, None) => uuid::Uuid::new_v4().to_string(),
+    };
+    let digest = Sha256::digest(text.as_bytes());
+    let short: String = digest.iter().take(13).map(|byte| format!("{byte:02x}")).collect();
+    format!("s_{short}")
+}
+
+/// Where a run stands.
+pub(super) async fn get(
+    State(app): State<App>,
+    by: By,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Response, Problem> {
+    let id = path(id, "run")?;
+    let (seq, run) = find(&app.engine, &by, &id).await?;
+    Ok(as_json(json!({"seq": seq, "run": run}).to_string()))
+}
+
+/// Why a run is aborted.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Reason {
+    reason: Option<String>,
+}
+
+/// Says that nobody wants a run any more.
+pub(super) async fn abort(
+    State(app): State<App>,
+    by: By,
+    id: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+    content: Content,
+) -> Result<Response, Problem> {
+    let id = path(id, "run")?;
+    let Reason { reason } = match content.value()? {
+        JsonValue::Null => Reason::default(),
+        _ => content.envelope(r#"{"reason": "…"}, or nothing"#)?,
+    };
+    let key = idempotency_key(&headers)?;
+    let BatchCall { reducer, args } = call("abort_run", json!({"id": id, "reason": reason}));
+    let done = app.engine.call(&by, &reducer, &args, key).await?;
+    let run: JsonValue = serde_json::from_str(&done.result).unwrap_or_default();
+    let told = json!({"seq": done.seq, "run": run, "duplicate": done.duplicate});
+    Ok(as_json(told.to_string()))
+}
+
+/// A run by its id, as an object of its columns.
+async fn find(engine: &Engine, by: &Caller, id: &str) -> Result<(Seq, JsonValue), Refusal> {
+    let params = Map::from_iter([("id".to_owned(), json!(id))]);
+    let sql = "SELECT * FROM runs WHERE id = :id";
+    let answer = engine.query(by, sql, &params, None).await?;
+    let missing = || Refusal::new(Code::NotFound, format!("there is no run {id}"));
+    let row = answer.rows.first().ok_or_else(missing)?;
+    let cells = answer.columns.iter().zip(row.iter()).map(|(name, cell)| {
+        let value = match (name.as_str(), cell) {
+            // A JSON value, stored as text.
+            ("output", Value::Text(text)) => serde_json::from_str(text).unwrap_or_default(),
+            (_, cell) => cell.to_json(),
+        };
+        (name.clone(), value)
+    });
+    Ok((answer.seq, JsonValue::Object(cells.collect())))
+}
+
+fn path(id: Result<Path<String>, PathRejection>, what: &str) -> Result<String, Refusal> {
+    let refused = |_| Refusal::new(Code::NotFound, format!("the {what}'s name is not UTF-8"));
+    id.map(|Path(id)| id).map_err(refused)
+}

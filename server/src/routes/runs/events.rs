@@ -1,0 +1,175 @@
+//! `GET /v1/runs/{id}/events`: what a run tells, as server-sent events, until it is over.
+//!
+//! `id:` is the event's number in the run, 1, 2, 3 …, so that `Last-Event-ID` goes on after it. Where the run is over
+//! and all of it was told the answer is 204, which ends an `EventSource` for good.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::{Pin, pin};
+
+use abide_engine::{Change, Connection, Update, Wanted};
+use abide_schema::{Code, Refusal, Row, Value};
+use axum::body::Body;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Extension, Path, State};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use futures_util::stream;
+use serde_json::{Map, json};
+use tokio::time::timeout;
+
+use super::{find, path};
+use crate::life::{Life, Phase, Place};
+use crate::limits;
+use crate::problem::{Problem, note};
+use crate::routes::{App, With};
+
+const SQL: &str = "SELECT id, number, turn, kind, data FROM run_events \
+    WHERE run_id = :run AND number > :told ORDER BY number";
+
+/// Streams a run's events until it is over, the client leaves, or the server does.
+pub(in crate::routes) async fn events(
+    State(app): State<App>,
+    Extension(pass): With,
+    Extension(place): Extension<Place>,
+    id: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let id = path(id, "run")?;
+    let told = last_event_id(&headers)?;
+    let (_, run) = find(&app.engine, &pass.caller, &id).await?;
+    let events = run["events"].as_i64().unwrap_or_default();
+    if told > events {
+        let detail = format!("the header Last-Event-ID is {told}, and run {id} has told {events}");
+        let hint = "send back the id of the last event of this run as it came";
+        return Err(Refusal::new(Code::BadRequest, detail).hint(hint).into());
+    }
+    if told == events && !run["ended_at"].is_null() {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    let params = Map::from_iter([("run".to_owned(), json!(id)), ("told".to_owned(), json!(told))]);
+    let mut connection = app.engine.connect(&pass.caller);
+    connection.subscribe(&Wanted::new("run", SQL, &params)).await?;
+    let gate = app.gate.clone();
+    let void = Box::pin(async move { gate.until_void(pass).await });
+    let events = Events { connection, life: app.life, void, told, ended: false, _place: place };
+    let events = stream::unfold(events, |mut events| async move {
+        let text = events.next().await?;
+        Some((Ok::<_, Infallible>(text), events))
+    });
+    let headers = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")];
+    Ok((headers, [("x-accel-buffering", "no")], Body::from_stream(events)).into_response())
+}
+
+/// How much of the run the client has: nothing unless it says so.
+fn last_event_id(headers: &HeaderMap) -> Result<i64, Refusal> {
+    let Some(id) = headers.get("last-event-id") else { return Ok(0) };
+    let number = id.to_str().ok().and_then(|id| id.trim().parse().ok());
+    number.filter(|number| *number >= 0).ok_or_else(|| {
+        Refusal::new(Code::BadRequest, "the header Last-Event-ID is not the number of an event")
+            .hint("send back the id of the last event as it came, or leave the header out")
+    })
+}
+
+/// The stream of one client. Polled only when the socket has room.
+struct Events {
+    connection: Connection,
+    life: Life,
+    /// Done when the credentials do not count any more.
+    void: Pin<Box<dyn Future<Output = Refusal> + Send>>,
+    /// The number of the last event that was told.
+    told: i64,
+    ended: bool,
+    _place: Place,
+}
+
+impl Events {
+    async fn next(&mut self) -> Option<String> {
+        while !self.ended {
+            let life = self.life.clone();
+            let mut draining = pin!(life.until(Phase::Draining));
+            let update = tokio::select! {
+                () = &mut draining => return None,
+                refusal = &mut self.void => return Some(self.end_with(&refusal)),
+                update = timeout(limits::PING, self.connection.next()) => update,
+            };
+            let text = match update {
+                Ok(update) => self.tell(&update),
+                Err(_) => ": still here\n\n".to_owned(),
+            };
+            // Progress, and what only says that something may have changed, is nobody's business.
+            if !text.is_empty() {
+                return Some(text);
+            }
+        }
+        None
+    }
+
+    fn tell(&mut self, update: &Update) -> String {
+        match update {
+            Update::Snapshot(part) => self.rows(&part.rows),
+            Update::Delta { changes, .. } => {
+                changes.iter().map(|change| self.change(change)).collect()
+            }
+            Update::Rerun { change, .. } => self.change(change),
+            Update::Error { refusal, .. } if refusal.code != Code::Refetch => {
+                self.end_with(refusal)
+            }
+            Update::Error { .. } | Update::Progress { .. } => String::new(),
+        }
+    }
+
+    fn change(&mut self, change: &Change) -> String {
+        match change.delta.rows() {
+            Ok(delta) => self.rows(&delta.inserts),
+            Err(refusal) => self.end_with(&refusal.clone()),
+        }
+    }
+
+    /// The rows that were not told, in order. A snapshot that comes again holds old ones too.
+    fn rows(&mut self, rows: &[Row]) -> String {
+        let mut rows: Vec<&Row> = rows.iter().collect();
+        rows.sort_by_key(|row| number(row));
+        let mut text = String::new();
+        for row in rows {
+            if number(row) <= self.told {
+                continue;
+            }
+            if let [Value::Integer(id), Value::Integer(number), turn, Value::Text(kind), data] =
+                &**row
+            {
+                let (turn, data) = (turn.to_json(), json_text(data));
+                text.push_str(&format!(
+                    "event: {kind}\nid: {number}\ndata: {{\"id\":{id},\"number\":{number},\
+                     \"turn\":{turn},\"event\":\"{kind}\",\"data\":{data}}}\n\n"
+                ));
+                self.told = *number;
+                self.ended = matches!(kind.as_str(), "done" | "error");
+            }
+        }
+        text
+    }
+
+    /// The stream breaks off, and the run does not: the kind `problem` is none of a run's.
+    fn end_with(&mut self, refusal: &Refusal) -> String {
+        self.ended = true;
+        note(refusal);
+        format!("event: problem\ndata: {}\n\n", refusal.problem())
+    }
+}
+
+fn number(row: &Row) -> i64 {
+    match row.get(1) {
+        Some(Value::Integer(number)) => *number,
+        _ => 0,
+    }
+}
+
+/// A JSON value that is stored as text, in canonical form: in one line.
+fn json_text(cell: &Value) -> &str {
+    match cell {
+        Value::Text(text) => text,
+        _ => "null",
+    }
+}

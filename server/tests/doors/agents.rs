@@ -1,0 +1,212 @@
+//! The registry of agents over REST: who may see and change what, and what is no definition.
+
+use std::sync::Arc;
+
+use abide_schema::{Code, Refusal};
+use abide_server::{Access, Agents};
+use expect_test::expect;
+use serde_json::{Value as JsonValue, json};
+
+use crate::house::House;
+use crate::http::{Response, check};
+use crate::tokens::{Home, token};
+
+/// A workshop with one tool, `look`. What a real one checks beside that the agent crate's tests tell.
+#[derive(Debug)]
+struct OneTool;
+
+impl Agents for OneTool {
+    fn registrations(&self, definition: JsonValue) -> Result<Vec<JsonValue>, Refusal> {
+        let name = definition["name"].clone();
+        let tools = definition["tools"].as_array().cloned().unwrap_or_default();
+        if let Some(unknown) = tools.iter().find(|tool| **tool != "look") {
+            let detail = format!("no definition of agent {name}: unknown_tool: {unknown}");
+            return Err(Refusal::new(Code::BadArguments, detail));
+        }
+        let hidden = definition["hidden"] == true;
+        Ok(vec![json!({"name": name, "definition": definition, "hidden": hidden})])
+    }
+
+    fn capabilities(&self) -> JsonValue {
+        json!({"tools": ["look"], "middleware": ["guardrail"]})
+    }
+}
+
+/// A server with that workshop.
+pub(crate) async fn house() -> House {
+    let modules = abide_reducers::modules();
+    House::with_agents(Access::loopback(), modules, Some(Arc::new(OneTool))).await
+}
+
+async fn patch(house: &House, name: &str, body: &str, revision: Option<&str>) -> Response {
+    let path = format!("/agents/{name}");
+    let mut request = house.request("PATCH", &path).body(body);
+    if let Some(revision) = revision {
+        request = request.header("if-match", revision);
+    }
+    request.send().await
+}
+
+#[tokio::test]
+async fn one_is_registered_read_and_changed() {
+    let house = house().await;
+    let prompt = "p".repeat(600);
+    let clerk = json!({"name": "clerk", "system_prompt": prompt, "tools": ["look"],
+        "config": {"model": "small", "temperature": 0.5}, "interrupt_on": {"look": true}});
+    let made = house.post("/agents", &clerk.to_string()).await;
+    assert_eq!((made.status, made.header("location")), (201, Some("/agents/clerk")));
+    let read = house.get("/agents/clerk").await;
+    assert_eq!((read.status, read.header("etag")), (200, Some("\"1\"")));
+    assert_eq!(made.json(), read.json());
+    let told = read.json();
+    assert_eq!(told["system_prompt"].as_str().map(str::len), Some(500));
+    let told = json!({"model": told["model"], "mode": told["mode"], "tools": told["tools"],
+        "temperature": told["temperature"], "interrupt_on": told["interrupt_on"],
+        "hidden": told["hidden"], "native": told["native"], "a2a_exposed": told["a2a_exposed"]});
+    check(
+        &told.to_string(),
+        expect![[r#"
+            {"a2a_exposed":false,"hidden":false,"interrupt_on":{"look":true},"mode":"primary","model":"small","native":false,"temperature":0.5,"tools":["look"]}
+        "#]],
+    );
+    let body = r#"{"config": {"model": "large"}, "interrupt_on": null}"#;
+    let changed = patch(&house, "clerk", body, Some("\"1\"")).await;
+    assert_eq!((changed.status, changed.header("etag")), (200, Some("\"2\"")));
+    let changed = changed.json();
+    assert_eq!(changed["model"], "large");
+    assert_eq!(changed["temperature"], 0.5, "what is not named stays");
+    assert_eq!(changed["interrupt_on"], json!({}), "null takes away");
+    let late = patch(&house, "clerk", r#"{"tools": []}"#, Some("\"1\"")).await;
+    check(
+        &late.problem(),
+        expect![[r#"
+            409 conflict: agent clerk is at revision 2, not 1 (read it again, and change that)
+        "#]],
+    );
+}
+
+#[tokio::test]
+async fn the_list_leaves_out_what_is_hidden_or_retired() {
+    let house = house().await;
+    for definition in [
+        json!({"name": "b"}),
+        json!({"name": "a"}),
+        json!({"name": "secret", "hidden": true}),
+        json!({"name": "old"}),
+    ] {
+        assert_eq!(house.post("/agents", &definition.to_string()).await.status, 201);
+    }
+    assert_eq!(house.post("/v1/call/retire_agent", r#"{"name": "old"}"#).await.status, 200);
+    let listed = house.get("/agents").await.json();
+    let names: Vec<&JsonValue> =
+        listed["agents"].as_array().expect("a list").iter().map(|it| &it["name"]).collect();
+    assert_eq!(names, ["a", "b"]);
+    assert_eq!(house.get("/agents/secret").await.json()["hidden"], true);
+    assert!(house.get("/agents/old").await.json()["retired_at"].is_i64());
+}
+
+#[tokio::test]
+async fn what_is_no_definition_is_refused_and_leaves_nothing() {
+    let house = house().await;
+    let unknown = house.post("/agents", r#"{"name": "clerk", "tools": ["refnd"]}"#).await;
+    check(
+        &unknown.problem(),
+        expect![[r#"
+            422 bad_arguments: no definition of agent "clerk": unknown_tool: "refnd" (-)
+        "#]],
+    );
+    assert_eq!(house.get("/agents/clerk").await.status, 404);
+    house.post("/agents", r#"{"name": "clerk"}"#).await;
+    let twice = house.post("/agents", r#"{"name": "clerk", "tools": ["look"]}"#).await;
+    check(
+        &twice.problem(),
+        expect![[r#"
+            409 conflict: agent clerk is at revision 1, not 0 (read it again, and change that)
+        "#]],
+    );
+    let broken = patch(&house, "clerk", r#"{"tools": ["refnd"]}"#, None).await;
+    assert_eq!(broken.status, 422);
+    let renamed = patch(&house, "clerk", r#"{"name": "other"}"#, None).await;
+    check(
+        &renamed.problem(),
+        expect![[r#"
+            422 bad_arguments: agent clerk cannot be given another name (POST /agents makes one)
+        "#]],
+    );
+    let absent = patch(&house, "nobody", "{}", None).await;
+    check(
+        &absent.problem(),
+        expect![[r#"
+            404 not_found: there is no agent nobody (GET /agents lists those that there are)
+        "#]],
+    );
+    for (body, tag, status) in
+        [("[]", None, 400), ("{", None, 400), ("", None, 400), ("{}", Some("new"), 400)]
+    {
+        assert_eq!(patch(&house, "clerk", body, tag).await.status, status, "{body} {tag:?}");
+    }
+    assert_eq!(house.get("/agents/clerk").await.json()["revision"], 1, "nothing has changed");
+    let long = format!(r#"{{"name": "{}"}}"#, "x".repeat(abide_schema::limits::MESSAGE_BYTES));
+    assert_eq!(house.post("/agents", &long).await.status, 413);
+    assert_eq!(house.request("DELETE", "/agents/clerk").send().await.status, 405);
+    assert_eq!(house.get("/agents/%ff").await.status, 404);
+}
+
+#[tokio::test]
+async fn a_server_without_a_workshop_says_so() {
+    let house = House::serving(Access::loopback(), abide_reducers::modules()).await;
+    let refused = house.post("/agents", r#"{"name": "clerk"}"#).await;
+    check(
+        &refused.problem(),
+        expect![[r#"
+            404 not_found: this server takes no definitions: it has no tools to hold them to (abide serve --agents FOLDER  has them)
+        "#]],
+    );
+    assert_eq!(house.get("/agents").await.json()["agents"], json!([]), "reading is another matter");
+    let capabilities = house.get("/capabilities").await.json();
+    assert_eq!(capabilities["features"]["agents"], false);
+    assert_eq!(capabilities["tools"], json!([]));
+}
+
+#[tokio::test]
+async fn what_a_server_can_do() {
+    let capabilities = house().await.get("/capabilities").await.json();
+    let mut told = capabilities.clone();
+    told["packages"] = JsonValue::Null;
+    check(
+        &told.to_string(),
+        expect![[r#"
+            {"features":{"a2a":false,"agents":true,"artifacts":false,"mcp":true},"middleware":["guardrail"],"packages":null,"sandbox_backends":[],"scope":{"keys":"any","yours":{}},"stream_protocols":["sse","abide.v1"],"tools":["look"]}
+        "#]],
+    );
+}
+
+/// Agents are everybody's: whoever is bounded to a tenant reads them, and changes none of another's.
+#[tokio::test]
+async fn who_may_change_agents() {
+    let home = Home(house().await);
+    home.with("rootrootr", json!({"role": "admin"})).await;
+    home.with("acmeacmea", json!({"scope": {"tenant": "acme"}})).await;
+    home.with("worksworks", json!({"role": "agent"})).await;
+    let clerk = json!({"name": "clerk"}).to_string();
+    for path in ["/agents", "/agents/clerk", "/capabilities"] {
+        assert_eq!(home.0.get(path).await.status, 401, "{path}");
+    }
+    assert_eq!(home.0.post("/agents", &clerk).await.status, 401);
+    let of_role = home.ask(&token("worksworks"), "POST", "/agents", &clerk).await;
+    assert_eq!((of_role.status, &of_role.json()["code"]), (403, &json!("denied")));
+    let of_tenant = home.ask(&token("acmeacmea"), "POST", "/agents", &clerk).await;
+    check(
+        &of_tenant.problem(),
+        expect![[r#"
+            403 denied: agents are those of all tenants, and a scope bounds you to your own (have somebody without a scope register it)
+        "#]],
+    );
+    assert_eq!(home.ask(&token("rootrootr"), "POST", "/agents", &clerk).await.status, 201);
+    let read = home.ask(&token("acmeacmea"), "GET", "/agents/clerk", "").await;
+    assert_eq!(read.status, 200);
+    let changed = home.ask(&token("acmeacmea"), "PATCH", "/agents/clerk", "{}").await;
+    assert_eq!(changed.status, 403);
+    let retired = home.call("acmeacmea", "retire_agent", json!({"name": "clerk"})).await;
+    assert_eq!(retired.status, 403);
+}
