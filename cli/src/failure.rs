@@ -18,6 +18,8 @@ pub(crate) enum Failure {
     Unreachable(Refusal),
     /// A file, or a run of the demo, is not what it should be.
     Unverified(Refusal),
+    /// It cannot go on before somebody has decided; the hint is the command that does.
+    Waits(Refusal),
     /// Whoever read our output has gone (`abide events | head`): nothing to tell, nobody to tell it to.
     OutputClosed,
 }
@@ -36,6 +38,7 @@ impl Failure {
             Failure::Usage(_) => 2,
             Failure::Unreachable(_) => 3,
             Failure::Unverified(_) => 4,
+            Failure::Waits(_) => 5,
         })
     }
 
@@ -53,7 +56,8 @@ impl Failure {
         } else {
             let code = self.code(refusal);
             let hint = refusal.hint.iter().map(|hint| format!("\n  hint: {hint}"));
-            format!("error: {}   [{code}]{}", refusal.detail, hint.collect::<String>())
+            let word = if matches!(self, Failure::Waits(_)) { "waits" } else { "error" };
+            format!("{word}: {}   [{code}]{}", refusal.detail, hint.collect::<String>())
         })
     }
 
@@ -62,16 +66,18 @@ impl Failure {
             Failure::Refused(refusal)
             | Failure::Usage(refusal)
             | Failure::Unreachable(refusal)
-            | Failure::Unverified(refusal) => Some(refusal),
+            | Failure::Unverified(refusal)
+            | Failure::Waits(refusal) => Some(refusal),
             Failure::OutputClosed => None,
         }
     }
 
-    /// The protocol's codes are what a server says; these two it cannot say.
+    /// The protocol's codes are what a server says; these it cannot say.
     fn code(&self, refusal: &Refusal) -> &'static str {
         match self {
             Failure::Usage(_) => "usage",
             Failure::Unreachable(_) => "unreachable",
+            Failure::Waits(_) => "waits",
             _ => refusal.code.as_str(),
         }
     }
@@ -81,10 +87,11 @@ impl Failure {
         let own = match self {
             Failure::Usage(_) => ("Usage", false),
             Failure::Unreachable(_) => ("Not reachable", true),
+            Failure::Waits(_) => ("Waits for somebody", true),
             _ => return problem,
         };
         if let Some(problem) = problem.as_object_mut() {
-            // No server answered, so there is no status to tell.
+            // No server said so, and there is no status to tell.
             problem.remove("status");
         }
         problem["title"] = own.0.into();
@@ -156,6 +163,30 @@ mod tests {
                 "retryable":false,
                 "status":409,
                 "title":"Conflict",
+                "type":"about:blank"}"#]],
+        );
+    }
+
+    #[test]
+    fn what_waits_is_no_error_and_says_how_it_goes_on() {
+        let refusal = Refusal::new(Code::BadTransition, "awaiting_approval refund {}");
+        let waits = || Failure::Waits(refusal.clone().hint("abide call decide_approval"));
+        check(
+            waits(),
+            false,
+            expect![[r#"
+                waits: awaiting_approval refund {}   [waits]
+                  hint: abide call decide_approval"#]],
+        );
+        check(
+            waits(),
+            true,
+            expect![[r#"
+                {"code":"waits",
+                "detail":"awaiting_approval refund {}",
+                "hint":"abide call decide_approval",
+                "retryable":true,
+                "title":"Waits for somebody",
                 "type":"about:blank"}"#]],
         );
     }

@@ -107,7 +107,8 @@ Exit codes:
   1  refused, by Abide or by the system; stderr has the reason, its code and a hint
   2  the command line does not make sense
   3  no server answers
-  4  a file, or a run of the demo, is not what it should be";
+  4  a file, or a run of the demo, is not what it should be
+  5  a run waits for somebody; stderr has what for, and the command that decides";
 
 #[tokio::main]
 async fn main() -> ExitCode {

@@ -7,6 +7,9 @@ use clap::Args;
 /// Where a server listens when nobody says otherwise.
 pub(crate) const DEFAULT_LISTEN: &str = "127.0.0.1:7341";
 
+/// Whom commands talk to when nobody says otherwise.
+pub(crate) const DEFAULT_URL: &str = "http://127.0.0.1:7341";
+
 /// The file when nobody says otherwise.
 pub(crate) const DEFAULT_DB: &str = "abide.db";
 
@@ -24,7 +27,7 @@ pub(crate) struct Options {
         global = true,
         env = "ABIDE_URL",
         value_name = "URL",
-        default_value = "http://127.0.0.1:7341"
+        default_value = DEFAULT_URL
     )]
     pub(crate) url: String,
 

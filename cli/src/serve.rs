@@ -118,7 +118,8 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
         None => None,
     };
     greet(options, &engine, address, &db, asks)?;
-    let served = abide_server::serve(engine.clone(), listener, access, stop).await;
+    let doors = agents.as_ref().map(Household::doors);
+    let served = abide_server::serve_with(engine.clone(), listener, access, doors, stop).await;
     if let Some(agents) = agents {
         agents.close().await;
     }

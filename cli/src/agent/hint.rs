@@ -1,0 +1,106 @@
+//! How to go on with a run that waits: command lines that can be pasted as they are.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::options::Options;
+
+/// Where the person who is told has to look: what this command was given, but for the token, which belongs
+/// into `ABIDE_TOKEN`.
+pub(super) struct Place {
+    where_to: String,
+    again: String,
+}
+
+impl Place {
+    pub(super) fn new(
+        options: &Options,
+        folder: &Path,
+        name: &str,
+        input: &str,
+        id: &str,
+    ) -> Place {
+        let where_to = match &options.db {
+            Some(db) => format!(" --db {}", quoted(&db.display().to_string())),
+            None if options.url == crate::options::DEFAULT_URL => String::new(),
+            None => format!(" --url {}", quoted(&options.url)),
+        };
+        let folder = match folder.to_str() {
+            Some(crate::agent::FOLDER) => String::new(),
+            _ => format!(" --agents {}", quoted(&folder.display().to_string())),
+        };
+        // What begins with a dash is no option.
+        let dashes = if input.starts_with('-') { " --" } else { "" };
+        let (name, input, id) = (quoted(name), quoted(input), quoted(id));
+        let again = format!("abide agent run{where_to}{folder} --id {id}{dashes} {name} {input}");
+        Place { where_to, again }
+    }
+
+    /// How somebody decides on what a run waits for, and how it then goes on.
+    pub(super) fn of_call(&self, call_id: &str, status: &str) -> String {
+        let id = quoted(&format!("call_id={call_id}"));
+        let decide = match status {
+            "unknown" => format!(
+                "{} {id} outcome=succeeded evidence='\"who says so\"'",
+                self.call("settle_tool_call")
+            ),
+            _ => format!("{} {id} decision=approve", self.call("decide_approval")),
+        };
+        self.then(&decide)
+    }
+
+    /// The same where it is no call that it waits for.
+    pub(super) fn of_session(&self, session_id: &str, reason: &str) -> String {
+        let decide = match reason {
+            "handoff" => {
+                let id = quoted(&format!("sid={session_id}"));
+                let sql = "SELECT id, status FROM handoff_requests WHERE session_id = :sid";
+                format!("abide watch{} {} {id}", self.where_to, quoted(sql))
+            }
+            _ => format!("{} {}", self.call("resume_session"), quoted(&format!("id={session_id}"))),
+        };
+        self.then(&decide)
+    }
+
+    fn call(&self, reducer: &str) -> String {
+        format!("abide call{} {reducer}", self.where_to)
+    }
+
+    fn then(&self, decide: &str) -> String {
+        format!("{decide}\n  then: {}", self.again)
+    }
+}
+
+/// What a call asks for, in one line.
+pub(super) fn asked(request: &Value) -> String {
+    format!("{} {}", request["tool_name"].as_str().unwrap_or_default(), request["args"])
+}
+
+/// A word as a POSIX shell takes it for one.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-/:=@%+,".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shell_takes_it_for_one_word() {
+        let quotes = [
+            ("order-7", "order-7"),
+            ("Pay A-7 back.", "'Pay A-7 back.'"),
+            ("it's", r"'it'\''s'"),
+            ("$HOME `id`", "'$HOME `id`'"),
+            ("", "''"),
+        ];
+        for (word, expected) in quotes {
+            assert_eq!(quoted(word), expected);
+        }
+    }
+}

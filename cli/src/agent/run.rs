@@ -1,0 +1,203 @@
+//! `abide agent run`: a run from its first input to its end, or to where somebody has to decide.
+
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::path::Path;
+
+use abide_agent::{AgentEvent, Events};
+use abide_client::{
+    Abide, AgentState, ApprovalOf, Call, Called, Decision, Error, NewRun, NewSession, Run as Row,
+    RunEventKind, RunStatus,
+};
+use abide_schema::{Code, Refusal};
+use clap::Args;
+use serde_json::Value;
+
+use super::hint::{Place, asked};
+use super::view::View;
+use super::{Household, open};
+use crate::connect::{Absent, connect};
+use crate::failure::Failure;
+use crate::options::Options;
+
+/// What `abide agent run` is given.
+#[derive(Args, Debug)]
+pub(super) struct Run {
+    /// The agent
+    name: String,
+
+    /// What the user says
+    input: String,
+
+    /// An id of your own for the session and its run; the same again goes on with it
+    #[arg(long, value_name = "ID")]
+    id: Option<String>,
+
+    /// Approve whatever waits for approval, without asking
+    #[arg(long)]
+    yes: bool,
+}
+
+/// Runs an agent, and shows what it does.
+///
+/// # Errors
+/// The folder, the file or the server cannot be worked with; the run ended badly, or waits.
+pub(super) async fn start(options: &Options, folder: &Path, args: Run) -> Result<(), Failure> {
+    // The folder first: where it is no good, no file is left behind.
+    let workshop = match options.db {
+        Some(_) => Some(open(folder).await?),
+        None => None,
+    };
+    let abide = connect(options, Absent::Make).await?;
+    let household = match workshop {
+        Some(workshop) => Some(Household::over(folder, workshop, abide.clone()).await?),
+        None => None,
+    };
+    let told = follow(options, folder, &abide, args).await;
+    if let Some(household) = household {
+        let abide = household.abide.clone();
+        household.close().await;
+        abide.close().await;
+    }
+    told
+}
+
+/// Begins the run, or finds it, and shows what it tells until it is over or waits.
+async fn follow(options: &Options, folder: &Path, abide: &Abide, args: Run) -> Result<(), Failure> {
+    let run = begin(abide, &args).await?;
+    let place = Place::new(options, folder, &args.name, &args.input, &run.id);
+    let mut view = View::new(options.json);
+    let mut events = Events::of(abide, &run.id, 0).await?;
+    while let Some(event) = events.next().await? {
+        view.show(&event)?;
+        if event.ends_run() {
+            view.total(&row(abide, &run.id).await?)?;
+            return ended(&event);
+        }
+        if event.kind == RunEventKind::Interrupt && still_waits(abide, &run.id, &event).await? {
+            decide(abide, &place, &event, args.yes).await?;
+        }
+    }
+    Ok(())
+}
+
+/// A run of a session of its own, both under one id; the one that there is, where this began it before.
+async fn begin(abide: &Abide, args: &Run) -> Result<Row, Failure> {
+    let id = args.id.clone().unwrap_or_else(|| format!("run_{}", uuid::Uuid::new_v4().simple()));
+    let session = NewSession { id: Some(id.clone()), ..NewSession::of(&args.name) };
+    let run = NewRun { id: Some(id.clone()), ..NewRun::of(&id).input(&args.input) };
+    // Both or neither: of an agent that there is not no session is left.
+    let both: [Call; 2] =
+        [abide.create_session(session).into(), abide.start_run(run.clone()).into()];
+    match abide.batch(both).await {
+        Ok(_) => return row(abide, &id).await,
+        Err(error) if error.code() == Some(Code::Conflict) && args.id.is_some() => {}
+        Err(error) => return Err(error.into()),
+    }
+    let Called { value: found, duplicate, .. } = abide.start_run(run).await?;
+    if duplicate {
+        check_same(abide, &found, args).await?;
+    }
+    Ok(found)
+}
+
+/// Whoever takes an id twice by mistake is not shown another's run.
+async fn check_same(abide: &Abide, found: &Row, args: &Run) -> Result<(), Failure> {
+    let sql = "SELECT * FROM agent_state WHERE session_id = :id AND role = 'user' \
+               ORDER BY id LIMIT 1";
+    let said: Vec<AgentState> = abide.sql(sql).param("id", &found.session_id).fetch().await?;
+    let said = said.into_iter().next().and_then(|entry| entry.content).unwrap_or_default();
+    if found.agent == args.name && said == args.input {
+        return Ok(());
+    }
+    let detail = format!("run {} is one of {} that began with: {said}", found.id, found.agent);
+    let hint = "the same agent and the same words go on with it; for another run take another --id";
+    Err(Refusal::new(Code::Conflict, detail).hint(hint).into())
+}
+
+async fn row(abide: &Abide, id: &str) -> Result<Row, Failure> {
+    let runs = abide.sql("SELECT * FROM runs WHERE id = :id").param("id", id).fetch().await?;
+    let missing = || Refusal::new(Code::NotFound, format!("there is no run {id}"));
+    runs.into_iter().next().ok_or_else(|| missing().into())
+}
+
+fn ended(event: &AgentEvent) -> Result<(), Failure> {
+    if event.kind == RunEventKind::Done {
+        return Ok(());
+    }
+    let text = |name: &str| event.data[name].as_str().unwrap_or_default().to_owned();
+    let detail = format!("the run ended with {}: {}", text("code"), text("message"));
+    Err(Refusal::new(Code::BadTransition, detail).into())
+}
+
+/// Whether a run is where an event left it, and not further: a run that is shown again tells what it waited
+/// for once.
+async fn still_waits(abide: &Abide, id: &str, interrupt: &AgentEvent) -> Result<bool, Failure> {
+    let run = row(abide, id).await?;
+    Ok(run.status == RunStatus::Waiting && run.turn == interrupt.turn)
+}
+
+/// Decides on what waits for approval, or says who has to.
+async fn decide(
+    abide: &Abide,
+    place: &Place,
+    interrupt: &AgentEvent,
+    yes: bool,
+) -> Result<(), Failure> {
+    let data = &interrupt.data;
+    let requests = data["action_requests"].as_array().cloned().unwrap_or_default();
+    if requests.is_empty() {
+        let text = |name: &str| data[name].as_str().unwrap_or_default();
+        let (session, reason) = (text("session_id"), text("reason"));
+        let waits = Refusal::new(Code::BadTransition, format!("session {session}: {reason}"));
+        return Err(Failure::Waits(waits.hint(place.of_session(session, reason))));
+    }
+    for request in &requests {
+        let call_id = request["tool_call_id"].as_str().unwrap_or_default();
+        if is_decided(abide, call_id).await? {
+            continue;
+        }
+        let status = request["status"].as_str().unwrap_or_default();
+        let decision = match (status, yes) {
+            ("awaiting_approval", true) => Decision::Approve,
+            ("awaiting_approval", false) if io::stdin().is_terminal() => ask(request)?,
+            _ => {
+                let waits =
+                    Refusal::new(Code::BadTransition, format!("{status} {}", asked(request)));
+                return Err(Failure::Waits(waits.hint(place.of_call(call_id, status))));
+            }
+        };
+        let approval = ApprovalOf::Call(call_id.to_owned());
+        match abide.decide_approval(approval, decision).await {
+            Ok(_) => {}
+            Err(error) if is_decided_elsewhere(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Whether somebody else was faster.
+fn is_decided_elsewhere(error: &Error) -> bool {
+    matches!(error.code(), Some(Code::Conflict | Code::BadTransition))
+}
+
+/// Whether somebody has decided on a call already.
+async fn is_decided(abide: &Abide, call_id: &str) -> Result<bool, Failure> {
+    let sql = "SELECT count(*) FROM tool_calls WHERE call_id = :id AND status NOT IN \
+               ('awaiting_approval', 'unknown')";
+    let found: Vec<(i64,)> = abide.sql(sql).param("id", call_id).fetch().await?;
+    Ok(found.first().is_some_and(|(count,)| *count > 0))
+}
+
+/// Asks the person at the terminal. On stderr: stdout is the run's, and may be a pipe.
+fn ask(request: &Value) -> Result<Decision, Failure> {
+    let mut out = io::stderr().lock();
+    write!(out, "{}  — let it run? [y/N] ", asked(request))?;
+    out.flush()?;
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(Decision::Approve),
+        _ => Ok(Decision::Reject),
+    }
+}

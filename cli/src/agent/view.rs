@@ -1,0 +1,126 @@
+//! What a person, or a program, is shown of a run.
+
+use std::io::{self, Write as _};
+
+use abide_agent::AgentEvent;
+use abide_client::{Run, RunEventKind};
+use serde_json::{Value, json};
+
+use crate::cells::counted;
+use crate::failure::Failure;
+use crate::output::{say, say_json};
+use crate::terminal::Terminal;
+
+/// Shows a run as it goes, on stdout.
+pub(super) struct View {
+    terminal: Terminal,
+    json: bool,
+    /// Whether a line of the answer is begun.
+    open: bool,
+}
+
+impl View {
+    pub(super) fn new(json: bool) -> View {
+        View { terminal: Terminal::of_stdout(), json, open: false }
+    }
+
+    /// Shows an event: as one line of JSON, or in words.
+    pub(super) fn show(&mut self, event: &AgentEvent) -> Result<(), Failure> {
+        if self.json {
+            return say_json(&json!({"id": event.id, "number": event.number, "turn": event.turn,
+                "event": event.kind.as_str(), "data": event.data}));
+        }
+        let data = &event.data;
+        let text = |name: &str| data[name].as_str().unwrap_or_default().to_owned();
+        match event.kind {
+            RunEventKind::Token => {
+                self.open = true;
+                let mut out = io::stdout().lock();
+                write!(out, "{}", text("content"))?;
+                Ok(out.flush()?)
+            }
+            RunEventKind::ToolCall => self.aside(&format!("→ {} {}", text("name"), data["args"])),
+            RunEventKind::ToolResult => self.aside(&format!("← {}", first_line(&text("output")))),
+            RunEventKind::Delegation => {
+                self.aside(&format!("⇢ {}: {}", text("to_agent"), text("task")))
+            }
+            RunEventKind::Restart => self.aside(&format!("… {}; asked again", text("error"))),
+            RunEventKind::StepComplete => self.aside(&format!(
+                "✓ {}/{} {}",
+                data["step_number"],
+                data["total_steps"],
+                text("description")
+            )),
+            RunEventKind::Usage => match usage(data) {
+                Some(line) => self.aside(&line),
+                None => Ok(()),
+            },
+            RunEventKind::Done | RunEventKind::Error | RunEventKind::Interrupt => self.line(),
+            _ => Ok(()),
+        }
+    }
+
+    /// What a run that is over took, as far as that is known.
+    pub(super) fn total(&mut self, run: &Run) -> Result<(), Failure> {
+        let is_known = run.iterations > 1 && run.input_tokens + run.output_tokens > 0;
+        if self.json || !is_known {
+            return Ok(());
+        }
+        let more = match run.usage_missing {
+            0 => String::new(),
+            answers => {
+                let answers = counted(answers.unsigned_abs(), "answer");
+                format!(", and what {answers} took that did not say")
+            }
+        };
+        let cost = run.cost_micros.map(|micros| dollars(micros as f64 / 1e6)).unwrap_or_default();
+        let (input, output) = (run.input_tokens, run.output_tokens);
+        self.aside(&format!("together {input} tokens in, {output} out{cost}{more}"))
+    }
+
+    /// A line of its own, that is not the answer.
+    fn aside(&mut self, text: &str) -> Result<(), Failure> {
+        self.line()?;
+        say(self.terminal.dim(text))
+    }
+
+    fn line(&mut self) -> Result<(), Failure> {
+        match std::mem::take(&mut self.open) {
+            true => say(""),
+            false => Ok(()),
+        }
+    }
+}
+
+/// What an answer took, where the provider said so.
+fn usage(data: &Value) -> Option<String> {
+    let (input, output) = (data["input_tokens"].as_u64()?, data["output_tokens"].as_u64()?);
+    let cost = data["estimated_cost"].as_f64().map(dollars).unwrap_or_default();
+    Some(format!("{input} tokens in, {output} out{cost}"))
+}
+
+fn dollars(cost: f64) -> String {
+    format!(", ${cost:.4}")
+}
+
+/// The beginning of a text that is told elsewhere in full.
+fn first_line(text: &str) -> String {
+    let line = text.lines().next().unwrap_or_default();
+    let cut: String = line.chars().take(100).collect();
+    if cut.len() < text.trim_end().len() { format!("{cut} …") } else { cut }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cost_is_shown_where_it_is_known() {
+        let known = json!({"input_tokens": 1200, "output_tokens": 30, "estimated_cost": 0.00123});
+        assert_eq!(usage(&known).as_deref(), Some("1200 tokens in, 30 out, $0.0012"));
+        let unknown = json!({"input_tokens": 1200, "output_tokens": 30, "estimated_cost": null});
+        assert_eq!(usage(&unknown).as_deref(), Some("1200 tokens in, 30 out"));
+        let nothing = json!({"input_tokens": null, "output_tokens": null, "estimated_cost": null});
+        assert_eq!(usage(&nothing), None);
+    }
+}

@@ -1,0 +1,358 @@
+//! `abide agent`: agents of a folder, with a model that answers from a script and a tool that is a program, run by
+//! the program itself, by a server, and by whoever comes after one that was killed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use expect_test::expect;
+use serde_json::{Value as JsonValue, json};
+use tempfile::TempDir;
+
+use crate::program::{Ended, Process, abide};
+use crate::server::Server;
+
+/// What an agent runs in: a folder with models, tools and a definition.
+struct Desk {
+    folder: TempDir,
+}
+
+const TOOLS: &str = "
+models:
+  providers: [{ id: script, kind: script, script: answers.yaml, models: [scripted] }]
+programs:
+  - name: look
+    description: Looks an order up.
+    parameters: { type: object, properties: { order: { type: string } }, required: [order] }
+    command: [sh, -c, 'echo look $1 >> LEDGER; echo it is there', sh, '{order}']
+    effect: read_only
+  - name: refund
+    description: Pays an order back.
+    parameters: { type: object, properties: { order: { type: string } }, required: [order] }
+    command: [sh, -c, 'echo paid $1 >> LEDGER; echo done', sh, '{order}']
+    effect: at_most_once
+    needs_approval: true
+";
+
+const ANSWERS: &str = "
+answers:
+  - { text: Let me look., calls: [{ name: look, arguments: { order: A-7 } }],
+      usage: { input_tokens: 10, output_tokens: 4 } }
+  - { text: It can be paid back., calls: [{ name: refund, arguments: { order: A-7 } }] }
+  - { text: Order A-7 is paid back., usage: { input_tokens: 20, output_tokens: 6 } }
+";
+
+const CLERK: &str = "description: Looks after orders\ntools: [look, refund]\n";
+
+const INPUT: &str = "Pay order A-7 back.";
+
+impl Desk {
+    fn new(answers: &str) -> Desk {
+        let desk = Desk { folder: tempfile::tempdir().unwrap() };
+        fs::create_dir_all(desk.path("house/agents")).unwrap();
+        let ledger = desk.path("ledger").display().to_string();
+        fs::write(desk.path("house/abide.yaml"), TOOLS.replace("LEDGER", &ledger)).unwrap();
+        fs::write(desk.path("house/answers.yaml"), answers).unwrap();
+        fs::write(desk.path("house/agents/clerk.yaml"), CLERK).unwrap();
+        desk
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A command that works in its folder, with its agents.
+    fn spawn(&self, args: &[&str]) -> Process {
+        let mut command = abide();
+        command.current_dir(self.folder.path()).args(args).args(["--agents", "house"]);
+        Process::spawn(&mut command)
+    }
+
+    fn run(&self, args: &[&str]) -> Ended {
+        self.spawn(args).ended()
+    }
+
+    /// The run of all these tests, over the file.
+    fn clerk(&self, more: &[&str]) -> Ended {
+        let args = ["--db", "agents.db", "agent", "run", "clerk", INPUT, "--id", "order-7"];
+        self.run(&[&args[..], more].concat())
+    }
+
+    fn ledger(&self) -> Vec<String> {
+        lines(&self.path("ledger"))
+    }
+
+    /// What the file holds, when nobody has it open.
+    fn rows(&self, sql: &str) -> JsonValue {
+        let db = self.path("agents.db");
+        crate::program::run(["sql", "--json", "--db", db.to_str().unwrap(), sql]).json()["rows"]
+            .take()
+    }
+}
+
+fn lines(path: &Path) -> Vec<String> {
+    fs::read_to_string(path).unwrap_or_default().lines().map(str::to_owned).collect()
+}
+
+/// The kinds of what was told on stdout, which is JSON and nothing else. Pieces of one answer are one.
+fn kinds(stdout: &str) -> Vec<String> {
+    let mut kinds: Vec<String> = Vec::new();
+    for line in stdout.lines() {
+        let event: JsonValue =
+            serde_json::from_str(line).unwrap_or_else(|why| panic!("{why}: {line}"));
+        kinds.push(event["event"].as_str().unwrap().to_owned());
+    }
+    kinds.dedup();
+    kinds
+}
+
+#[test]
+fn a_run_waits_is_decided_on_and_goes_on() {
+    let desk = Desk::new(ANSWERS);
+    let waits = desk.clerk(&[]);
+    assert_eq!(waits.code, Some(5), "{waits:?}");
+    expect![[r#"
+        Let me look.
+        10 tokens in, 4 out
+        → look {"order":"A-7"}
+        ← it is there
+        It can be paid back.
+        → refund {"order":"A-7"}
+    "#]]
+    .assert_eq(&waits.stdout);
+    expect![[r#"
+        waits: awaiting_approval refund {"order":"A-7"}   [waits]
+          hint: abide call --db agents.db decide_approval call_id=order-7:2:1 decision=approve
+          then: abide agent run --db agents.db --agents house --id order-7 clerk 'Pay order A-7 back.'
+    "#]].assert_eq(&waits.stderr);
+    assert_eq!(desk.ledger(), ["look A-7"]);
+
+    // The hint, as a shell would have it.
+    let decide = ["call", "--db", "agents.db", "decide_approval", "call_id=order-7:2:1"];
+    let mut command = abide();
+    command.current_dir(desk.folder.path()).args(decide).arg("decision=approve");
+    Process::spawn(&mut command).ended().good();
+    let done = desk.clerk(&[]).good();
+    assert!(
+        done.ends_with(
+            "\n← done\nOrder A-7 is paid back.\n20 tokens in, 6 out\n\
+        together 30 tokens in, 10 out, and what 1 answer took that did not say\n"
+        ),
+        "{done}"
+    );
+    assert_eq!(desk.ledger(), ["look A-7", "paid A-7"]);
+    assert_eq!(desk.clerk(&[]).good(), done, "once more is the same run");
+    assert_eq!(desk.ledger().len(), 2, "and nothing is done twice");
+}
+
+#[test]
+fn with_json_stdout_is_json_and_nothing_else() {
+    let desk = Desk::new(ANSWERS);
+    let waits = desk.clerk(&["--json"]);
+    assert_eq!(waits.code, Some(5), "{waits:?}");
+    let told = kinds(&waits.stdout);
+    let expected = [
+        "status",
+        "token",
+        "usage",
+        "tool_call",
+        "tool_result",
+        "token",
+        "usage",
+        "tool_call",
+        "interrupt",
+    ];
+    assert_eq!(told, expected);
+    let problem: JsonValue = serde_json::from_str(&waits.stderr).unwrap();
+    assert_eq!((&problem["code"], &problem["retryable"]), (&json!("waits"), &json!(true)));
+    let done = desk.clerk(&["--json", "--yes"]).good();
+    assert_eq!(kinds(&done).last().unwrap(), "done");
+    assert_eq!(desk.ledger(), ["look A-7", "paid A-7"]);
+}
+
+#[test]
+fn what_cannot_be_run_leaves_nothing() {
+    let desk = Desk::new(ANSWERS);
+    let unknown = desk.run(&["--db", "agents.db", "agent", "run", "nobody", "x"]);
+    assert_eq!(unknown.code, Some(1));
+    assert!(unknown.stderr.contains("there is no agent nobody   [not_found]\n"), "{unknown:?}");
+    assert_eq!(desk.rows("SELECT count(*) FROM sessions"), json!([[0]]));
+    desk.clerk(&["--yes"]).good();
+    let other =
+        ["--db", "agents.db", "agent", "run", "clerk", "Something else.", "--id", "order-7"];
+    let taken = desk.run(&other);
+    assert!(
+        taken.stderr.contains("run order-7 is one of clerk that began with: Pay order A-7 back."),
+        "{taken:?}"
+    );
+    assert_eq!(taken.code, Some(1));
+}
+
+#[test]
+fn a_run_that_ends_badly_says_why() {
+    let desk = Desk::new("answers: [{ error: { kind: unauthorized, times: 9 } }]");
+    let failed = desk.clerk(&[]);
+    assert_eq!(failed.code, Some(1), "{failed:?}");
+    assert!(failed.stderr.starts_with("error: the run ended with "), "{failed:?}");
+}
+
+/// SIGKILL while the model speaks, and when a tool has just run: the same command again goes on, and each tool has
+/// run once.
+#[test]
+fn killed_midway_the_same_command_again_ends_it() {
+    let slow = format!("token_ms: 150\n{}", ANSWERS.trim_start());
+    let desk = Desk::new(&slow);
+    let args = ["--json", "--db", "agents.db", "agent", "run", "clerk", INPUT, "--id", "order-7"];
+    for stops_at in ["token", "tool_result"] {
+        let mut process = desk.spawn(&args);
+        loop {
+            let event: JsonValue = serde_json::from_str(&process.line()).unwrap();
+            if event["event"] == stops_at {
+                break;
+            }
+        }
+        process.kill();
+    }
+    let done = desk.clerk(&["--json", "--yes"]).good();
+    assert_eq!(kinds(&done).last().unwrap(), "done");
+    assert_eq!(desk.ledger(), ["look A-7", "paid A-7"]);
+    let said = desk.rows("SELECT role, content FROM agent_state ORDER BY id");
+    let expected = json!([
+        ["user", INPUT],
+        ["assistant", "Let me look."],
+        ["tool", "it is there"],
+        ["assistant", "It can be paid back."],
+        ["tool", "done"],
+        ["assistant", "Order A-7 is paid back."]
+    ]);
+    assert_eq!(said, expected);
+}
+
+/// A server drives the run; whoever watches its tables hears of it while it goes on.
+#[test]
+fn a_server_drives_it_and_a_watcher_sees_it_live() {
+    let desk = Desk::new(ANSWERS);
+    let mut server = Server::start();
+    let house = desk.path("house");
+    server.restart_with(&["--agents", house.to_str().unwrap()]);
+    let url = server.url();
+    let watch = |sql: &str| Process::spawn(abide().args(["watch", "--json", "--url", &url, sql]));
+    let events = watch("SELECT number, kind FROM run_events");
+    let runs = watch("SELECT id, status FROM runs");
+    for watched in [&events, &runs] {
+        assert!(watched.line().contains("\"snapshot\""), "they begin with what is there: nothing");
+    }
+    let args = ["agent", "run", "clerk", INPUT, "--id", "order-7", "--url", &url];
+    let waits = desk.run(&args);
+    assert_eq!(waits.code, Some(5), "{waits:?}");
+    assert!(waits.stderr.contains(&format!("abide call --url {url} decide_approval")), "{waits:?}");
+    saw(&events, "\"interrupt\"");
+    saw(&runs, "\"waiting\"");
+    server.run(&["call", "decide_approval", "call_id=order-7:2:1", "decision=approve"]).good();
+    saw(&events, "\"done\"");
+    saw(&runs, "\"done\"");
+    let done = desk.run(&args).good();
+    assert!(done.contains("Order A-7 is paid back.\n"), "{done}");
+    assert_eq!(desk.ledger(), ["look A-7", "paid A-7"]);
+    drop((events, runs));
+    server.stop();
+}
+
+/// Reads what a watcher tells until it has told this.
+#[track_caller]
+fn saw(watched: &Process, what: &str) {
+    while !watched.line().contains(what) {}
+}
+
+#[test]
+fn lists_and_checks_what_there_is() {
+    let desk = Desk::new(ANSWERS);
+    let listed = desk.run(&["agent", "list"]).good();
+    assert!(listed.contains("clerk                 primary   Looks after orders\n"), "{listed}");
+    let checked = desk.run(&["agent", "check"]).good();
+    assert_eq!(checked, "4 agents, nothing is wrong with them\n");
+    fs::write(desk.path("house/agents/broken.yaml"), "tools: [refnd]\n").unwrap();
+    fs::write(desk.path("house/agents/odd.yaml"), "middleware: [{ name: pii }]\n").unwrap();
+    fs::write(desk.path("house/agents/typo.yaml"), "tool: [look]\n").unwrap();
+    let checked = desk.run(&["agent", "check", "--json"]);
+    assert_eq!(checked.code, Some(1));
+    let codes: Vec<(String, JsonValue)> = checked
+        .stdout
+        .lines()
+        .map(|line| {
+            let problem: JsonValue = serde_json::from_str(line).unwrap();
+            let path = problem["path"].as_str().unwrap().to_owned();
+            (path, problem["code"].clone())
+        })
+        .collect();
+    let expected = [
+        ("house/agents/broken.yaml", "unknown_tool"),
+        ("house/agents/odd.yaml", "malformed_definition"),
+        ("house/agents/typo.yaml", "malformed_definition"),
+    ];
+    let expected: Vec<(String, JsonValue)> =
+        expected.iter().map(|(path, code)| ((*path).to_owned(), json!(code))).collect();
+    assert_eq!(codes, expected);
+    let plain = desk.run(&["agent", "check"]);
+    assert!(
+        plain
+            .stdout
+            .contains("house/agents/broken.yaml: there is no tool refnd; there are: look, refund"),
+        "{plain:?}"
+    );
+    let listed = desk.run(&["agent", "list"]).good();
+    assert!(
+        listed.ends_with("3 more of the files are no definition: abide agent check\n"),
+        "{listed}"
+    );
+}
+
+/// Definitions that are posted are held to the tools of the server's folder, and are run by it.
+#[test]
+fn a_definition_that_is_posted_is_checked_and_run() {
+    let desk = Desk::new("answers: [{ text: Hello to you. }]");
+    let mut server = Server::start();
+    let house = desk.path("house");
+    server.restart_with(&["--agents", house.to_str().unwrap()]);
+    let refused = http(&server, "POST", "/agents", &json!({"name": "new", "tools": ["refnd"]}));
+    assert_eq!(refused.0, 422);
+    let detail =
+        "no definition of agent new: unknown_tool: there is no tool refnd; there are: look, refund";
+    assert_eq!(refused.1["detail"], detail);
+    let middleware = json!({"name": "new", "middleware": [{"name": "pii", "at": "request"}]});
+    assert_eq!(http(&server, "POST", "/agents", &middleware).0, 422);
+    let program = json!({"name": "new", "cli": {"command": ["sh", "-c", "id"]}});
+    assert_eq!(http(&server, "POST", "/agents", &program).0, 422);
+    let made = http(&server, "POST", "/agents", &json!({"name": "new", "tools": ["look"]}));
+    assert_eq!((made.0, &made.1["revision"]), (201, &json!(1)));
+    let begun = http(&server, "POST", "/v1/agents/new/runs", &json!({"input": "Hi.", "id": "r1"}));
+    assert_eq!(begun.0, 201);
+    let (status, told) = request(&server, "GET", "/v1/runs/r1/events", "");
+    assert_eq!(status, 200);
+    assert!(told.contains("event: done\n"), "it ends when the run does: {told}");
+    let run = http(&server, "GET", "/v1/runs/r1", &JsonValue::Null).1;
+    assert_eq!(run["run"]["output"]["content"], "Hello to you.");
+    server.stop();
+}
+
+/// A request and its answer, which the server ends by closing.
+fn request(server: &Server, method: &str, path: &str, body: &str) -> (u16, String) {
+    use std::io::{Read as _, Write as _};
+    let mut socket = std::net::TcpStream::connect(server.address()).unwrap();
+    let length = body.len();
+    write!(
+        socket,
+        "{method} {path} HTTP/1.0\r\nhost: {}\r\ncontent-length: {length}\r\n\r\n{body}",
+        server.address()
+    )
+    .unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+fn http(server: &Server, method: &str, path: &str, body: &JsonValue) -> (u16, JsonValue) {
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let (status, body) = request(server, method, path, &body);
+    (status, serde_json::from_str(&body).unwrap())
+}
