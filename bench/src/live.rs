@@ -1,13 +1,13 @@
 //! `live`: what live queries cost, in three parts, with tables and plots for `docs/`.
 
-mod child;
+pub(crate) mod child;
 mod database;
 mod delivery;
 mod desk;
 pub(crate) mod listener;
 mod memory;
 mod operators;
-mod report;
+pub(crate) mod report;
 pub(crate) mod routing;
 mod socket;
 pub(crate) mod whole;

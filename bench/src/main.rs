@@ -1,6 +1,7 @@
 //! Measurements: ours beside a floor, interleaved in one run, so that what is quoted is a ratio and
 //! not the mood of a machine. What the README says of speed is what this prints.
 
+mod agents;
 mod authority;
 mod cpu;
 mod floor;
@@ -33,6 +34,11 @@ enum Bench {
     Policies(policies::Options),
     /// Claims by 32 workers, bounded or not, beside a million timers that wait; how late timers fire.
     Authority(authority::Options),
+    /// Agents: a step beside the model's own time, many runs at once, a token on its way to who listens.
+    Agents(agents::Options),
+    /// A process of `agents`.
+    #[command(hide = true)]
+    AgentsCrowd(agents::crowd::Options),
     /// A process of `live`.
     #[command(hide = true)]
     LiveRouting(live::routing::Options),
@@ -51,6 +57,8 @@ fn main() {
         Bench::Live(options) => live::run(&options),
         Bench::Policies(options) => policies::run(&options),
         Bench::Authority(options) => authority::run(&options),
+        Bench::Agents(options) => agents::run(&options),
+        Bench::AgentsCrowd(options) => agents::crowd::measure(&options),
         Bench::LiveRouting(options) => live::routing::measure(&options),
         Bench::LiveWhole(options) => live::whole::measure(&options),
         Bench::LiveListen(options) => live::listener::run(&options),

@@ -84,6 +84,11 @@ pub(crate) fn write(document: &str, sections: &[Section], folder: &Path) -> std:
 pub(crate) struct Machine(String);
 
 impl Machine {
+    /// In Markdown, a line each.
+    pub(crate) fn text(&self) -> &str {
+        &self.0
+    }
+
     /// As it is now: before the measurements, for they are a load themselves.
     pub(crate) fn read() -> Machine {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();

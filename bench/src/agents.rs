@@ -1,0 +1,78 @@
+//! What an agent costs beside its model: a step over the model's own time, many runs at once in one process, and
+//! the way of a token from the model to who listens. Real time, a real file, a model that waits and does not think.
+
+pub(crate) mod crowd;
+mod house;
+mod model;
+mod steps;
+mod tokens;
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::live::report::Machine;
+
+/// Options of `agents`.
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// Runs that go on at once in the second part.
+    #[arg(long, default_value_t = 10_000)]
+    crowd: usize,
+    /// A second or so of everything: shows that it works, and nothing else.
+    #[arg(long)]
+    quick: bool,
+    /// A document in which the table goes between the marks that are there for it.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Where the files are made.
+    #[arg(long, default_value = ".")]
+    dir: PathBuf,
+}
+
+/// Between these the table stands in the document.
+const BEGINS: &str = "<!-- abide-bench agents: begin -->";
+const ENDS: &str = "<!-- abide-bench agents: end -->";
+
+pub(crate) fn run(options: &Options) {
+    let machine = Machine::read();
+    let crowd = if options.quick { 50 } else { options.crowd };
+    eprintln!("steps …");
+    let steps = steps::measure(options);
+    eprintln!("crowd …");
+    let crowd = crowd::in_a_process(options, crowd);
+    eprintln!("tokens …");
+    let tokens = tokens::measure(options);
+    let text = format!(
+        "Made by `cargo run --release -p abide-bench -- agents --out docs/agents.md` in one run \
+         on one machine, which others used at the same time; the load tells.\n\n{}\n\n{steps}\n\n{crowd}\n\n{tokens}\n",
+        machine.text(),
+    );
+    println!("{text}");
+    if let Some(out) = &options.out {
+        let document = std::fs::read_to_string(out).expect("the document can be read");
+        let written = between_marks(&document, &text);
+        std::fs::write(out, written).expect("the document can be written");
+        eprintln!("written to {}", out.display());
+    }
+}
+
+/// The document with another text between the marks.
+fn between_marks(document: &str, text: &str) -> String {
+    let (before, rest) = document.split_once(BEGINS).expect("the document has the first mark");
+    let (_, after) = rest.split_once(ENDS).expect("the document has the second mark");
+    format!("{before}{BEGINS}\n{text}{ENDS}{after}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_goes_between_the_marks_and_nothing_else_changes() {
+        let document = format!("before\n{BEGINS}\nold\n{ENDS}\nafter\n");
+        let expected = format!("before\n{BEGINS}\nnew\n{ENDS}\nafter\n");
+        assert_eq!(between_marks(&document, "new\n"), expected);
+        assert_eq!(between_marks(&expected, "new\n"), expected);
+    }
+}

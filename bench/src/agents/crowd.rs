@@ -1,0 +1,91 @@
+//! Many runs at once, in a process of their own, whose memory is what they take.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde_json::json;
+use tokio::runtime::Runtime;
+
+use super::house::House;
+use super::model::Pace;
+use crate::live::child;
+use crate::live::report::{count, figure, table};
+
+/// Options of the process.
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// Runs at once.
+    #[arg(long)]
+    runs: usize,
+    /// Where the file is made.
+    #[arg(long)]
+    dir: PathBuf,
+}
+
+/// Answers of each run: two calls of a tool, and the last.
+const ANSWERS: usize = 3;
+
+pub(super) fn in_a_process(options: &super::Options, runs: usize) -> String {
+    let dir = options.dir.to_str().expect("the folder's name is UTF-8");
+    let found = child::output(&["agents-crowd", "--runs", &runs.to_string(), "--dir", dir]);
+    let number = |name: &str| found[name].as_f64().unwrap_or(f64::NAN);
+    let row = vec![
+        count(runs),
+        count(number("asked_most") as usize),
+        figure(number("seconds"), 1),
+        figure(runs as f64 / number("seconds"), 0),
+        figure((runs * ANSWERS) as f64 / number("seconds"), 0),
+        figure(number("before_mib"), 0),
+        figure(number("peak_mib"), 0),
+    ];
+    let header = [
+        "runs at once",
+        "asked at once, at most",
+        "seconds to the last end",
+        "runs/s",
+        "answers/s",
+        "MiB before",
+        "MiB at most",
+    ];
+    let met = if number("peak_mib") <= 1_024.0 { "met" } else { "missed" };
+    format!(
+        "**Many runs at once**, all begun before the first is driven, each of {ANSWERS} answers that take a second \
+         and two tool calls; resident memory of the whole process, engine included (goal: 10,000 within 1 GiB: \
+         {met}).\n\n{}",
+        table(&header, [row])
+    )
+}
+
+/// What the process does: prints what it found as JSON.
+pub(crate) fn measure(options: &Options) {
+    let runtime = Runtime::new().expect("a tokio runtime");
+    let told = runtime.block_on(async {
+        let pace = Pace {
+            answers: ANSWERS,
+            first: Duration::from_secs(1),
+            pieces: 1,
+            between: Duration::ZERO,
+        };
+        let mut house = House::new(&options.dir, pace).await;
+        house.begin(0, options.runs).await;
+        let before = status_mib("VmRSS:");
+        let began = Instant::now();
+        house.drive();
+        house.all_done().await;
+        let seconds = began.elapsed().as_secs_f64();
+        let told = json!({"seconds": seconds, "asked_most": house.notes.asked_most(),
+            "before_mib": before, "peak_mib": status_mib("VmHWM:")});
+        house.close().await;
+        told
+    });
+    println!("{told}");
+}
+
+/// A figure of this process in MiB; 0 where the system does not tell (Linux does).
+fn status_mib(name: &str) -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<f64>().ok());
+    kib.unwrap_or(0.0) / 1024.0
+}

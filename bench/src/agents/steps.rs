@@ -1,0 +1,74 @@
+//! What a step costs over the model's own time: from an answer of the model to the next question, with the answer
+//! on the disk, a tool claimed, run and reported, and its result told.
+
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
+
+use super::Options;
+use super::house::House;
+use super::model::Pace;
+use crate::live::report::{figure, table};
+use crate::statistics::{median, percentile};
+
+/// Runs at once.
+const AT_ONCE: [usize; 3] = [1, 16, 64];
+
+pub(super) fn measure(options: &Options) -> String {
+    let answers = if options.quick { 3 } else { 21 };
+    let rows = AT_ONCE.map(|at_once| {
+        let runtime = Runtime::new().expect("a tokio runtime");
+        let rounds = if options.quick { 1 } else { 8_usize.div_ceil(at_once) };
+        let found = runtime.block_on(steps(options, at_once, rounds, answers));
+        vec![
+            at_once.to_string(),
+            found.steps.to_string(),
+            figure(median(found.gaps_ms.iter().copied()), 2),
+            figure(percentile(found.gaps_ms, 0.99), 2),
+            figure(found.events, 1),
+            figure(found.commits, 2),
+        ]
+    });
+    let header = [
+        "runs at once",
+        "steps",
+        "over the model p50 ms",
+        "p99 ms",
+        "events a step",
+        "commits a step",
+    ];
+    format!(
+        "**A step over the model's own time**: from the model's answer, which calls a tool that does nothing, to \
+         its next question; the model takes 20 ms.\n\n{}",
+        table(&header, rows)
+    )
+}
+
+struct Found {
+    steps: usize,
+    gaps_ms: Vec<f64>,
+    events: f64,
+    commits: f64,
+}
+
+async fn steps(options: &Options, at_once: usize, rounds: usize, answers: usize) -> Found {
+    let pace =
+        Pace { answers, first: Duration::from_millis(20), pieces: 0, between: Duration::ZERO };
+    let mut house = House::new(&options.dir, pace).await;
+    house.drive();
+    let (commits, events) = (house.commits(), house.engine.durable_seq().0);
+    for round in 0..rounds {
+        house.begin(round * at_once, at_once).await;
+        house.all_done().await;
+    }
+    let gaps_ms = house.notes.gaps_ms();
+    let steps = at_once * rounds * answers;
+    let found = Found {
+        steps,
+        gaps_ms,
+        events: (house.engine.durable_seq().0 - events) as f64 / steps as f64,
+        commits: (house.commits() - commits) / steps as f64,
+    };
+    house.close().await;
+    found
+}

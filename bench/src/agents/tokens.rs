@@ -1,0 +1,111 @@
+//! From the moment the model has said a word to the moment a subscriber has it: on the disk in between, as
+//! everything is that anybody hears of.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use abide_agent::Events;
+use abide_client::{Abide, RunEventKind};
+use abide_server::Access;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+use super::Options;
+use super::house::House;
+use super::model::{Notes, Pace};
+use crate::live::report::{figure, table};
+use crate::statistics::{median, percentile};
+
+/// How the subscriber is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Embedded,
+    WebSocket,
+}
+
+pub(super) fn measure(options: &Options) -> String {
+    let pieces = if options.quick { 10 } else { 200 };
+    let mut rows = Vec::new();
+    let mut worst = 0.0_f64;
+    for (way, name) in [(Way::Embedded, "in the process"), (Way::WebSocket, "WebSocket")] {
+        for runs in [1, 100] {
+            let runtime = Runtime::new().expect("a tokio runtime");
+            let found = runtime.block_on(tokens(options, way, runs, pieces));
+            let p50 = median(found.late_ms.iter().copied());
+            worst = worst.max(p50);
+            rows.push(vec![
+                name.to_owned(),
+                runs.to_string(),
+                figure(found.tokens_a_second, 0),
+                figure(p50, 2),
+                figure(percentile(found.late_ms, 0.99), 2),
+                figure(found.tokens_a_commit, 1),
+            ]);
+        }
+    }
+    let header = ["subscriber", "runs at once", "tokens/s", "p50 ms", "p99 ms", "tokens a commit"];
+    let met = if worst < 5.0 { "met" } else { "missed" };
+    format!(
+        "**From the model's token to a subscriber**, every token on the disk before; each run says 20 tokens a \
+         second, and each is subscribed to (goal: p50 under 5 ms, in every row: {met}).\n\n{}",
+        table(&header, rows)
+    )
+}
+
+struct Found {
+    late_ms: Vec<f64>,
+    tokens_a_second: f64,
+    tokens_a_commit: f64,
+}
+
+async fn tokens(options: &Options, way: Way, runs: usize, pieces: usize) -> Found {
+    let between = Duration::from_millis(50);
+    // Time for everybody to have subscribed before the first word.
+    let pace = Pace { answers: 1, first: Duration::from_secs(1), pieces, between };
+    let mut house = House::new(&options.dir, pace).await;
+    let (end, ended) = oneshot::channel::<()>();
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("it has an address"));
+    let served = abide_server::serve(house.engine.clone(), listener, Access::loopback(), async {
+        let _ = ended.await;
+    });
+    let served = tokio::spawn(served);
+    let remote = Abide::connect(&url).await.expect("it is there");
+    house.begin(0, runs).await;
+    let mut listeners = JoinSet::new();
+    for run in 0..runs {
+        let abide = if way == Way::Embedded { house.abide.clone() } else { remote.clone() };
+        let notes = Arc::clone(&house.notes);
+        listeners.spawn(async move { listen(&abide, &format!("r{run}"), &notes).await });
+    }
+    let (began, commits) = (std::time::Instant::now(), house.commits());
+    house.drive();
+    let late_ms: Vec<f64> = listeners.join_all().await.into_iter().flatten().collect();
+    let seconds = began.elapsed().as_secs_f64() - pace.first.as_secs_f64();
+    let commits = house.commits() - commits;
+    assert_eq!(late_ms.len(), runs * pieces, "every token was heard once");
+    remote.close().await;
+    let _ = end.send(());
+    served.await.expect("no panic").expect("no error");
+    house.close().await;
+    let told = late_ms.len() as f64;
+    Found { late_ms, tokens_a_second: told / seconds, tokens_a_commit: told / commits }
+}
+
+/// How late each token of a run is heard, in milliseconds.
+async fn listen(abide: &Abide, run: &str, notes: &Notes) -> Vec<f64> {
+    let mut events = Events::of(abide, run, 0).await.expect("it can be followed");
+    let mut late = Vec::new();
+    while let Some(event) = events.next().await.expect("it goes on") {
+        let now = notes.now_us();
+        if event.kind != RunEventKind::Token {
+            continue;
+        }
+        let words = event.data["content"].as_str().unwrap_or_default().split_whitespace();
+        let said = words.filter_map(|word| word.parse::<u128>().ok());
+        late.extend(said.map(|said| now.saturating_sub(said) as f64 / 1e3));
+    }
+    late
+}
