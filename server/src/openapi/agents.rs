@@ -44,7 +44,10 @@ pub(super) fn paths() -> [(&'static str, JsonValue); 7] {
         ),
         (
             "/agents/{name}",
-            json!({"get": with(operation("agent", "One agent.", agent()), name()), "patch": change}),
+            json!({
+                "get": with(operation("agent", "One agent.", agent()), name()),
+                "patch": change,
+            }),
         ),
         (
             "/capabilities",
@@ -62,8 +65,8 @@ pub(super) fn paths() -> [(&'static str, JsonValue); 7] {
 }
 
 fn events(id: JsonValue) -> JsonValue {
-    let meaning = "What a run tells, as server-sent events, until it is over. The id of an event is \
-        its number in the run.";
+    let meaning = "What a run tells, as server-sent events, until it is over. The id of an event \
+        is its number in the run.";
     let mut answers = answers("The events.", "text/event-stream", json!({"type": "string"}));
     answers["204"] = json!({"description": "The run is over, and all of it was told."});
     json!({
