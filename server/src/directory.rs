@@ -82,15 +82,15 @@ struct Lookups {
 }
 
 /// One who waits for a lookup.
-struct Waiting<'a>(&'a Lookups);
+struct Waiting(Arc<Lookups>);
 
 impl Lookups {
     fn new() -> Lookups {
         Lookups { turn: Semaphore::new(1), waiting: AtomicUsize::new(0) }
     }
 
-    fn wait(&self) -> Result<Waiting<'_>, Refusal> {
-        let waiting = Waiting(self);
+    fn wait(self: &Arc<Lookups>) -> Result<Waiting, Refusal> {
+        let waiting = Waiting(Arc::clone(self));
         if self.waiting.fetch_add(1, Ordering::Relaxed) < limits::TOKEN_LOOKUPS {
             return Ok(waiting);
         }
@@ -99,7 +99,7 @@ impl Lookups {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for Waiting {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
@@ -145,7 +145,21 @@ impl Directory {
         if let Some(remembered) = self.remembered(self.state(), id) {
             return Ok(remembered);
         }
-        let _waiting = self.lookups.wait()?;
+        let (waiting, directory, id) = (self.lookups.wait()?, self.clone(), id.to_owned());
+        // In a task of its own: who asks may be left half-way (by a `select!` that goes on with something
+        // else), and would keep the turn, and everybody else waiting.
+        let lookup = tokio::spawn(async move {
+            let _waiting = waiting;
+            directory.look_up(&id).await
+        });
+        lookup.await.unwrap_or_else(|why| {
+            tracing::error!(%why, "a token's lookup broke down");
+            Err(Refusal::new(Code::Internal, "the credentials cannot be looked up"))
+        })
+    }
+
+    /// Asks the file, when it is this lookup's turn.
+    async fn look_up(&self, id: &str) -> Result<Option<Arc<Entry>>, Refusal> {
         let _turn = self.lookups.turn.acquire().await.ok();
         // Whoever was before may have asked for the same.
         let state = self.state();
@@ -274,6 +288,9 @@ fn moment(value: &Value) -> Option<Micros> {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+    use std::task::Poll;
+
     use abide_engine::{Config, Engine};
     use futures_util::future::join_all;
     use serde_json::json;
@@ -284,6 +301,27 @@ mod tests {
         let hash = "0".repeat(64);
         let args = json!({"id": id, "identity_id": "ann", "hash": hash, "last_four": "0000"});
         engine.call(&Caller::local(), "create_token", &args, None).await.expect("it is made");
+    }
+
+    /// A connection looked its token up again in one branch of a `select!`, and went on with a message in another,
+    /// which asked for the same: the first kept the turn and was not polled any more, and nobody who came
+    /// later was let in.
+    #[tokio::test]
+    async fn who_is_left_half_way_keeps_no_turn() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = Config::new(abide_reducers::modules());
+        let engine = Engine::open(folder.path().join("a.db"), config).expect("an engine");
+        let directory = Directory::of(&engine).expect("there is one");
+        for left in 0..20 {
+            let (one, another) = (format!("one{left}"), format!("another{left}"));
+            let mut half_way = std::pin::pin!(directory.token(&one));
+            let begun = poll_fn(|context| Poll::Ready(half_way.as_mut().poll(context))).await;
+            assert!(begun.is_pending(), "it has to be looked up");
+            let patience = std::time::Duration::from_secs(30);
+            let looked_up = tokio::time::timeout(patience, directory.token(&another)).await;
+            assert!(looked_up.expect("it has its turn").expect("it is asked").is_none());
+        }
+        engine.close();
     }
 
     /// Whoever made up tokens had the file asked for each of them, again and again: they cost as much as
