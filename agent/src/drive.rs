@@ -17,6 +17,7 @@ use crate::runtime::{RuntimeError, Settings};
 use crate::stage::{self, Stage};
 use crate::structured::{self, Judged};
 use crate::transcript::{self, AskedCall};
+use crate::trusted::Trusted;
 use crate::{ask, call, program};
 
 /// What every driver of a runtime shares.
@@ -25,6 +26,7 @@ pub(crate) struct Shop {
     pub(crate) tools: Tools,
     pub(crate) models: Models,
     pub(crate) settings: Settings,
+    pub(crate) trusted: Trusted,
 }
 
 /// Somebody who drives one run.

@@ -26,6 +26,9 @@ const PANICS: u32 = 3;
 /// How a run is told of whose drivers panicked.
 const BROKEN: &str = "runtime_crash";
 
+/// How a run is told of whose agent is a program that somebody has registered from elsewhere.
+const UNTRUSTED: &str = "program_not_trusted";
+
 /// The drivers of a runtime.
 pub(crate) struct Drivers {
     shop: Arc<Shop>,
@@ -169,6 +172,10 @@ async fn drive(shop: Arc<Shop>, id: &str, stop: CancellationToken) -> Result<(),
             return end(&shop.abide, failed).await;
         }
     };
+    if !shop.trusted.allows(&run.agent, &definition) {
+        let failed = hold.failed(UNTRUSTED, "the agent is a program that the folder does not name");
+        return end(&shop.abide, failed).await;
+    }
     let driver = Driver {
         shop: Arc::clone(&shop),
         hold,

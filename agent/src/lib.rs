@@ -41,6 +41,7 @@ mod runtime;
 mod stage;
 mod structured;
 mod transcript;
+mod trusted;
 mod workshop;
 
 pub use abide_tools::{McpServer, Tools};

@@ -14,8 +14,10 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::catalog::{Catalog, Problem, Reading, Signature};
+use crate::definition::AgentDefinition;
 use crate::drive::Shop;
 use crate::drivers::Drivers;
+use crate::trusted::Trusted;
 use crate::{beat, consent, delegate, plan};
 
 /// How a runtime works.
@@ -94,7 +96,7 @@ impl Runtime {
         catalog: Catalog,
         settings: Settings,
     ) -> Runtime {
-        let shop = Arc::new(Shop { abide, tools, models, settings });
+        let shop = Arc::new(Shop { abide, tools, models, settings, trusted: Trusted::default() });
         let (problems, _) = watch::channel(Vec::new());
         Runtime { shop, catalog, registered: Mutex::default(), problems }
     }
@@ -103,6 +105,12 @@ impl Runtime {
     #[must_use]
     pub fn problems(&self) -> watch::Receiver<Vec<Problem>> {
         self.problems.subscribe()
+    }
+
+    /// Lets the program run that a definition is (`cli`), and those in it. What the folder says need not be named here; all
+    /// else that somebody registers does not run on this machine.
+    pub fn trust(&self, definition: &AgentDefinition) {
+        self.shop.trusted.learn(definition);
     }
 
     /// Registers the tools and the definitions that there are; the files that are no definition. An agent whose file
@@ -121,6 +129,7 @@ impl Runtime {
             abide.register_tool(declaration.manifest()).await?;
         }
         let Changes { reading, gone, files } = self.changes();
+        reading.definitions.iter().for_each(|it| self.shop.trusted.learn(it));
         Catalog::register(abide, &reading.definitions).await?;
         for name in gone {
             match abide.retire_agent(&name).await {

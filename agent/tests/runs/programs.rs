@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, ExitStatus};
 
 use abide_agent::Events;
-use abide_client::{Abide, ApprovalOf, Decision, NewRun, NewSession, RunEventKind};
+use abide_client::{Abide, ApprovalOf, Decision, NewAgent, NewRun, NewSession, RunEventKind};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -49,6 +49,27 @@ async fn what_a_program_says_it_took_is_on_record() {
     let took: Vec<(i64, i64, Option<i64>, i64)> =
         house.abide.sql(sql).fetch().await.expect("it can be read");
     assert_eq!(took, [(10, 5, Some(250_000), 1)]);
+    house.close().await;
+}
+
+/// Who may register an agent need not be who may run programs on the machine that drives it: a definition that came
+/// as a row is not run, neither under a name of its own nor under one of the folder's.
+#[tokio::test]
+async fn a_program_that_the_folder_does_not_name_is_not_run() {
+    let house = house(ANSWERS, "").await;
+    let cli = json!({"command": ["touch", house.folder.path().join("harm")]});
+    for name in ["intruder", "clerk"] {
+        let definition = json!({"name": name, "cli": cli}).as_object().cloned();
+        let agent = NewAgent::of(name, definition.expect("it is an object"));
+        house.abide.register_agent(agent).await.expect("it is a row");
+        let session = NewSession::of(name);
+        let session = house.abide.create_session(session).await.expect("it is made");
+        let run = NewRun::of(&session.id).input("Go.");
+        let run = house.abide.start_run(run).await.expect("it begins").into_inner();
+        let (told, last) = house.told(&run.id, 0).await;
+        assert_eq!(last.data["code"], "program_not_trusted", "{told}");
+    }
+    assert!(!house.folder.path().join("harm").exists());
     house.close().await;
 }
 
