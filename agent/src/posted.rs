@@ -98,7 +98,12 @@ mod tests {
             &json!({"name": "clerk", "middleware": [{"name": "pii", "at": "request"}]}),
             expect!["malformed_definition: unknown variant `pii`, expected `guardrail`"],
         );
-        check(&json!({"name": "clerk", "tool": []}), expect!["malformed_definition: unknown field `tool`, expected one of `name`, `system_prompt`, `tools`, `blocked_tools`, `excluded_tools`, `skills`, `memory`, `subagents`, `interrupt_on`, `middleware`, `config`, `mode`, `description`, `hidden`, `native`, `a2a_exposed`, `response_format`, `planning`, `limits`, `cli`, `instructions`"]);
+        check(
+            &json!({"name": "clerk", "tool": []}),
+            expect![
+                "malformed_definition: unknown field `tool`, expected one of `name`, `system_prompt`, `tools`, `blocked_tools`, `excluded_tools`, `skills`, `memory`, `subagents`, `interrupt_on`, `middleware`, `config`, `mode`, `description`, `hidden`, `native`, `a2a_exposed`, `response_format`, `planning`, `limits`, `cli`, `instructions`"
+            ],
+        );
     }
 
     #[test]
