@@ -240,11 +240,24 @@ impl Core {
                 }
             }
         }
+        if !self.tells_padded_apart() {
+            return None;
+        }
         let needed = self.from.iter().filter(|term| {
             term.source.is_none_or(|source| chosen.is_empty() || chosen.contains(&source))
         });
         let keys: Option<Vec<Vec<Fragment>>> = needed.map(|term| term.key.clone()).collect();
         Some(keys?.concat())
+    }
+
+    /// Whether no two rows of a FULL JOIN look the same of which one lacks the left side and the other the right: a
+    /// key of a table is never NULL, that of a subquery may be, or have no columns.
+    fn tells_padded_apart(&self) -> bool {
+        let has_key = |term: &FromTerm| term.source.is_some();
+        let is_full = |term: &FromTerm| term.join == Join::Full;
+        self.from.iter().enumerate().all(|(at, right)| {
+            !is_full(right) || has_key(right) || self.from[..at].iter().all(has_key)
+        })
     }
 
     fn determines(&self, chosen: &[usize], all: &[usize], lower: &Lower) -> bool {
