@@ -204,7 +204,7 @@ impl Stage {
         if let (Ok(once), Ok(rows)) = (&once, &rows) {
             tally.once += 1;
             let found = self.run_whole(once)?;
-            self.same(&plain, &found, rows)?;
+            self.same((&plain, once), &found, rows)?;
         }
         let bounded = match bounded {
             Ok(bounded) => bounded,
@@ -221,7 +221,7 @@ impl Stage {
             return Ok(None);
         };
         let found = self.run_whole(&bounded)?;
-        self.same(&plain, &found, &rows)?;
+        self.same((&plain, &bounded), &found, &rows)?;
         let Found::Rows(found) = found else { return Ok(None) };
         let id = self.router.attach(&bounded).map_err(|refusal| refusal.to_string())?;
         tally.live += 1;
@@ -240,7 +240,7 @@ impl Stage {
             return Ok(());
         };
         let fresh = self.run_whole(&one.bounded)?;
-        self.same(&one.plain, &fresh, &expected)?;
+        self.same((&one.plain, &one.bounded), &fresh, &expected)?;
         let Found::Rows(fresh) = fresh else {
             one.ended = true;
             return Ok(());
@@ -271,7 +271,12 @@ impl Stage {
 
     /// Holds what was found over everything to what the copy says. It may fail where the copy does
     /// not only by what may be seen.
-    fn same(&mut self, plain: &Binding, found: &Found, rows: &[Row]) -> Outcome<()> {
+    fn same(
+        &mut self,
+        (plain, bounded): (&Binding, &Binding),
+        found: &Found,
+        rows: &[Row],
+    ) -> Outcome<()> {
         let found = match found {
             Found::Rows(found) => found,
             Found::TooDear => return Ok(()),
@@ -279,6 +284,14 @@ impl Stage {
                 return Err(format!("it fails, and over the copy it does not: {why}"));
             }
         };
+        if plain.is_window() && plain.shape().key != bounded.shape().key {
+            // Where the text leaves open which rows come first, the key says so; a table that is seen in
+            // part may have lost it (seed 3203), and then any rows of the result are right.
+            return match found.len() == rows.len() {
+                true => Ok(()),
+                false => Err(format!("found {found:?}\nthe copy says {rows:?}")),
+            };
+        }
         let width = plain.shape().columns.iter().filter(|column| !column.hidden).count();
         let texts = |rows: &[Row]| {
             let mut texts: Vec<String> =
