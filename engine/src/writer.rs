@@ -137,6 +137,13 @@ pub(crate) struct WriterThread {
     pub(crate) turns: Arc<dyn Turns>,
 }
 
+/// What a commit weighs among those that wait for their sync: one, and more where it is large, so that a sync, which
+/// everybody waits for, is never of many megabytes.
+fn weight(units: &[Unit]) -> usize {
+    let calls = units.iter().flat_map(|unit| &unit.calls);
+    1 + calls.map(|call| call.arguments.len()).sum::<usize>() / limits::UNSYNCED_UNIT_BYTES
+}
+
 /// A refused call had already written, so the transaction must start over.
 struct Tangled;
 
@@ -259,6 +266,7 @@ impl WriterThread {
         };
         drop(held);
         self.count(&units, &outcomes, deltas.len());
+        let weight = weight(&units);
         let (mut answers, mut denied, mut records) = (carried, Vec::new(), Vec::new());
         for (unit, outcome) in units.into_iter().zip(outcomes) {
             let record = self.denied(&unit, &outcome);
@@ -268,7 +276,7 @@ impl WriterThread {
         }
         let mut commit = Commit { to: self.executor.chain.seq, answers, deltas };
         self.tell_too_early(&mut commit);
-        self.commits.push_wait(commit, 1);
+        self.commits.push_wait(commit, weight);
         if !records.is_empty() {
             // Whoever is told that it was denied can find that on record.
             self.commit_with(records, denied);

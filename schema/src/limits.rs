@@ -37,7 +37,11 @@ pub const WRITER_QUEUE_BYTES: usize = 16 << 20;
 pub const COMMIT_BYTES: usize = 1 << 20;
 
 /// Commits that wait for their sync. The writer pauses rather than run further ahead of the disk.
+/// A commit counts once more for each [`UNSYNCED_UNIT_BYTES`] of its calls.
 pub const UNSYNCED_COMMITS: usize = 64;
+
+/// See [`UNSYNCED_COMMITS`]: some four megabytes of calls are unsynced at a time.
+pub const UNSYNCED_UNIT_BYTES: usize = 64 << 10;
 
 /// Rows in one answer of `/v1/sql`.
 pub const QUERY_ROWS: usize = 100_000;

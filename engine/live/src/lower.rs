@@ -197,16 +197,19 @@ impl<'c> Lower<'c> {
         // they are.
         let affinity = self.affinity_of(by);
         let mut out = Fragment::text(if let Affinity::To(_) = affinity { "CAST(" } else { "" });
+        // 0.0 + -0.0 is 0.0, whichever of the two min() has found.
         for text in [
             "CASE WHEN min(typeof(",
-            ")) = max(typeof(",
-            ")) THEN min((",
-            ") COLLATE BINARY) ELSE CAST(min(",
+            ")) <> max(typeof(",
+            ")) THEN CAST(min(",
+            ") AS INTEGER) WHEN min(typeof(",
+            ")) = 'real' THEN min(",
+            ") + 0.0 ELSE min((",
         ] {
             out.push_text(text);
             out.push(by);
         }
-        out.push_text(") AS INTEGER) END");
+        out.push_text(") COLLATE BINARY) END");
         if let Affinity::To(name) = affinity {
             out.push_text(&format!("AS {name})"));
         }
