@@ -137,7 +137,8 @@ impl FloorWriter<'_> {
             _ => self.append(&id, "assistant", &payload.assistant),
         }
         self.touch(&id);
-        let sql = "INSERT INTO events VALUES (?1, ?2, ?3, ?4, 'local', ?5, ?6, ?7, ?8, ?8)";
+        let sql = "INSERT INTO events (seq, at, session_id, reducer, caller, request_id, arguments, \
+                   outcome, prev_hash, hash) VALUES (?1, ?2, ?3, ?4, 'local', ?5, ?6, ?7, ?8, ?8)";
         let mut statement = self.connection.prepare_cached(sql).expect("the floor's SQL");
         let request_id = payload.request_id(session, turn, step);
         statement
@@ -149,7 +150,8 @@ impl FloorWriter<'_> {
 
     fn append(&mut self, session: &str, role: &str, content: &str) {
         self.states += 1;
-        let sql = "INSERT INTO agent_state VALUES (?1, ?2, ?3, 'message', ?4, NULL, ?5, ?5)";
+        let sql = "INSERT INTO agent_state (id, session_id, role, kind, content, created_at, seq) \
+                   VALUES (?1, ?2, ?3, 'message', ?4, ?5, ?5)";
         let mut statement = self.connection.prepare_cached(sql).expect("the floor's SQL");
         statement
             .execute(params![self.states, session, role, content, self.seq])
@@ -179,5 +181,26 @@ impl FloorWriter<'_> {
         let sql = "UPDATE sessions SET updated_at = ?2, seq = ?2 WHERE id = ?1";
         let mut statement = self.connection.prepare_cached(sql).expect("the floor's SQL");
         statement.execute(params![session, self.seq]).expect("the floor writes");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A column that the log had gained once left the floor without its events: it was only noticed when the
+    /// figures were made again.
+    #[test]
+    fn the_floor_writes_what_the_tables_are() {
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        let path = folder.path().join("floor.db");
+        let run = run(&path, 2, 1, 3.0, &Payload::new());
+        assert!(run.turns_per_second > 0.0 && run.file_bytes > 0);
+        let file = Connection::open(&path).expect("the file opens");
+        let count = |table: &str| -> i64 {
+            let sql = format!("SELECT count(*) FROM {table}");
+            file.query_row(&sql, [], |row| row.get(0)).expect("it is counted")
+        };
+        assert_eq!((count("events"), count("agent_state"), count("tool_calls")), (8, 4, 2));
     }
 }
