@@ -137,8 +137,9 @@ impl FloorWriter<'_> {
             _ => self.append(&id, "assistant", &payload.assistant),
         }
         self.touch(&id);
-        let sql = "INSERT INTO events (seq, at, session_id, reducer, caller, request_id, arguments, \
-                   outcome, prev_hash, hash) VALUES (?1, ?2, ?3, ?4, 'local', ?5, ?6, ?7, ?8, ?8)";
+        let sql = "INSERT INTO events (seq, at, session_id, reducer, caller, request_id, \
+                   arguments, outcome, prev_hash, hash) \
+                   VALUES (?1, ?2, ?3, ?4, 'local', ?5, ?6, ?7, ?8, ?8)";
         let mut statement = self.connection.prepare_cached(sql).expect("the floor's SQL");
         let request_id = payload.request_id(session, turn, step);
         statement

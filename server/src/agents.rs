@@ -12,8 +12,8 @@ pub trait Agents: std::fmt::Debug + Send + Sync {
     /// agents that it defines on the spot first, its own last. It may read files.
     ///
     /// # Errors
-    /// `bad_arguments` where it is no definition, or names a tool or a middleware that there is not;
-    /// `denied` where it asks for what only the server's own folder may say.
+    /// `bad_arguments` where it is no definition, names a tool or a middleware that there is not, or asks for
+    /// what only the server's own folder may say.
     fn registrations(&self, definition: JsonValue) -> Result<Vec<JsonValue>, Refusal>;
 
     /// What definitions can be made of: `tools`, `middleware` and whatever else there is, by name.

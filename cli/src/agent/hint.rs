@@ -58,7 +58,11 @@ impl Place {
                 let sql = "SELECT id, status FROM handoff_requests WHERE session_id = :sid";
                 format!("abide watch{} {} {id}", self.where_to, quoted(sql))
             }
-            _ => format!("{} {}", self.call("resume_session"), quoted(&format!("id={session_id}"))),
+            _ => format!(
+                "{} {}",
+                self.call("resume_session"),
+                quoted(&format!("session_id={session_id}"))
+            ),
         };
         self.then(&decide)
     }
@@ -89,6 +93,25 @@ fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// It once named the argument `id`, which the reducer does not take.
+    #[test]
+    fn a_session_at_rest_is_resumed_by_its_own_argument() {
+        let place =
+            Place { where_to: " --db a.db".to_owned(), again: "abide agent run".to_owned() };
+        let definition = abide_reducers::modules()
+            .into_iter()
+            .flat_map(|module| module.reducers)
+            .find(|definition| definition.name == "resume_session")
+            .expect("there is such a reducer");
+        let command = place.of_session("s1", "resume");
+        assert_eq!(
+            command,
+            "abide call --db a.db resume_session session_id=s1\n  then: abide agent run"
+        );
+        let args = serde_json::json!({"session_id": "s1"});
+        assert!((definition.decode)(&args).is_ok(), "the reducer takes what the hint says");
+    }
 
     #[test]
     fn a_shell_takes_it_for_one_word() {

@@ -55,9 +55,7 @@ pub(super) async fn create(
     headers: HeaderMap,
     content: Content,
 ) -> Result<Response, Problem> {
-    let _turn = app.turns.turn(by.id(), content.bytes()).await;
-    app.engine.check_room(&by, content.bytes())?;
-    let definition: Map<String, JsonValue> = content.envelope(LOOKS)?;
+    let definition = read(&app, &by, &content).await?;
     let key = idempotency_key(&headers)?;
     let name = register(&app, &by, definition.into(), 0, key).await?;
     let (_, agent) = find(&app.engine, &by, &name).await?;
@@ -78,9 +76,7 @@ pub(super) async fn change(
     content: Content,
 ) -> Result<Response, Problem> {
     let name = name_of(name)?;
-    let _turn = app.turns.turn(by.id(), content.bytes()).await;
-    app.engine.check_room(&by, content.bytes())?;
-    let patch: Map<String, JsonValue> = content.envelope(LOOKS)?;
+    let patch = read(&app, &by, &content).await?;
     let key = idempotency_key(&headers)?;
     if patch.get("name").is_some_and(|other| other.as_str() != Some(name.as_str())) {
         let detail = format!("agent {name} cannot be given another name");
@@ -112,6 +108,17 @@ pub(super) async fn capabilities(State(app): State<App>, by: By) -> Response {
         merge(&mut told, agents.capabilities());
     }
     as_json(told.to_string())
+}
+
+/// The object of a body. Its turn ends here: what follows waits for files and for the disk.
+async fn read(
+    app: &App,
+    by: &Caller,
+    content: &Content,
+) -> Result<Map<String, JsonValue>, Refusal> {
+    let _turn = app.turns.turn(by.id(), content.bytes()).await;
+    app.engine.check_room(by, content.bytes())?;
+    content.envelope(LOOKS)
 }
 
 /// Has a definition checked and registers it; its name.
