@@ -56,8 +56,10 @@ pub(crate) async fn gather(stage: &mut Stage) -> Told<Crowd> {
         listening.spawn(listen(socket, Arc::clone(seq), Arc::clone(&heard)));
     }
     be_loud(stage).await?;
+    // One that is inside already: of those turned away some may still be counted when they are gone.
+    let mut inside = stage.http(&stage.admin).await?;
     turn_away(stage).await?;
-    everybody_hears(stage, &heard, listeners).await?;
+    everybody_hears(&mut inside, &heard, listeners).await?;
     let waits = caller.stop()?;
     stage.hold_waits("crowd", &waits, bounds::FACTOR)?;
     let most = bounds::REST_BYTES
@@ -148,8 +150,7 @@ fn abide_house() -> usize {
 }
 
 /// A last change: everybody who reads hears of it.
-async fn everybody_hears(stage: &Stage, heard: &AtomicUsize, listeners: usize) -> Told {
-    let mut http = stage.http(&stage.admin).await?;
+async fn everybody_hears(http: &mut Http, heard: &AtomicUsize, listeners: usize) -> Told {
     let begun = Instant::now();
     let body = r#"{"session_id":"board","reason":"everybody hears"}"#;
     let done = http.post("/v1/call/suspend_session", body).await.map_err(|why| why.to_string())?;

@@ -26,7 +26,7 @@ struct Back {
     after_s: f64,
     /// Attempts that the system or the server turned away.
     attempts: u64,
-    /// Times that it was told 503 with Retry-After.
+    /// Times that it was told 503 with Retry-After, or that the readers have too much to do.
     refused: u64,
     /// Kept open until all are back.
     _socket: Socket,
@@ -51,7 +51,7 @@ pub(crate) async fn run(stage: &mut Stage, crowd: Crowd) -> Told {
     let (half, last) = (percentile(&seconds, 50.0), percentile(&seconds, 100.0));
     println!(
         "storm     {} back after a restart: half after {half:.1} s, the last after {last:.1} s; {} further \
-         attempts, {refused} refused with 503",
+         attempts, {refused} refused as too many",
         count(number as u64),
         count(attempts)
     );
@@ -75,7 +75,7 @@ async fn come_back(
             return Err(format!("a client is not back after {PATIENCE:?} and {attempts} attempts"));
         }
         match Socket::connect(address, token).await {
-            Ok(socket) => match resume(socket, seq).await? {
+            Ok(socket) => match resume(socket, seq, &mut refused).await? {
                 Some(_socket) => {
                     let after_s = begun.elapsed().as_secs_f64();
                     return Ok(Back { after_s, attempts, refused, _socket });
@@ -97,15 +97,24 @@ async fn come_back(
     }
 }
 
-/// Subscribes again; nothing where the socket broke meanwhile.
-async fn resume(mut socket: Socket, seq: i64) -> Told<Option<Socket>> {
-    if socket.say(&subscribe(SQL, json!({"id": "board"}), Some(seq))).await.is_err() {
+/// Subscribes again, as often as the readers' queue is full; nothing where the socket broke meanwhile.
+async fn resume(mut socket: Socket, seq: i64, refused: &mut u64) -> Told<Option<Socket>> {
+    let resume = subscribe(SQL, json!({"id": "board"}), Some(seq));
+    if socket.say(&resume).await.is_err() {
         return Ok(None);
     }
     loop {
         match socket.hear().await {
             Ok(Some(told)) if told["op"] == "delta" || told["op"] == "snapshot" => {
                 return Ok(Some(socket));
+            }
+            Ok(Some(told)) if told["op"] == "error" && told["code"] == "overloaded" => {
+                *refused += 1;
+                // As the SDK does: later each time.
+                pause(Duration::from_millis(100 * *refused)).await;
+                if socket.say(&resume).await.is_err() {
+                    return Ok(None);
+                }
             }
             Ok(Some(told)) if told["op"] == "error" && told["code"] != "refetch" => {
                 return Err(format!("a resume is answered {told}"));
