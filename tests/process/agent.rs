@@ -227,6 +227,69 @@ fn killed_midway_the_same_command_again_ends_it() {
     assert_eq!(said, expected);
 }
 
+/// Says that it is Claude Code, asks to run `ls`, notes what it hears, answers.
+const ASKS: &str = r#"
+read hello; read prompt
+echo '{"type":"control_request","request_id":"q1","request":{"subtype":"can_use_tool",'\
+'"tool_name":"Bash","input":{"command":"ls"},"tool_use_id":"t1"}}'
+read decision; echo "$decision" > decision
+echo '{"type":"result","subtype":"success","is_error":false,"result":"Listed."}'
+"#;
+
+/// A desk whose agent is a foreign program that asks to be let do something.
+fn desk_of_a_program() -> Desk {
+    let desk = Desk::new(ANSWERS);
+    fs::write(desk.path("asks.sh"), ASKS).unwrap();
+    let folder = desk.folder.path().display();
+    let cli = format!(
+        "cli: {{ command: [sh, asks.sh], program: claude, working_dir: '{folder}', \
+         input_format: stream-json }}\n"
+    );
+    fs::write(desk.path("house/agents/clerk.yaml"), cli).unwrap();
+    desk
+}
+
+/// Its program waits alive, so nobody can come later: who is not there to be asked has said no.
+#[test]
+fn a_program_that_asks_hears_no_where_nobody_can_be_asked_and_yes_where_all_is_let() {
+    let desk = desk_of_a_program();
+    let ended = desk.clerk(&[]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    expect![[r#"
+        no: Bash {"command":"ls"}: nobody can be asked here; --yes approves all
+    "#]]
+    .assert_eq(&ended.stderr);
+    let heard = lines(&desk.path("decision")).concat();
+    assert!(heard.contains(r#""behavior":"deny""#), "{heard}");
+    assert!(heard.contains("nobody could be asked"), "{heard}");
+
+    let desk = desk_of_a_program();
+    let ended = desk.clerk(&["--yes"]);
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{ended:?}");
+    assert!(ended.stdout.contains("Listed."), "{ended:?}");
+    let heard = lines(&desk.path("decision")).concat();
+    assert!(heard.contains(r#""behavior":"allow""#), "{heard}");
+}
+
+/// Over a server somebody else decides, as the hint says, while the run is watched.
+#[test]
+fn what_a_program_asks_is_decided_elsewhere_while_its_run_is_shown() {
+    let desk = desk_of_a_program();
+    let mut server = Server::start();
+    let house = desk.path("house");
+    server.restart_with(&["--agents", house.to_str().unwrap()]);
+    let url = server.url();
+    let run = desk.spawn(&["agent", "run", "clerk", INPUT, "--id", "order-7", "--url", &url]);
+    assert_eq!(run.error_line(), r#"waits: Bash {"command":"ls"}"#);
+    let hint = run.error_line();
+    let decide = hint.strip_prefix("  hint: abide ").expect("it says how somebody decides");
+    Process::spawn(abide().args(decide.split(' '))).ended().good();
+    let ended = run.ended();
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{ended:?}");
+    assert!(ended.stdout.contains("Listed."), "{ended:?}");
+    server.stop();
+}
+
 /// A server drives the run; whoever watches its tables hears of it while it goes on.
 #[test]
 fn a_server_drives_it_and_a_watcher_sees_it_live() {

@@ -115,6 +115,12 @@ impl Process {
         })
     }
 
+    /// The next line of stderr, waited for.
+    #[track_caller]
+    pub(crate) fn error_line(&self) -> String {
+        self.stderr.recv_timeout(PATIENCE).expect("it says something on stderr")
+    }
+
     /// Tells it to go on.
     pub(crate) fn go(&mut self) {
         self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();

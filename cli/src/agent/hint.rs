@@ -11,6 +11,8 @@ use crate::options::Options;
 pub(super) struct Place {
     where_to: String,
     again: String,
+    /// Whether that is a file, which one program at a time has open.
+    has_file: bool,
 }
 
 impl Place {
@@ -34,20 +36,27 @@ impl Place {
         let dashes = if input.starts_with('-') { " --" } else { "" };
         let (name, input, id) = (quoted(name), quoted(input), quoted(id));
         let again = format!("abide agent run{where_to}{folder} --id {id}{dashes} {name} {input}");
-        Place { where_to, again }
+        Place { where_to, again, has_file: options.db.is_some() }
     }
 
     /// How somebody decides on what a run waits for, and how it then goes on.
     pub(super) fn of_call(&self, call_id: &str, status: &str) -> String {
+        if status != "unknown" {
+            return self.then(&self.decide(call_id));
+        }
         let id = quoted(&format!("call_id={call_id}"));
-        let decide = match status {
-            "unknown" => format!(
-                "{} {id} outcome=succeeded evidence='\"who says so\"'",
-                self.call("settle_tool_call")
-            ),
-            _ => format!("{} {id} decision=approve", self.call("decide_approval")),
-        };
-        self.then(&decide)
+        let settle = self.call("settle_tool_call");
+        self.then(&format!("{settle} {id} outcome=succeeded evidence='\"who says so\"'"))
+    }
+
+    /// How somebody else decides while this goes on: over a server, and not where this has the file open.
+    pub(super) fn decide_elsewhere(&self, call_id: &str) -> Option<String> {
+        (!self.has_file).then(|| self.decide(call_id))
+    }
+
+    fn decide(&self, call_id: &str) -> String {
+        let id = quoted(&format!("call_id={call_id}"));
+        format!("{} {id} decision=approve", self.call("decide_approval"))
     }
 
     /// The same where it is no call that it waits for.
@@ -97,8 +106,11 @@ mod tests {
     /// It once named the argument `id`, which the reducer does not take.
     #[test]
     fn a_session_at_rest_is_resumed_by_its_own_argument() {
-        let place =
-            Place { where_to: " --db a.db".to_owned(), again: "abide agent run".to_owned() };
+        let place = Place {
+            where_to: " --db a.db".to_owned(),
+            again: "abide agent run".to_owned(),
+            has_file: true,
+        };
         let definition = abide_reducers::modules()
             .into_iter()
             .flat_map(|module| module.reducers)

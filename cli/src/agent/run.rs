@@ -76,6 +76,9 @@ async fn follow(options: &Options, folder: &Path, abide: &Abide, args: Run) -> R
         if event.kind == RunEventKind::Interrupt && still_waits(abide, &run.id, &event).await? {
             decide(abide, &place, &event, args.yes).await?;
         }
+        if event.kind == RunEventKind::Status && event.data["status"] == "waiting_for_approval" {
+            consent(abide, &place, &event.data, args.yes).await?;
+        }
     }
     Ok(())
 }
@@ -159,26 +162,55 @@ async fn decide(
         let status = request["status"].as_str().unwrap_or_default();
         let decision = match (status, yes) {
             ("awaiting_approval", true) => Decision::Approve,
-            ("awaiting_approval", false) if io::stdin().is_terminal() => ask(request)?,
+            ("awaiting_approval", false) if io::stdin().is_terminal() => {
+                ask(asked(request)).await?
+            }
             _ => {
                 let waits =
                     Refusal::new(Code::BadTransition, format!("{status} {}", asked(request)));
                 return Err(Failure::Waits(waits.hint(place.of_call(call_id, status))));
             }
         };
-        let approval = ApprovalOf::Call(call_id.to_owned());
-        match abide.decide_approval(approval, decision).await {
-            Ok(_) => {}
-            Err(error) if is_decided_elsewhere(&error) => {}
-            Err(error) => return Err(error.into()),
-        }
+        settle(abide.decide_approval(ApprovalOf::Call(call_id.to_owned()), decision).await)?;
     }
     Ok(())
 }
 
-/// Whether somebody else was faster.
-fn is_decided_elsewhere(error: &Error) -> bool {
-    matches!(error.code(), Some(Code::Conflict | Code::BadTransition))
+/// Decides on what a foreign program asks to be let do. It waits alive, and so its run does not rest: where
+/// somebody else can decide, this goes on and shows what comes of it.
+async fn consent(abide: &Abide, place: &Place, data: &Value, yes: bool) -> Result<(), Failure> {
+    let call_id = data["tool_call_id"].as_str().unwrap_or_default();
+    if is_decided(abide, call_id).await? {
+        return Ok(());
+    }
+    let (tool, input) = (data["args"]["tool"].as_str().unwrap_or_default(), &data["args"]["input"]);
+    let asked = format!("{tool} {input}");
+    let approval = ApprovalOf::Call(call_id.to_owned());
+    let decided = match place.decide_elsewhere(call_id) {
+        _ if yes => abide.decide_approval(approval, Decision::Approve).await,
+        _ if io::stdin().is_terminal() => abide.decide_approval(approval, ask(asked).await?).await,
+        Some(command) => {
+            writeln!(io::stderr(), "waits: {asked}\n  hint: {command}")?;
+            return Ok(());
+        }
+        // Nobody else has the file while this has it open.
+        None => {
+            writeln!(io::stderr(), "no: {asked}: nobody can be asked here; --yes approves all")?;
+            let no = abide.decide_approval(approval, Decision::Reject);
+            no.comment("nobody could be asked").await
+        }
+    };
+    settle(decided)
+}
+
+/// Somebody else may have been faster, or it is not asked any more.
+fn settle<T>(decided: Result<T, Error>) -> Result<(), Failure> {
+    match decided {
+        Err(error) if !matches!(error.code(), Some(Code::Conflict | Code::BadTransition)) => {
+            Err(error.into())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whether somebody has decided on a call already.
@@ -189,14 +221,18 @@ async fn is_decided(abide: &Abide, call_id: &str) -> Result<bool, Failure> {
     Ok(found.first().is_some_and(|(count,)| *count > 0))
 }
 
-/// Asks the person at the terminal. On stderr: stdout is the run's, and may be a pipe.
-fn ask(request: &Value) -> Result<Decision, Failure> {
-    let mut out = io::stderr().lock();
-    write!(out, "{}  — let it run? [y/N] ", asked(request))?;
-    out.flush()?;
-    let mut answer = String::new();
-    io::stdin().lock().read_line(&mut answer)?;
-    match answer.trim() {
+/// Asks the person at the terminal. On stderr: stdout is the run's, and may be a pipe. On a thread of its own: the
+/// run that is driven here goes on, and keeps its lease.
+async fn ask(asked: String) -> Result<Decision, Failure> {
+    let person = tokio::task::spawn_blocking(move || {
+        let mut out = io::stderr().lock();
+        write!(out, "{asked}  — let it run? [y/N] ")?;
+        out.flush()?;
+        let mut answer = String::new();
+        io::stdin().lock().read_line(&mut answer)?;
+        io::Result::Ok(answer)
+    });
+    match person.await.map_err(io::Error::other)??.trim() {
         "y" | "Y" | "yes" => Ok(Decision::Approve),
         _ => Ok(Decision::Reject),
     }

@@ -17,11 +17,13 @@ pub(super) struct View {
     json: bool,
     /// Whether a line of the answer is begun.
     open: bool,
+    /// Whether anything was said since the last tool was called.
+    said: bool,
 }
 
 impl View {
     pub(super) fn new(json: bool) -> View {
-        View { terminal: Terminal::of_stdout(), json, open: false }
+        View { terminal: Terminal::of_stdout(), json, open: false, said: false }
     }
 
     /// Shows an event: as one line of JSON, or in words.
@@ -34,12 +36,15 @@ impl View {
         let text = |name: &str| data[name].as_str().unwrap_or_default().to_owned();
         match event.kind {
             RunEventKind::Token => {
-                self.open = true;
+                (self.open, self.said) = (true, true);
                 let mut out = io::stdout().lock();
                 write!(out, "{}", text("content"))?;
                 Ok(out.flush()?)
             }
-            RunEventKind::ToolCall => self.aside(&format!("→ {} {}", text("name"), data["args"])),
+            RunEventKind::ToolCall => {
+                self.said = false;
+                self.aside(&format!("→ {} {}", text("name"), data["args"]))
+            }
             RunEventKind::ToolResult => self.aside(&format!("← {}", first_line(&text("output")))),
             RunEventKind::Delegation => {
                 self.aside(&format!("⇢ {}: {}", text("to_agent"), text("task")))
@@ -55,6 +60,14 @@ impl View {
                 Some(line) => self.aside(&line),
                 None => Ok(()),
             },
+            // A foreign program may say nothing but its answer.
+            RunEventKind::Done if !self.said => {
+                self.line()?;
+                match data["assistant_data"]["content"].as_str() {
+                    Some(answer) if !answer.is_empty() => say(answer),
+                    _ => Ok(()),
+                }
+            }
             RunEventKind::Done | RunEventKind::Error | RunEventKind::Interrupt => self.line(),
             _ => Ok(()),
         }
