@@ -25,11 +25,7 @@ pub(crate) fn prepare(
             Refusal::new(Code::LimitExceeded, detail).hint("use parameters for long values")
         );
     }
-    if sql.contains('\0') {
-        // SQLite would take it for the end and leave out the rest.
-        return Err(Refusal::new(Code::BadSql, "the statement holds a NUL character")
-            .hint("give a text that holds one as a parameter"));
-    }
+    abide_live::check_no_nul(sql)?;
     let params = params
         .iter()
         .map(|(name, value)| {

@@ -5,6 +5,7 @@
 //! (What has left the group by `setsid` is out of reach; that it holds a pipe open keeps nobody waiting.)
 
 mod running;
+mod script;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -40,7 +41,7 @@ pub struct SubprocessToolConfig {
     /// arguments as a list has items. One whose argument is left out is left out as a whole.
     ///
     /// A value that begins with `-` may not begin an argument, where a program would take it for an option, unless a
-    /// literal `--` stands before.
+    /// literal `--` stands before. No placeholder may stand within a script (`sh -c`): what a model writes would be code.
     pub command: Vec<String>,
     /// What it reads on stdin.
     #[serde(default)]
@@ -174,6 +175,7 @@ impl SubprocessTool {
             }
             Some(_) => {}
         }
+        script::check(&argv, &config.command).map_err(|why| ConfigError::new(&name, why))?;
         let declaration = ToolDeclaration {
             effect: config.effect,
             needs_approval: config.needs_approval,

@@ -23,6 +23,7 @@ pub(crate) fn is_of_caller(name: &str) -> bool {
 /// # Errors
 /// `bad_sql`.
 pub fn check_condition(text: &str) -> Result<(), Refusal> {
+    lex::check_no_nul(text)?;
     let bad = |what: &str| Err(Refusal::new(Code::BadSql, what).hint("write one SQL condition"));
     let (mut depth, mut any) = (0_i64, false);
     let mut scanner = Scanner::new(Tokenizer::new());
@@ -142,5 +143,6 @@ mod tests {
         assert_eq!(member.sql(1), "(a IN (select b FROM c WHERE d = ?1 AND ?1)\n)");
         assert!(member.asks_tables());
         assert!(Condition::parse("a = :whom").is_err() && Condition::parse("a) OR (b").is_err());
+        assert!(Condition::parse("a = 'x\0y'").is_err());
     }
 }

@@ -19,6 +19,18 @@ pub(crate) const NESTING: usize = 100;
 /// The highest number of a parameter, as SQLite has it.
 const PARAMETERS: u32 = 32_766;
 
+/// Sees to it that SQLite reads a text to its end: it would take a NUL character for that, and leave out the rest.
+///
+/// # Errors
+/// `bad_sql`.
+pub fn check_no_nul(text: &str) -> Result<(), Refusal> {
+    if !text.contains('\0') {
+        return Ok(());
+    }
+    Err(Refusal::new(Code::BadSql, "the statement holds a NUL character")
+        .hint("give a text that holds one as a parameter"))
+}
+
 /// How each item between SELECT and FROM is written, of the outermost first SELECT.
 pub(crate) fn columns_as_written(text: &str) -> Result<Vec<String>, Refusal> {
     if text.len() > limits::SQL_BYTES {
@@ -26,6 +38,7 @@ pub(crate) fn columns_as_written(text: &str) -> Result<Vec<String>, Refusal> {
         return Err(Refusal::new(Code::LimitExceeded, detail)
             .hint("pass long texts and lists as parameters"));
     }
+    check_no_nul(text)?;
     let mut columns = Columns { text, items: Vec::new(), open: None, state: State::Before };
     let mut scanner = Scanner::new(Tokenizer::new());
     let (mut depth, mut cases, mut ended, mut last) = (0usize, 0usize, false, None);

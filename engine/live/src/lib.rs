@@ -48,7 +48,7 @@ pub use catalog::Catalog;
 pub use changes::{Changes, RowChange};
 pub use condition::{Condition, check_condition};
 pub use delta::{Delta, Placed, Window};
-pub use lex::names_main;
+pub use lex::{check_no_nul, names_main};
 pub use meter::{Budget, Spent, TemplateWork};
 pub use planner::Planner;
 pub use router::{BindingId, Router, Wanted, Work};
