@@ -41,16 +41,10 @@ fn of_the_present() -> Refusal {
         .hint("name tables without  main.  and leave out the engine's own")
 }
 
-/// The answer to a bounded query: without the columns that only carry its order.
+/// The answer to a bounded query, of the rows that [`resume::once`](crate::resume::once) found.
 pub(crate) fn answer(binding: &Binding, seq: Seq, rows: Vec<Row>) -> Answer {
-    let all = &binding.shape().columns;
-    let shown = all.iter().filter(|column| !column.hidden);
-    let columns: Vec<String> = shown.map(|column| column.name.clone()).collect();
-    if columns.len() == all.len() {
-        return Answer { seq, rows, columns };
-    }
-    let rows = rows.into_iter().map(|row| row[..columns.len()].into()).collect();
-    Answer { seq, rows, columns }
+    let shown = binding.shape().columns.iter().filter(|column| !column.hidden);
+    Answer { seq, rows, columns: shown.map(|column| column.name.clone()).collect() }
 }
 
 /// Runs it.

@@ -41,6 +41,7 @@ impl Resumed {
 
 /// The bounds of any one query.
 pub(crate) const LIMITS: QueryLimits = QueryLimits {
+    columns: usize::MAX,
     rows: limits::QUERY_ROWS,
     bytes: limits::QUERY_BYTES,
     time: std::time::Duration::from_millis(limits::QUERY_MS),
@@ -202,7 +203,7 @@ fn whole(
 /// The rows of one of a binding's own statements.
 fn rows(state: &Snapshot<'_>, binding: &Binding, sql: &str) -> Result<Vec<Row>, Refusal> {
     require_latest(binding)?;
-    rows_by_any(state, binding, sql)
+    rows_by_any(state, binding, sql, LIMITS)
 }
 
 /// The policies that a binding was made by must be the latest: asked after the state stands still, so
@@ -211,10 +212,15 @@ fn require_latest(binding: &Binding) -> Result<(), Refusal> {
     if binding.is_latest() { Ok(()) } else { Err(policies::outdated()) }
 }
 
-fn rows_by_any(state: &Snapshot<'_>, binding: &Binding, sql: &str) -> Result<Vec<Row>, Refusal> {
+fn rows_by_any(
+    state: &Snapshot<'_>,
+    binding: &Binding,
+    sql: &str,
+    limits: QueryLimits,
+) -> Result<Vec<Row>, Refusal> {
     let params = binding.params();
     let mut bind = |_: Option<&str>, number: usize| Ok(params[number - 1].clone());
-    let found = state.query(sql, &mut bind, LIMITS);
+    let found = state.query(sql, &mut bind, limits);
     Ok(found.map_err(|refusal| said_of(binding, refusal))?.rows)
 }
 
@@ -229,7 +235,7 @@ fn said_of(binding: &Binding, refusal: Refusal) -> Refusal {
         .hint("an expression is given what it cannot take: look at json_extract(), sum(), abs()")
 }
 
-/// One query of a bounded caller: the present, or as it was at a seq.
+/// One query of a bounded caller: the present, or as it was at a seq. Without the columns that only carry its order.
 pub(crate) fn once(
     reader: &mut Reader,
     tables: &[&'static TableSpec],
@@ -237,11 +243,15 @@ pub(crate) fn once(
     as_of: Option<Seq>,
 ) -> Result<(Seq, Vec<Row>), Refusal> {
     let state = reader.snapshot().map_err(|error| error.to_refusal())?;
+    let shown = binding.shape().columns.iter().filter(|column| !column.hidden);
+    let limits = QueryLimits { columns: shown.count(), ..LIMITS };
     let Some(past) = as_of else {
-        return Ok((state.seq(), rows(&state, binding, binding.snapshot_sql())?));
+        require_latest(binding)?;
+        let rows = rows_by_any(&state, binding, binding.snapshot_sql(), limits)?;
+        return Ok((state.seq(), rows));
     };
     let past = as_of::find_state(&state, past)?;
-    Ok((past, rows_of(&state, tables, binding, past)?))
+    Ok((past, rows_of(&state, tables, binding, (past, limits))?))
 }
 
 /// A result as it was at a seq.
@@ -249,7 +259,7 @@ fn rows_of(
     state: &Snapshot<'_>,
     tables: &[&'static TableSpec],
     binding: &Binding,
-    past: Seq,
+    (past, limits): (Seq, QueryLimits),
 ) -> Result<Vec<Row>, Refusal> {
     let changes = changes_since(state, tables, binding, past)?;
     let changes = changes.map_err(|table| too_far(binding, table, past))?;
@@ -257,7 +267,7 @@ fn rows_of(
         tracing::error!(%error, "a past could not be laid out");
         Refusal::new(Code::Internal, "the change log could not be read")
     })?;
-    rows_by_any(state, binding, &binding.past_sql())
+    rows_by_any(state, binding, &binding.past_sql(), limits)
 }
 
 fn too_far(binding: &Binding, table: &str, past: Seq) -> Refusal {
@@ -297,7 +307,7 @@ fn planned_anew(
     if from < floor || from > state.seq() || old.shape() != new.shape() {
         return whole(state, new, why());
     }
-    match rows_of(state, tables, old, from) {
+    match rows_of(state, tables, old, (from, LIMITS)) {
         Ok(before) => {
             let after = rows(state, new, new.snapshot_sql())?;
             let delta = new.difference(&before, &after);

@@ -22,6 +22,8 @@ pub type Bind<'a> = dyn FnMut(Option<&str>, usize) -> Result<Value, Refusal> + '
 /// What a query may cost.
 #[derive(Clone, Copy, Debug)]
 pub struct QueryLimits {
+    /// Columns of a row that are taken, the first ones.
+    pub columns: usize,
     /// Rows of its result.
     pub rows: usize,
     /// Bytes of its result.
@@ -199,7 +201,8 @@ impl Snapshot<'_> {
             StoreError::Interrupted => self.interrupted(&limits),
             error => error.to_refusal(),
         };
-        let columns: Vec<String> = statement.column_names().map(str::to_owned).collect();
+        let columns = statement.column_names().take(limits.columns);
+        let columns: Vec<String> = columns.map(str::to_owned).collect();
         let (mut found, mut bytes) = (Vec::new(), 0);
         let mut rows = statement.raw_query();
         while let Some(row) = rows.next().map_err(refuse)? {
