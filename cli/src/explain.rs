@@ -80,6 +80,11 @@ fn text(terminal: Terminal, explanation: &Explanation) -> String {
     for (at, scan) in scans.iter().enumerate() {
         field(if at == 0 { "reads all" } else { "" }, &scanned(scan));
     }
+    if snapshot.is_empty() {
+        let told = "its statements are not told to a caller whose sight is bounded";
+        lines.push(format!("\n{}", terminal.dim(told)));
+        return lines.join("\n");
+    }
     lines.push(format!("\n{}\n  {snapshot}", terminal.bold("snapshot")));
     let is_used = |at: usize| snapshot.contains(&format!("?{}", at + 1));
     for (at, value) in params.iter().enumerate().filter(|(at, _)| is_used(*at)) {
@@ -138,13 +143,26 @@ mod tests {
     use abide_client::Abide;
     use expect_test::{Expect, expect};
 
-    async fn check(sql: &str, expected: Expect) {
+    async fn explained(sql: &str) -> Explanation {
         let folder = tempfile::tempdir().expect("there is room");
         let abide = Abide::open(folder.path().join("explain.db")).expect("it opens");
         let explanation = abide.explain(sql).await.expect("it is explained");
         abide.close().await;
+        explanation
+    }
+
+    async fn check(sql: &str, expected: Expect) {
         let terminal = Terminal { size: None, styled: false };
-        expected.assert_eq(&(text(terminal, &explanation) + "\n"));
+        expected.assert_eq(&(text(terminal, &explained(sql).await) + "\n"));
+    }
+
+    /// As a server answers it to whoever has a scope.
+    #[tokio::test]
+    async fn whose_sight_is_bounded_is_told_no_statements() {
+        let mut explanation = explained("SELECT id FROM sessions").await;
+        explanation.snapshot.clear();
+        let told = text(Terminal { size: None, styled: false }, &explanation);
+        assert!(told.ends_with("are not told to a caller whose sight is bounded"), "{told}");
     }
 
     #[tokio::test]
