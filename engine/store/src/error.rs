@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use abide_schema::{Code, Refusal};
-use rusqlite::ErrorCode;
+use rusqlite::{ErrorCode, ffi};
 
 /// Why a statement failed.
 #[derive(Debug, thiserror::Error)]
@@ -18,7 +18,7 @@ pub enum StoreError {
     /// Another process holds the write lock.
     #[error("the database is locked by another process")]
     Busy,
-    /// The disk is full; SQLite has undone the statement.
+    /// The disk is full, for the file or for the index of its WAL; SQLite has undone the statement.
     #[error("the disk is full")]
     Full,
     /// The statement itself is at fault: syntax, names, an overflow, malformed JSON.
@@ -43,6 +43,12 @@ pub enum StoreError {
 impl From<rusqlite::Error> for StoreError {
     fn from(error: rusqlite::Error) -> StoreError {
         let (code, message, offset) = match &error {
+            // The index of the WAL is not durable: that it could not grow says nothing about what is on the disk.
+            rusqlite::Error::SqliteFailure(failure, _)
+                if failure.extended_code == ffi::SQLITE_IOERR_SHMSIZE =>
+            {
+                return StoreError::Full;
+            }
             rusqlite::Error::SqliteFailure(failure, message) => {
                 (failure.code, message.clone(), None)
             }
@@ -70,8 +76,19 @@ impl From<rusqlite::Error> for StoreError {
             | ErrorCode::TypeMismatch
             | ErrorCode::AuthorizationForStatementDenied
             | ErrorCode::ParameterOutOfRange => StoreError::Sql { message, offset },
-            _ => StoreError::Broken(error),
+            _ => StoreError::Broken(with_code(error)),
         }
+    }
+}
+
+/// With SQLite's extended code in its words, which alone tell "disk I/O error" of thirty things.
+fn with_code(error: rusqlite::Error) -> rusqlite::Error {
+    match error {
+        rusqlite::Error::SqliteFailure(failure, Some(message)) => {
+            let message = format!("{message}, SQLite's code {}", failure.extended_code);
+            rusqlite::Error::SqliteFailure(failure, Some(message))
+        }
+        other => other,
     }
 }
 
@@ -239,5 +256,26 @@ impl OpenError {
             OpenError::Store { .. } => (Code::Internal, "abide verify tells whether it is sound"),
         };
         Refusal::new(code, detail).hint(hint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(extended_code: i32) -> StoreError {
+        let message = Some("disk I/O error".to_owned());
+        rusqlite::Error::SqliteFailure(ffi::Error::new(extended_code), message).into()
+    }
+
+    /// A soak filled its disk just when SQLite wanted another 32 KiB for the WAL's index: the engine took that for
+    /// a storage that had failed, and accepted nothing more until it was restarted.
+    #[test]
+    fn no_room_for_the_index_of_the_wal_is_a_full_disk() {
+        assert!(matches!(failure(ffi::SQLITE_IOERR_SHMSIZE), StoreError::Full));
+        let StoreError::Broken(why) = failure(ffi::SQLITE_IOERR_FSYNC) else {
+            panic!("it is broken")
+        };
+        assert_eq!(why.to_string(), "disk I/O error, SQLite's code 1034");
     }
 }
