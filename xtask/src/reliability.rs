@@ -1,5 +1,6 @@
 //! `cargo xtask reliability`: runs every proof that counts something, and writes what they counted into
-//! `docs/reliability.md`, between two marks. A figure that is not of this run is not in the table.
+//! `docs/reliability.md`, between two marks. What a proof counted is of its last whole run; of one that failed nothing is
+//! left in the table. `--only` runs one of them again.
 //!
 //! A proof tells a figure in a line of its own: `figure  what: value`.
 
@@ -10,8 +11,8 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
 /// What it takes.
-pub(crate) const TAKES: &str =
-    "[--share]   all of it, half an hour; or in a few minutes, without writing the table";
+pub(crate) const TAKES: &str = "[--share | --only PROOF]   all of it, half an hour; in a few minutes, without writing \
+                                the table; or one proof of the table again";
 
 const PAGE: &str = "docs/reliability.md";
 const BEGINS: &str = "<!-- figures: written by cargo xtask reliability -->";
@@ -34,26 +35,46 @@ struct Figure {
     command: String,
 }
 
-/// Runs them all; the verdict is good if all are.
+/// Runs them all, or one; the verdict is good if all that ran are.
 pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
-    let is_share = match words {
-        [] => false,
-        [word] if word == "--share" => true,
+    let (is_share, only) = match words {
+        [] => (false, None),
+        [word] if word == "--share" => (true, None),
+        [word, name] if word == "--only" => (false, Some(name.as_str())),
         _ => return Err(format!("it takes {TAKES}")),
     };
-    let (begun, mut figures, mut good) = (Instant::now(), Vec::new(), true);
-    for (whole, share) in PROOFS {
+    let is_wanted = |proof: &str| only.is_none_or(|name| proof.split(' ').next() == Some(name));
+    let page = root.join(PAGE);
+    let (begun, mut good) = (Instant::now(), true);
+    let mut figures = if is_share { Vec::new() } else { read(&page)? };
+    for (whole, share) in PROOFS.into_iter().filter(|(whole, _)| is_wanted(whole)) {
         let command = format!("cargo xtask {}", if is_share { share } else { whole });
         println!("==== {command}");
-        good &= prove(root, &command, &mut figures)?;
+        figures.retain(|figure| figure.command != command);
+        let mut counted = Vec::new();
+        let proven = prove(root, &command, &mut counted)?;
+        if proven {
+            figures.append(&mut counted);
+        }
+        good &= proven;
     }
+    in_order(&mut figures);
     let table = table(&figures);
     println!("\n{table}\n{:.0} s", begun.elapsed().as_secs_f64());
-    if is_share || !good {
-        return Ok(crate::verdict(good));
+    if !is_share {
+        write(&page, &table)?;
     }
-    write(&root.join(PAGE), &table)?;
-    Ok(crate::verdict(true))
+    Ok(crate::verdict(good))
+}
+
+/// As [`PROOFS`] has them; what is none of them is left out.
+fn in_order(figures: &mut Vec<Figure>) {
+    let place = |figure: &Figure| {
+        let proof = figure.command.strip_prefix("cargo xtask ");
+        PROOFS.iter().position(|(whole, share)| proof == Some(whole) || proof == Some(share))
+    };
+    figures.retain(|figure| place(figure).is_some());
+    figures.sort_by_key(place);
 }
 
 /// Runs one, shows what it says, and keeps its figures.
@@ -90,18 +111,44 @@ fn table(figures: &[Figure]) -> String {
     table
 }
 
-fn write(page: &Path, table: &str) -> Result<(), String> {
+/// The figures of a table.
+fn figures(table: &str) -> Vec<Figure> {
+    let mut command = String::new();
+    let rows = table.lines().filter_map(|line| {
+        let cells: Vec<&str> = line.strip_prefix('|')?.split('|').map(str::trim).collect();
+        let [what, value, by, ""] = cells[..] else { return None };
+        match by.strip_prefix('`').and_then(|by| by.strip_suffix('`')) {
+            Some(by) => command = by.to_owned(),
+            None if command.is_empty() => return None,
+            None => {}
+        }
+        Some(Figure { what: what.to_owned(), value: value.to_owned(), command: command.clone() })
+    });
+    rows.collect()
+}
+
+/// A page: what stands before its table, the table, and what stands after it.
+fn parts(page: &Path) -> Result<[String; 3], String> {
     let wrong = |why: &dyn std::fmt::Display| format!("{}: {why}", page.display());
     let text = fs::read_to_string(page).map_err(|why| wrong(&why))?;
     let (before, rest) = text.split_once(BEGINS).ok_or_else(|| wrong(&"there is no mark"))?;
-    let (_, after) = rest.split_once(ENDS).ok_or_else(|| wrong(&"there is no second mark"))?;
+    let (table, after) = rest.split_once(ENDS).ok_or_else(|| wrong(&"there is no second mark"))?;
+    Ok([before, table, after].map(str::to_owned))
+}
+
+fn read(page: &Path) -> Result<Vec<Figure>, String> {
+    parts(page).map(|[_, table, _]| figures(&table))
+}
+
+fn write(page: &Path, table: &str) -> Result<(), String> {
+    let [before, _, after] = parts(page)?;
     let text = format!("{before}{BEGINS}\n\n{table}\n{ENDS}{after}");
-    fs::write(page, text).map_err(|why| wrong(&why))
+    fs::write(page, text).map_err(|why| format!("{}: {why}", page.display()))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{figure, table};
+    use super::{figure, figures, in_order, table};
 
     #[test]
     fn figures_become_a_table() {
@@ -111,5 +158,21 @@ mod tests {
         let expected = "| what | | by |\n|---|---:|---|\n\
             | seeds | 12 | `cargo xtask sim` |\n| lost, of 3 | 0 |  |\n";
         assert_eq!(table(&figures), expected);
+    }
+
+    #[test]
+    fn a_table_is_read_as_it_was_written() {
+        let told = [
+            ("figure  kills: 9", "cargo xtask soak --minutes 3"),
+            ("figure  seeds: 12", "cargo xtask sim --seeds 1000"),
+            ("figure  lost, of 3: 0", "cargo xtask sim --seeds 1000"),
+            ("figure  of old: 1", "cargo xtask sim --seeds 500"),
+        ];
+        let mut all: Vec<_> = told.iter().filter_map(|(line, by)| figure(line, by)).collect();
+        in_order(&mut all);
+        let written = table(&all);
+        assert!(!written.contains("of old"), "{written}");
+        assert!(written.find("lost, of 3") < written.find("kills"), "{written}");
+        assert_eq!(table(&figures(&written)), written);
     }
 }
