@@ -11,8 +11,8 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
 /// What it takes.
-pub(crate) const TAKES: &str = "[--share | --only PROOF]   all of it, half an hour; in a few minutes, without writing \
-                                the table; or one proof of the table again";
+pub(crate) const TAKES: &str = "[--share | --only PROOF]   \
+    all of it, half an hour; in a few minutes, without the table; or one proof again";
 
 const PAGE: &str = "docs/reliability.md";
 const BEGINS: &str = "<!-- figures: written by cargo xtask reliability -->";
