@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 /// What it takes.
 pub(crate) const TAKES: &str =
-    "[--seconds N] [--target NAME]   each target (or one) for N seconds (60)";
+    "[--seconds N] [--seed N] [--target NAME]   each target (or one) for N seconds (60)";
 
 /// What may be sent or handed to us, see `tests/fuzz/src/lib.rs`.
 const TARGETS: [&str; 6] = ["sql", "message", "http", "event", "file", "arguments"];
@@ -25,22 +25,26 @@ const COVERAGE: &str = "-Cpasses=sancov-module \
 
 /// Runs it; the verdict is that no target found anything.
 pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
-    let (seconds, targets) = wanted(words)?;
+    let (seconds, seed, targets) = wanted(words)?;
     let program = build(root)?;
     let mut good = true;
     for target in targets {
-        good &= fuzz(root, &program, target, seconds)?;
+        good &= fuzz(root, &program, target, (seconds, seed))?;
     }
     Ok(crate::verdict(good))
 }
 
-fn wanted(words: &[String]) -> Result<(u64, Vec<&'static str>), String> {
-    let (mut seconds, mut targets) = (60, TARGETS.to_vec());
+fn wanted(words: &[String]) -> Result<(u64, Option<u32>, Vec<&'static str>), String> {
+    let (mut seconds, mut seed, mut targets) = (60, None, TARGETS.to_vec());
     for pair in words.chunks(2) {
         match pair {
             [option, number] if option == "--seconds" => {
                 let bad = |_| format!("--seconds takes a number, not {number}");
                 seconds = number.parse().map_err(bad)?;
+            }
+            [option, number] if option == "--seed" => {
+                let bad = |_| format!("--seed takes a number, not {number}");
+                seed = Some(number.parse().map_err(bad)?);
             }
             [option, name] if option == "--target" => {
                 targets.retain(|target| target == name);
@@ -51,7 +55,7 @@ fn wanted(words: &[String]) -> Result<(u64, Vec<&'static str>), String> {
             _ => return Err(format!("it takes {TAKES}")),
         }
     }
-    Ok((seconds, targets))
+    Ok((seconds, seed, targets))
 }
 
 /// Builds the fuzzer, and tells where it is.
@@ -91,8 +95,14 @@ fn host() -> Result<String, String> {
     line.map(str::to_owned).ok_or_else(|| "rustc does not tell its host".to_owned())
 }
 
-/// Fuzzes one target; true if nothing was found.
-fn fuzz(root: &Path, program: &Path, target: &str, seconds: u64) -> Result<bool, String> {
+/// Fuzzes one target for so many seconds; true if nothing was found. With a seed it makes up the same inputs in the same
+/// order, as far as it comes.
+fn fuzz(
+    root: &Path,
+    program: &Path,
+    target: &str,
+    (seconds, seed): (u64, Option<u32>),
+) -> Result<bool, String> {
     let room = root.join("tests/fuzz");
     let (corpus, found) = (room.join("corpus").join(target), room.join("found").join(target));
     // What it comes upon goes to the build's folder: the repository keeps a few inputs, not thousands.
@@ -104,6 +114,7 @@ fn fuzz(root: &Path, program: &Path, target: &str, seconds: u64) -> Result<bool,
     fuzzer.env("ABIDE_FUZZ_TARGET", target).stdin(Stdio::null()).stderr(Stdio::piped());
     fuzzer.arg(format!("-max_total_time={seconds}")).arg("-timeout=60").arg("-rss_limit_mb=4096");
     fuzzer.arg("-max_len=4096").arg("-print_final_stats=1");
+    fuzzer.args(seed.map(|seed| format!("-seed={seed}")));
     fuzzer.arg(format!("-artifact_prefix={}/", found.display()));
     let ended = fuzzer.arg(&grown).arg(&corpus).output();
     let ended = ended.map_err(|why| format!("{}: {why}", program.display()))?;
