@@ -44,6 +44,9 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
         _ => return Err(format!("it takes {TAKES}")),
     };
     let is_wanted = |proof: &str| only.is_none_or(|name| proof.split(' ').next() == Some(name));
+    if !PROOFS.iter().any(|(whole, _)| is_wanted(whole)) {
+        return Err(format!("there is no such proof; it takes {TAKES}"));
+    }
     let page = root.join(PAGE);
     let (begun, mut good) = (Instant::now(), true);
     let mut figures = if is_share { Vec::new() } else { read(&page)? };

@@ -268,8 +268,8 @@ mod tests {
         rusqlite::Error::SqliteFailure(ffi::Error::new(extended_code), message).into()
     }
 
-    /// A soak filled its disk just when SQLite wanted another 32 KiB for the WAL's index: the engine took that for
-    /// a storage that had failed, and accepted nothing more until it was restarted.
+    /// A soak that filled its disk ended in "disk I/O error", and the engine accepted nothing more until it was
+    /// restarted. That this was the cause is what fits; the log had no code then, which is why it has now.
     #[test]
     fn no_room_for_the_index_of_the_wal_is_a_full_disk() {
         assert!(matches!(failure(ffi::SQLITE_IOERR_SHMSIZE), StoreError::Full));
