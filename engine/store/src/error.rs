@@ -42,13 +42,10 @@ pub enum StoreError {
 
 impl From<rusqlite::Error> for StoreError {
     fn from(error: rusqlite::Error) -> StoreError {
+        if is_index_full(&error) {
+            return StoreError::Full;
+        }
         let (code, message, offset) = match &error {
-            // The index of the WAL is not durable: that it could not grow says nothing about what is on the disk.
-            rusqlite::Error::SqliteFailure(failure, _)
-                if failure.extended_code == ffi::SQLITE_IOERR_SHMSIZE =>
-            {
-                return StoreError::Full;
-            }
             rusqlite::Error::SqliteFailure(failure, message) => {
                 (failure.code, message.clone(), None)
             }
@@ -79,6 +76,13 @@ impl From<rusqlite::Error> for StoreError {
             _ => StoreError::Broken(with_code(error)),
         }
     }
+}
+
+/// Whether there was no room for the index of the WAL. It is not durable, so that says nothing about what
+/// is on the disk; of a COMMIT see [`Writer::commit`](crate::Writer::commit).
+pub(crate) fn is_index_full(error: &rusqlite::Error) -> bool {
+    let code = error.sqlite_error().map(|failure| failure.extended_code);
+    code == Some(ffi::SQLITE_IOERR_SHMSIZE)
 }
 
 /// With SQLite's extended code in its words, which alone tell "disk I/O error" of thirty things.
@@ -269,7 +273,8 @@ mod tests {
     }
 
     /// A soak that filled its disk ended in "disk I/O error", and the engine accepted nothing more until it was
-    /// restarted. That this was the cause is what fits; the log had no code then, which is why it has now.
+    /// restarted. That this was the cause is what fits; the log had no code then, which is why it has now. The
+    /// whole story is told on a disk that does so, in the simulator's stories.
     #[test]
     fn no_room_for_the_index_of_the_wal_is_a_full_disk() {
         assert!(matches!(failure(ffi::SQLITE_IOERR_SHMSIZE), StoreError::Full));

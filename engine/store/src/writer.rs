@@ -10,7 +10,7 @@ use abide_schema::{Micros, Row, Seq, Table as _, TableSpec, Value};
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, StatementStatus};
 
 use crate::cell;
-use crate::error::StoreError;
+use crate::error::{self, StoreError};
 use crate::migrate;
 use crate::open::Layout;
 use crate::system::{self, RequestIdRow, event_of};
@@ -134,9 +134,37 @@ impl Writer {
     /// Ends the transaction: its pages are in the WAL, not yet on the disk.
     ///
     /// # Errors
-    /// [`StoreError`]; the transaction is then still open.
+    /// [`StoreError`]; the transaction is then still open, or undone. [`StoreError::Full`] is certain: nothing of
+    /// the transaction will ever be seen, not even after a crash.
     pub fn commit(&self) -> Result<(), StoreError> {
-        self.execute("COMMIT", &[])
+        match self.connection.prepare_cached("COMMIT")?.raw_execute() {
+            Ok(_) => Ok(()),
+            Err(error) if error::is_index_full(&error) => {
+                self.bury().map_err(|_| StoreError::Broken(error))?;
+                Err(StoreError::Full)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes an end of a commit whose frames are whole in the WAL, but had no room in its index, which SQLite
+    /// writes after them. SQLite has undone it, and nobody sees it; but who reads the WAL from its beginning,
+    /// as after a crash, would find it and let it count. So a frame is put in place of its first, and on the
+    /// disk: the checksum of a frame is over all before it, so the others are worth nothing then.
+    fn bury(&self) -> Result<(), StoreError> {
+        let connection = &self.connection;
+        self.rollback()?;
+        let before: i64 = connection.pragma_query_value(None, "synchronous", |row| row.get(0))?;
+        connection.pragma_update(None, "synchronous", "FULL")?;
+        let format: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+        // Written as it was: a page is a frame, whether or not it differs.
+        let written = connection.pragma_update(None, "user_version", format);
+        connection.pragma_update(None, "synchronous", before)?;
+        match written {
+            // Then this one is whole without its index, in place of the other, and may count or not.
+            Err(error) if error::is_index_full(&error) => Ok(()),
+            written => Ok(written?),
+        }
     }
 
     /// Undoes the transaction, if SQLite has not done so itself.

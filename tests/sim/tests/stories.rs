@@ -16,6 +16,10 @@ fn create(id: &str) -> Ask {
     Ask { caller: "app", calls, request_id: format!("make {id}") }
 }
 
+fn numbered(nth: u64) -> Ask {
+    create(&format!("s{nth}"))
+}
+
 /// After a sync that fails, the system takes the WAL's pages for written, and may read them back as
 /// they were on the disk. The engine refused calls from then on; but closing it, or the next look of the
 /// checkpointer, moved the WAL into the file all the same, and with it what was not what was written:
@@ -138,4 +142,65 @@ fn an_engine_that_cannot_be_opened_leaves_nothing_open() {
             }
         }
     }
+}
+
+/// The disk was full just when the index of the WAL had to grow. SQLite writes it last: the commit was whole
+/// in the WAL by then, undone in memory only. Its caller was told that nothing was written; the process was
+/// killed, and there it was. (Before that was seen, the engine had taken it for a disk that is broken, and accepted
+/// nothing more.)
+#[test]
+fn a_commit_without_room_in_the_index_is_not_there_after_a_crash() {
+    for (seed, loses_power) in [(1, false), (2, true), (3, true), (4, true)] {
+        let (before, after, clock) = (folder(), folder(), VirtualClock::new());
+        let machine = Arc::new(Machine::new(Fault::None, seed));
+        let rig = Rig::open(before.path(), &machine, &clock).unwrap();
+        machine.revive(Fault::Fail { kind: Kind::Extend, nth: 1, lasting: true });
+        let (told, refusal) = (0..2_000)
+            .find_map(|nth| Some((nth, rig.run(numbered(nth).put(rig.engine())).err()?)))
+            .expect("the index has to grow after 4,062 pages");
+        assert_eq!(refusal.code, Code::DiskFull, "{refusal}");
+        // What makes an end of it is on the disk before that is said: one sync more than there were calls.
+        assert_eq!(machine.tally().calls[Kind::Sync as usize], told + 1);
+        machine.cut_power(); // As far as this process can tell: it is killed.
+        drop(rig);
+        let folder = if loses_power { &after } else { &before };
+        let machine = if loses_power {
+            machine.restart(after.path(), seed).unwrap();
+            Arc::new(Machine::new(Fault::None, seed))
+        } else {
+            machine.revive(Fault::None);
+            machine
+        };
+        let rig = Rig::open(folder.path(), &machine, &clock).unwrap();
+        for nth in 0..=told {
+            let again = rig.run(numbered(nth).put(rig.engine())).unwrap();
+            assert_eq!(again.duplicate, nth < told, "seed {seed}: call {nth} of {told}");
+        }
+    }
+}
+
+/// The same, and nobody dies: as soon as there is room, the engine goes on, also with what it refused.
+#[test]
+fn a_disk_that_was_full_for_the_index_takes_calls_again() {
+    let (folder, clock) = (folder(), VirtualClock::new());
+    let machine = Arc::new(Machine::new(Fault::None, 1));
+    let rig = Rig::open(folder.path(), &machine, &clock).unwrap();
+    machine.revive(Fault::Fail { kind: Kind::Extend, nth: 1, lasting: true });
+    let mut refused = Vec::new();
+    for nth in 0..1_000 {
+        let ask = numbered(nth);
+        if let Err(refusal) = rig.run(ask.put(rig.engine())) {
+            assert_eq!(refusal.code, Code::DiskFull, "{refusal}");
+            refused.push(ask);
+        }
+    }
+    assert!(refused.len() > 100, "it was full for {} calls", refused.len());
+    machine.plan(Fault::None);
+    for ask in &refused {
+        let told = rig.run(ask.put(rig.engine())).unwrap();
+        assert!(!told.duplicate, "{}", ask.request_id);
+    }
+    let head = rig.engine().durable_seq();
+    rig.close();
+    assert_eq!(verify_file(&folder.path().join("abide.db"), &mut |_| {}).unwrap().events, head);
 }

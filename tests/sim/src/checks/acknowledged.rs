@@ -1,5 +1,6 @@
 //! Acknowledged is durable: what was answered before a crash is there after it, under the same seq and
-//! with the same result, once; and what was asked and not answered is there once or not at all.
+//! with the same result, once; what was asked and not answered is there once or not at all; and what was
+//! answered with the word that nothing was written is not there.
 
 use abide_schema::reducer::Caller;
 use abide_schema::{Code, Refusal, Value};
@@ -41,7 +42,22 @@ pub fn check(rig: &Rig, history: &History) -> Result<(), Finding> {
             }
         }
     }
+    history.unwritten.iter().try_for_each(|ask| not_written(rig, ask))?;
     once_each(rig)
+}
+
+fn not_written(rig: &Rig, ask: &Ask) -> Result<(), Finding> {
+    let sql = "SELECT seq FROM events WHERE request_id = :id";
+    let id = Map::from_iter([("id".to_owned(), ask.request_id.as_str().into())]);
+    let answer = rig.run(rig.engine().query(&Caller::local(), sql, &id, None));
+    let answer = answer.map_err(|refusal| Finding::new(NAME, refusal))?;
+    match answer.rows.first() {
+        None => Ok(()),
+        Some(row) => {
+            let what = format!("{} was told that nothing was written: {row:?}", ask.request_id);
+            Err(Finding::new(NAME, what))
+        }
+    }
 }
 
 fn lost(ask: &Ask, told: &Told, refusal: &Refusal) -> Finding {

@@ -25,16 +25,26 @@ pub enum Kind {
     Delete,
     /// Taking a lock, on the file or on the WAL index.
     Lock,
+    /// Making the WAL index longer.
+    Extend,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 7] =
-        [Kind::Open, Kind::Read, Kind::Write, Kind::Truncate, Kind::Sync, Kind::Delete, Kind::Lock];
+    pub const ALL: [Kind; 8] = [
+        Kind::Open,
+        Kind::Read,
+        Kind::Write,
+        Kind::Truncate,
+        Kind::Sync,
+        Kind::Delete,
+        Kind::Lock,
+        Kind::Extend,
+    ];
 
     /// Whether a crash before it differs from a crash before the call that follows.
     fn changes(self) -> bool {
-        !matches!(self, Kind::Read | Kind::Lock)
+        !matches!(self, Kind::Read | Kind::Lock | Kind::Extend)
     }
 }
 
@@ -48,6 +58,7 @@ impl fmt::Display for Kind {
             Kind::Sync => "sync",
             Kind::Delete => "delete",
             Kind::Lock => "lock",
+            Kind::Extend => "extend",
         })
     }
 }
@@ -84,7 +95,7 @@ pub struct Tally {
     /// Steps that change the disk.
     pub steps: u64,
     /// Calls by kind, as [`Kind::ALL`] has them.
-    pub calls: [u64; 7],
+    pub calls: [u64; 8],
     /// Calls that were made to fail.
     pub failed: u64,
 }
@@ -269,14 +280,8 @@ impl Machine {
     /// Notes a write, or as much of it as is done, and says what becomes of it.
     pub(super) fn write(&self, file: u64, offset: usize, data: &[u8]) -> (Verdict, usize) {
         let mut state = self.lock();
-        let mut verdict = state.call(Kind::Write);
-        if let (Verdict::Go, Fault::Full { bytes }) = (verdict, state.fault) {
-            state.grown += data.len() as u64;
-            if state.grown > bytes {
-                state.tally.failed += 1;
-                verdict = Verdict::Full;
-            }
-        }
+        let verdict = state.call(Kind::Write);
+        let verdict = state.fit(verdict, data.len());
         let done = match verdict {
             // The step in which the power fails may be on the disk, or a part of it.
             Verdict::Go | Verdict::Crash => data.len(),
@@ -288,6 +293,14 @@ impl Machine {
             state.image(file).note(op);
         }
         (verdict, done)
+    }
+
+    /// Counts the WAL index growing by so many bytes, and says what becomes of it. It is not durable, and
+    /// no image of it is kept.
+    pub(super) fn extend(&self, bytes: usize) -> Verdict {
+        let mut state = self.lock();
+        let verdict = state.call(Kind::Extend);
+        state.fit(verdict, bytes)
     }
 
     /// Notes a truncation, and says what becomes of it.
@@ -379,6 +392,17 @@ impl State {
             }
             _ => Verdict::Go,
         }
+    }
+
+    /// A call that is to be done takes so many bytes: there is room for them, or it is not.
+    fn fit(&mut self, verdict: Verdict, taken: usize) -> Verdict {
+        let (Verdict::Go, Fault::Full { bytes }) = (verdict, self.fault) else { return verdict };
+        self.grown += taken as u64;
+        if self.grown <= bytes {
+            return verdict;
+        }
+        self.tally.failed += 1;
+        Verdict::Full
     }
 
     fn image(&mut self, file: u64) -> &mut Image {

@@ -382,7 +382,20 @@ unsafe extern "C" fn shm_map(
     out: *mut *mut c_void,
 ) -> c_int {
     // SAFETY: the file is open.
-    unsafe { inner!(parts(file).1, xShmMap, region, bytes, extend, out) }
+    unsafe {
+        let (ours, inner) = parts(file);
+        // Without leave to extend it says by a null where there is not as much yet.
+        let mapped = inner!(inner, xShmMap, region, bytes, 0, out);
+        if extend == 0 || mapped != ffi::SQLITE_OK || !(*out).is_null() {
+            return mapped;
+        }
+        let longer = usize::try_from(bytes).expect("no region has a negative size");
+        match ours.machine().extend(longer) {
+            Verdict::Go => inner!(inner, xShmMap, region, bytes, extend, out),
+            // Whatever the reason: so does the unix VFS.
+            _ => ffi::SQLITE_IOERR_SHMSIZE,
+        }
+    }
 }
 
 unsafe extern "C" fn shm_lock(
