@@ -107,7 +107,10 @@ pub(crate) fn measure(options: &Options) {
             }
         }
         desk.commit();
+        // Another is the first next time: who is first finds SQLite's pages of a commit in no cache.
+        crowds.rotate_left(1);
     }
+    crowds.sort_by_key(|crowd| crowd.size);
     let found: Vec<JsonValue> = crowds.into_iter().map(|crowd| tell(crowd, options)).collect();
     println!("{}", json!(found));
 }

@@ -1,5 +1,6 @@
-//! Intervals of cells, and which of them a cell lies in: a treap that knows the greatest end below each
-//! node (Cormen et al., Introduction to Algorithms, section 14.3; priorities by hash).
+//! Intervals of cells, and which of them a cell lies in: runs of neighbours, in a treap that knows the
+//! greatest end below each node (Cormen et al., Introduction to Algorithms, section 14.3; priorities by
+//! hash).
 
 use std::cmp::Ordering;
 use std::hash::{BuildHasher as _, RandomState};
@@ -108,40 +109,54 @@ pub(crate) struct Interval {
 #[derive(Debug, Default)]
 pub(crate) struct Intervals {
     nodes: Vec<Node>,
-    rests: Vec<Rest>,
+    runs: Vec<Run>,
     free: Vec<At>,
     root: Option<At>,
     /// Priorities that nobody who subscribes can foresee: with chosen ones a tree would be a list.
     priorities: RandomState,
 }
 
-/// What a search looks at on its way down: a line of the processor's cache. Of a million nodes most
-/// are in no cache, and each one that is met costs a wait.
+/// How many neighbours are kept together at most. Of a million intervals most are in no cache, and each
+/// place that is met costs a wait; the nodes of so many fewer runs are in one.
+const RUN: usize = 32;
+
+/// A run's node: a line of the processor's cache, and all that a search looks at on its way down.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Node {
+    /// Where the first of the run begins.
     low: Low,
-    /// The greatest end of this and all below.
+    /// The greatest end of the run and all below.
     end: High,
     left: Option<At>,
     right: Option<At>,
 }
 
-/// What is looked at where the way ends.
+/// Neighbours in order; one at least, while it has a node in the tree.
 #[derive(Debug)]
-struct Rest {
-    high: High,
-    id: BindingId,
+struct Run {
+    entries: Vec<Entry>,
+    /// The greatest of their ends.
+    end: High,
 }
 
-/// The place of a node.
+type Entry = (Interval, BindingId);
+
+/// An entry that may be there or not, by which they are ordered.
+type Key<'a> = (&'a Interval, BindingId);
+
+fn key((interval, id): &Entry) -> Key<'_> {
+    (interval, *id)
+}
+
+/// The place of a node and its run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct At(NonZeroU32);
 
 impl At {
     fn new(index: usize) -> At {
         let number = u32::try_from(index + 1).ok().and_then(NonZeroU32::new);
-        At(number.expect("fewer intervals than a u32 counts"))
+        At(number.expect("fewer runs than a u32 counts"))
     }
 
     fn index(self) -> usize {
@@ -157,8 +172,60 @@ enum Under {
     Right(At),
 }
 
-/// An interval of a binding, by which nodes are ordered.
-type Key<'a> = (&'a Interval, BindingId);
+impl High {
+    fn reaches(&self, point: &Point) -> bool {
+        match self {
+            High::At(end) => end >= point,
+            High::Endless => true,
+        }
+    }
+
+    fn raise(&mut self, to: &High) {
+        if *self < *to {
+            self.clone_from(to);
+        }
+    }
+}
+
+impl Run {
+    fn of(entries: Vec<Entry>) -> Run {
+        let end = entries.iter().map(|(interval, _)| &interval.high).max().cloned();
+        Run { entries, end: end.expect("a run has entries") }
+    }
+
+    /// Where an entry is, or where it belongs.
+    fn search(&self, wanted: Key<'_>) -> Result<usize, usize> {
+        self.entries.binary_search_by(|entry| key(entry).cmp(&wanted))
+    }
+
+    /// Adds an entry; where there are too many then, the later of them are handed over.
+    fn insert(&mut self, entry: Entry) -> Option<Vec<Entry>> {
+        let (Ok(place) | Err(place)) = self.search(key(&entry));
+        self.end.raise(&entry.0.high);
+        self.entries.insert(place, entry);
+        if self.entries.len() <= RUN {
+            return None;
+        }
+        // Who comes in order leaves full runs behind.
+        let cut = if place == RUN { RUN } else { RUN / 2 };
+        let later = self.entries.split_off(cut);
+        *self = Run::of(std::mem::take(&mut self.entries));
+        Some(later)
+    }
+
+    /// Removes an entry; whether it was there.
+    fn remove(&mut self, wanted: Key<'_>) -> bool {
+        let Ok(place) = self.search(wanted) else { return false };
+        let (gone, _) = self.entries.remove(place);
+        if gone.high == self.end && !self.entries.is_empty() {
+            *self = Run::of(std::mem::take(&mut self.entries));
+        }
+        if self.entries.len() * 4 < self.entries.capacity() {
+            self.entries.shrink_to(self.entries.len() * 2);
+        }
+        true
+    }
+}
 
 impl Intervals {
     /// Whether there are none.
@@ -168,53 +235,40 @@ impl Intervals {
 
     /// Adds an interval.
     pub(crate) fn insert(&mut self, interval: &Interval, id: BindingId) {
-        let Interval { low, high } = interval.clone();
-        let node = Node { low, end: high.clone(), left: None, right: None };
-        let rest = Rest { high, id };
-        let at = match self.free.pop() {
-            Some(at) => {
-                (self.nodes[at.index()], self.rests[at.index()]) = (node, rest);
-                at
-            }
-            None => {
-                self.nodes.push(node);
-                self.rests.push(rest);
-                At::new(self.nodes.len() - 1)
-            }
+        let way = self.way_to((interval, id));
+        let Some(at) = way.last().copied() else {
+            return self.plant(vec![(interval.clone(), id)]);
         };
-        let key = (interval, id);
-        let (under, below) = self.make_room(key, self.priority(at));
-        let (before, after) = self.split(below, key);
-        let node = self.node_mut(at);
-        (node.left, node.right) = (before, after);
-        self.settle(at);
-        match under {
-            Under::Root => self.root = Some(at),
-            Under::Left(above) => self.node_mut(above).left = Some(at),
-            Under::Right(above) => self.node_mut(above).right = Some(at),
+        for above in way {
+            self.node_mut(above).end.raise(&interval.high);
         }
-    }
-
-    /// Where a node of this priority belongs, and what is there now; the ends of those above are made
-    /// to reach it. Only what is there now need be split, which is little: on the way down a node is
-    /// looked at, and not its children.
-    fn make_room(&mut self, key: Key<'_>, priority: u64) -> (Under, Option<At>) {
-        let (mut under, mut next) = (Under::Root, self.root);
-        while let Some(at) = next.filter(|at| self.priority(*at) >= priority) {
-            let before = self.compare(key, at).is_lt();
-            let node = self.node_mut(at);
-            if node.end < key.0.high {
-                node.end = key.0.high.clone();
-            }
-            (under, next) =
-                if before { (Under::Left(at), node.left) } else { (Under::Right(at), node.right) };
+        let later = self.runs[at.index()].insert((interval.clone(), id));
+        self.begin_again(at);
+        if let Some(later) = later {
+            self.plant(later);
         }
-        (under, next)
     }
 
     /// Removes an interval.
     pub(crate) fn remove(&mut self, interval: &Interval, id: BindingId) {
-        self.root = self.without(self.root, (interval, id));
+        let mut way = self.way_to((interval, id));
+        let Some(at) = way.last().copied() else { return };
+        if !self.runs[at.index()].remove((interval, id)) {
+            return;
+        }
+        if self.runs[at.index()].entries.is_empty() {
+            way.pop();
+            self.uproot(at, way.last().copied());
+        } else {
+            self.begin_again(at);
+        }
+        for above in way.into_iter().rev() {
+            // What ended later was not the end of this one, nor of any above.
+            if self.node(above).end != interval.high {
+                break;
+            }
+            self.settle(above);
+        }
     }
 
     /// Shows the bindings of all intervals that a point lies in.
@@ -225,37 +279,111 @@ impl Intervals {
     fn find_below(&self, at: Option<At>, point: &Point, each: &mut dyn FnMut(BindingId)) {
         let Some(at) = at else { return };
         let node = self.node(at);
-        let reaches = |end: &High| match end {
-            High::At(end) => end >= point,
-            High::Endless => true,
-        };
-        if !reaches(&node.end) {
+        if !node.end.reaches(point) {
             return;
         }
         self.find_below(node.left, point, each);
-        if node.low.as_ref().is_none_or(|low| low <= point) {
-            let rest = &self.rests[at.index()];
-            if reaches(&rest.high) {
-                each(rest.id);
+        let begins = |low: &Low| low.as_ref().is_none_or(|low| low <= point);
+        if !begins(&node.low) {
+            return;
+        }
+        let run = &self.runs[at.index()];
+        // So that each run which is looked through, but the last, has one at least.
+        if run.end.reaches(point) {
+            let begun = run.entries.iter().take_while(|(interval, _)| begins(&interval.low));
+            begun
+                .filter(|(interval, _)| interval.high.reaches(point))
+                .for_each(|(_, id)| each(*id));
+        }
+        self.find_below(node.right, point, each);
+    }
+
+    /// From the root to the run that an entry is in or belongs into: the last that does not begin after
+    /// it, or else the first of all.
+    fn way_to(&self, wanted: Key<'_>) -> Vec<At> {
+        let (mut way, mut next) = (Vec::with_capacity(32), self.root);
+        let mut length = None;
+        while let Some(at) = next {
+            way.push(at);
+            if self.compare(wanted, at).is_lt() {
+                next = self.node(at).left;
+            } else {
+                (length, next) = (Some(way.len()), self.node(at).right);
             }
-            self.find_below(node.right, point, each);
+        }
+        way.truncate(length.unwrap_or(way.len()));
+        way
+    }
+
+    /// Gives a run that is not in the tree its node.
+    fn plant(&mut self, entries: Vec<Entry>) {
+        let run = Run::of(entries);
+        let low = run.entries[0].0.low.clone();
+        let node = Node { low, end: run.end.clone(), left: None, right: None };
+        let at = match self.free.pop() {
+            Some(at) => {
+                (self.nodes[at.index()], self.runs[at.index()]) = (node, run);
+                at
+            }
+            None => {
+                self.nodes.push(node);
+                self.runs.push(run);
+                At::new(self.nodes.len() - 1)
+            }
+        };
+        let (under, below) = self.make_room(at);
+        let (before, after) = self.split(below, at);
+        let node = self.node_mut(at);
+        (node.left, node.right) = (before, after);
+        self.settle(at);
+        match under {
+            Under::Root => self.root = Some(at),
+            Under::Left(above) => self.node_mut(above).left = Some(at),
+            Under::Right(above) => self.node_mut(above).right = Some(at),
         }
     }
 
-    /// Those before a key, and the rest.
-    fn split(&mut self, at: Option<At>, key: Key<'_>) -> (Option<At>, Option<At>) {
+    /// Where a node belongs by its priority, and what is there now; the ends of those above are made to
+    /// reach it. Only what is there now need be split, which is little.
+    fn make_room(&mut self, new: At) -> (Under, Option<At>) {
+        let (priority, end) = (self.priority(new), self.node(new).end.clone());
+        let (mut under, mut next) = (Under::Root, self.root);
+        while let Some(at) = next.filter(|at| self.priority(*at) >= priority) {
+            let before = self.compare(self.first(new), at).is_lt();
+            let node = self.node_mut(at);
+            node.end.raise(&end);
+            (under, next) =
+                if before { (Under::Left(at), node.left) } else { (Under::Right(at), node.right) };
+        }
+        (under, next)
+    }
+
+    /// Those before a new run, and the rest.
+    fn split(&mut self, at: Option<At>, new: At) -> (Option<At>, Option<At>) {
         let Some(at) = at else { return (None, None) };
-        if self.compare(key, at).is_gt() {
-            let (before, after) = self.split(self.node(at).right, key);
+        if self.compare(self.first(new), at).is_gt() {
+            let (before, after) = self.split(self.node(at).right, new);
             self.node_mut(at).right = before;
             self.settle(at);
             (Some(at), after)
         } else {
-            let (before, after) = self.split(self.node(at).left, key);
+            let (before, after) = self.split(self.node(at).left, new);
             self.node_mut(at).left = after;
             self.settle(at);
             (before, Some(at))
         }
+    }
+
+    /// Takes a node out of the tree, from under the one above it.
+    fn uproot(&mut self, at: At, above: Option<At>) {
+        let below = self.merge(self.node(at).left, self.node(at).right);
+        let held = match above.map(|above| self.node_mut(above)) {
+            None => &mut self.root,
+            Some(above) if above.left == Some(at) => &mut above.left,
+            Some(above) => &mut above.right,
+        };
+        *held = below;
+        self.free.push(at);
     }
 
     /// Two treaps as one, all of the first before all of the second.
@@ -272,36 +400,30 @@ impl Intervals {
         }
     }
 
-    fn without(&mut self, at: Option<At>, key: Key<'_>) -> Option<At> {
-        let at = at?;
-        match self.compare(key, at) {
-            Ordering::Less => self.node_mut(at).left = self.without(self.node(at).left, key),
-            Ordering::Greater => self.node_mut(at).right = self.without(self.node(at).right, key),
-            Ordering::Equal => {
-                self.free.push(at);
-                return self.merge(self.node(at).left, self.node(at).right);
-            }
+    /// A run begins where its first entry does.
+    fn begin_again(&mut self, at: At) {
+        let (node, run) = (&mut self.nodes[at.index()], &self.runs[at.index()]);
+        let first = &run.entries[0].0;
+        if node.low != first.low {
+            node.low.clone_from(&first.low);
         }
-        // One that ended earlier was not what this end is from.
-        if self.node(at).end == key.0.high {
-            self.settle(at);
-        }
-        Some(at)
     }
 
     fn settle(&mut self, at: At) {
         let below = [self.node(at).left, self.node(at).right].into_iter().flatten();
         let ends = below.map(|below| &self.node(below).end);
-        let end = ends.chain([&self.rests[at.index()].high]).max().cloned();
+        let end = ends.chain([&self.runs[at.index()].end]).max().cloned();
         self.node_mut(at).end = end.expect("a node has its own end");
     }
 
-    /// A key beside that of a node; mostly where they begin tells.
-    fn compare(&self, (interval, id): Key<'_>, at: At) -> Ordering {
-        interval.low.cmp(&self.node(at).low).then_with(|| {
-            let rest = &self.rests[at.index()];
-            (&interval.high, id).cmp(&(&rest.high, rest.id))
-        })
+    /// A key beside the first of a run; mostly where they begin tells.
+    fn compare(&self, wanted: Key<'_>, at: At) -> Ordering {
+        let begins = wanted.0.low.cmp(&self.node(at).low);
+        begins.then_with(|| wanted.cmp(&self.first(at)))
+    }
+
+    fn first(&self, at: At) -> Key<'_> {
+        key(&self.runs[at.index()].entries[0])
     }
 
     fn priority(&self, at: At) -> u64 {

@@ -26,6 +26,7 @@ mod functions;
 mod interval;
 mod kind;
 mod lex;
+mod listed;
 mod lookup;
 mod lower;
 mod meter;

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::hash_map::{Entry as MapEntry, RandomState};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use crate::catalog::Catalog;
 use crate::changes::{Changes, RowChange};
 use crate::delta::Delta;
 use crate::interval::{Interval, Intervals, Point};
+use crate::listed::{ByNumber, Listed};
 use crate::meter::{Budget, Meters, Spent, TemplateWork};
 use crate::route::{Equality, KeyColumn, Test, canonical, hash_key, interval};
 use crate::sql::{LiveError, Sql};
@@ -49,8 +50,9 @@ pub struct Work {
 #[derive(Debug)]
 pub struct Router {
     catalog: Arc<Catalog>,
-    bindings: HashMap<BindingId, Attached>,
-    ids: HashMap<Binding, BindingId>,
+    bindings: ByNumber<BindingId, Attached>,
+    /// By the hash of template and parameters.
+    ids: Listed,
     next: u64,
     tables: Vec<TableRoutes>,
     hasher: RandomState,
@@ -107,25 +109,14 @@ struct TableRoutes {
 struct LookedUp {
     /// One of them, for the template.
     binding: Binding,
-    listed: HashMap<u64, Listed>,
+    listed: Listed,
 }
 
 /// All keys over one set of columns.
 #[derive(Debug)]
 struct KeySet {
     columns: Vec<KeyColumn>,
-    listed: HashMap<u64, Listed>,
-}
-
-/// The bindings of one key. Mostly there is one.
-#[derive(Debug)]
-enum Listed {
-    One(BindingId),
-    #[expect(
-        clippy::box_collection,
-        reason = "in place it would make every key's entry thrice as large"
-    )]
-    Many(Box<HashSet<BindingId>>),
+    listed: Listed,
 }
 
 impl Router {
@@ -135,8 +126,8 @@ impl Router {
         let tables = (0..catalog.len()).map(|_| TableRoutes::default()).collect();
         Router {
             catalog,
-            bindings: HashMap::new(),
-            ids: HashMap::new(),
+            bindings: ByNumber::default(),
+            ids: Listed::default(),
             next: 0,
             tables,
             hasher: RandomState::new(),
@@ -183,10 +174,10 @@ impl Router {
     /// # Errors
     /// `limit_exceeded` when the query has no key to be found by and too many such are attached.
     pub fn attach(&mut self, binding: &Binding) -> Result<BindingId, Refusal> {
-        if let Some(id) = self.ids.get(binding) {
-            let attached = self.bindings.get_mut(id).expect("an id in use is attached");
-            attached.count += 1;
-            return Ok(*id);
+        let hash = self.hasher.hash_one(binding);
+        if let Some(id) = self.find(hash, binding) {
+            self.bindings.get_mut(&id).expect("an id in use is attached").count += 1;
+            return Ok(id);
         }
         let places = self.places(binding)?;
         let id = BindingId(self.next);
@@ -194,10 +185,21 @@ impl Router {
         for place in &places {
             self.list(place, id, binding);
         }
-        self.ids.insert(binding.clone(), id);
+        self.ids.add(hash, id);
         let (binding, meter) = (binding.clone(), self.meters.enter(binding.template().text()));
         self.bindings.insert(id, Attached { binding, count: 1, places, meter, state: None });
         Ok(id)
+    }
+
+    /// The id of an equal binding.
+    fn find(&self, hash: u64, binding: &Binding) -> Option<BindingId> {
+        let mut found = None;
+        self.ids.find(hash, &mut |id| {
+            if self.bindings[&id].binding == *binding {
+                found = Some(id);
+            }
+        });
+        found
     }
 
     /// Detaches a binding once. Costs its own entries, whatever else is attached.
@@ -208,7 +210,7 @@ impl Router {
             return;
         }
         let attached = attached.remove();
-        self.ids.remove(&attached.binding);
+        self.ids.remove(self.hasher.hash_one(&attached.binding), id);
         self.meters.leave(attached.meter);
         self.remembered -= attached.state.as_ref().map_or(0, |state| state.bytes());
         for place in &attached.places {
@@ -445,22 +447,16 @@ impl Router {
                 sql.allow(None);
                 spent_before.add(spent);
                 self.meters.spend_on(template.text(), spent);
-                let mut add = |listed: &Listed| {
-                    listed.each(&mut |id| {
-                        hits.entry(id).or_default();
-                    });
+                let mut add = |id| {
+                    hits.entry(id).or_default();
                 };
                 match outcome {
-                    Ok(()) => {
-                        found.iter().filter_map(|key| known.listed.get(key)).for_each(&mut add);
-                    }
+                    Ok(()) => found.iter().for_each(|key| known.listed.find(*key, &mut add)),
                     Err(error) => {
-                        known.listed.values().for_each(&mut add);
+                        known.listed.all(&mut add);
                         if error == LiveError::OverBudget {
-                            known.listed.values().for_each(|listed| {
-                                listed.each(&mut |id| {
-                                    unknown.insert(id);
-                                });
+                            known.listed.all(&mut |id| {
+                                unknown.insert(id);
                             });
                         }
                     }
@@ -594,7 +590,7 @@ impl Router {
         let sets = &mut self.tables[table].sets;
         let known = sets.iter().position(|set| set.columns == columns);
         let at = known.or_else(|| {
-            let fresh = KeySet { columns, listed: HashMap::new() };
+            let fresh = KeySet { columns, listed: Listed::default() };
             let mut unused = sets.iter().enumerate().filter(|(_, set)| set.listed.is_empty());
             let unused = unused.find(|(at, _)| !taken.contains(&(table, *at))).map(|(at, _)| at);
             if let Some(at) = unused {
@@ -620,14 +616,14 @@ impl Router {
                 intervals.insert(interval, id);
             }
             Place::Key { table, set, key } => {
-                list_under(&mut self.tables[*table].sets[*set].listed, *key, id);
+                self.tables[*table].sets[*set].listed.add(*key, id);
             }
             Place::Lookup { table, template, source, key } => {
                 let lookups = &mut self.tables[*table].lookups;
                 let known = lookups.entry((Arc::clone(template), *source)).or_insert_with(|| {
-                    LookedUp { binding: binding.clone(), listed: HashMap::new() }
+                    LookedUp { binding: binding.clone(), listed: Listed::default() }
                 });
-                list_under(&mut known.listed, *key, id);
+                known.listed.add(*key, id);
             }
         }
     }
@@ -647,36 +643,19 @@ impl Router {
                 }
             }
             Place::Key { table, set, key } => {
-                unlist_under(&mut self.tables[*table].sets[*set].listed, *key, id);
+                self.tables[*table].sets[*set].listed.remove(*key, id);
             }
             Place::Lookup { table, template, source, key } => {
                 let name = (Arc::clone(template), *source);
                 let lookups = &mut self.tables[*table].lookups;
                 if let Some(known) = lookups.get_mut(&name) {
-                    unlist_under(&mut known.listed, *key, id);
+                    known.listed.remove(*key, id);
                     if known.listed.is_empty() {
                         lookups.remove(&name);
                     }
                 }
             }
         }
-    }
-}
-
-fn list_under(listed: &mut HashMap<u64, Listed>, key: u64, id: BindingId) {
-    match listed.entry(key) {
-        MapEntry::Vacant(vacant) => {
-            vacant.insert(Listed::One(id));
-        }
-        MapEntry::Occupied(mut listed) => listed.get_mut().add(id),
-    }
-}
-
-fn unlist_under(listed: &mut HashMap<u64, Listed>, key: u64, id: BindingId) {
-    if let MapEntry::Occupied(mut under) = listed.entry(key)
-        && under.get_mut().remove(id)
-    {
-        under.remove();
     }
 }
 
@@ -702,9 +681,7 @@ impl TableRoutes {
             let new = change.new.as_ref().map(key).filter(|new| Some(*new) != old);
             for key in [old, new].into_iter().flatten() {
                 *probes += 1;
-                if let Some(listed) = set.listed.get(&key) {
-                    listed.each(each);
-                }
+                set.listed.find(key, each);
             }
         }
         for ((column, collation), intervals) in &self.ranges {
@@ -717,35 +694,5 @@ impl TableRoutes {
             }
         }
         self.residual.iter().for_each(|id| each(*id));
-    }
-}
-
-impl Listed {
-    fn each(&self, each: &mut dyn FnMut(BindingId)) {
-        match self {
-            Listed::One(id) => each(*id),
-            Listed::Many(ids) => ids.iter().for_each(|id| each(*id)),
-        }
-    }
-
-    fn add(&mut self, id: BindingId) {
-        match self {
-            Listed::One(first) if *first == id => {}
-            Listed::One(first) => *self = Listed::Many(HashSet::from([*first, id]).into()),
-            Listed::Many(ids) => {
-                ids.insert(id);
-            }
-        }
-    }
-
-    /// Whether nothing is left.
-    fn remove(&mut self, id: BindingId) -> bool {
-        match self {
-            Listed::One(only) => *only == id,
-            Listed::Many(ids) => {
-                ids.remove(&id);
-                ids.is_empty()
-            }
-        }
     }
 }

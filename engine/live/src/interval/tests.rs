@@ -43,9 +43,9 @@ fn it_finds_what_a_list_finds() {
     for seed in 0..50 {
         let mut random = Random(seed);
         let (mut tree, mut list) = (Intervals::default(), Vec::<(Interval, BindingId)>::new());
-        for id in 0..600 {
-            // It grows at first, and shrinks to nothing later.
-            if random.below(600) >= id || list.is_empty() {
+        for id in 0..2_000 {
+            // It grows at first, to many runs, and shrinks to nothing later.
+            if random.below(2_000) >= id || list.is_empty() {
                 let (interval, id) = (random.interval(), BindingId(id));
                 tree.insert(&interval, id);
                 list.push((interval, id));
@@ -73,7 +73,7 @@ fn it_finds_what_a_list_finds() {
 fn no_end_is_kept_that_nothing_below_has() {
     let mut random = Random(7);
     let (mut tree, mut list) = (Intervals::default(), Vec::new());
-    for id in 0..300 {
+    for id in 0..1_000 {
         let interval = random.interval();
         tree.insert(&interval, BindingId(id));
         list.push((interval, BindingId(id)));
@@ -86,8 +86,10 @@ fn no_end_is_kept_that_nothing_below_has() {
     fn end_below(tree: &Intervals, at: At) -> High {
         let node = tree.node(at);
         let below = [node.left, node.right].into_iter().flatten().map(|at| end_below(tree, at));
-        let own = tree.rests[at.index()].high.clone();
-        let end = below.chain([own]).max().expect("it has its own");
+        let run = &tree.runs[at.index()];
+        let own = run.entries.iter().map(|(interval, _)| &interval.high).max();
+        assert_eq!(Some(&run.end), own, "of {run:?}");
+        let end = below.chain([run.end.clone()]).max().expect("it has its own");
         assert_eq!(node.end, end, "of {node:?}");
         end
     }

@@ -1,0 +1,113 @@
+//! Bindings by hashes of what they are found by.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasherDefault, Hasher};
+
+use crate::router::BindingId;
+
+/// A map whose keys are numbers that nobody outside can choose: those that we count, and hashes that were
+/// made with a secret. For others it would be an invitation to choose numbers that collide.
+pub(crate) type ByNumber<K, V> = HashMap<K, V, BuildHasherDefault<Spread>>;
+
+/// Spreads a number over 64 bits: multiplied by 2^64 over the golden ratio (Knuth, The Art of Computer
+/// Programming, section 6.4).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Spread(u64);
+
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("keys are numbers of 64 bits");
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+/// Bindings by a hash, which was made with a secret.
+#[derive(Debug, Default)]
+pub(crate) struct Listed(ByNumber<u64, Ids>);
+
+/// The bindings of one hash. Mostly there is one.
+#[derive(Debug)]
+enum Ids {
+    One(BindingId),
+    #[expect(
+        clippy::box_collection,
+        reason = "in place it would make every hash's entry thrice as large"
+    )]
+    Many(Box<HashSet<BindingId>>),
+}
+
+impl Listed {
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Shows the bindings of a hash.
+    pub(crate) fn find(&self, hash: u64, each: &mut dyn FnMut(BindingId)) {
+        if let Some(ids) = self.0.get(&hash) {
+            ids.each(each);
+        }
+    }
+
+    /// Shows them all.
+    pub(crate) fn all(&self, each: &mut dyn FnMut(BindingId)) {
+        self.0.values().for_each(|ids| ids.each(each));
+    }
+
+    /// Adds a binding, which may be there already.
+    pub(crate) fn add(&mut self, hash: u64, id: BindingId) {
+        match self.0.entry(hash) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(Ids::One(id));
+            }
+            Entry::Occupied(mut ids) => ids.get_mut().add(id),
+        }
+    }
+
+    /// Removes a binding.
+    pub(crate) fn remove(&mut self, hash: u64, id: BindingId) {
+        if let Entry::Occupied(mut ids) = self.0.entry(hash)
+            && ids.get_mut().remove(id)
+        {
+            ids.remove();
+        }
+    }
+}
+
+impl Ids {
+    fn each(&self, each: &mut dyn FnMut(BindingId)) {
+        match self {
+            Ids::One(id) => each(*id),
+            Ids::Many(ids) => ids.iter().for_each(|id| each(*id)),
+        }
+    }
+
+    fn add(&mut self, id: BindingId) {
+        match self {
+            Ids::One(first) if *first == id => {}
+            Ids::One(first) => *self = Ids::Many(HashSet::from([*first, id]).into()),
+            Ids::Many(ids) => {
+                ids.insert(id);
+            }
+        }
+    }
+
+    /// Whether nothing is left.
+    fn remove(&mut self, id: BindingId) -> bool {
+        match self {
+            Ids::One(only) => *only == id,
+            Ids::Many(ids) => {
+                ids.remove(&id);
+                ids.is_empty()
+            }
+        }
+    }
+}
