@@ -61,7 +61,7 @@ pub(crate) async fn gather(stage: &mut Stage) -> Told<Crowd> {
     turn_away(stage).await?;
     everybody_hears(&mut inside, &heard, listeners).await?;
     let waits = caller.stop()?;
-    stage.hold_waits("crowd", &waits, bounds::FACTOR)?;
+    stage.hold_waits("crowd", &waits, bounds::CROWD_FACTOR)?;
     let most = bounds::REST_BYTES
         + listeners as u64 * bounds::CONNECTION_BYTES
         + mutes.len() as u64 * bounds::MUTE_BYTES;
