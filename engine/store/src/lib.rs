@@ -16,6 +16,7 @@ mod checkpoint;
 mod disk;
 mod error;
 mod interrupt;
+mod lock;
 mod migrate;
 mod open;
 mod reader;

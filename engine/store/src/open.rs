@@ -1,8 +1,8 @@
 //! Opening a file: whose it is, who else has it, what is in it, and how SQLite is set up.
 
-use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use abide_schema::seeded::{Bug, makes};
 use abide_schema::{Module, TableSpec, limits};
@@ -12,6 +12,7 @@ use rusqlite::{Connection, OpenFlags};
 use crate::checkpoint::{Checkpointer, WalSync, leave_wal_on_close};
 use crate::disk::{Disk, SystemDisk};
 use crate::error::{OpenError, StoreError};
+use crate::lock::{Lock, lock};
 use crate::migrate;
 use crate::reader::Reader;
 use crate::system;
@@ -106,8 +107,7 @@ pub struct Store {
     layout: Layout,
     tuning: Tuning,
     log_id: String,
-    /// Held open and locked; the lock goes when the process does, however it does.
-    _lock: File,
+    _lock: Lock,
 }
 
 impl Store {
@@ -352,24 +352,6 @@ fn check_versions(connection: &Connection, path: &Path) -> Result<(), OpenError>
     Ok(())
 }
 
-/// Takes the file for this process. A file of its own beside the database: SQLite's locks on the
-/// database itself are per process and would be lost with any handle that we close.
-fn lock(path: &Path) -> Result<File, OpenError> {
-    let file =
-        OpenOptions::new().create(true).truncate(false).write(true).open(beside(path, "-lock"));
-    let file = file.map_err(|why| match why.kind() {
-        std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
-            OpenError::ReadOnly(path.to_owned())
-        }
-        _ => OpenError::Io { path: path.to_owned(), why },
-    })?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(OpenError::InUse(path.to_owned())),
-        Err(TryLockError::Error(why)) => Err(OpenError::Io { path: path.to_owned(), why }),
-    }
-}
-
 /// The path of a companion file: `abide.db-wal` and the like.
 pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
@@ -378,7 +360,7 @@ pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
 }
 
 fn set_up_file(connection: &Connection, tuning: &Tuning) -> Result<(), StoreError> {
-    connection.busy_timeout(std::time::Duration::from_millis(tuning.busy_ms.into()))?;
+    connection.busy_timeout(Duration::from_millis(tuning.busy_ms.into()))?;
     // Only heeded while the file is empty.
     connection.pragma_update(None, "page_size", tuning.page_bytes)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
@@ -387,7 +369,7 @@ fn set_up_file(connection: &Connection, tuning: &Tuning) -> Result<(), StoreErro
 }
 
 fn set_up(connection: &Connection, tuning: &Tuning, cache_bytes: u32) -> Result<(), StoreError> {
-    connection.busy_timeout(std::time::Duration::from_millis(tuning.busy_ms.into()))?;
+    connection.busy_timeout(Duration::from_millis(tuning.busy_ms.into()))?;
     // Negative: in KiB, whatever the page size.
     connection.pragma_update(None, "cache_size", -i64::from(cache_bytes / 1024))?;
     // The delta tables of live queries are temporary; they must never touch a disk.
