@@ -68,12 +68,12 @@ impl Connection {
     pub(crate) fn new(engine: Engine, caller: Caller) -> Connection {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         // Whoever listens from now on begins at a later state, also where this one is still to be told.
-        let told = engine.durable_seq();
+        let (told, outbox) = (engine.durable_seq(), engine.inner.hub.outbox());
         Connection {
             engine,
             caller,
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
-            outbox: Arc::new(Outbox::default()),
+            outbox,
             subscriptions: BTreeMap::new(),
             keys: HashMap::new(),
             next_key: 0,

@@ -72,8 +72,14 @@ impl Syncer {
                 // Whoever waits for what will never be durable looks up, and sees why.
                 self.durable.send_modify(|_| {});
             }
-            for commit in commits.drain(..) {
-                self.answer(commit, &outcome);
+            // All answers before the first delta: that may have to wait for room.
+            for commit in &mut commits {
+                self.answer(std::mem::take(&mut commit.answers), &outcome);
+            }
+            for Commit { to, deltas, .. } in commits.drain(..) {
+                if outcome.is_ok() {
+                    self.pass_on((to, deltas));
+                }
             }
         }
         self.to_publish.close();
@@ -98,14 +104,26 @@ impl Syncer {
         Ok(())
     }
 
-    fn answer(&self, commit: Commit, outcome: &Result<(), Refusal>) {
-        for Answer { reply, outcome: answer } in commit.answers {
+    fn answer(&self, answers: Vec<Answer>, outcome: &Result<(), Refusal>) {
+        for Answer { reply, outcome: answer } in answers {
             // Who does not wait any more has gone away; what was done stays done.
             let _ = reply.send(outcome.clone().and(answer));
         }
-        if outcome.is_ok() {
-            self.to_publish.push_wait((commit.to, commit.deltas), 1);
+    }
+
+    /// To the publisher. Deltas wait where it has as many as it may: commits do not run further ahead of
+    /// who listens. One that nobody listens to waits for nothing, and two of them in a row are one.
+    fn pass_on(&self, commit: Published) {
+        if !commit.1.is_empty() {
+            return self.to_publish.push_wait(commit, 1);
         }
+        self.to_publish.join(commit, |(to, deltas), commit| {
+            if !deltas.is_empty() {
+                return Some(commit);
+            }
+            *to = commit.0;
+            None
+        });
     }
 }
 

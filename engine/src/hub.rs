@@ -10,6 +10,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::locks::{Mutex, MutexGuard};
 use crate::metrics::Metrics;
+use crate::pace::{Looked, Pace};
 use crate::readers::closing;
 
 /// A delta, or the end of a query, as all its subscribers share it.
@@ -109,6 +110,8 @@ pub(crate) struct Frame {
 pub(crate) struct Outbox {
     state: Mutex<OutboxState>,
     filled: Notify,
+    /// Where it is counted that somebody who was woken has looked.
+    looked: Arc<Looked>,
 }
 
 #[derive(Debug, Default)]
@@ -116,6 +119,8 @@ struct OutboxState {
     frames: VecDeque<(Frame, usize)>,
     bytes: usize,
     lagging: bool,
+    /// Whose it is was woken and has not looked since.
+    woken: bool,
     ended: Option<Refusal>,
 }
 
@@ -133,14 +138,16 @@ pub(crate) enum Mail {
 }
 
 impl Outbox {
-    pub(crate) fn push(&self, frame: Frame, metrics: &Metrics) {
+    /// Puts a frame in. Whether somebody is woken by it who was not before.
+    pub(crate) fn push(&self, frame: Frame, metrics: &Metrics) -> bool {
         let weight = frame.changes.iter().map(|(_, delta)| delta.weight()).sum();
         let mut state = self.lock();
         if state.lagging || state.ended.is_some() {
-            return;
+            return false;
         }
+        let wakes = !std::mem::replace(&mut state.woken, true);
         if state.bytes > 0 && state.bytes + weight > limits::OUTBOX_BYTES {
-            *state = OutboxState { lagging: true, ..OutboxState::default() };
+            *state = OutboxState { lagging: true, woken: true, ..OutboxState::default() };
             metrics.lags_total.add(1);
         } else {
             state.bytes += weight;
@@ -148,12 +155,16 @@ impl Outbox {
         }
         drop(state);
         self.filled.notify_one();
+        wakes
     }
 
     /// Takes what is there. After `Lagging` frames are taken in again: whoever takes this must read
     /// a state that is newer than the call.
     pub(crate) fn take(&self) -> Mail {
         let mut state = self.lock();
+        if std::mem::take(&mut state.woken) {
+            self.looked.add();
+        }
         if std::mem::take(&mut state.lagging) {
             return Mail::Lagging;
         }
@@ -232,9 +243,16 @@ pub(crate) struct Hub {
     listeners: Mutex<Listeners>,
     /// Every frame up to here is in its outboxes.
     published: watch::Sender<Seq>,
+    looked: Arc<Looked>,
 }
 
 impl Hub {
+    /// Where frames may be put for a connection.
+    pub(crate) fn outbox(&self) -> Arc<Outbox> {
+        let (state, filled) = (Mutex::default(), Notify::default());
+        Arc::new(Outbox { state, filled, looked: Arc::clone(&self.looked) })
+    }
+
     pub(crate) fn listen(
         &self,
         binding: BindingId,
@@ -281,11 +299,12 @@ impl Hub {
 
     /// Nobody listens yet; nothing was published by this engine up to here, and nothing will be.
     pub(crate) fn starting_at(seq: Seq) -> Hub {
-        Hub { listeners: Mutex::default(), published: watch::Sender::new(seq) }
+        let published = watch::Sender::new(seq);
+        Hub { listeners: Mutex::default(), published, looked: Arc::default() }
     }
 
-    /// Puts a durable commit's deltas into the outboxes of those who listen, one frame a connection.
-    /// Returns how many connections those are.
+    /// Puts a durable commit's deltas into the outboxes of those who listen, one frame a connection, no
+    /// faster than they look. Returns how many connections those are.
     pub(crate) fn publish(
         &self,
         to: Seq,
@@ -306,10 +325,13 @@ impl Hub {
             }
         }
         let connections = frames.len();
+        let mut pace = Pace::new(&self.looked);
         for (outbox, mut frame) in frames.into_values() {
             metrics.deliveries_total.add(frame.changes.len() as u64);
             frame.changes.sort_by_key(|(key, _)| *key);
-            outbox.push(frame, metrics);
+            if outbox.push(frame, metrics) {
+                pace.woke(&mut std::thread::sleep);
+            }
         }
         self.published.send_replace(to);
         connections

@@ -98,6 +98,11 @@ impl<T> Lanes<T> {
         }
     }
 
+    /// The engine's own that came last, where it still waits.
+    pub(crate) fn last_own(&mut self) -> Option<&mut T> {
+        self.own.back_mut().map(|(item, _)| item)
+    }
+
     /// The weight of everything that waits.
     pub(crate) fn weight(&self) -> usize {
         self.weight

@@ -10,7 +10,7 @@
 //!
 //! In reading order: [`Engine`] the handle · `registry` calls made ready · `queue` · `writer` the
 //! commit pipeline · `timers` what time calls · `execute` a call in the transaction · `bounds` what
-//! its caller reaches, `reach` what policies say of that, `denials` and `allowances` what not · `overlay` its rows · `durable` the sync thread · `hub` who listens · [`Connection`] a client's subscriptions ·
+//! its caller reaches, `reach` what policies say of that, `denials` and `allowances` what not · `overlay` its rows · `durable` the sync thread · `hub` who listens, `pace` how fast they are woken · [`Connection`] a client's subscriptions ·
 //! `resume` where they start · `rerun` those that cost too much · `explain` what they would cost ·
 //! `retention` how far back they reach.
 //!
@@ -37,6 +37,7 @@ mod locks;
 mod metrics;
 mod outcome;
 mod overlay;
+mod pace;
 mod policies;
 mod ports;
 mod query;

@@ -102,6 +102,21 @@ impl<T> Queue<T> {
         self.filled.notify_one();
     }
 
+    /// Adds an item of the engine itself that weighs nothing, where it does not join the one that came
+    /// last and still waits: `join` puts the two together, or gives it back.
+    pub(crate) fn join(&self, item: T, join: impl FnOnce(&mut T, T) -> Option<T>) {
+        let mut state = self.lock();
+        let left = match state.items.last_own() {
+            Some(last) => join(last, item),
+            None => Some(item),
+        };
+        if let Some(item) = left {
+            state.items.push(None, item, 0);
+        }
+        drop(state);
+        self.filled.notify_one();
+    }
+
     fn has_room(&self, items: &Lanes<T>, weight: usize) -> bool {
         items.weight() == 0 || items.weight() + weight <= self.weight_max
     }
@@ -194,6 +209,29 @@ mod tests {
         assert_eq!(taken, ['a']);
         queue.take(9, &mut taken);
         assert_eq!(taken, ['a'], "closed and empty: no waiting");
+    }
+
+    #[test]
+    fn what_weighs_nothing_joins_what_waits() {
+        let queue = Queue::new(2);
+        let join = |last: &mut Vec<u8>, item: Vec<u8>| {
+            let joins = last.len() > 1;
+            if joins {
+                last.extend(item)
+            } else {
+                return Some(item);
+            };
+            None
+        };
+        queue.push_wait(vec![1], 2);
+        queue.join(vec![2, 2], join);
+        queue.join(vec![3], join);
+        let mut taken = Vec::new();
+        queue.take(usize::MAX, &mut taken);
+        assert_eq!(taken, [vec![1], vec![2, 2, 3]], "full, and nobody waits");
+        queue.join(vec![4], join);
+        queue.take(usize::MAX, &mut taken);
+        assert_eq!(taken.last(), Some(&vec![4]), "what was taken takes nothing in");
     }
 
     #[test]

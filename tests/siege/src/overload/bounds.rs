@@ -5,10 +5,10 @@
 pub(crate) const FACTOR: f64 = 40.0;
 
 /// The same while ten thousand connections stand, a thousand of them do not read, and the others are sent a
-/// change: one in a hundred calls comes while it is on its way to all of them, and its answer waits behind
-/// what was awake before it. On two processors, which the clients share, that is 50 to 90 ms; what it is
-/// against quiet depends on how quick quiet is, and was 21 to 48 times.
-pub(crate) const CROWD_FACTOR: f64 = 100.0;
+/// change: one in a hundred calls comes while it is on its way to all of them, and stands behind a part of
+/// those who are awake (`engine/src/pace.rs`). On two processors, which the clients share, that is about 20
+/// ms; what it is against quiet depends on how quick quiet is.
+pub(crate) const CROWD_FACTOR: f64 = 60.0;
 
 /// The same while everybody comes back at once after a restart: the handshakes of the crowd take the
 /// machine's processors, which the caller has to wait for.
