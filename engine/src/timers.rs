@@ -12,7 +12,7 @@
 use std::time::Duration;
 
 use abide_schema::reducer::Deadline;
-use abide_schema::{Micros, Module, Refusal, Value, limits};
+use abide_schema::{Code, Micros, Module, Refusal, Value, limits};
 use abide_store::{StoreError, Writer};
 use serde_json::{Map, Value as JsonValue};
 
@@ -46,11 +46,13 @@ struct Kind {
     sql: String,
     /// Nothing is due before it. `None` where nothing waits.
     next: Option<Micros>,
-    /// What was refused: passed over as long as it still waits.
+    /// What was refused, or done in vain: passed over as long as it still waits.
     stuck: Vec<Stuck>,
+    /// What the last transaction did, and should wait no more.
+    done: Vec<JsonValue>,
 }
 
-/// A row that was refused.
+/// A row that is passed over.
 #[derive(Debug)]
 struct Stuck {
     arguments: JsonValue,
@@ -63,7 +65,8 @@ impl Kind {
         let column = deadline.table.column(deadline.column);
         let column = column.expect("a deadline's column was looked up when it was declared");
         let sql = deadline.query();
-        Kind { deadline, column, sql, next: Some(Micros(i64::MIN)), stuck: Vec::new() }
+        let next = Some(Micros(i64::MIN));
+        Kind { deadline, column, sql, next, stuck: Vec::new(), done: Vec::new() }
     }
 
     /// The arguments of the call for one row: `(moment, key…)`.
@@ -91,6 +94,10 @@ impl Kind {
                 found.push((Micros(*at), self.arguments(row)));
             }
         })?;
+        let in_vain = std::mem::take(&mut self.done).into_iter();
+        let in_vain = in_vain.filter(|done| found.iter().any(|(_, arguments)| arguments == done));
+        self.stuck
+            .extend(in_vain.map(|arguments| Stuck { arguments, untold: Some(in_vain_why()) }));
         self.stuck.retain(|stuck| found.iter().any(|(_, arguments)| *arguments == stuck.arguments));
         for Stuck { arguments, untold } in &mut self.stuck {
             if let Some(refusal) = untold.take() {
@@ -116,6 +123,12 @@ impl Kind {
         }
         Ok(())
     }
+}
+
+/// A reducer that leaves its row due would be called again and again, an event each time, for ever. (So
+/// would one whose row an index of a damaged file still names.)
+fn in_vain_why() -> Refusal {
+    Refusal::new(Code::Internal, "it was done, and is due all the same")
 }
 
 /// Everything that waits for a moment. See the module.
@@ -148,6 +161,7 @@ impl Timers {
             if kind.next.is_some_and(|next| next <= now) {
                 kind.look(at, store, now, &mut due)?;
             }
+            kind.done.clear();
         }
         due.sort_by_key(|due| due.at);
         for left in due.drain(limits::DUE_PER_COMMIT.min(due.len())..) {
@@ -172,6 +186,11 @@ impl Timers {
                 }
             }
         }
+    }
+
+    /// Takes in that a row was taken on.
+    pub(crate) fn done(&mut self, due: &Due) {
+        self.kinds[due.kind].done.push(due.arguments.clone());
     }
 
     /// Takes in that a row was not taken on. What the storage refused for now is tried again in a

@@ -651,7 +651,10 @@ impl WriterThread {
         let now = self.executor.now();
         for (unit, outcome) in units.iter().zip(outcomes) {
             match (&unit.due, outcome) {
-                (Some(_), Ok(_)) => self.metrics.due_total.add(1),
+                (Some(due), Ok(_)) => {
+                    self.metrics.due_total.add(1);
+                    self.timers.done(due);
+                }
                 (Some(due), Err(refusal)) => self.timers.refused(due, refusal, now),
                 (None, _) => {}
             }

@@ -52,7 +52,7 @@ pub(crate) fn take_out(ctx: &mut Context<'_>, id: i64, done_at: Micros) -> Resul
         Some("panics") => panic!("it bursts"),
         _ => {}
     }
-    egg.boiled = true;
+    egg.boiled = egg.flaw.as_deref() != Some("stays");
     egg.seq = ctx.seq;
     ctx.update(&egg)?;
     Ok(Json::from(json!(id)))
@@ -193,6 +193,27 @@ fn broken_rows_hold_nobody_up() {
             assert_eq!(numbers(&world, "SELECT count(*) FROM eggs WHERE NOT boiled").await, [0]);
         });
     }
+}
+
+/// A rule that touches its row and leaves it due was called again at once, and again, with an event each
+/// time: the log grew as fast as the disk took it.
+#[test]
+fn what_was_done_in_vain_is_not_done_for_ever() {
+    let world = kitchen_world();
+    run(async {
+        world.call("boil", json!({"after_ms": [10], "flaw": "stays"})).await.unwrap();
+        world.call("boil", json!({"after_ms": [20]})).await.unwrap();
+        world.clock.advance_ms(30);
+        for _ in 0..8 {
+            world.engine().fire_due().await.unwrap();
+        }
+        let calls = "SELECT count(*) FROM events WHERE reducer = 'take_out'";
+        assert_eq!(numbers(&world, calls).await, [2]);
+        world.call("boil", json!({"after_ms": [10]})).await.unwrap();
+        world.pass_ms(10).await;
+        assert_eq!(numbers(&world, calls).await, [3], "others have their turn");
+        assert_eq!(numbers(&world, "SELECT id FROM eggs WHERE boiled").await, [2, 3]);
+    });
 }
 
 /// When very many rows are broken their kind rests, and the engine does not spend its life on them.
