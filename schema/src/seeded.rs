@@ -19,6 +19,8 @@ pub enum Bug {
     WalNotRewritten,
     /// The WAL is moved into the file although a sync of it has failed.
     CheckpointAfterError,
+    /// A commit that found no room in the WAL's index stays whole in the WAL.
+    CommitNotBuried,
     /// Checkpoints run without syncs.
     CheckpointUnsynced,
     /// Who lost its lease is heard all the same.
@@ -45,13 +47,14 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 17] = [
+    pub const ALL: [Bug; 18] = [
         Bug::AckBeforeSync,
         Bug::DeltaBeforeSync,
         Bug::QueryBeforeSync,
         Bug::SyncErrorIgnored,
         Bug::WalNotRewritten,
         Bug::CheckpointAfterError,
+        Bug::CommitNotBuried,
         Bug::CheckpointUnsynced,
         Bug::NoFencing,
         Bug::EffectRetried,

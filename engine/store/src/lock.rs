@@ -66,22 +66,23 @@ mod tests {
     /// program: until that runs it has a copy of every handle, and here is such a copy.
     #[test]
     fn a_program_that_is_being_started_keeps_no_lock() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = tempfile::tempdir().expect("a folder can be had");
         let path = folder.path().join("abide.db");
-        let lock = lock_while(&path, &mut || false).unwrap();
-        let copy = lock.0.try_clone().unwrap();
+        let lock = lock_while(&path, &mut || false).expect("nobody has it");
+        let copy = lock.0.try_clone().expect("a handle can be copied");
         assert!(matches!(lock_while(&path, &mut || false), Err(OpenError::InUse(_))));
         drop(lock);
-        lock_while(&path, &mut || false).unwrap();
+        lock_while(&path, &mut || false).expect("nobody has it");
         drop(copy);
     }
 
     /// Nobody unlocks for a process that was killed while it started a program.
     #[test]
     fn a_lock_that_is_about_to_go_is_waited_for() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = tempfile::tempdir().expect("a folder can be had");
         let path = folder.path().join("abide.db");
-        let (mut left_behind, mut tries) = (Some(lock_while(&path, &mut || false).unwrap()), 0);
+        let (mut left_behind, mut tries) =
+            (Some(lock_while(&path, &mut || false).expect("nobody has it")), 0);
         lock_while(&path, &mut || {
             tries += 1;
             if tries == 3 {
@@ -89,7 +90,7 @@ mod tests {
             }
             tries < 5
         })
-        .unwrap();
+        .expect("it goes at the third try");
         assert_eq!(tries, 3);
     }
 }

@@ -27,7 +27,11 @@ pub struct Caught {
 #[must_use]
 pub fn hunt(bug: Bug) -> Option<Caught> {
     seeded::make(Some(bug));
-    let caught = by_seeds().or_else(by_faults);
+    let caught = match bug {
+        // No seed writes a WAL that is long enough.
+        Bug::CommitNotBuried => by_cases(crash::full_indexes()),
+        _ => by_seeds().or_else(by_faults),
+    };
     seeded::make(None);
     caught
 }
@@ -45,8 +49,11 @@ fn by_faults() -> Option<Caught> {
     let faults = (1..=syncs)
         .map(|nth| Fault::Fail { kind: Kind::Sync, nth, lasting: false })
         .chain((1..=whole.tally.steps).step_by(20).map(|step| Fault::Crash { step }));
-    faults.zip(1..).find_map(|(fault, seed)| {
-        let case = Case { fault, seed };
+    by_cases(faults.zip(1..).map(|(fault, seed)| Case::new(fault, seed)))
+}
+
+fn by_cases(cases: impl IntoIterator<Item = Case>) -> Option<Caught> {
+    cases.into_iter().find_map(|case| {
         let finding = finding_of(|| crash::run(case).map(drop))?;
         Some(Caught { finding, by: format!("crash {case}") })
     })

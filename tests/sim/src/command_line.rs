@@ -18,7 +18,7 @@ use abide_sim::sim::{self, Report};
 const USAGE: &str = "abide-sim crash [--all | --stride N]      every case, or every Nth (60)
 abide-sim crash --step N --seed S         the power fails in step N
 abide-sim crash --fail KIND --nth N [--lasting] --seed S
-abide-sim crash --full BYTES --seed S
+abide-sim crash --full BYTES --seed S     each also with --frames N: the WAL has so many before
 abide-sim bugs [--only NAME]              mistakes made on purpose, where they are compiled in
 abide-sim sim [--seeds N | --seed N [--tell]]    seeds 1 to N (200), or that one
 abide-sim keep --into FOLDER              the file of today's format, to be kept for ever";
@@ -212,6 +212,7 @@ fn one_case(words: &mut Words) -> Result<Option<Case>, String> {
     let (step, bytes) = (words.number("step")?, words.number("full")?);
     let (kind, nth) = (words.word("fail")?, words.number("nth")?);
     let (lasting, seed) = (words.has("lasting"), words.number("seed")?.unwrap_or(1));
+    let frames = words.number("frames")?.unwrap_or(0);
     let fault = match (step, bytes, kind) {
         (Some(step), ..) => Fault::Crash { step },
         (_, Some(bytes), _) => Fault::Full { bytes },
@@ -222,7 +223,7 @@ fn one_case(words: &mut Words) -> Result<Option<Case>, String> {
         }
         _ => return Ok(None),
     };
-    Ok(Some(Case { fault, seed }))
+    Ok(Some(Case { fault, seed, frames }))
 }
 
 /// Runs cases on all cores, and tells what came of them.

@@ -23,6 +23,16 @@ pub struct Case {
     pub fault: Fault,
     /// Decides what is lost.
     pub seed: u64,
+    /// Frames that the WAL has before the script begins, and before anything goes wrong.
+    pub frames: u64,
+}
+
+impl Case {
+    /// A case of the script alone.
+    #[must_use]
+    pub fn new(fault: Fault, seed: u64) -> Case {
+        Case { fault, seed, frames: 0 }
+    }
 }
 
 impl fmt::Display for Case {
@@ -35,6 +45,9 @@ impl fmt::Display for Case {
                 write!(f, "--fail {kind} --nth {nth}{}", if lasting { " --lasting" } else { "" })
             }
         }?;
+        if self.frames > 0 {
+            write!(f, " --frames {}", self.frames)?;
+        }
         write!(f, " --seed {}", self.seed)
     }
 }
@@ -57,9 +70,10 @@ pub struct Outcome {
 pub fn run(case: Case) -> Result<Outcome, Finding> {
     let mut random = Random::new(case.seed);
     let clock = VirtualClock::new();
-    let mut place = Place::new(Machine::new(case.fault, case.seed));
+    let first = if case.frames > 0 { Fault::None } else { case.fault };
+    let mut place = Place::new(Machine::new(first, case.seed));
     let closes = random.one_in(2);
-    let history = play(&place, &clock, closes);
+    let history = play(&place, &clock, case, closes);
     let tally = place.machine.tally();
     let mut outcome = Outcome { tally, told: history.told.len(), recoveries: 0 };
     // Now and then it is only the process that ends, and the power fails later; or the power fails
@@ -114,12 +128,18 @@ impl Place {
 }
 
 /// Plays the script until it ends, by itself or by the fault.
-fn play(place: &Place, clock: &Arc<VirtualClock>, closes: bool) -> History {
+fn play(place: &Place, clock: &Arc<VirtualClock>, case: Case, closes: bool) -> History {
     // Where the file cannot even be opened nothing was told.
     let Ok(rig) = Rig::open(&place.folder, &place.machine, clock) else {
         return History::default();
     };
     let mut player = Player::new(&rig);
+    if case.frames > 0 {
+        player.fill(case.frames);
+        place.machine.revive(case.fault);
+        // What is left in the WAL of a refused call is seen where nothing comes after it.
+        player.gives_up = matches!(case.fault, Fault::Fail { lasting: true, .. });
+    }
     // That it was stopped is known from what is open.
     let _ = player.play();
     let history = player.history;
@@ -170,11 +190,26 @@ fn check_closed(folder: &Path) -> Result<(), Finding> {
 /// # Errors
 /// What a checker found even so.
 pub fn measure() -> Result<Outcome, Finding> {
-    run(Case { fault: Fault::None, seed: 0 })
+    run(Case::new(Fault::None, 0))
 }
 
-/// Every case: a crash in each step, each call of each kind failing once and from then on, and a disk
-/// that is full after each so many bytes.
+/// Pages of a WAL after which its index grows: the first region's (<https://www.sqlite.org/walformat.html>).
+const INDEXED: u64 = 4_062;
+
+/// The index of the WAL finds no room in the middle of the script: at one call after the other of its
+/// first part, after which a checkpoint lets the WAL start over. Once, and the script goes on; or from then
+/// on, and that is its end.
+#[must_use]
+pub fn full_indexes() -> Vec<Case> {
+    let frames = (INDEXED - 80..INDEXED).step_by(8);
+    let both = frames.flat_map(|frames| [(frames, false), (frames, true)]);
+    let fault = |lasting| Fault::Fail { kind: Kind::Extend, nth: 1, lasting };
+    let case = |(frames, lasting)| Case { fault: fault(lasting), seed: frames, frames };
+    both.map(case).collect()
+}
+
+/// Every case: a crash in each step, each call of each kind failing once and from then on, a disk that is
+/// full after each so many bytes, and one that has no room for the WAL's index.
 #[must_use]
 pub fn all_cases(tally: &Tally) -> Vec<Case> {
     let mut faults: Vec<Fault> = (1..=tally.steps).map(|step| Fault::Crash { step }).collect();
@@ -187,5 +222,5 @@ pub fn all_cases(tally: &Tally) -> Vec<Case> {
     }
     faults.extend((1..=64).map(|nth| Fault::Full { bytes: nth * (32 << 10) }));
     let numbered = faults.into_iter().zip(1..);
-    numbered.map(|(fault, seed)| Case { fault, seed }).collect()
+    numbered.map(|(fault, seed)| Case::new(fault, seed)).chain(full_indexes()).collect()
 }

@@ -1,12 +1,17 @@
 //! A fixed hour in the life of an engine: every reducer at least once, those that time calls among them,
 //! batches, calls that share a transaction, large rows, pruning, checkpoints and a WAL that starts over.
 
+use std::fs;
+
 use abide_schema::wire::BatchCall;
 use abide_schema::{Code, Refusal};
 use serde_json::{Value as JsonValue, json};
 
 use crate::history::History;
 use crate::rig::{Ask, Rig, STRANGER, Told};
+
+/// A page and its header, in the WAL.
+const FRAME_BYTES: u64 = 4_096 + 24;
 
 /// The engine takes nothing more: the disk failed, or the power.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +25,8 @@ pub struct Player<'a> {
     rig: &'a Rig,
     /// What was told so far.
     pub history: History,
+    /// Whether it ends with the first call that is refused for want of room.
+    pub gives_up: bool,
     asked: usize,
 }
 
@@ -27,7 +34,7 @@ impl Player<'_> {
     /// One that has asked nothing yet.
     #[must_use]
     pub fn new(rig: &Rig) -> Player<'_> {
-        Player { rig, history: History::default(), asked: 0 }
+        Player { rig, history: History::default(), gives_up: false, asked: 0 }
     }
 
     /// Plays it all, or until the engine takes nothing more.
@@ -45,6 +52,23 @@ impl Player<'_> {
         self.runs()?;
         self.crowd()?;
         self.ends()
+    }
+
+    /// Talks until the WAL has so many frames, or a few more.
+    ///
+    /// # Panics
+    /// The engine refuses that.
+    pub fn fill(&mut self, frames: u64) {
+        let args = json!({"agent": "support", "id": "talk"});
+        self.call("app", "create_session", args).expect("nothing goes wrong yet");
+        let wal = self.rig.path.with_extension("db-wal");
+        let written = || fs::metadata(&wal).map_or(0, |wal| wal.len() / FRAME_BYTES);
+        while written() < frames {
+            // Large as long as there is room for it: a message of so much fills some sixty frames.
+            let large = written() + 100 < frames;
+            let content = if large { "m".repeat(100_000) } else { "m".to_owned() };
+            self.say("talk", &content).expect("nothing goes wrong yet");
+        }
     }
 
     fn sessions(&mut self) -> Played {
@@ -285,7 +309,12 @@ impl Player<'_> {
             Err(refusal) => refusal,
         };
         match refusal.code {
-            Code::DiskFull | Code::Overloaded => self.history.unwritten.push(ask.clone()),
+            Code::DiskFull | Code::Overloaded => {
+                self.history.unwritten.push(ask.clone());
+                if self.gives_up {
+                    return Err(Stopped);
+                }
+            }
             Code::Poisoned | Code::Internal => self.history.open.push(ask.clone()),
             _ => {}
         }

@@ -69,7 +69,12 @@ pub(super) struct World<'a> {
     report: Report,
     /// The network loses nothing any more: for the end.
     calm: bool,
+    /// How often the engine has failed since.
+    calm_failures: usize,
 }
+
+/// How often the engine may fail when nothing goes wrong any more: what went wrong before is heard of late.
+const CALM_FAILURES: usize = 20;
 
 impl<'a> World<'a> {
     pub(super) fn new(seed: u64, trace: Trace, runtime: &'a Runtime) -> Result<World<'a>, Finding> {
@@ -101,6 +106,7 @@ impl<'a> World<'a> {
             history: History::default(),
             report: Report::default(),
             calm: false,
+            calm_failures: 0,
         };
         make(&world.folder);
         world.open()?;
@@ -376,8 +382,13 @@ impl<'a> World<'a> {
             |seat: &Seat| seat.link.as_ref().map_or(0, |link| link.pipe.borrow().to_client.len());
         let frames = self.seats.iter().map(waits).max().unwrap_or_default();
         bounds::check(engine.waiting(), engine.backlog(), frames)?;
-        // Poisoned: whoever runs it starts it again.
-        if engine.ready().is_err() { self.crash() } else { Ok(()) }
+        let Err(why) = engine.ready() else { return Ok(()) };
+        // Whoever runs it starts it again; but a file that fails by itself is damaged.
+        self.calm_failures += usize::from(self.calm);
+        if self.calm_failures > CALM_FAILURES {
+            return Err(subscribers::broken(format!("it never comes to rest: {why}")));
+        }
+        self.crash()
     }
 
     /// The process ends, and perhaps the power with it; then it begins again.
