@@ -112,7 +112,7 @@ fn run(
     conduct: &CheckpointConduct,
     stop: &(Mutex<bool>, Condvar),
 ) -> Checkpointer {
-    let mut looked_at = Seq::ZERO;
+    let (mut looked_at, mut failing) = (Seq::ZERO, false);
     loop {
         let directed = conduct.turns.wait(Stage::Checkpoint);
         let mut stopped = stop.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,10 +132,14 @@ fn run(
         looked_at = seq;
         match checkpointer.waiting_bytes() {
             Ok(bytes) if bytes >= conduct.wal_bytes => {
-                match checkpoint(&checkpointer, &conduct.gate) {
+                let moved = checkpoint(&checkpointer, &conduct.gate);
+                // A disk that is full is full for a while, and that is told once.
+                let told = std::mem::replace(&mut failing, moved.is_err());
+                match moved {
                     Ok(_) => conduct.metrics.checkpoints_total.add(1),
                     // A sync of the WAL may have failed: it must not be moved again, nor added to.
                     Err(StoreError::Broken(why)) => conduct.health.poison(&why),
+                    Err(_) if told => {}
                     Err(error) => tracing::warn!(%error, "a checkpoint failed; the next may not"),
                 }
             }

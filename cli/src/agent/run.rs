@@ -229,7 +229,10 @@ async fn ask(asked: String) -> Result<Decision, Failure> {
         write!(out, "{asked}  — let it run? [y/N] ")?;
         out.flush()?;
         let mut answer = String::new();
-        io::stdin().lock().read_line(&mut answer)?;
+        if io::stdin().lock().read_line(&mut answer)? == 0 {
+            // Nobody is there to end the line.
+            writeln!(out)?;
+        }
         io::Result::Ok(answer)
     });
     match person.await.map_err(io::Error::other)??.trim() {
