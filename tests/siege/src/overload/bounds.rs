@@ -6,8 +6,8 @@ pub(crate) const FACTOR: f64 = 40.0;
 
 /// The same while ten thousand connections stand, a thousand of them do not read, and the others are sent a
 /// change: one in a hundred calls comes while it is on its way to all of them, and stands behind a part of
-/// those who are awake (`engine/src/pace.rs`). On two processors, which the clients share, that is about 20
-/// ms; what it is against quiet depends on how quick quiet is.
+/// those who are awake (`engine/src/pace.rs`). On two processors, which the clients share, that is mostly 20 ms
+/// and now and then 50; what it is against quiet depends on how quick quiet is.
 pub(crate) const CROWD_FACTOR: f64 = 60.0;
 
 /// The same while everybody comes back at once after a restart: the handshakes of the crowd take the
