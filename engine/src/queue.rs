@@ -215,12 +215,10 @@ mod tests {
     fn what_weighs_nothing_joins_what_waits() {
         let queue = Queue::new(2);
         let join = |last: &mut Vec<u8>, item: Vec<u8>| {
-            let joins = last.len() > 1;
-            if joins {
-                last.extend(item)
-            } else {
+            if last.len() < 2 {
                 return Some(item);
-            };
+            }
+            last.extend(item);
             None
         };
         queue.push_wait(vec![1], 2);
