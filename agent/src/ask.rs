@@ -5,7 +5,7 @@
 
 use std::pin::Pin;
 
-use abide_client::{Call, Message, Session, Spent};
+use abide_client::{Call, Message, Spent};
 use abide_models::{
     Chain, ModelAnswer, ModelCall, ModelError, ModelEvent, ModelMessage, ModelProvider as _,
     ModelRequest, ToolSpec, Wanted,
@@ -24,7 +24,7 @@ use crate::{delegate, plan, stage};
 const NO_MORE_CALLS: &str = "The limit of tool calls is reached. Answer with what you have.";
 
 /// Asks, and puts the answer on record.
-pub(crate) async fn ask(driver: &mut Driver, session: &Session) -> Step {
+pub(crate) async fn ask(driver: &mut Driver) -> Step {
     if let Some(message) = refused_request(driver) {
         let said = Said { run_id: driver.run.id.clone(), ..Said::default() };
         let call = driver.message(Message::assistant(message), &said);
@@ -32,7 +32,7 @@ pub(crate) async fn ask(driver: &mut Driver, session: &Session) -> Step {
     }
     let left = driver.definition.limits.tool_calls() - driver.run.tool_calls;
     let allowed = usize::try_from(left).unwrap_or(0);
-    let request = request(driver, session, allowed > 0);
+    let request = request(driver, allowed > 0);
     let chain = chain(driver)?;
     let answered = listen(driver, chain.stream(request)).await?;
     put_on_record(driver, answered, allowed).await
@@ -46,10 +46,10 @@ fn refused_request(driver: &Driver) -> Option<&str> {
 }
 
 /// What the model is shown.
-fn request(driver: &Driver, session: &Session, may_call: bool) -> ModelRequest {
+fn request(driver: &Driver, may_call: bool) -> ModelRequest {
     let (definition, config) = (&driver.definition, &driver.definition.config);
     let mut messages = transcript::messages(&driver.entries);
-    let tools = if may_call { specs(driver, session) } else { Vec::new() };
+    let tools = if may_call { specs(driver) } else { Vec::new() };
     if !may_call {
         messages.push(ModelMessage::System { text: NO_MORE_CALLS.to_owned() });
     }
@@ -65,14 +65,14 @@ fn request(driver: &Driver, session: &Session, may_call: bool) -> ModelRequest {
 }
 
 /// The tools that it may call, the blocked ones too.
-fn specs(driver: &Driver, session: &Session) -> Vec<ToolSpec> {
+fn specs(driver: &Driver) -> Vec<ToolSpec> {
     let declared = call::view(driver).map(|view| view.declarations()).unwrap_or_default();
     let own = declared.into_iter().map(|tool| ToolSpec {
         name: tool.name,
         description: tool.description,
         parameters: tool.parameters,
     });
-    own.chain(delegate::spec(driver, session)).chain(plan::spec(driver)).collect()
+    own.chain(delegate::spec(driver)).chain(plan::spec(driver)).collect()
 }
 
 /// The models that are tried, in order.
@@ -260,7 +260,7 @@ fn past_limit(driver: &Driver, allowed: usize) -> i64 {
 /// The calls of an answer under ids of our own.
 fn asked(driver: &Driver, iteration: i64, calls: &[ModelCall]) -> Vec<AskedCall> {
     let named = calls.iter().enumerate().map(|(at, call)| AskedCall {
-        call_id: format!("{}:{iteration}:{}", driver.run.id, at + 1),
+        call_id: driver.hold.call_id(format_args!("{iteration}.{}", at + 1)),
         name: call.name.clone(),
         arguments: call.arguments.clone(),
         provider_call_id: call.id.clone(),

@@ -1,7 +1,6 @@
 //! Signs of life: the leases of all runs that a runtime drives are prolonged together, many in a batch. Ten
 //! thousand runs take twenty transactions, and not ten thousand.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use abide_client::{Abide, Call, Error, Hold};
@@ -9,27 +8,9 @@ use abide_client::{Abide, Call, Error, Hold};
 /// Runs in one batch: half of what one may have, for nobody else can write meanwhile.
 const TOGETHER: usize = 500;
 
-/// Prolongs what a driver holds of these runs. What is refused is passed over: the next step of that run's driver
-/// is refused too, and it learns why.
+/// Prolongs the leases of runs. What is refused is passed over: the next step of that run's driver is refused too, and
+/// it learns why.
 ///
-/// # Errors
-/// [`Error`] where there is no answer.
-pub(crate) async fn beat(
-    abide: &Abide,
-    driver: &str,
-    ours: &HashSet<String>,
-    lease: Duration,
-) -> Result<(), Error> {
-    let sql = "SELECT id, fencing_token FROM runs WHERE driver = :me AND status = 'running'";
-    let held: Vec<(String, i64)> = abide.sql(sql).param("me", driver).fetch().await?;
-    let holds: Vec<Hold> = held
-        .into_iter()
-        .filter(|(id, _)| ours.contains(id))
-        .map(|(run_id, fencing_token)| Hold { run_id, fencing_token })
-        .collect();
-    prolong(abide, &holds, lease).await
-}
-
 /// A batch is all or nothing. Where one run of it is refused, its halves are tried, so that no run loses its lease
 /// to another's end.
 pub(crate) async fn prolong(abide: &Abide, holds: &[Hold], lease: Duration) -> Result<(), Error> {

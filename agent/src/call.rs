@@ -1,6 +1,6 @@
 //! Tool calls: asked for, claimed, run, and put on record; and what the model is told of them.
 
-use abide_client::{Call, Code, Error, NewToolCall, Session, ToolCall, ToolCallStatus};
+use abide_client::{Abide, Call, Code, Error, NewToolCall, Session, ToolCall, ToolCallStatus};
 use abide_tools::{Cut, Effect, Failure, Invocation, ToolOutcome, ToolView};
 use futures_util::StreamExt as _;
 use futures_util::stream;
@@ -47,7 +47,7 @@ pub(crate) fn to_request(driver: &Driver, asked: &AskedCall) -> Result<Call, Str
         claim_lease_ms: None,
         needs_approval: driver.definition.interrupt_on.get(&asked.name).map(|it| it.0),
     };
-    Ok(Call::from(driver.shop.abide.request_tool_call(request)))
+    Ok(driver.hold.request(&request))
 }
 
 /// Runs what can be run, so many at a time. When the run's time is up, the tools are asked to stop, and what nobody
@@ -82,7 +82,7 @@ pub(crate) async fn run_all(driver: &Driver, session: &Session, ready: Vec<ToolC
 
 /// Claims a call, runs it, and puts on record what came of it.
 async fn run(driver: &Driver, session: &Session, call: ToolCall, stop: &CancellationToken) -> Step {
-    let (abide, settings) = (&driver.shop.abide, &driver.shop.settings);
+    let (abide, settings) = (&driver.abide, &driver.shop.settings);
     if stop.is_cancelled() {
         return give_up(driver, &call).await;
     }
@@ -108,7 +108,7 @@ async fn plan(driver: &Driver, claimed: &ToolCall) -> Step {
     if outcome.is_error {
         return report(driver, claimed, outcome).await;
     }
-    let done = driver.shop.abide.complete_tool_call(claimed, result_of(&outcome));
+    let done = driver.abide.complete_tool_call(claimed, result_of(&outcome));
     match driver.record(&events, None, vec![Call::from(done)]).await {
         // What the call is now, the next look tells.
         Err(Halt::Refused(error)) if error.code().is_some() => Ok(()),
@@ -122,7 +122,7 @@ fn result_of(outcome: &ToolOutcome) -> Value {
 
 /// Takes back a call that nobody has begun.
 async fn give_up(driver: &Driver, call: &ToolCall) -> Step {
-    let cancel = driver.shop.abide.cancel_tool_call(&call.call_id);
+    let cancel = driver.abide.cancel_tool_call(&call.call_id);
     match cancel.reason("the run ended before it").await {
         // An abort has taken it back already, or somebody has begun it after all.
         Err(error) if error.code().is_some() => Ok(()),
@@ -145,7 +145,7 @@ async fn invoke(
 ) -> ToolOutcome {
     let name = claimed.tool_name.as_str();
     if name == delegate::TOOL {
-        return delegate::run(driver, session, claimed, cancel).await;
+        return delegate::run(driver, claimed, cancel).await;
     }
     let admitted = match view(driver) {
         Some(view) => view.admit_value(name, claimed.arguments.value()),
@@ -190,7 +190,7 @@ async fn keep(
                 return Ok(ToolOutcome::failed(Failure::Lost, text));
             }
             _ = beat.tick() => {
-                match driver.shop.abide.heartbeat_tool_call(claimed).lease(lease).await {
+                match driver.abide.heartbeat_tool_call(claimed).lease(lease).await {
                     Ok(held) if held.cancel_requested_at.is_some() => cancel.cancel(),
                     Ok(_) => {}
                     Err(error) if error.code().is_some() => cancel.cancel(),
@@ -203,14 +203,12 @@ async fn keep(
 }
 
 async fn report(driver: &Driver, claimed: &ToolCall, outcome: ToolOutcome) -> Step {
-    let abide = &driver.shop.abide;
+    let abide = &driver.abide;
     let token = claimed.fencing_token.unwrap_or_default();
     let call_id = claimed.call_id.as_str();
     let (failure, effect) = (outcome.failure, effect(driver, claimed));
     let sent = match failure {
-        None if !outcome.is_error => {
-            abide.complete_tool_call(claimed, result_of(&outcome)).await.map(drop)
-        }
+        None if !outcome.is_error => complete(abide, claimed, result_of(&outcome)).await,
         // Nobody knows whether it took effect, and it must not run twice. That is not ours to settle:
         // the lease runs out, and the call is unknown.
         Some(failure) if failure.leaves_open() && effect == Effect::AtMostOnce => return Ok(()),
@@ -224,7 +222,7 @@ async fn report(driver: &Driver, claimed: &ToolCall, outcome: ToolOutcome) -> St
         }
         failure => {
             let again = failure == Some(Failure::Unavailable);
-            let request = abide.fail_tool_call(claimed, &outcome.text);
+            let request = abide.fail_tool_call(claimed, beginning(&outcome.text));
             if again { request.retryable().await.map(drop) } else { request.await.map(drop) }
         }
     };
@@ -233,6 +231,37 @@ async fn report(driver: &Driver, claimed: &ToolCall, outcome: ToolOutcome) -> St
         Err(error) if error.code().is_some() => Ok(()),
         sent => sent.map_err(Halt::Refused),
     }
+}
+
+/// Puts a result on record; where it is too large for that, the call fails and says so. Left as it was it would count as one
+/// whose worker vanished, and run again.
+async fn complete(abide: &Abide, claimed: &ToolCall, result: Value) -> Result<(), Error> {
+    let bytes = result.to_string().len();
+    let completed = match bytes > RESULT_BYTES {
+        true => None,
+        false => Some(abide.complete_tool_call(claimed, result).await),
+    };
+    match completed {
+        Some(Err(error)) if error.code() == Some(Code::LimitExceeded) => {}
+        Some(completed) => return completed.map(drop),
+        None => {}
+    }
+    let told = format!(
+        "{} ran, and answered with {bytes} bytes, which is more than can be kept: ask it for less",
+        claimed.tool_name
+    );
+    abide.fail_tool_call(claimed, &told).await.map(drop)
+}
+
+/// Bytes of a result as JSON: those of a call (`CALL_BYTES` in `schema/src/limits.rs`), with room for its other arguments.
+const RESULT_BYTES: usize = (8 << 20) - (64 << 10);
+
+/// Bytes of an error that are kept.
+const ERROR_BYTES: usize = 256 << 10;
+
+/// The beginning of an error that is longer than is kept.
+fn beginning(text: &str) -> &str {
+    &text[..text.floor_char_boundary(ERROR_BYTES)]
 }
 
 /// What running a call twice would mean; where its tool is not there any more, the worst.

@@ -8,8 +8,9 @@ use std::time::SystemTime;
 use abide_client::{Abide, Error};
 use abide_tools::Tools;
 
+use crate::cycles::Delegations;
 use crate::definition::{AgentDefinition, DefinitionError, PromptStore, Subagent};
-use crate::native;
+use crate::{native, texts};
 
 /// A folder of definitions: `agents/*.{yaml,yml,md}`, with `prompts/*.md` and `skills/*.md` beside.
 pub struct Catalog {
@@ -74,7 +75,7 @@ impl Catalog {
         let mut reading = Reading::default();
         let mut taken: BTreeMap<String, PathBuf> = BTreeMap::new();
         for path in self.files() {
-            let read = read(&path).and_then(|definition| self.ready(definition));
+            let read = read(&self.folder, &path).and_then(|definition| self.ready(definition));
             match read {
                 Ok(definition) => match taken.insert(definition.name.clone(), path.clone()) {
                     None => {
@@ -90,7 +91,8 @@ impl Catalog {
                 Err(error) => reading.problems.push(Problem { path, error }),
             }
         }
-        reading.definitions = found.into_values().collect();
+        let definitions: Vec<AgentDefinition> = found.into_values().collect();
+        refuse_cycles(&mut reading, definitions, &taken);
         reading
     }
 
@@ -109,7 +111,8 @@ impl Catalog {
     /// # Errors
     /// [`Error`] of the call.
     pub async fn register(abide: &Abide, definitions: &[AgentDefinition]) -> Result<(), Error> {
-        for definition in definitions {
+        // Those that are delegated to come first: a definition is held to what its subagents are by then.
+        for definition in Delegations::of(definitions).sorted(definitions) {
             for subagent in &definition.subagents {
                 if let Subagent::Inline(inline) = subagent {
                     abide.register_agent(inline.to_register()).await?;
@@ -135,7 +138,36 @@ impl Catalog {
     }
 
     fn files(&self) -> Vec<PathBuf> {
-        listed(&self.folder.join("agents"), &["yaml", "yml", "md"])
+        listed(&self.folder.join("agents"), &ENDINGS)
+    }
+}
+
+/// How files of definitions end.
+const ENDINGS: [&str; 3] = ["yaml", "yml", "md"];
+
+/// Keeps the definitions that delegate in no circle; the files of the others are problems.
+fn refuse_cycles(
+    reading: &mut Reading,
+    definitions: Vec<AgentDefinition>,
+    files: &BTreeMap<String, PathBuf>,
+) {
+    let delegations = Delegations::of(&definitions);
+    let cycle = |definition: &AgentDefinition| {
+        // Inline subagents count as well.
+        let mut names = names_of(definition).into_iter();
+        names.find_map(|name| Some(delegations.cycle_of(&name)?.join(" → ")))
+    };
+    let cycles: Vec<Option<String>> = definitions.iter().map(cycle).collect();
+    for (definition, cycle) in definitions.into_iter().zip(cycles) {
+        match (cycle, files.get(&definition.name)) {
+            (None, _) => reading.definitions.push(definition),
+            (Some(cycle), Some(path)) => {
+                reading.files.remove(path);
+                let error = DefinitionError::Cycle(cycle);
+                reading.problems.push(Problem { path: path.clone(), error });
+            }
+            (Some(_), None) => {}
+        }
     }
 }
 
@@ -160,10 +192,8 @@ fn listed(folder: &Path, endings: &[&str]) -> Vec<PathBuf> {
     paths
 }
 
-fn read(path: &Path) -> Result<AgentDefinition, DefinitionError> {
-    let what = || path.display().to_string();
-    let text = std::fs::read_to_string(path)
-        .map_err(|why| DefinitionError::Missing { what: what(), why: why.to_string() })?;
+fn read(folder: &Path, path: &Path) -> Result<AgentDefinition, DefinitionError> {
+    let text = texts::read(folder, path.strip_prefix(folder).unwrap_or(path), &ENDINGS)?;
     let name = path.file_stem().and_then(|it| it.to_str()).unwrap_or_default();
     if path.extension().is_some_and(|it| it == "md") {
         return AgentDefinition::from_markdown(name, &text);

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use abide_client::{Abide, Call, Error, NewToolCall, ToolCall, ToolCallStatus};
+use abide_client::{Abide, Error, NewToolCall, ToolCall, ToolCallStatus};
 use abide_programs::Decision;
 use abide_tools::{Effect, ToolDeclaration};
 use serde_json::{Value, json};
@@ -31,9 +31,14 @@ pub(crate) fn declaration() -> ToolDeclaration {
     declaration
 }
 
-/// The questions of a program that are open: by its own number the call's id.
+/// The questions of a program.
 #[derive(Default)]
-pub(crate) struct Open(BTreeMap<String, String>);
+pub(crate) struct Open {
+    /// Those that are open: by the program's own number the call's id.
+    calls: BTreeMap<String, String>,
+    /// How many it has asked.
+    asked: u64,
+}
 
 impl Open {
     /// Puts a question on record; the id of its call, or what is answered at once because it cannot be.
@@ -43,8 +48,11 @@ impl Open {
         asked: Asked,
     ) -> Step<Result<String, Decision>> {
         let Asked { request_id, tool, input } = asked;
-        // Each driver begins a program of its own, whose numbers may be those of the last one.
-        let call_id = format!("{}:{}:{request_id}", driver.run.id, driver.hold.fencing_token);
+        // Each driver begins a program of its own, whose numbers may be those of the last one. They are the program's
+        // words, so they are no part of an id.
+        self.asked += 1;
+        let call_id =
+            driver.hold.call_id(format_args!("{}.{}", driver.hold.fencing_token, self.asked));
         let arguments = json!({"tool": tool, "input": input});
         let request = NewToolCall {
             call_id: call_id.clone(),
@@ -57,10 +65,10 @@ impl Open {
         };
         let told = json!({"kind": "status", "data": {"status": "waiting_for_approval",
             "tool_call_id": call_id, "tool_name": TOOL, "args": arguments}});
-        let request = Call::from(driver.shop.abide.request_tool_call(request));
+        let request = driver.hold.request(&request);
         match driver.record(&[told], None, vec![request]).await {
             Ok(()) => {
-                self.0.insert(request_id, call_id.clone());
+                self.calls.insert(request_id, call_id.clone());
                 Ok(Ok(call_id))
             }
             Err(Halt::Refused(error)) if error.code().is_some_and(is_for_the_model) => {
@@ -72,12 +80,12 @@ impl Open {
 
     /// A question is answered.
     pub(crate) fn answered(&mut self, request_id: &str) {
-        self.0.remove(request_id);
+        self.calls.remove(request_id);
     }
 
     /// The program does not ask that any more.
     pub(crate) async fn withdraw(&mut self, driver: &Driver, request_id: &str) -> Step {
-        match self.0.remove(request_id) {
+        match self.calls.remove(request_id) {
             Some(call_id) => take_back(driver, &call_id).await,
             None => Ok(()),
         }
@@ -85,7 +93,7 @@ impl Open {
 
     /// The program is gone.
     pub(crate) async fn close(self, driver: &Driver) -> Step {
-        for call_id in self.0.into_values() {
+        for call_id in self.calls.into_values() {
             take_back(driver, &call_id).await?;
         }
         Ok(())
@@ -96,7 +104,7 @@ impl Open {
 pub(crate) async fn take_back_all(driver: &Driver) -> Step {
     let sql = "SELECT call_id FROM tool_calls WHERE session_id = :sid AND tool_name = :tool AND \
                status IN ('awaiting_approval', 'pending')";
-    let query = driver.shop.abide.sql(sql).param("sid", &driver.run.session_id);
+    let query = driver.abide.sql(sql).param("sid", &driver.run.session_id);
     let left: Vec<(String,)> = query.param("tool", TOOL).fetch().await?;
     for (call_id,) in left {
         take_back(driver, &call_id).await?;
@@ -105,7 +113,7 @@ pub(crate) async fn take_back_all(driver: &Driver) -> Step {
 }
 
 async fn take_back(driver: &Driver, call_id: &str) -> Step {
-    let cancel = driver.shop.abide.cancel_tool_call(call_id);
+    let cancel = driver.abide.cancel_tool_call(call_id);
     match cancel.reason("the program does not ask any more").await {
         // It was decided meanwhile.
         Err(error) if error.code().is_some() => Ok(()),

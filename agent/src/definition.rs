@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::guardrail::Guardrail;
-use crate::plan;
+use crate::{plan, texts};
 
 /// The longest name.
 const NAME_CHARS: usize = 100;
@@ -39,7 +39,7 @@ pub struct AgentDefinition {
     /// Skills: texts under `skills/` that are added to its instructions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub skills: Vec<String>,
-    /// Instruction files, such as `AGENTS.md`, that are added to its instructions.
+    /// Instruction files below the folder, such as `AGENTS.md`, that are added to its instructions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub memory: Vec<PathBuf>,
     /// Agents that it may give tasks to.
@@ -212,6 +212,12 @@ pub struct Limits {
     /// Tokens, in and out, as far as providers tell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<i64>,
+    /// Runs that it may cause by delegation, its descendants' included: the limit of the server unless said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub descendants: Option<i64>,
+    /// How many runs deep its delegations may go: the limit of the server unless said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delegation_depth: Option<i64>,
     /// Dollars, as far as they are known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
@@ -256,6 +262,9 @@ pub enum DefinitionError {
     /// It names tools that there are not, or one twice.
     #[error("{0}")]
     Tools(#[from] ToolsError),
+    /// It delegates to itself, directly or by way of others.
+    #[error("it delegates in a circle: {0}")]
+    Cycle(String),
     /// Two parts of it do not go together.
     #[error("{0}")]
     Contradiction(String),
@@ -270,6 +279,7 @@ impl DefinitionError {
             DefinitionError::Name(_) => "bad_agent_name",
             DefinitionError::Missing { .. } => "missing_text",
             DefinitionError::Tools(error) => error.code(),
+            DefinitionError::Cycle(_) => "delegation_cycle",
             DefinitionError::Contradiction(_) => "contradiction",
         }
     }
@@ -322,7 +332,7 @@ impl AgentDefinition {
             None => {}
         }
         for path in &self.memory {
-            parts.push(read(&folder.join(path))?);
+            parts.push(texts::read(folder, path, &["md"])?);
         }
         for skill in &self.skills {
             parts.push(format!("## Skill: {skill}\n\n{}", text_of(folder, "skills", skill)?));
@@ -359,6 +369,14 @@ impl AgentDefinition {
         }
         if self.limits.tool_calls.is_some_and(|most| most < 0) {
             return contradiction("limits.tool_calls is less than 0");
+        }
+        for (name, most) in [
+            ("descendants", self.limits.descendants),
+            ("delegation_depth", self.limits.delegation_depth),
+        ] {
+            if most.is_some_and(|most| most < 0) {
+                return contradiction(&format!("limits.{name} is less than 0"));
+            }
         }
         if let Some(schema) = &self.response_format {
             Parameters::of(schema).map_err(|why| {
@@ -429,18 +447,12 @@ fn front_matter(text: &str) -> Result<(&str, &str), DefinitionError> {
 }
 
 fn text_of(folder: &Path, below: &str, name: &str) -> Result<String, DefinitionError> {
-    // A name, not a path: a definition that somebody posts reaches no other file.
+    // A name, not a path.
     if name.is_empty() || name.contains(['/', '\\']) || name.starts_with('.') {
         let why = "it is a name without folders".to_owned();
         return Err(DefinitionError::Missing { what: format!("{below}/{name}.md"), why });
     }
-    read(&folder.join(below).join(format!("{name}.md")))
-}
-
-fn read(path: &Path) -> Result<String, DefinitionError> {
-    let what = || path.display().to_string();
-    std::fs::read_to_string(path)
-        .map_err(|why| DefinitionError::Missing { what: what(), why: why.to_string() })
+    texts::read(folder, &Path::new(below).join(format!("{name}.md")), &["md"])
 }
 
 fn stored(store: Option<&dyn PromptStore>, name: &str) -> Result<String, DefinitionError> {

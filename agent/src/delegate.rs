@@ -1,25 +1,19 @@
 //! Giving a task to another agent: the tool `task`. The other runs in a session of its own, made for that of
 //! the first, with its own tools and instructions; what it answers is the result of the call.
 //!
-//! The session and the run have ids that follow from the call's, so a driver that takes the call over finds the
-//! same run, and does not begin another.
+//! The reducer `start_child_run` makes session and run of the call that is held, so a driver that takes the call over
+//! finds the same run. It counts depth and descendants; where a limit is reached, the model gets the error.
 
-use abide_client::{Code, Error, NewRun, NewSession, Run, RunStatus, Session, ToolCall};
+use abide_client::{Error, Run, RunStatus, ToolCall};
 use abide_models::ToolSpec;
 use abide_tools::{Effect, Failure, Parameters, ToolDeclaration, ToolOutcome};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::drive::Driver;
 
 /// The tool's name.
 pub(crate) const TOOL: &str = "task";
-
-/// How deep tasks may give tasks.
-const DEPTH: i64 = 5;
-
-/// Where a session keeps how deep it stands.
-const DEPTH_KEY: &str = "delegation_depth";
 
 /// As it is registered.
 pub(crate) fn declaration() -> ToolDeclaration {
@@ -42,9 +36,9 @@ fn schema(agents: &[&str]) -> Value {
 }
 
 /// The tool as the model is shown it; nothing where the agent has nobody to give tasks to.
-pub(crate) fn spec(driver: &Driver, session: &Session) -> Option<ToolSpec> {
+pub(crate) fn spec(driver: &Driver) -> Option<ToolSpec> {
     let agents: Vec<&str> = driver.definition.subagents.iter().map(|it| it.name()).collect();
-    if agents.is_empty() || depth(session) >= DEPTH {
+    if agents.is_empty() {
         return None;
     }
     let description =
@@ -63,18 +57,13 @@ pub(crate) fn admit(driver: &Driver, arguments: &str) -> Result<Value, String> {
     Ok(fitted.arguments)
 }
 
-fn depth(session: &Session) -> i64 {
-    session.metadata.value()[DEPTH_KEY].as_i64().unwrap_or(0)
-}
-
 /// Has the task done, by whoever drives runs.
 pub(crate) async fn run(
     driver: &Driver,
-    session: &Session,
     claimed: &ToolCall,
     cancel: &CancellationToken,
 ) -> ToolOutcome {
-    let begun = match begin(driver, session, claimed).await {
+    let begun = match begin(driver, claimed).await {
         Ok(begun) => begun,
         Err(error) if error.code().is_some() => {
             return ToolOutcome::failed(Failure::Denied, error.to_string());
@@ -87,7 +76,7 @@ pub(crate) async fn run(
             Err(error) => ToolOutcome::failed(Failure::Unavailable, error.to_string()),
         },
         () = cancel.cancelled() => {
-            let stop = driver.shop.abide.abort_run(&begun.id);
+            let stop = driver.abide.abort_run(&begun.id);
             let stopped = stop.reason("its task is not wanted any more").await;
             let text = match stopped {
                 Ok(_) => "the task was given up".to_owned(),
@@ -98,40 +87,11 @@ pub(crate) async fn run(
     }
 }
 
-async fn begin(driver: &Driver, session: &Session, claimed: &ToolCall) -> Result<Run, Error> {
-    let (abide, arguments) = (&driver.shop.abide, claimed.arguments.value());
+async fn begin(driver: &Driver, claimed: &ToolCall) -> Result<Run, Error> {
+    let arguments = claimed.arguments.value();
     let (agent, task) = (text(&arguments["agent"]), text(&arguments["task"]));
-    let metadata = json!({DEPTH_KEY: depth(session) + 1, "call_id": claimed.call_id});
-    let own = NewSession {
-        id: Some(claimed.call_id.clone()),
-        parent_id: Some(session.id.clone()),
-        metadata: match metadata {
-            Value::Object(metadata) => metadata,
-            _ => Map::new(),
-        },
-        ..NewSession::of(&agent)
-    };
-    match abide.create_session(own).await {
-        Err(error) if error.code() != Some(Code::Conflict) => return Err(error),
-        // By whoever held the call before.
-        Ok(_) | Err(_) => {}
-    }
-    let id = format!("{}:run", claimed.call_id);
-    let run = NewRun {
-        agent: Some(agent.clone()),
-        id: Some(id),
-        parent_id: Some(driver.run.id.clone()),
-        ..NewRun::of(&claimed.call_id).input(&task)
-    };
-    let begun = abide.start_run(run).await?;
-    if !begun.duplicate {
-        let data = json!({"from_agent": driver.definition.name, "to_agent": agent, "task": task,
-            "run_id": begun.id, "session_id": claimed.call_id});
-        let event = json!({"kind": "delegation", "data": data});
-        let lease = driver.shop.settings.lease;
-        abide.batch([driver.hold.record(&[event], None, lease)]).await?;
-    }
-    Ok(begun.into_inner())
+    // A repeated call returns the same run, also after another driver held the call.
+    Ok(driver.abide.start_child_run(claimed, &agent, &task).await?.into_inner())
 }
 
 fn text(value: &Value) -> String {
@@ -140,7 +100,7 @@ fn text(value: &Value) -> String {
 
 async fn until_ended(driver: &Driver, id: &str) -> Result<Run, Error> {
     let sql = "SELECT * FROM runs WHERE id = :id";
-    let mut runs = driver.shop.abide.subscribe(sql).param("id", id).await?;
+    let mut runs = driver.abide.subscribe(sql).param("id", id).await?;
     while runs.next().await.is_some() {
         let now: Vec<Run> = runs.typed_rows()?;
         if let Some(run) = now.into_iter().find(|run| run.status.is_terminal()) {

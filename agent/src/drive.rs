@@ -1,14 +1,15 @@
 //! The loop: look, see what is next, do it, look again. Each step is one batch under the run's lease.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use abide_client::{
-    Abide, AgentState, Call, Code, Error, Hold, Message, Run, RunStatus, Session, SessionStatus,
-    Spent, ToolCall,
+    Abide, AgentState, Call, Code, Error, Hold, Json, Message, Run, RunStatus, Scope, Session,
+    SessionStatus, Spent, ToolCall,
 };
 use abide_models::Models;
-use abide_tools::{ToolContext, Tools};
+use abide_tools::{Environment, ToolContext, Tools};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -23,15 +24,42 @@ use crate::{ask, call, program};
 /// What every driver of a runtime shares.
 pub(crate) struct Shop {
     pub(crate) abide: Abide,
+    /// The runs that are driven now, as they were claimed. A fencing token is told to who claims, and cannot be read
+    /// afterwards.
+    pub(crate) holds: Mutex<BTreeMap<String, Hold>>,
     pub(crate) tools: Tools,
     pub(crate) models: Models,
     pub(crate) settings: Settings,
     pub(crate) trusted: Trusted,
+    /// What programs may inherit.
+    pub(crate) environment: Environment,
+}
+
+impl Shop {
+    /// The store within the scope of a session.
+    pub(crate) async fn acting_for(&self, session_id: &str) -> Result<Abide, Error> {
+        let sql = "SELECT scope FROM sessions WHERE id = :id";
+        let found: Vec<(Json,)> = self.abide.sql(sql).param("id", session_id).fetch().await?;
+        // Only texts bound a caller: what else a scope says, no caller is held to.
+        let scope: Scope = match found.first().map(|(scope,)| scope.value()) {
+            Some(Value::Object(scope)) => {
+                let texts = scope.into_iter().filter_map(|(key, value)| match value {
+                    Value::String(text) => Some((key, text)),
+                    _ => None,
+                });
+                texts.collect()
+            }
+            _ => Scope::new(),
+        };
+        self.abide.acting_for(&scope)
+    }
 }
 
 /// Somebody who drives one run.
 pub(crate) struct Driver {
     pub(crate) shop: Arc<Shop>,
+    /// The store, within the scope of the run's session: whatever a row or a model says, nothing else is reached.
+    pub(crate) abide: Abide,
     pub(crate) hold: Hold,
     pub(crate) definition: Arc<AgentDefinition>,
     /// The run as it was last read.
@@ -100,7 +128,7 @@ impl Driver {
                 None => return Err(error.into()),
             },
         };
-        match self.shop.abide.batch([ended]).await {
+        match self.abide.batch([ended]).await {
             Ok(_) => Ok(Driven::Ended),
             Err(error) if error.code() == Some(Code::LeaseLost) => Ok(Driven::Lost),
             Err(error) => Err(error.into()),
@@ -122,7 +150,7 @@ impl Driver {
             match stage::next(&self.run, &self.entries, &calls) {
                 Stage::Ask => {
                     self.check_limits()?;
-                    ask::ask(self, &session).await?;
+                    ask::ask(self).await?;
                 }
                 Stage::Request(missing) => self.request(missing).await?,
                 Stage::Run(ready) => call::run_all(self, &session, ready).await?,
@@ -154,14 +182,16 @@ impl Driver {
         if self.stop.is_cancelled() {
             return Err(Halt::Aborted);
         }
-        let abide = &self.shop.abide;
+        let abide = &self.abide;
         let runs: Vec<Run> = abide
             .sql("SELECT * FROM runs WHERE id = :id")
             .param("id", &self.hold.run_id)
             .fetch()
             .await?;
         self.run = runs.into_iter().next().ok_or_else(|| gone("run"))?;
-        if self.run.fencing_token != Some(self.hold.fencing_token) {
+        // A runtime that is bounded does not see the token; then the next step that is recorded tells.
+        let token = self.run.fencing_token.unwrap_or(self.hold.fencing_token);
+        if token != self.hold.fencing_token {
             return Err(Halt::Refused(Error::Refused(lost(&self.hold))));
         }
         if self.run.abort_requested_at.is_some() {
@@ -185,9 +215,11 @@ impl Driver {
             Some((_, said)) if !said.calls.is_empty() => {
                 let ids: Vec<&str> = said.calls.iter().map(|call| call.call_id.as_str()).collect();
                 let ids = serde_json::to_string(&ids).unwrap_or_default();
-                let sql =
-                    "SELECT * FROM tool_calls WHERE call_id IN (SELECT value FROM json_each(:ids))";
-                abide.sql(sql).param("ids", ids).fetch().await?
+                let sql = "SELECT * FROM tool_calls \
+                     WHERE call_id IN (SELECT value FROM json_each(:ids)) \
+                     AND session_id = :sid";
+                let query = abide.sql(sql).param("ids", ids);
+                query.param("sid", &self.run.session_id).fetch().await?
             }
             _ => Vec::new(),
         };
@@ -289,7 +321,7 @@ impl Driver {
     /// The call that appends a message to the session.
     pub(crate) fn message(&self, message: Message, data: &impl serde::Serialize) -> Call {
         let data = serde_json::to_value(data).unwrap_or_default();
-        Call::from(self.shop.abide.append_message(&self.run.session_id, message.data(data)))
+        Call::from(self.abide.append_message(&self.run.session_id, message.data(data)))
     }
 
     /// Takes the run a step further: what happened, and what goes with it, all or nothing.
@@ -302,7 +334,7 @@ impl Driver {
         let lease = self.shop.settings.lease;
         let mut batch = vec![self.hold.record(events, spent, lease)];
         batch.extend(calls);
-        self.shop.abide.batch(batch).await?;
+        self.abide.batch(batch).await?;
         Ok(())
     }
 
@@ -310,7 +342,7 @@ impl Driver {
     /// decided meanwhile.
     async fn wait(&self, undecided: &[ToolCall], reason: &str) -> Step<bool> {
         let interrupt = interrupt(&self.run.session_id, undecided, reason);
-        let told = self.shop.abide.batch([self.hold.wait(&interrupt)]).await?;
+        let told = self.abide.batch([self.hold.wait(&interrupt)]).await?;
         let status = told.value.first().map(|it| it.result["status"].clone());
         Ok(status == Some(json!(RunStatus::Waiting.as_str())))
     }
@@ -318,7 +350,6 @@ impl Driver {
     /// Waits until a call of the session changes.
     async fn wait_for_calls(&mut self) -> Step {
         let mut changes = self
-            .shop
             .abide
             .subscribe("SELECT call_id, status, retry_at FROM tool_calls WHERE session_id = :sid")
             .param("sid", &self.run.session_id)
@@ -370,14 +401,14 @@ impl Driver {
             Judged::Fits(value) => drop(output.insert("structured".to_owned(), value)),
             Judged::Misfit(why) => return Err(structured::failed(&why)),
         }
-        self.shop.abide.batch([self.hold.done(&output)]).await?;
+        self.abide.batch([self.hold.done(&output)]).await?;
         Ok(Driven::Ended)
     }
 
     async fn why_aborted(&self) -> Result<String, RuntimeError> {
         let sql = "SELECT reason FROM runs WHERE id = :id";
         let found: Vec<(Option<String>,)> =
-            self.shop.abide.sql(sql).param("id", &self.hold.run_id).fetch().await?;
+            self.abide.sql(sql).param("id", &self.hold.run_id).fetch().await?;
         let reason = found.into_iter().next().and_then(|(reason,)| reason);
         Ok(reason.unwrap_or_else(|| "nobody wants the run any more".to_owned()))
     }

@@ -1,9 +1,9 @@
 //! The drivers of a runtime: a task for each run. However one ends, its run is not forgotten: an error of the line
 //! is waited out, and a driver that panics is followed by another, a few times.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use abide_client::{Abide, AgentRevision, Call, Code, Hold, Run};
@@ -79,11 +79,6 @@ impl Drivers {
         }
     }
 
-    /// The runs that are driven.
-    pub(crate) fn driven(&self) -> HashSet<String> {
-        self.driven.keys().cloned().collect()
-    }
-
     /// Ends when a driver has, and sees to its run; never where there is none.
     pub(crate) async fn one_ended(&mut self) {
         match self.tasks.join_next().await {
@@ -101,6 +96,7 @@ impl Drivers {
 
     fn after(&mut self, Ended { run, how }: Ended) {
         let panics = self.driven.remove(&run).map_or(0, |driven| driven.panics);
+        self.shop.holds.lock().unwrap_or_else(PoisonError::into_inner).remove(&run);
         match how {
             How::Well => {}
             How::Unreached(error) => {
@@ -164,6 +160,8 @@ async fn give_up(shop: &Shop, id: &str) -> Result<(), RuntimeError> {
 async fn drive(shop: Arc<Shop>, id: &str, stop: CancellationToken) -> Result<(), RuntimeError> {
     let Some(run) = claim(&shop, id).await? else { return Ok(()) };
     let Some(hold) = Hold::of(&run) else { return Ok(()) };
+    let held = hold.clone();
+    shop.holds.lock().unwrap_or_else(PoisonError::into_inner).insert(id.to_owned(), held);
     let definition = match definition(&shop.abide, &run).await {
         Ok(definition) => definition,
         Err(RuntimeError::Abide(error)) => return Err(error.into()),
@@ -178,6 +176,7 @@ async fn drive(shop: Arc<Shop>, id: &str, stop: CancellationToken) -> Result<(),
     }
     let driver = Driver {
         shop: Arc::clone(&shop),
+        abide: shop.acting_for(&run.session_id).await?,
         hold,
         definition: Arc::new(definition),
         run,

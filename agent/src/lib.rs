@@ -17,8 +17,8 @@
 //! `transcript` messages as a model reads them · `stage` what is to be done next, from rows alone · `drive` the
 //! loop · `ask` a model, `call` tools, `plan` one of them, `structured` answers · `program` a foreign agent, `heard`
 //! what it says, `noted` its plans, `consent` what it asks to be let do · `drivers` a task for each run, `beat` their
-//! signs of life · `runtime` who drives what · `contract` how others follow a run · `workshop` a folder with all of it
-//! · `posted` definitions that come over the network.
+//! signs of life · `runtime` who drives what · `contract` how others follow a run · `workshop` a folder with all of it,
+//! `texts` what is read of it · `posted` definitions that come over the network.
 
 mod ask;
 mod beat;
@@ -26,6 +26,7 @@ mod call;
 mod catalog;
 mod consent;
 mod contract;
+mod cycles;
 mod definition;
 mod delegate;
 mod drive;
@@ -40,11 +41,12 @@ mod program;
 mod runtime;
 mod stage;
 mod structured;
+mod texts;
 mod transcript;
 mod trusted;
 mod workshop;
 
-pub use abide_tools::{McpServer, Tools};
+pub use abide_tools::{Environment, McpServer, Tools};
 pub use catalog::{Catalog, Problem};
 pub use contract::{
     AgentEvent, Checkpoint, Events, RunState, abort, begin, checkpoints, invoke, state, state_at,

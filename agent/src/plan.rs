@@ -159,7 +159,7 @@ pub(crate) async fn run(driver: &Driver, claimed: &ToolCall) -> Result<Planned, 
 async fn current(driver: &Driver) -> Result<Plan, Error> {
     let sql = "SELECT * FROM tool_calls WHERE session_id = :sid AND tool_name = :tool AND \
                status = 'succeeded' ORDER BY seq DESC LIMIT 1";
-    let query = driver.shop.abide.sql(sql).param("sid", &driver.run.session_id);
+    let query = driver.abide.sql(sql).param("sid", &driver.run.session_id);
     let last: Vec<ToolCall> = query.param("tool", TOOL).fetch().await?;
     let result = last.first().and_then(|call| call.result.as_ref());
     let plan = result.and_then(|it| serde_json::from_value(it.value()["content"].clone()).ok());

@@ -1,19 +1,17 @@
 //! Definitions that come over the network: held to more than those of the folder, because who may register an agent
 //! need not be who may run programs and read files on the machine that drives it.
 
-use std::path::{Component, Path};
-
 use abide_client::NewAgent;
 use serde::Deserialize as _;
 use serde_json::Value;
 
 use crate::catalog::Catalog;
-use crate::definition::{AgentDefinition, DefinitionError, Subagent};
+use crate::definition::{AgentDefinition, DefinitionError, PromptSource, Subagent};
 
 impl Catalog {
     /// What is to be registered for a definition that somebody posts: the agents that it defines on the spot, and last
-    /// its own. It names tools, prompts and skills of the folder; a program of its own (`cli`) and instruction files
-    /// outside of the folder it may not.
+    /// its own. It names tools of the folder. It starts no program of its own (`cli`), and it makes the runtime read no
+    /// file: what a file says would become a row.
     ///
     /// # Errors
     /// [`DefinitionError`]; [`DefinitionError::Contradiction`] for what only the folder may say.
@@ -38,19 +36,19 @@ fn check_reach(definition: &AgentDefinition) -> Result<(), DefinitionError> {
         let why = format!("agent {name} has cli: programs are named in the server's folder only");
         return Err(DefinitionError::Contradiction(why));
     }
-    if let Some(path) = definition.memory.iter().find(|path| !is_below(path)) {
-        let why = format!("agent {name} has memory outside of the folder: {}", path.display());
+    let files = [
+        ("memory", !definition.memory.is_empty()),
+        ("skills", !definition.skills.is_empty()),
+        ("a prompt file", matches!(definition.system_prompt, Some(PromptSource::File { .. }))),
+    ];
+    if let Some((what, _)) = files.iter().find(|(_, is_named)| *is_named) {
+        let why = format!("agent {name} has {what}: files are named in the server's folder only");
         return Err(DefinitionError::Contradiction(why));
     }
     definition.subagents.iter().try_for_each(|subagent| match subagent {
         Subagent::Inline(inline) => check_reach(inline),
         Subagent::Named(_) => Ok(()),
     })
-}
-
-/// Whether a path stays in the folder that it is read under.
-fn is_below(path: &Path) -> bool {
-    path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
 }
 
 #[cfg(test)]
@@ -80,7 +78,7 @@ mod tests {
     #[test]
     fn what_it_defines_on_the_spot_comes_first_and_nothing_is_native() {
         check(
-            &json!({"name": "clerk", "native": true, "memory": ["./AGENTS.md"],
+            &json!({"name": "clerk", "native": true, "system_prompt": "Be kind.",
                 "subagents": [{"name": "helper", "system_prompt": "Look."}, "other"]}),
             expect![[r#"
                 helper native: false says "Look."
@@ -121,14 +119,24 @@ mod tests {
                 "contradiction: agent in has cli: programs are named in the server's folder only"
             ],
         );
-        for path in ["/etc/passwd", "../secret", "a/../../secret"] {
-            let expected =
-                format!("contradiction: agent clerk has memory outside of the folder: {path}");
-            let folder = tempfile::tempdir().expect("there is room");
-            let posted = json!({"name": "clerk", "memory": [path]});
-            let refused = Catalog::new(folder.path(), Tools::new()).posted(&posted);
-            let refused = refused.map(drop).expect_err("it is out of reach");
-            assert_eq!(format!("{}: {refused}", refused.code()), expected);
+        // `memory: ["abide.yaml"]` put the provider's key into a row.
+        for (what, field) in [
+            ("memory", json!({"memory": ["abide.yaml"]})),
+            ("memory", json!({"memory": ["AGENTS.md"]})),
+            ("skills", json!({"skills": ["mail"]})),
+            ("a prompt file", json!({"system_prompt": {"file": "clerk"}})),
+        ] {
+            let mut posted = field;
+            posted["name"] = "clerk".into();
+            let inline = json!({"name": "outer", "subagents": [posted.clone()]});
+            for posted in [posted, inline] {
+                let folder = tempfile::tempdir().expect("there is room");
+                let refused = Catalog::new(folder.path(), Tools::new()).posted(&posted);
+                let refused = refused.map(drop).expect_err("it would be read");
+                let expected =
+                    format!("agent clerk has {what}: files are named in the server's folder only");
+                assert_eq!((refused.code(), refused.to_string()), ("contradiction", expected));
+            }
         }
     }
 }

@@ -5,7 +5,9 @@
 //! of its own, and the run fails if it did not: it is not begun again, because nobody knows what it has done.
 
 use abide_client::{Error, Message, RunEvent, Spent};
-use abide_programs::{Answer, CliConfig, Decision, InputFormat, Prompt, Running, Usage, run};
+use abide_programs::{
+    Answer, CliConfig, Decision, InheritEnv, InputFormat, Prompt, Running, Usage, run,
+};
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
@@ -17,6 +19,7 @@ use crate::heard::Heard;
 use crate::structured::{self, Judged};
 use crate::transcript::{self, Said};
 use abide_models::ModelMessage;
+use abide_tools::Environment;
 
 /// Lines that are told at once.
 const LINES: usize = 200;
@@ -28,7 +31,8 @@ type Decisions = FuturesUnordered<BoxFuture<'static, (String, Result<Decision, E
 pub(crate) async fn drive(driver: &mut Driver) -> Step<Driven> {
     driver.look_at_messages().await?;
     let config = driver.definition.cli.clone().unwrap_or_else(|| CliConfig::new(["false"]));
-    let config = resumed(driver, config).await?;
+    let mut config = resumed(driver, config).await?;
+    inherit(&driver.shop.environment, &mut config);
     consent::take_back_all(driver).await?;
     let deaf = config.input_format == InputFormat::Text;
     let (mut heard, mut open) = (Heard::default(), Open::default());
@@ -95,7 +99,7 @@ async fn consent(
         let request_id = asked.request_id.clone();
         match open.ask(driver, asked).await? {
             Ok(call_id) => {
-                let (abide, settings) = (driver.shop.abide.clone(), driver.shop.settings.clone());
+                let (abide, settings) = (driver.abide.clone(), driver.shop.settings.clone());
                 let decision = consent::decision(abide, settings, call_id);
                 decisions.push(decision.map(|decided| (request_id, decided)).boxed());
             }
@@ -130,8 +134,7 @@ async fn leave(driver: &Driver, mut running: Running, open: Open, why: Halt) -> 
 async fn resumed(driver: &Driver, mut config: CliConfig) -> Step<CliConfig> {
     let sql = "SELECT * FROM run_events WHERE run_id = :id AND kind IN ('line', 'status') \
                ORDER BY number";
-    let before: Vec<RunEvent> =
-        driver.shop.abide.sql(sql).param("id", &driver.run.id).fetch().await?;
+    let before: Vec<RunEvent> = driver.abide.sql(sql).param("id", &driver.run.id).fetch().await?;
     let session = before
         .iter()
         .rev()
@@ -147,6 +150,16 @@ async fn resumed(driver: &Driver, mut config: CliConfig) -> Step<CliConfig> {
             let why =
                 "the runtime ended while the program ran, and it has no session to go on with";
             Err(Halt::Failed(Failure::new("runtime_crash", why)))
+        }
+    }
+}
+
+/// Gives a program what it inherits: the process may have variables in memory alone.
+fn inherit(environment: &Environment, config: &mut CliConfig) {
+    let all = config.inherit_env == InheritEnv::All;
+    for (name, value) in environment.iter() {
+        if all || config.env_allowlist.iter().any(|allowed| allowed == name) {
+            config.env.entry(name.to_owned()).or_insert_with(|| value.to_owned());
         }
     }
 }

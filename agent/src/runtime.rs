@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use abide_client::{Abide, Error, Subscription};
+use abide_client::{Abide, Error, Hold, Subscription};
 use abide_models::{Models, Retry};
-use abide_tools::Tools;
+use abide_tools::{Environment, Tools};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -96,9 +96,25 @@ impl Runtime {
         catalog: Catalog,
         settings: Settings,
     ) -> Runtime {
-        let shop = Arc::new(Shop { abide, tools, models, settings, trusted: Trusted::default() });
+        let shop = Arc::new(Shop {
+            abide,
+            holds: Mutex::default(),
+            tools,
+            models,
+            settings,
+            trusted: Trusted::default(),
+            environment: Environment::of_process(),
+        });
         let (problems, _) = watch::channel(Vec::new());
         Runtime { shop, catalog, registered: Mutex::default(), problems }
+    }
+
+    /// With other variables for programs to inherit than those of this process.
+    #[must_use]
+    pub fn environment(mut self, environment: Environment) -> Runtime {
+        let shop = Arc::get_mut(&mut self.shop).expect("nothing is driven before it runs");
+        shop.environment = environment;
+        self
     }
 
     /// The files that are no definition, as they were when the folder was last read.
@@ -209,7 +225,7 @@ impl Runtime {
                 }
                 // One at a time: where the last takes so long, another would only take longer.
                 _ = beat.tick(), if beating.as_ref().is_none_or(JoinHandle::is_finished) => {
-                    beating = Some(self.beat(&drivers));
+                    beating = Some(self.beat());
                 }
                 Ok(()) = tools.changed() => self.reload().await,
                 _ = look.tick() => self.reload().await,
@@ -241,14 +257,14 @@ impl Runtime {
     }
 
     /// Shows that the runs are still held. What was taken away is not driven on.
-    fn beat(&self, drivers: &Drivers) -> JoinHandle<()> {
-        let (shop, ours) = (Arc::clone(&self.shop), drivers.driven());
+    fn beat(&self) -> JoinHandle<()> {
+        let shop = Arc::clone(&self.shop);
+        let holds: Vec<Hold> = {
+            let holds = shop.holds.lock().unwrap_or_else(PoisonError::into_inner);
+            holds.values().cloned().collect()
+        };
         tokio::spawn(async move {
-            let Settings { driver, lease, .. } = &shop.settings;
-            if ours.is_empty() {
-                return;
-            }
-            if let Err(error) = beat::beat(&shop.abide, driver, &ours, *lease).await {
+            if let Err(error) = beat::prolong(&shop.abide, &holds, shop.settings.lease).await {
                 tracing::warn!(%error, "leases could not be prolonged");
             }
         })

@@ -61,25 +61,37 @@ pub enum WorkshopError {
 }
 
 impl Workshop {
-    /// Opens a folder. One without `abide.yaml`, or that is not there, has no models and no tools.
+    /// Opens a folder, with the environment of this process. One without `abide.yaml`, or that is not there, has no models
+    /// and no tools.
     ///
     /// # Errors
     /// [`WorkshopError`].
     pub async fn open(folder: &Path) -> Result<Workshop, WorkshopError> {
+        Workshop::open_in(folder, &Environment::of_process()).await
+    }
+
+    /// As [`Workshop::open`], with these variables for keys, tools and programs.
+    ///
+    /// # Errors
+    /// [`WorkshopError`].
+    pub async fn open_in(
+        folder: &Path,
+        environment: &Environment,
+    ) -> Result<Workshop, WorkshopError> {
         let config = read(&folder.join("abide.yaml"))?;
-        let environment = |name: &str| std::env::var(name).ok();
-        let surroundings = Surroundings { environment: &environment, folder };
+        let variable = |name: &str| environment.value(name).map(str::to_owned);
+        let surroundings = Surroundings { environment: &variable, folder };
         let models = Models::new(config.models, &surroundings)?;
-        let (tools, environment) = (Tools::new(), Environment::of_process());
+        let tools = Tools::new();
         for http in config.http_tools {
-            tools.add(HttpTool::new(http, &environment)?)?;
+            tools.add(HttpTool::new(http, environment)?)?;
         }
         for program in config.programs {
-            tools.add(SubprocessTool::new(program, &environment)?)?;
+            tools.add(SubprocessTool::new(program, environment)?)?;
         }
         let mut servers = Vec::new();
         for server in config.mcp_servers {
-            servers.push(McpServer::start(server, &environment, &tools).await?);
+            servers.push(McpServer::start(server, environment, &tools).await?);
         }
         let catalog = Catalog::new(folder, tools.clone());
         Ok(Workshop { models, tools, catalog, servers })

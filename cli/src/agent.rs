@@ -22,6 +22,7 @@ use self::doors::Doors;
 use crate::failure::Failure;
 use crate::options::Options;
 use crate::output::{say, say_json};
+use crate::printable::one_line;
 
 /// What `abide agent` is given.
 #[derive(Args, Debug)]
@@ -60,6 +61,13 @@ With --db the runs of that file are driven here; without it by whoever drives th
 Approvals are asked for at the prompt, on stderr; where there is none the run waits, stderr says how to
 decide, and the exit code is 5. With --json stdout is one JSON object for each event of the run.";
 
+impl Agent {
+    /// Whether the runs are driven by this process.
+    pub(crate) fn drives_agents(&self, options: &Options) -> bool {
+        matches!(self.what, What::Run(_)) && options.db.is_some()
+    }
+}
+
 /// Runs it.
 ///
 /// # Errors
@@ -72,15 +80,15 @@ pub(crate) async fn run(options: &Options, args: Agent) -> Result<(), Failure> {
     }
 }
 
-async fn open(folder: &Path) -> Result<Workshop, Failure> {
-    Workshop::open(folder).await.map_err(|why| {
+async fn open(options: &Options, folder: &Path) -> Result<Workshop, Failure> {
+    Workshop::open_in(folder, &options.environment).await.map_err(|why| {
         let hint = "docs/agents.md tells what stands in the folder";
         Refusal::new(Code::BadArguments, why.to_string()).hint(hint).into()
     })
 }
 
 async fn list(options: &Options, folder: &Path) -> Result<(), Failure> {
-    let (definitions, problems) = open(folder).await?.catalog.read();
+    let (definitions, problems) = open(options, folder).await?.catalog.read();
     for definition in definitions.iter().filter(|it| !it.hidden) {
         if options.json {
             say_json(definition)?;
@@ -99,11 +107,11 @@ fn line(definition: &AgentDefinition) -> String {
     let mode = json!(definition.mode);
     let mode = mode.as_str().unwrap_or_default();
     let about = definition.description.as_deref().unwrap_or_default();
-    format!("{:<20}  {mode:<8}  {about}", definition.name)
+    one_line(&format!("{:<20}  {mode:<8}  {about}", definition.name))
 }
 
 async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
-    let (definitions, problems) = open(folder).await?.catalog.read();
+    let (definitions, problems) = open(options, folder).await?.catalog.read();
     for problem in &problems {
         let (path, error) = (problem.path.display().to_string(), problem.error.to_string());
         if options.json {
@@ -137,8 +145,13 @@ impl Household {
     ///
     /// # Errors
     /// The folder cannot be worked with.
-    pub(crate) async fn open(folder: &Path, engine: &Engine) -> Result<Household, Failure> {
-        Household::over(folder, open(folder).await?, Abide::embed(engine.clone())).await
+    pub(crate) async fn open(
+        options: &Options,
+        folder: &Path,
+        engine: &Engine,
+    ) -> Result<Household, Failure> {
+        let workshop = open(options, folder).await?;
+        Household::over(options, folder, workshop, Abide::embed(engine.clone())).await
     }
 
     /// What the doors have to know of it.
@@ -146,12 +159,18 @@ impl Household {
         Arc::clone(&self.doors)
     }
 
-    async fn over(folder: &Path, workshop: Workshop, abide: Abide) -> Result<Household, Failure> {
+    async fn over(
+        options: &Options,
+        folder: &Path,
+        workshop: Workshop,
+        abide: Abide,
+    ) -> Result<Household, Failure> {
         let Workshop { models, tools, catalog, servers } = workshop;
         let doors = Arc::new(Doors::new(folder, tools.clone()));
         // One file has one process, so the name is free whenever this begins.
         let settings = Settings::named("abide");
-        let runtime = Runtime::new(abide.clone(), models, tools, catalog, settings);
+        let runtime = Runtime::new(abide.clone(), models, tools, catalog, settings)
+            .environment(options.environment.clone());
         for problem in runtime.register().await? {
             let (path, error) = (problem.path.display().to_string(), &problem.error);
             tracing::warn!(path, %error, "no definition of an agent");

@@ -3,14 +3,13 @@
 use std::path::PathBuf;
 
 use abide_engine::verify_file;
-use abide_schema::{Code, Refusal};
 use clap::Args;
 use serde_json::json;
 
 use crate::cells;
 use crate::failure::Failure;
 use crate::options::Options;
-use crate::output::say;
+use crate::output::{say, say_json};
 use crate::verify;
 
 /// What `abide backup` is given.
@@ -35,16 +34,11 @@ Examples:
 /// There is nothing to copy, nowhere to put it, or the copy does not verify.
 pub(crate) fn run(options: &Options, args: Backup) -> Result<(), Failure> {
     let (from, to) = (options.db_or_default(), args.to);
-    if to.exists() {
-        let detail = format!("{} exists already", to.display());
-        let refusal = Refusal::new(Code::Conflict, detail).hint("name a file that does not");
-        return Err(refusal.into());
-    }
     abide_store::backup(&from, &to).map_err(|error| error.to_refusal())?;
     let verified = verify_file(&to, &mut |_| {}).map_err(verify::failure)?;
     let events = verified.events.0.unsigned_abs();
     if options.json {
-        say(json!({
+        say_json(&json!({
             "backup": to.display().to_string(),
             "of": from.display().to_string(),
             "events": events,

@@ -84,7 +84,7 @@ pub(crate) fn show(options: &Options, called: &Called<JsonValue>) -> Result<(), 
     }
     let terminal = Terminal::of_stdout();
     let again = if *duplicate { "  ·  done before, nothing was written" } else { "" };
-    say(terminal.dim(&format!("seq {seq}{again}")))?;
+    say(terminal.dim(format!("seq {seq}{again}")))?;
     match value {
         JsonValue::Object(row) => say(table::list(terminal, row)),
         other => say(format!("  {other}")),

@@ -3,6 +3,8 @@
 use abide_schema::Micros;
 use serde_json::Value as JsonValue;
 
+pub(crate) use crate::printable::one_line;
+
 /// A value on one line. `column` names it: a whole number in a column `…_at` is a moment.
 pub(crate) fn show(column: &str, value: &JsonValue) -> String {
     match value {
@@ -28,23 +30,6 @@ pub(crate) fn is_number(column: &str, value: &JsonValue) -> bool {
 /// A moment as people read it, in UTC: `2026-11-21 14:02:11`.
 pub(crate) fn moment(at: Micros) -> String {
     at.to_string().replace('T', " ").trim_end_matches('Z').to_owned()
-}
-
-/// The text with its line breaks and other control characters written out. Recorded texts come
-/// from anywhere, and an escape sequence in one must not reach the terminal as such.
-pub(crate) fn one_line(text: &str) -> String {
-    let mut line = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\n' => line.push_str("\\n"),
-            '\t' => line.push_str("\\t"),
-            '\r' => line.push_str("\\r"),
-            // Also the marks that turn the direction of writing round.
-            c if c.is_control() || is_direction_mark(c) => line.extend(c.escape_unicode()),
-            c => line.push(c),
-        }
-    }
-    line
 }
 
 /// The beginning of a text in at most so many characters, with `…` where something is missing.
@@ -87,10 +72,6 @@ fn is_moment(column: &str) -> bool {
 fn base64_bytes(base64: &str) -> u64 {
     let padding = base64.bytes().rev().take_while(|byte| *byte == b'=').count();
     (base64.len() / 4 * 3).saturating_sub(padding) as u64
-}
-
-fn is_direction_mark(c: char) -> bool {
-    matches!(c, '\u{200E}' | '\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use crate::failure::Failure;
 use crate::log_pages::LogPages;
 use crate::options::Options;
 use crate::output::{say, say_json};
+use crate::printable::Printable;
 use crate::signals;
 use crate::terminal::Terminal;
 
@@ -40,8 +41,20 @@ Examples:
   abide events --db abide.db                     # no server needed";
 
 /// The columns in the order of the table.
-const COLUMNS: &str = "seq, at, session_id, reducer, caller, request_id, arguments, outcome, \
-                       prev_hash, hash, authority";
+const COLUMNS: [&str; 12] = [
+    "seq",
+    "at",
+    "session_id",
+    "reducer",
+    "caller",
+    "request_id",
+    "arguments",
+    "outcome",
+    "prev_hash",
+    "hash",
+    "authority",
+    "salt",
+];
 
 /// How many events come before those that are followed, unless somebody says.
 const FOLLOWED_LAST: u32 = 10;
@@ -77,7 +90,8 @@ async fn show(abide: &Abide, options: &Options, args: &Events) -> Result<(), Fai
         None => Seq::ZERO,
     };
     let mut lines = Lines::new(options.json);
-    let mut log = LogPages::new(abide, COLUMNS, session, start);
+    let columns = visible(abide).await?;
+    let mut log = LogPages::new(abide, &columns, session, start);
     while let Some(page) = log.next().await? {
         lines.say(page.rows.iter().map(|row| &row[..]))?;
     }
@@ -85,7 +99,7 @@ async fn show(abide: &Abide, options: &Options, args: &Events) -> Result<(), Fai
         return Ok(());
     }
     let of_session = if session.is_some() { "WHERE session_id = :session" } else { "" };
-    let mut live = abide.subscribe(format!("SELECT {COLUMNS} FROM events {of_session}"));
+    let mut live = abide.subscribe(format!("SELECT {columns} FROM events {of_session}"));
     if let Some(session) = session {
         live = live.param("session", session);
     }
@@ -98,6 +112,16 @@ async fn show(abide: &Abide, options: &Options, args: &Events) -> Result<(), Fai
         lines.say(rows.into_iter())?;
     }
     live.error().map_or(Ok(()), |error| Err(error.clone().into()))
+}
+
+/// The columns as SQL; NULL in the place of those that are hidden from this caller.
+async fn visible(abide: &Abide) -> Result<String, Failure> {
+    let shown = abide.sql("SELECT * FROM events LIMIT 0").rows().await?.columns;
+    let columns = COLUMNS.map(|name| match shown.iter().any(|shown| shown == name) {
+        true => name.to_owned(),
+        false => format!("NULL AS {name}"),
+    });
+    Ok(columns.join(", "))
 }
 
 /// The seq after which the last so many events stand.
@@ -145,6 +169,7 @@ struct JsonEvent<'a> {
     prev_hash: &'a JsonValue,
     hash: &'a JsonValue,
     authority: &'a JsonValue,
+    salt: &'a JsonValue,
 }
 
 impl Lines {
@@ -166,7 +191,7 @@ impl Lines {
         rows.into_iter().try_for_each(|row| say(self.line(row)))
     }
 
-    fn line(&self, row: &[Value]) -> String {
+    fn line(&self, row: &[Value]) -> Printable {
         let terminal = Terminal::of_stdout();
         let at = match row.get(1) {
             Some(Value::Integer(micros)) => cells::moment(Micros(*micros)),
@@ -186,7 +211,10 @@ impl Lines {
         let said = refused(row).map_or_else(String::new, |code| format!("refused {code}  "));
         let arguments = said + &text(row, 6);
         let arguments = cells::cut(&arguments, width.saturating_sub(head.chars().count()));
-        format!("{head}{}", terminal.dim(&arguments)).trim_end().to_owned()
+        match arguments.trim_end() {
+            "" => head.trim_end().into(),
+            arguments => Printable::from(head) + terminal.dim(arguments),
+        }
     }
 }
 
@@ -227,6 +255,7 @@ fn say_event(row: &[Value]) -> Result<(), Failure> {
         prev_hash,
         hash,
         authority,
+        salt,
     ] = &row[..]
     else {
         return say_json(&row);
@@ -243,6 +272,7 @@ fn say_event(row: &[Value]) -> Result<(), Failure> {
         prev_hash,
         hash,
         authority,
+        salt,
     })
 }
 

@@ -10,6 +10,7 @@ use crate::failure::Failure;
 use crate::options::Options;
 use crate::output::{say, say_json};
 use crate::pairs;
+use crate::printable::Printable;
 use crate::terminal::Terminal;
 
 /// What `abide explain` is given.
@@ -53,17 +54,17 @@ pub(crate) async fn run(options: &Options, args: Explain) -> Result<(), Failure>
     say(text(Terminal::of_stdout(), &explanation))
 }
 
-fn text(terminal: Terminal, explanation: &Explanation) -> String {
+fn text(terminal: Terminal, explanation: &Explanation) -> Printable {
     let Explanation { plan, routed_by, scans, snapshot, params, shape, refused } = explanation;
     let Plan { rule, cost, state, statements } = plan;
     let mut lines = Vec::new();
     if let Some(refused) = refused {
         let told = |name: &str| refused[name].as_str().unwrap_or_default();
-        lines.push(terminal.with("31", &format!("cannot be live: {}", told("detail"))));
-        lines.push(format!("  hint: {}\n", told("hint")));
+        lines.push(terminal.with("31", format!("cannot be live: {}", told("detail"))));
+        lines.push(format!("  hint: {}\n", told("hint")).into());
     }
     let mut field = |name: &str, value: &str| {
-        lines.push(format!("{}  {value}", terminal.bold(&format!("{name:9}"))));
+        lines.push(terminal.bold(format!("{name:9}")) + "  " + value);
     };
     field("rule", rule);
     field("cost", cost);
@@ -82,17 +83,17 @@ fn text(terminal: Terminal, explanation: &Explanation) -> String {
     }
     if snapshot.is_empty() {
         let told = "its statements are not told to a caller whose sight is bounded";
-        lines.push(format!("\n{}", terminal.dim(told)));
-        return lines.join("\n");
+        lines.push(Printable::from("\n") + terminal.dim(told));
+        return Printable::lines(&lines);
     }
-    lines.push(format!("\n{}\n  {snapshot}", terminal.bold("snapshot")));
+    lines.push(Printable::from("\n") + terminal.bold("snapshot") + "\n  " + snapshot);
     let is_used = |at: usize| snapshot.contains(&format!("?{}", at + 1));
     for (at, value) in params.iter().enumerate().filter(|(at, _)| is_used(*at)) {
-        lines.push(terminal.dim(&format!("  ?{} = {}", at + 1, literal(value))));
+        lines.push(terminal.dim(format!("  ?{} = {}", at + 1, literal(value))));
     }
-    lines.push(format!("\n{}", terminal.bold("deltas")));
-    lines.extend(statements.iter().map(|statement| format!("  {statement}")));
-    lines.join("\n")
+    lines.push(Printable::from("\n") + terminal.bold("deltas"));
+    lines.extend(statements.iter().map(|statement| format!("  {statement}").into()));
+    Printable::lines(&lines)
 }
 
 fn or_none(names: &[String]) -> String {
@@ -153,7 +154,7 @@ mod tests {
 
     async fn check(sql: &str, expected: Expect) {
         let terminal = Terminal { size: None, styled: false };
-        expected.assert_eq(&(text(terminal, &explained(sql).await) + "\n"));
+        expected.assert_eq((text(terminal, &explained(sql).await) + "\n").as_str());
     }
 
     /// As a server answers it to whoever has a scope.
@@ -162,7 +163,10 @@ mod tests {
         let mut explanation = explained("SELECT id FROM sessions").await;
         explanation.snapshot.clear();
         let told = text(Terminal { size: None, styled: false }, &explanation);
-        assert!(told.ends_with("are not told to a caller whose sight is bounded"), "{told}");
+        assert!(
+            told.as_str().ends_with("are not told to a caller whose sight is bounded"),
+            "{told}"
+        );
     }
 
     #[tokio::test]

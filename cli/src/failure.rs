@@ -7,6 +7,9 @@ use std::process::ExitCode;
 use abide_schema::{Code, Refusal};
 use serde_json::{Value as JsonValue, json};
 
+use crate::output::note;
+use crate::printable::Printable;
+
 /// Why a command did not do what was asked.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -45,19 +48,21 @@ impl Failure {
     /// Tells it on stderr: as two lines, or as a problem document.
     pub(crate) fn tell(&self, as_json: bool) {
         if let Some(text) = self.text(as_json) {
-            eprintln!("{text}");
+            note(text);
         }
     }
 
-    fn text(&self, as_json: bool) -> Option<String> {
+    fn text(&self, as_json: bool) -> Option<Printable> {
         let refusal = self.refusal()?;
         Some(if as_json {
-            self.problem(refusal).to_string()
+            Printable::json(&self.problem(refusal).to_string())
         } else {
             let code = self.code(refusal);
             let hint = refusal.hint.iter().map(|hint| format!("\n  hint: {hint}"));
             let word = if matches!(self, Failure::Waits(_)) { "waits" } else { "error" };
-            format!("{word}: {}   [{code}]{}", refusal.detail, hint.collect::<String>())
+            // A detail quotes stored text. Its further lines are set apart, so that none of them reads as a hint.
+            let detail = refusal.detail.trim_end().replace('\n', "\n  | ");
+            Printable::from(format!("{word}: {detail}   [{code}]{}", hint.collect::<String>()))
         })
     }
 
@@ -132,7 +137,7 @@ mod tests {
     fn check(failure: Failure, as_json: bool, expected: Expect) {
         let text = failure.text(as_json).expect("there is something to tell");
         // One line is what a program gets; people who read this test are given several.
-        expected.assert_eq(&text.replace(",\"", ",\n\""));
+        expected.assert_eq(&text.as_str().replace(",\"", ",\n\""));
     }
 
     fn refused() -> Failure {

@@ -9,7 +9,7 @@ const PAGE_EVENTS: i64 = 1_000;
 #[derive(Debug)]
 pub(crate) struct LogPages {
     abide: Abide,
-    columns: &'static str,
+    columns: String,
     session: Option<String>,
     after: Seq,
     page: i64,
@@ -18,13 +18,8 @@ pub(crate) struct LogPages {
 impl LogPages {
     /// Reads these columns, of which `seq` is the first, of the events after a seq; of one session,
     /// or of all.
-    pub(crate) fn new(
-        abide: &Abide,
-        columns: &'static str,
-        session: Option<&str>,
-        after: Seq,
-    ) -> LogPages {
-        let session = session.map(str::to_owned);
+    pub(crate) fn new(abide: &Abide, columns: &str, session: Option<&str>, after: Seq) -> LogPages {
+        let (columns, session) = (columns.to_owned(), session.map(str::to_owned));
         LogPages { abide: abide.clone(), columns, session, after, page: PAGE_EVENTS }
     }
 
@@ -64,7 +59,7 @@ impl LogPages {
 
     async fn ask(&self) -> Result<Answer, Error> {
         let of_session = if self.session.is_some() { "AND session_id = :session" } else { "" };
-        let columns = self.columns;
+        let columns = &self.columns;
         let mut query = self.abide.sql(format!(
             "SELECT {columns} FROM events WHERE seq > :after {of_session}
              ORDER BY seq LIMIT :page"

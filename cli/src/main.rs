@@ -1,11 +1,18 @@
 //! The command line: every command is one file here, and this is their table of contents.
 
+#![warn(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "all output is printable: see `output`"
+)]
+
 mod agent;
 mod backup;
 mod call;
 mod cells;
 mod connect;
 mod demo;
+mod environment;
 mod events;
 mod explain;
 mod failure;
@@ -15,6 +22,7 @@ mod log_pages;
 mod options;
 mod output;
 mod pairs;
+mod printable;
 mod replay;
 mod role;
 mod serve;
@@ -29,6 +37,7 @@ mod watch;
 
 use std::process::ExitCode;
 
+use abide_agent::Environment;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
@@ -110,18 +119,41 @@ Exit codes:
   4  a file, or a run of the demo, is not what it should be
   5  a run waits for somebody; stderr has what for, and the command that decides";
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    let CommandLine { options, command } = CommandLine::parse();
+impl Command {
+    /// Whether it starts the programs of a folder of agents.
+    fn starts_programs(&self, options: &Options) -> bool {
+        match self {
+            Command::Serve(args) => args.drives_agents(),
+            Command::Agent(args) => args.drives_agents(options),
+            _ => false,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let CommandLine { mut options, command } = CommandLine::parse();
     let filter = EnvFilter::try_from_env("ABIDE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    match run(&options, command).await {
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false);
+    log.with_writer(|| printable::LogWriter).init();
+    match begin(&mut options, command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             failure.tell(options.json);
             failure.exit_code()
         }
     }
+}
+
+fn begin(options: &mut Options, command: Command) -> Result<(), Failure> {
+    let environment = match command.starts_programs(options) {
+        true => environment::withdrawn()?,
+        false => Environment::of_process(),
+    };
+    let token = environment.value("ABIDE_TOKEN").map(str::to_owned);
+    options.token = options.token.take().or(token);
+    options.environment = environment;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(run(options, command))
 }
 
 #[cfg(test)]

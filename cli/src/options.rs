@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use abide_agent::Environment;
 use clap::Args;
 
 /// Where a server listens when nobody says otherwise.
@@ -38,6 +39,10 @@ pub(crate) struct Options {
     /// The bearer token; for `serve`, one that lets its bearer in as an admin
     #[arg(long, global = true, env = "ABIDE_TOKEN", value_name = "TOKEN", hide_env_values = true)]
     pub(crate) token: Option<String>,
+
+    /// The variables that tools and models may be given
+    #[arg(skip)]
+    pub(crate) environment: Environment,
 }
 
 impl Options {

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::cells;
 use crate::failure::Failure;
 use crate::options::Options;
-use crate::output::say;
+use crate::output::{say, say_json};
 use crate::verify;
 
 /// What `abide replay` is given.
@@ -47,7 +47,7 @@ pub(crate) fn run(options: &Options, args: Replay) -> Result<(), Failure> {
     let events = reached.0.unsigned_abs();
     if options.json {
         let into = args.into.display().to_string();
-        say(json!({"events": events, "file": into}))
+        say_json(&json!({"events": events, "file": into}))
     } else {
         let into = args.into.display();
         say(format!("{}  ·  the same outcomes  ·  {into}", cells::counted(events, "event")))

@@ -108,7 +108,7 @@ async fn list(options: &Options) -> Result<(), Failure> {
                 [] => "nothing: it reads".to_owned(),
                 reducers => reducers.join(", "),
             };
-            say(format!("{}  {may}", terminal.bold(&format!("{name:<10}"))))?;
+            say(terminal.bold(format!("{name:<10}")) + "  " + &may)?;
         }
         say("")?;
     }

@@ -17,7 +17,7 @@ use crate::cells;
 use crate::connect::check_folder;
 use crate::failure::Failure;
 use crate::options::{DEFAULT_LISTEN, Options};
-use crate::output::say;
+use crate::output::{say, say_json};
 use crate::{signals, span};
 
 /// What `abide serve` is given.
@@ -48,6 +48,10 @@ pub(crate) struct Serve {
 }
 
 impl Serve {
+    pub(crate) fn drives_agents(&self) -> bool {
+        self.agents.is_some()
+    }
+
     fn retention(&self) -> Retention {
         match (self.keep_changes, self.keep_changes_for) {
             (None, None) => Retention::default(),
@@ -65,8 +69,12 @@ Examples:
   abide serve --keep-changes-for 7d                # clients may be away for a week
   abide serve --agents .abide                      # and drive the runs of agents
 
-SIGTERM or Ctrl-C stops it in order: what was taken in is answered and on disk.
+SIGTERM or Ctrl-C stops it in order: what was taken in is answered and on disk. It exits
+with 1 where the engine had failed (/ready says so): starting it again is safe.
 ABIDE_LOG=info tells more on stderr.";
+
+#[cfg(debug_assertions)]
+mod fault;
 
 /// Serves until a signal.
 ///
@@ -97,7 +105,10 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     check_folder(&db)?;
     let stop = signals::asked_to_stop()?;
     let retention = args.retention();
-    let engine = Engine::open(&db, Config { retention, ..Config::new(abide_reducers::modules()) });
+    let config = Config { retention, ..Config::new(abide_reducers::modules()) };
+    #[cfg(debug_assertions)]
+    let config = fault::armed(config);
+    let engine = Engine::open(&db, config);
     let engine = engine.map_err(|error| error.to_refusal())?;
     let asks = match check_listens(&engine, &access, address).await {
         Ok(asks) => asks,
@@ -108,7 +119,7 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     };
 
     let agents = match &args.agents {
-        Some(folder) => match Household::open(folder, &engine).await {
+        Some(folder) => match Household::open(options, folder, &engine).await {
             Ok(agents) => Some(agents),
             Err(failure) => {
                 close(&engine).await;
@@ -123,9 +134,11 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     if let Some(agents) = agents {
         agents.close().await;
     }
-    let head = engine.durable_seq();
+    let (head, healthy) = (engine.durable_seq(), engine.ready());
     close(&engine).await;
     served.map_err(|why| Refusal::new(Code::Internal, format!("the server failed: {why}")))?;
+    // A supervisor that restarts on failure is to see one.
+    healthy?;
     if !options.json {
         say(format!("stopped  ·  {} in the log", cells::counted(head.0.unsigned_abs(), "event")))?;
     }
@@ -151,7 +164,9 @@ fn greet(
     if options.json {
         let db = db.display().to_string();
         let listening = address.to_string();
-        return say(json!({"listening": listening, "db": db, "seq": seq, "asks_for_tokens": asks}));
+        return say_json(
+            &json!({"listening": listening, "db": db, "seq": seq, "asks_for_tokens": asks}),
+        );
     }
     let access = match (&options.token, asks) {
         (None, false) => {

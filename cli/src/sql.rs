@@ -83,5 +83,5 @@ fn show(options: &Options, answer: Answer) -> Result<(), Failure> {
         let columns = cells::counted(left_out as u64, "empty column");
         foot.push_str(&format!("  ·  {columns} not shown"));
     }
-    say(terminal.dim(&foot))
+    say(terminal.dim(foot))
 }

@@ -5,6 +5,7 @@ use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, Row
 use serde_json::{Map, Value as JsonValue};
 
 use crate::cells;
+use crate::printable::Printable;
 use crate::terminal::Terminal;
 
 /// What just happened to a row that is being watched.
@@ -23,7 +24,7 @@ pub(crate) type MarkedRow = (Vec<JsonValue>, Option<Mark>);
 #[derive(Debug)]
 pub(crate) struct Shown {
     /// The table.
-    pub(crate) text: String,
+    pub(crate) text: Printable,
     /// How many columns are left out because nothing is in them and there is no room.
     pub(crate) left_out: usize,
 }
@@ -61,7 +62,8 @@ pub(crate) fn table(terminal: Terminal, columns: &[Column], rows: &[MarkedRow]) 
         line.max_height(1);
         table.add_row(line);
     }
-    Shown { text: table.trim_fmt(), left_out: all - shown.len() }
+    let text = Printable::of_printable_parts(table.trim_fmt());
+    Shown { text, left_out: all - shown.len() }
 }
 
 /// How wide the table would be if nothing were cut, but for what nobody expects to see whole.

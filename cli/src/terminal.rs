@@ -2,6 +2,8 @@
 
 use std::io::{self, IsTerminal as _};
 
+use crate::printable::Printable;
+
 /// What stdout is, as it was found.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terminal {
@@ -32,17 +34,21 @@ impl Terminal {
     }
 
     /// The text, dimmed where that shows.
-    pub(crate) fn dim(self, text: &str) -> String {
+    pub(crate) fn dim(self, text: impl Into<Printable>) -> Printable {
         self.with("2", text)
     }
 
     /// The text, bold where that shows.
-    pub(crate) fn bold(self, text: &str) -> String {
+    pub(crate) fn bold(self, text: impl Into<Printable>) -> Printable {
         self.with("1", text)
     }
 
     /// The text in a colour of the terminal's own palette (ANSI SGR number) where that shows.
-    pub(crate) fn with(self, style: &str, text: &str) -> String {
-        if self.styled { format!("\x1b[{style}m{text}\x1b[0m") } else { text.to_owned() }
+    pub(crate) fn with(self, style: &'static str, text: impl Into<Printable>) -> Printable {
+        let text = text.into();
+        match self.styled {
+            true => Printable::of_printable_parts(format!("\x1b[{style}m{text}\x1b[0m")),
+            false => text,
+        }
     }
 }

@@ -11,7 +11,7 @@ use crate::connect::{Absent, connect};
 use crate::failure::Failure;
 use crate::granted::Granted;
 use crate::options::Options;
-use crate::output::{say, say_json};
+use crate::output::{note, say, say_json};
 use crate::{call, span, sql};
 
 /// What `abide token` is given.
@@ -102,11 +102,11 @@ async fn create(options: &Options, args: Create) -> Result<(), Failure> {
         Some(at) => format!("until {}", crate::cells::moment(abide_schema::Micros(at))),
         None => "for ever".to_owned(),
     };
-    eprintln!(
+    note(format!(
         "token {} of {}, {until}. This is the only time that it is told:",
         secret.id(),
         args.identity
-    );
+    ));
     say(secret.text())
 }
 

@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::cells;
 use crate::failure::Failure;
 use crate::options::Options;
-use crate::output::say;
+use crate::output::{say, say_json};
 use crate::replay;
 
 /// What `abide verify` is given.
@@ -66,7 +66,7 @@ pub(crate) fn run(options: &Options, args: Verify) -> Result<(), Failure> {
             "events": events,
             "head": head,
         });
-        say(told)
+        say_json(&told)
     } else {
         let replayed = if args.replay { "  ·  rows ok" } else { "" };
         say(format!("{}  ·  chain ok{replayed}  ·  head {head}", cells::counted(events, "event")))

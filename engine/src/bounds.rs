@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use abide_live::Owner as Named;
-use abide_schema::reducer::{Caller, Guard, Transaction};
+use abide_schema::reducer::{Caller, Copies, DERIVED, Guard, Naming, Transaction};
 use abide_schema::seeded::{Bug, makes};
-use abide_schema::{Abort, Code, Module, Refusal, Row, Scope, TableSpec, Value};
+use abide_schema::{Abort, Code, Module, Refusal, Row, Scope, Seq, TableSpec, Value};
 use abide_store::change_log;
 
 use crate::execute::{Executor, broken};
@@ -35,6 +35,7 @@ pub(crate) struct Bounds {
     /// By table, the columns that name a row of another, and that table.
     references: BTreeMap<&'static str, Vec<(usize, &'static TableSpec)>>,
     pub(crate) guards: Vec<Guard>,
+    copies: Vec<Copies>,
     tables: Vec<&'static TableSpec>,
 }
 
@@ -56,12 +57,17 @@ impl Bounds {
         }
         let guards = modules.iter().flat_map(|module| module.guards.iter().copied()).collect();
         let references = tables.iter().map(|table| (table.name, references(table, &tables)));
-        Bounds { owners, references: references.collect(), guards, tables }
+        let copies = modules.iter().flat_map(|module| module.copies.clone()).collect();
+        Bounds { owners, references: references.collect(), guards, copies, tables }
     }
 
     /// What policies say of its tables, as far as reducers are held to it.
     pub(crate) fn reach(&self) -> Reach {
-        Reach::new(self.tables.clone())
+        let owners = self.tables.iter().filter_map(|table| {
+            let (owners, _) = self.owners(table)?;
+            Some((table.name, owners))
+        });
+        Reach::new(self.tables.clone(), owners.collect(), self.copies.clone())
     }
 
     /// By which rows those of a table belong to a scope, and the column of the last that holds it;
@@ -181,7 +187,7 @@ impl<'a> Bounded<'a> {
         bounds: &'a Bounds,
         caller: &'a Caller,
     ) -> Result<Bounded<'a>, Abort> {
-        let role = rows.reach.of(&rows.store, caller).map_err(broken)?;
+        let role = rows.policies_of(caller).map_err(broken)?;
         let (seen, judged) = (HashMap::new(), HashMap::new());
         Ok(Bounded { rows, bounds, caller, role, beyond: false, values: None, seen, judged })
     }
@@ -226,6 +232,12 @@ impl<'a> Bounded<'a> {
             }
             Some(Owner::Of(at, owner)) => self.owner_in_scope(owner, &row[at]),
         }
+    }
+
+    /// Whether there is a row of an id that the caller's scope reaches.
+    fn is_in_scope(&mut self, table: &'static TableSpec, id: &str) -> Result<bool, Abort> {
+        let row = self.rows.known(table, &[Value::from(id)])?;
+        row.map_or(Ok(false), |row| self.in_scope(table, &row))
     }
 
     fn owner_in_scope(&mut self, owner: &'static TableSpec, key: &Value) -> Result<bool, Abort> {
@@ -374,9 +386,10 @@ impl<'a> Bounded<'a> {
         if self.rows.known(table, &key)?.is_none() || self.get(table, &key)?.is_some() {
             return Ok(());
         }
-        // Ids are one room for all, so that much cannot be kept from whoever picks one.
+        // Left for rows that a policy hides within the caller's own scope, and for arguments of a module that are not
+        // declared `#[id(new, …)]`: all others choose in a namespace of their scope.
         let detail = format!("this id cannot be used in {}", table.name);
-        let hint = "ids are shared by all: leave it out to be given one, or make it unique";
+        let hint = "leave it out to be given one, or choose another";
         Err(Refusal::new(Code::Conflict, detail).hint(hint).into())
     }
 }
@@ -446,8 +459,33 @@ impl Transaction for Bounded<'_> {
         self.rows.count(table, clause, params)
     }
 
+    fn caller_of(&mut self, seq: Seq) -> Result<Option<String>, Abort> {
+        self.rows.caller_of(seq)
+    }
+
     fn look_beyond(&mut self, beyond: bool) -> bool {
         std::mem::replace(&mut self.beyond, beyond)
+    }
+
+    fn stored_id(
+        &mut self,
+        table: &'static TableSpec,
+        id: String,
+        naming: Naming,
+    ) -> Result<String, Abort> {
+        let namespace = self.caller.namespace();
+        let is_stored = id.is_empty() || id.starts_with(namespace);
+        if is_stored || self.owner(table).is_none() {
+            return Ok(id);
+        }
+        let derived = naming == Naming::Derived && id.contains(DERIVED);
+        if derived || self.is_in_scope(table, &id)? {
+            return Ok(id);
+        }
+        let qualified = format!("{namespace}{id}");
+        // What is in neither place is answered with the name that the caller gave.
+        let is_missing = naming == Naming::Existing && !self.is_in_scope(table, &qualified)?;
+        Ok(if is_missing { id } else { qualified })
     }
 
     fn judge_policy(

@@ -15,7 +15,8 @@ use tokio::sync::watch;
 
 use crate::health::Health;
 use crate::metrics::Metrics;
-use crate::ports::{Stage, Turns};
+use crate::ports::{Point, Stage, Turns};
+use crate::threads::Threads;
 use crate::writer::WriterThread;
 
 /// How often the thread looks whether enough has come together. At 100 MB/s the WAL grows by ten
@@ -27,7 +28,9 @@ const LOOK: Duration = Duration::from_millis(100);
 pub(crate) struct Checkpoints {
     stop: Arc<(Mutex<bool>, Condvar)>,
     health: Arc<Health>,
-    thread: Mutex<Option<JoinHandle<Checkpointer>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    /// The thread's connection: a panic of the thread does not close it, which might move the WAL.
+    connection: Arc<Mutex<Option<Checkpointer>>>,
 }
 
 /// What the thread goes by.
@@ -62,13 +65,22 @@ impl CheckpointConduct {
 }
 
 impl Checkpoints {
-    pub(crate) fn start(checkpointer: Checkpointer, conduct: CheckpointConduct) -> Checkpoints {
+    pub(crate) fn start(
+        checkpointer: Checkpointer,
+        conduct: CheckpointConduct,
+        threads: &Threads,
+    ) -> Checkpoints {
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
         let (stopped, health) = (Arc::clone(&stop), Arc::clone(&conduct.health));
-        let thread = std::thread::Builder::new().name("abide-checkpoint".to_owned());
-        let thread = thread.spawn(move || run(checkpointer, &conduct, &stopped));
-        let thread = Mutex::new(Some(thread.expect("the system has room for a thread")));
-        Checkpoints { stop, health, thread }
+        let connection = Arc::new(Mutex::new(Some(checkpointer)));
+        let its = Arc::clone(&connection);
+        let thread = threads.spawn(Stage::Checkpoint, move || {
+            let checkpointer = its.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(checkpointer) = &*checkpointer {
+                run(checkpointer, &conduct, &stopped);
+            }
+        });
+        Checkpoints { stop, health, thread: Mutex::new(Some(thread)), connection }
     }
 
     /// Stops the thread and returns its connection.
@@ -76,7 +88,9 @@ impl Checkpoints {
         *self.stop.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.stop.1.notify_all();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let checkpointer = thread.and_then(|thread| thread.join().ok())?;
+        thread.map(JoinHandle::join);
+        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let checkpointer = connection.take()?;
         if self.health.check().is_err() && !makes(Bug::CheckpointAfterError) {
             leave_wal(&checkpointer);
             return None;
@@ -107,11 +121,7 @@ impl Drop for Checkpoints {
     }
 }
 
-fn run(
-    checkpointer: Checkpointer,
-    conduct: &CheckpointConduct,
-    stop: &(Mutex<bool>, Condvar),
-) -> Checkpointer {
+fn run(checkpointer: &Checkpointer, conduct: &CheckpointConduct, stop: &(Mutex<bool>, Condvar)) {
     let (mut looked_at, mut failing) = (Seq::ZERO, false);
     loop {
         let directed = conduct.turns.wait(Stage::Checkpoint);
@@ -121,7 +131,7 @@ fn run(
             (stopped, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
         if *stopped {
-            return checkpointer;
+            return;
         }
         drop(stopped);
         let seq = *conduct.durable.borrow();
@@ -132,7 +142,7 @@ fn run(
         looked_at = seq;
         match checkpointer.waiting_bytes() {
             Ok(bytes) if bytes >= conduct.wal_bytes => {
-                let moved = checkpoint(&checkpointer, &conduct.gate);
+                let moved = checkpoint(checkpointer, conduct);
                 // A disk that is full is full for a while, and that is told once.
                 let told = std::mem::replace(&mut failing, moved.is_err());
                 match moved {
@@ -149,8 +159,13 @@ fn run(
     }
 }
 
-fn checkpoint(checkpointer: &Checkpointer, gate: &Mutex<()>) -> Result<bool, StoreError> {
+fn checkpoint(
+    checkpointer: &Checkpointer,
+    conduct: &CheckpointConduct,
+) -> Result<bool, StoreError> {
+    conduct.turns.reach(Point::Checkpoint);
     checkpointer.passive()?;
-    let _held = gate.lock().unwrap_or_else(PoisonError::into_inner);
+    let _held = conduct.gate.lock().unwrap_or_else(PoisonError::into_inner);
+    conduct.turns.reach(Point::Gate);
     checkpointer.passive()
 }

@@ -232,16 +232,19 @@ impl Connection {
             outbox: Arc::clone(&self.outbox),
             reply,
         };
-        self.engine.inner.send(Some(self.caller.id()), Job::Attach(attach), 1)?;
-        answer.await.map_err(|_| crate::readers::closing())?
+        self.engine.inner.send(Some(self.caller.principal()), Job::Attach(attach), 1)?;
+        answer.await.map_err(|_| self.engine.inner.health.dropped())?
     }
 
     /// Reads where a subscription starts, durable.
     async fn begin(&self, binding: &Binding, wanted: &Wanted<'_>) -> Result<Resumed, Refusal> {
         let (binding, tables) = (binding.clone(), Arc::clone(&self.engine.inner.tables));
         let (start, checksum) = (wanted.start, wanted.checksum);
-        let read = move |reader: &mut _| resume::begin(reader, &tables, &binding, start, checksum);
-        let resumed = self.engine.inner.read(self.caller.id(), read).await?;
+        let sharing = self.engine.inner.sharing(&self.caller);
+        let read = move |reader: &mut _| {
+            resume::begin(reader, &tables, &binding, (start, checksum), &sharing)
+        };
+        let resumed = self.engine.inner.read(self.caller.principal(), read).await?;
         self.engine.inner.wait_durable(resumed.seq()).await?;
         Ok(resumed)
     }
@@ -360,15 +363,17 @@ impl Connection {
             self.plan_anew().await;
             let wanted = self.to_catch_up();
             let tables = Arc::clone(&self.engine.inner.tables);
-            let read = move |reader: &mut _| resume::resume_all(reader, &tables, wanted);
-            match self.engine.inner.read(self.caller.id(), read).await {
+            let sharing = self.engine.inner.sharing(&self.caller);
+            let read = move |reader: &mut _| resume::resume_all(reader, &tables, wanted, &sharing);
+            match self.engine.inner.read(self.caller.principal(), read).await {
                 Ok((_, resumed)) if resumed.iter().any(is_too_late) => {}
-                Ok((seq, resumed)) if self.engine.inner.wait_durable(seq).await.is_ok() => {
-                    return self.tell_caught_up(seq, resumed);
-                }
-                // The engine is closing or poisoned: there is nothing more to tell, and what the client
-                // has is still true for the seq it has it at.
-                _ => return self.end_all(&crate::readers::closing()),
+                Ok((seq, resumed)) => match self.engine.inner.wait_durable(seq).await {
+                    Ok(()) => return self.tell_caught_up(seq, resumed),
+                    Err(why) => return self.end_all(&why),
+                },
+                // There is nothing more to tell, and what the client has is still true for the seq it
+                // has it at.
+                Err(why) => return self.end_all(&why),
             }
         }
     }

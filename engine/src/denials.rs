@@ -20,7 +20,7 @@ struct Tally {
 /// An attempt that was denied.
 #[derive(Clone, Debug)]
 pub(crate) struct Denial {
-    pub(crate) caller: String,
+    pub(crate) caller: Caller,
     /// The reducer, or what else was asked for.
     pub(crate) what: String,
     pub(crate) why: String,
@@ -43,11 +43,11 @@ impl Denials {
 
     /// Takes in an attempt. What to record of it, or nothing where there were too many of this caller's.
     pub(crate) fn admit(&mut self, denial: &Denial, now: Micros) -> Option<JsonValue> {
-        if self.witnesses.is_empty() || !self.has_room(&denial.caller, now) {
+        if self.witnesses.is_empty() || !self.has_room(denial.caller.principal(), now) {
             return None;
         }
         let fresh = || Tally { left: limits::DENIALS_AT_ONCE, since: now, missed: 0 };
-        let tally = self.callers.entry(denial.caller.clone()).or_insert_with(fresh);
+        let tally = self.callers.entry(denial.caller.principal().to_owned()).or_insert_with(fresh);
         tally.fill_up(now);
         if tally.left == 0 {
             tally.missed += 1;
@@ -56,7 +56,7 @@ impl Denials {
         tally.left -= 1;
         let missed = std::mem::take(&mut tally.missed);
         let Denial { caller, what, why } = denial;
-        Some(json!({"caller": caller, "what": what, "why": why, "missed": missed}))
+        Some(json!({"caller": caller.id(), "what": what, "why": why, "missed": missed}))
     }
 
     /// Whether a caller can be kept count of. Those who have been quiet for long enough are forgotten.
@@ -96,7 +96,7 @@ pub(crate) fn of_unit(
         [one] => (*one).to_owned(),
         several => format!("a batch of {}", several.len()),
     };
-    Some(Denial { caller: caller.id().to_owned(), what, why: refusal.detail.clone() })
+    Some(Denial { caller: caller.clone(), what, why: refusal.detail.clone() })
 }
 
 #[cfg(test)]
@@ -108,7 +108,7 @@ mod tests {
     }
 
     fn by(caller: &str) -> Denial {
-        Denial { caller: caller.to_owned(), what: "x".to_owned(), why: "y".to_owned() }
+        Denial { caller: Caller::new(caller), what: "x".to_owned(), why: "y".to_owned() }
     }
 
     #[test]

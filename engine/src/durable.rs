@@ -12,9 +12,8 @@ use crate::execute::CallDone;
 use crate::health::Health;
 use crate::hub::{Hub, SharedDelta};
 use crate::metrics::Metrics;
-use crate::ports::{Stage, Turns};
+use crate::ports::{Point, Stage, Turns};
 use crate::queue::Queue;
-use crate::readers::closing;
 
 /// What became of a unit, and who waits to hear it.
 #[derive(Debug)]
@@ -72,10 +71,12 @@ impl Syncer {
                 // Whoever waits for what will never be durable looks up, and sees why.
                 self.durable.send_modify(|_| {});
             }
+            self.turns.reach(Point::Durable);
             // All answers before the first delta: that may have to wait for room.
             for commit in &mut commits {
                 self.answer(std::mem::take(&mut commit.answers), &outcome);
             }
+            self.turns.reach(Point::Answered);
             for Commit { to, deltas, .. } in commits.drain(..) {
                 if outcome.is_ok() {
                     self.pass_on((to, deltas));
@@ -92,7 +93,9 @@ impl Syncer {
             return Ok(());
         }
         let started = Instant::now();
+        self.turns.reach(Point::Sync);
         let synced = (self.sync)();
+        self.turns.reach(Point::Synced);
         if let Err(error) = synced.or_else(ignored) {
             self.health.poison(&error);
             return self.health.check();
@@ -130,7 +133,7 @@ impl Syncer {
 /// Returns when a state is on the disk.
 ///
 /// # Errors
-/// It never will be: the storage has failed, or the engine closes.
+/// It never will be: the storage has failed, or a thread of the engine has.
 pub(crate) async fn reached(
     durable: &watch::Receiver<Seq>,
     seq: Seq,
@@ -142,7 +145,8 @@ pub(crate) async fn reached(
             return Ok(());
         }
         health.check()?;
-        durable.changed().await.map_err(|_| closing())?;
+        // The sync thread ends in order only when everything that was committed is durable.
+        durable.changed().await.map_err(|_| health.dropped())?;
     }
 }
 
@@ -175,7 +179,10 @@ pub(crate) fn publish(queue: &Queue<Published>, hub: &Hub, metrics: &Metrics, tu
         if commits.is_empty() {
             return;
         }
-        let published = commits.drain(..).map(|(to, deltas)| hub.publish(to, &deltas, metrics));
+        turns.reach(Point::Publish);
+        let frames = || turns.reach(Point::Frames);
+        let published =
+            commits.drain(..).map(|(to, deltas)| hub.publish_in(to, &deltas, metrics, &frames));
         let widest = published.max().unwrap_or_default();
         let pause = pause(widest, processors);
         if pause >= PAUSE_LEAST {

@@ -2,25 +2,26 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 
 use abide_live::{Binding, Budget, Catalog, Planner, Router, TemplateWork, Viewer};
 use abide_log::Chain;
 use abide_schema::reducer::{Caller, Directory};
 use abide_schema::seeded::{Bug, makes};
 use abide_schema::wire::{BatchCall, Explanation};
-use abide_schema::{Code, Micros, Module, Refusal, Row, Seq, TableSpec, Value, limits};
+use abide_schema::{Code, Micros, Module, Refusal, Seq, TableSpec, Value, limits};
 use abide_store::{
     Checkpointer, Head, Layout, OpenError, Reader, Store, StoreError, Tuning, WalSync, Writer,
 };
 use serde_json::{Map, Value as JsonValue, json};
-use sha2::{Digest as _, Sha256};
 use tokio::sync::{oneshot, watch};
 
 use crate::allowances::Allowances;
 use crate::bounds::Bounds;
+use crate::buffers::{BufferLimits, Buffers, Sharing, Snapshots};
 use crate::checkpointer::{CheckpointConduct, Checkpoints};
 use crate::connection::Connection;
+use crate::credentials::Credentials;
 use crate::denials::{Denial, Denials};
 use crate::durable::{self, Commit, Published, Syncer, UnitDone, publish};
 use crate::execute::Executor;
@@ -29,17 +30,20 @@ use crate::health::Health;
 use crate::hub::Hub;
 use crate::metrics::Metrics;
 use crate::policies::{Judge, Policies, Renewed, is_outdated};
-use crate::ports::{Clock, FreeTurns, SystemClock, Turns, Waiting};
+use crate::ports::{Clock, Entropy, FreeTurns, Stage, SystemClock, SystemEntropy, Turns, Waiting};
 use crate::query;
 use crate::queue::{Queue, Rejected};
-use crate::readers::{Readers, closing, open_reader};
+use crate::readers::{OpenReader, Readers, closing, open_reader};
 use crate::registry::{ReadyCall, Registry};
+use crate::requests::Request;
 use crate::rerun::Reruns;
+use crate::results::{Answer, BatchDone, Done};
 use crate::resume;
 use crate::retention::{ChangeLog, Retention};
+use crate::threads::Threads;
 use crate::timers::Timers;
 use crate::watches::Watches;
-use crate::writer::{Job, Request, Unit, WriterThread};
+use crate::writer::{Job, Unit, WriterThread};
 
 /// What an engine is opened with.
 #[derive(Clone, Debug)]
@@ -48,6 +52,8 @@ pub struct Config {
     pub modules: Vec<Module>,
     /// Where the time comes from.
     pub clock: Arc<dyn Clock>,
+    /// Where the salts of events come from, and with them the ids that are drawn.
+    pub entropy: Arc<dyn Entropy>,
     /// How SQLite is set up.
     pub tuning: Tuning,
     /// What the delta of one live query may cost a commit. One that costs more is run again by a
@@ -55,6 +61,8 @@ pub struct Config {
     pub live_budget: Budget,
     /// How far back a client can resume, and the past be asked.
     pub retention: Retention,
+    /// How much may wait in memory for clients.
+    pub buffers: BufferLimits,
     /// Whether time does anything: timers fire, leases run out. Off for who only looks at a file.
     pub timers: bool,
     /// Who says when each thread goes on; by default nobody.
@@ -72,42 +80,10 @@ impl Config {
         };
         let (clock, tuning) = (Arc::new(SystemClock), Tuning::default());
         let retention = Retention::default();
-        let turns = Arc::new(FreeTurns);
-        Config { modules, clock, tuning, live_budget, retention, timers: true, turns }
+        let (entropy, turns) = (Arc::new(SystemEntropy), Arc::new(FreeTurns));
+        let (buffers, timers) = (BufferLimits::default(), true);
+        Config { modules, clock, entropy, tuning, live_budget, retention, buffers, timers, turns }
     }
-}
-
-/// The answer to a call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Done {
-    /// Its place in the log, or that of the call which had done it before.
-    pub seq: Seq,
-    /// What the reducer returned, as JSON text.
-    pub result: String,
-    /// Whether an earlier call had already done it.
-    pub duplicate: bool,
-}
-
-/// The answer to a batch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BatchDone {
-    /// The seq of its last event.
-    pub seq: Seq,
-    /// One for each call.
-    pub results: Vec<Done>,
-    /// Whether an earlier batch had already done it.
-    pub duplicate: bool,
-}
-
-/// The answer to a query.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Answer {
-    /// The state it was asked of; durable.
-    pub seq: Seq,
-    /// Column names.
-    pub columns: Vec<String>,
-    /// Rows.
-    pub rows: Vec<Row>,
 }
 
 /// A running engine. Clones share it; it stops when the last one is dropped or it is closed.
@@ -122,23 +98,27 @@ pub(crate) struct Inner {
     commits: Arc<Queue<Commit>>,
     to_publish: Arc<Queue<Published>>,
     readers: Readers,
+    /// One reader by itself.
+    lookups: Readers,
     registry: Arc<Registry>,
-    pub(crate) planner: Planner,
+    planner: Arc<Planner>,
     policies: Arc<Policies>,
     /// The tables that may be queried live.
     pub(crate) tables: Arc<[&'static TableSpec]>,
     pub(crate) reruns: Reruns,
     pub(crate) hub: Arc<Hub>,
     durable: watch::Receiver<Seq>,
-    health: Arc<Health>,
+    pub(crate) health: Arc<Health>,
     pub(crate) metrics: Arc<Metrics>,
     checkpoints: Checkpoints,
     threads: Mutex<Vec<JoinHandle<()>>>,
     blueprint: Arc<Blueprint>,
     watches: Arc<Watches>,
     allowances: Allowances,
+    buffers: Buffers,
+    snapshots: Arc<Snapshots>,
     clock: Arc<dyn Clock>,
-    store: Store,
+    store: Arc<Store>,
 }
 
 impl Engine {
@@ -147,10 +127,11 @@ impl Engine {
     /// # Errors
     /// [`OpenError`].
     pub fn open(path: impl AsRef<Path>, config: Config) -> Result<Engine, OpenError> {
-        let Config { modules, clock, tuning, live_budget, retention, timers, turns } = config;
-        let store = Store::open(path.as_ref(), Layout { modules }, tuning)?;
+        let (path, layout) = (path.as_ref(), Layout { modules: config.modules.clone() });
+        let store = Store::open(path, layout, config.tuning.clone())?;
         let path = store.path().to_owned();
-        let conduct = Conduct { clock, live_budget, retention, timers, turns };
+        let Config { clock, entropy, live_budget, retention, buffers, timers, turns, .. } = config;
+        let conduct = Conduct { clock, entropy, live_budget, retention, buffers, timers, turns };
         start(store, conduct).map_err(|why| OpenError::Store { path, why })
     }
 
@@ -180,7 +161,7 @@ impl Engine {
     /// `overloaded` where too much of the caller waits already.
     pub fn check_room(&self, caller: &Caller, bytes: usize) -> Result<(), Refusal> {
         let weight = limits::CALL_OVERHEAD_BYTES + bytes;
-        if self.inner.jobs.takes(caller.id(), weight) { Ok(()) } else { Err(overloaded()) }
+        if self.inner.jobs.takes(caller.principal(), weight) { Ok(()) } else { Err(overloaded()) }
     }
 
     /// Runs several reducers in one transaction, all or nothing.
@@ -250,11 +231,29 @@ impl Engine {
         let bytes: usize = params.values().map(Value::size).sum();
         let weight = 1 + bytes / limits::READER_QUEUE_UNIT_BYTES;
         let read = move |reader: &mut Reader| query::run(reader, &layout, &sql, &params, as_of);
-        let answer = self.inner.readers.run(caller.id(), weight, read).await??;
+        let answer = self.inner.readers.run(caller.principal(), weight, read).await??;
         if !makes(Bug::QueryBeforeSync) {
             self.inner.wait_durable(answer.seq).await?;
         }
         self.inner.metrics.queries_total.add(1);
+        Ok(answer)
+    }
+
+    /// Looks up credentials: by the engine itself, on a reader that does nothing else, so that no query of a caller keeps
+    /// others from being let in. The state that it sees need not be on the disk yet.
+    ///
+    /// # Errors
+    /// A [`Refusal`].
+    pub async fn look_up(
+        &self,
+        sql: &str,
+        params: &Map<String, JsonValue>,
+    ) -> Result<Answer, Refusal> {
+        let (sql, params) = query::prepare(sql, params)?;
+        let layout = self.inner.store.layout().clone();
+        let read = move |reader: &mut Reader| query::run(reader, &layout, &sql, &params, None);
+        let answer = self.inner.lookups.run(Caller::SYSTEM, 1, read).await??;
+        self.inner.wait_durable(answer.seq).await?;
         Ok(answer)
     }
 
@@ -271,13 +270,17 @@ impl Engine {
     ) -> Result<Explanation, Refusal> {
         self.inner.allow(caller, 1)?;
         let viewer = self.inner.policies.viewer(caller);
-        let binding = self.inner.planner.bind_some(sql, params, viewer.as_ref())?;
-        let blueprint = Arc::clone(&self.inner.blueprint);
-        let explain = move |_: &mut Reader| match viewer {
-            Some(viewer) => blueprint.explain_bounded(&binding, &viewer),
-            None => blueprint.explain(&binding),
+        let (planner, blueprint) =
+            (Arc::clone(&self.inner.planner), Arc::clone(&self.inner.blueprint));
+        let (sql, params) = (sql.to_owned(), params.clone());
+        let explain = move |_: &mut Reader| {
+            let binding = planner.bind_some(&sql, &params, viewer.as_ref())?;
+            match viewer {
+                Some(viewer) => blueprint.explain_bounded(&binding, &viewer),
+                None => blueprint.explain(&binding),
+            }
         };
-        self.inner.read(caller.id(), explain).await
+        self.inner.read(caller.principal(), explain).await
     }
 
     /// The same for a caller whose sight is bounded: understood as a live query is, so that it names
@@ -296,16 +299,23 @@ impl Engine {
                 (name.trim_start_matches([':', '@', '$', '?']).to_owned(), value.clone())
             })
             .collect();
+        let asked: Arc<(String, Map<String, JsonValue>)> = Arc::new((sql.to_owned(), params));
         let (binding, (seq, rows)) = loop {
-            let binding = self.inner.planner.bind_once(sql, &params, &viewer)?;
-            let (asked, tables) = (binding.clone(), Arc::clone(&self.inner.tables));
-            let read = move |reader: &mut _| resume::once(reader, &tables, &asked, as_of);
-            match self.inner.read(caller.id(), read).await {
+            let (planner, tables) =
+                (Arc::clone(&self.inner.planner), Arc::clone(&self.inner.tables));
+            let (asked, asker) = (Arc::clone(&asked), viewer.clone());
+            // Also understood there: a text may take some milliseconds.
+            let read = move |reader: &mut _| {
+                let binding = planner.bind_once(&asked.0, &asked.1, &asker)?;
+                let found = resume::once(reader, &tables, &binding, as_of)?;
+                Ok((binding, found))
+            };
+            match self.inner.read(caller.principal(), read).await {
                 Err(refusal) if is_outdated(&refusal) => {
                     let now = self.inner.policies.viewer(caller);
                     viewer = now.expect("whether a sight is bounded does not depend on policies");
                 }
-                answer => break (binding, answer?),
+                answer => break answer?,
             }
         };
         self.inner.wait_durable(seq).await?;
@@ -334,12 +344,12 @@ impl Engine {
 
     /// Puts on record that somebody was denied something that was no call of a reducer; as often as each
     /// caller's denied attempts are put on record. Does not wait for it.
-    pub fn note_denied(&self, caller: &str, what: &str, why: &str) {
-        let denial =
-            Denial { caller: caller.to_owned(), what: what.to_owned(), why: why.to_owned() };
+    pub fn note_denied(&self, caller: &Caller, what: &str, why: &str) {
+        let (what, why) = (what.to_owned(), why.to_owned());
+        let denial = Denial { caller: caller.clone(), what, why };
         let (job, weight) = (Job::Denied(denial), limits::CALL_OVERHEAD_BYTES);
         // Where nothing is taken any more, no attempt succeeds either.
-        let _ = self.inner.send(Some(caller), job, weight);
+        let _ = self.inner.send(Some(caller.principal()), job, weight);
     }
 
     /// The time by the engine's clock.
@@ -368,6 +378,12 @@ impl Engine {
         self.inner.health.check()
     }
 
+    /// The bytes that wait for clients. A server counts there what it buffers itself.
+    #[must_use]
+    pub fn buffers(&self) -> &Buffers {
+        &self.inner.buffers
+    }
+
     /// The counters.
     #[must_use]
     pub fn metrics(&self) -> &Metrics {
@@ -381,7 +397,7 @@ impl Engine {
     pub async fn live_templates(&self) -> Result<Vec<TemplateWork>, Refusal> {
         let (reply, answer) = oneshot::channel();
         self.inner.send(None, Job::Templates(reply), 0)?;
-        answer.await.map_err(|_| closing())
+        answer.await.map_err(|_| self.inner.health.dropped())
     }
 
     /// Bytes of the calls that wait for the writer.
@@ -438,6 +454,8 @@ struct Recovered {
     writer: Writer,
     checkpointer: Checkpointer,
     readers: Vec<Reader>,
+    /// What looks up credentials.
+    lookups: Reader,
     /// The writer's own.
     reader: Reader,
     wal: WalSync,
@@ -466,12 +484,13 @@ fn recover(store: &Store, set_up: &[String]) -> Result<Recovered, StoreError> {
     let checkpointer = store.checkpointer()?;
     let readers = (0..limits::READERS).map(|_| open_reader(store, set_up));
     let readers = readers.collect::<Result<Vec<_>, _>>()?;
-    let reader = open_reader(store, set_up)?;
+    let (lookups, reader) = (open_reader(store, set_up)?, open_reader(store, set_up)?);
     let policies = Policies::load(store.layout(), &writer)?;
     Ok(Recovered {
         writer,
         checkpointer,
         readers,
+        lookups,
         reader,
         wal,
         head,
@@ -484,29 +503,46 @@ fn recover(store: &Store, set_up: &[String]) -> Result<Recovered, StoreError> {
 /// What the writer goes by; see [`Config`].
 struct Conduct {
     clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
     live_budget: Budget,
     retention: Retention,
+    buffers: BufferLimits,
     timers: bool,
     turns: Arc<dyn Turns>,
 }
 
 fn start(store: Store, conduct: Conduct) -> Result<Engine, StoreError> {
     let catalog = Arc::new(Catalog::new(store.layout().live_tables(), store.layout().views()));
-    let found = recover(&store, &catalog.setup_sql())?;
-    let blueprint = Arc::new(Blueprint::new(store.layout().clone(), catalog.setup_sql()));
+    let (store, set_up) = (Arc::new(store), catalog.setup_sql());
+    let found = recover(&store, &set_up)?;
+    let blueprint = Arc::new(Blueprint::new(store.layout().clone(), set_up.clone()));
     let (durable, durable_seen) = watch::channel(found.head.seq);
     let hub = Arc::new(Hub::starting_at(found.head.seq));
     let (health, metrics) = (Arc::new(Health::new(Arc::clone(&hub))), Arc::new(Metrics::default()));
     metrics.change_log_floor.set(found.change_log_floor.0.unsigned_abs());
     let (jobs, gate) = (Arc::new(Queue::new(limits::WRITER_QUEUE_BYTES)), Arc::default());
     let (commits, to_publish) = (unsynced(), unsynced());
-    let (readers, mut threads) = Readers::start(found.readers, &conduct.turns);
+    let shared = Threads {
+        health: Arc::clone(&health),
+        jobs: Arc::clone(&jobs),
+        commits: Arc::clone(&commits),
+        to_publish: Arc::clone(&to_publish),
+        turns: Arc::clone(&conduct.turns),
+    };
+    let again = Arc::clone(&store);
+    let open: Arc<OpenReader> = Arc::new(move || open_reader(&again, &set_up));
+    let (readers, mut threads) = Readers::start("reader", found.readers, &open, &shared);
+    let undirected = Threads { turns: Arc::new(FreeTurns), ..shared.clone() };
+    let (lookups, thread) = Readers::start("credentials", vec![found.lookups], &open, &undirected);
+    threads.extend(thread);
     let live_tables: Arc<[&'static TableSpec]> = store.layout().live_tables().into();
     let modules = &store.layout().modules;
     let registry = Arc::new(Registry::new(modules));
-    let watches = Arc::new(Watches::default());
-    let (clock, bounds) = (Arc::clone(&conduct.clock), Bounds::new(modules));
-    let executor = Executor::new(found.writer, found.chain, found.head.at, clock, bounds);
+    let watches = Arc::new(Watches::new(modules));
+    let ports = (Arc::clone(&conduct.clock), Arc::clone(&conduct.entropy));
+    let (bounds, credentials) = (Bounds::new(modules), Credentials::new(modules));
+    let (writer, chain, at) = (found.writer, found.chain, found.head.at);
+    let executor = Executor::new(writer, chain, at, ports, bounds, credentials);
     let writer = WriterThread {
         timers: Timers::new(if conduct.timers { modules } else { &[] }),
         registry: Arc::clone(&registry),
@@ -530,16 +566,17 @@ fn start(store: Store, conduct: Conduct) -> Result<Engine, StoreError> {
         turns: Arc::clone(&conduct.turns),
     };
     let checkpoints = CheckpointConduct::beside(&writer, &durable_seen, store.checkpoint_bytes());
-    let checkpoints = Checkpoints::start(found.checkpointer, checkpoints);
+    let checkpoints = Checkpoints::start(found.checkpointer, checkpoints, &shared);
     let syncer = syncer_behind(&writer, found.wal, durable, &to_publish);
-    threads.extend(spawn_all(writer, syncer, Arc::clone(&to_publish)));
+    threads.extend(spawn_all(&shared, writer, syncer));
     let inner = Inner {
         jobs,
         commits,
         to_publish,
         readers,
+        lookups,
         registry,
-        planner: Planner::new(catalog),
+        planner: Arc::new(Planner::new(catalog)),
         policies: found.policies,
         tables: live_tables,
         reruns: Reruns::default(),
@@ -552,6 +589,8 @@ fn start(store: Store, conduct: Conduct) -> Result<Engine, StoreError> {
         blueprint,
         watches,
         allowances: Allowances::default(),
+        buffers: Buffers::new(conduct.buffers),
+        snapshots: Arc::default(),
         clock: conduct.clock,
         store,
     };
@@ -589,23 +628,14 @@ fn judge(store: &Store, catalog: &Arc<Catalog>, blueprint: &Arc<Blueprint>) -> J
 }
 
 /// Starts the threads that a commit passes through.
-fn spawn_all(
-    writer: WriterThread,
-    syncer: Syncer,
-    to_publish: Arc<Queue<Published>>,
-) -> [JoinHandle<()>; 3] {
+fn spawn_all(threads: &Threads, writer: WriterThread, syncer: Syncer) -> [JoinHandle<()>; 3] {
     let (listeners, counted) = (Arc::clone(&syncer.hub), Arc::clone(&syncer.metrics));
-    let turns = Arc::clone(&syncer.turns);
+    let (to_publish, turns) = (Arc::clone(&syncer.to_publish), Arc::clone(&syncer.turns));
     [
-        spawn("abide-writer", move || writer.run()),
-        spawn("abide-sync", move || syncer.run()),
-        spawn("abide-publish", move || publish(&to_publish, &listeners, &counted, &*turns)),
+        threads.spawn(Stage::Writer, move || writer.run()),
+        threads.spawn(Stage::Sync, move || syncer.run()),
+        threads.spawn(Stage::Publish, move || publish(&to_publish, &listeners, &counted, &*turns)),
     ]
-}
-
-fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
-    let thread = thread::Builder::new().name(name.to_owned()).spawn(run);
-    thread.expect("the system has room for a thread")
 }
 
 fn io_error(why: &std::io::Error) -> StoreError {
@@ -620,7 +650,7 @@ impl Inner {
         calls: Vec<ReadyCall>,
         request_id: Option<&str>,
     ) -> Result<UnitDone, Refusal> {
-        let request = request_id.map(|id| request(id, caller, &calls)).transpose()?;
+        let request = request_id.map(|id| Request::new(id, &calls)).transpose()?;
         let weigh = |call: &ReadyCall| limits::CALL_OVERHEAD_BYTES + call.arguments.len();
         let weight = calls.iter().map(weigh).sum();
         let (reply, answer) = oneshot::channel();
@@ -629,8 +659,8 @@ impl Inner {
             return Err(Refusal::new(Code::Denied, detail));
         }
         let unit = Unit { caller: caller.clone(), calls, request, due: None, reply };
-        self.send(Some(caller.id()), Job::Unit(unit), weight)?;
-        let done = answer.await.map_err(|_| closing())??;
+        self.send(Some(caller.principal()), Job::Unit(unit), weight)?;
+        let done = answer.await.map_err(|_| self.health.dropped())??;
         // What was refused on record is refused all the same.
         let refused = done.calls.iter().find_map(|call| call.refusal.clone());
         refused.map_or(Ok(done), Err)
@@ -643,12 +673,18 @@ impl Inner {
         })
     }
 
+    /// Where a caller's connections find and count whole results.
+    pub(crate) fn sharing(&self, caller: &Caller) -> Sharing {
+        let (snapshots, buffers) = (Arc::clone(&self.snapshots), self.buffers.clone());
+        Sharing { snapshots, buffers, caller: caller.clone() }
+    }
+
     /// Hands the writer something of a caller's, or of the engine's own.
     pub(crate) fn send(&self, by: Option<&str>, job: Job, weight: usize) -> Result<(), Refusal> {
         self.health.check()?;
         self.jobs.push(by, job, weight).map_err(|rejected| match rejected {
             Rejected::Full(_) => overloaded(),
-            Rejected::Closed(_) => closing(),
+            Rejected::Closed(_) => self.health.refusal().unwrap_or_else(closing),
         })
     }
 
@@ -668,22 +704,35 @@ impl Inner {
         sql: &str,
         params: &Map<String, JsonValue>,
     ) -> Result<Binding, Refusal> {
-        let Some(viewer) = self.policies.viewer(caller) else {
-            let binding = self.planner.bind(sql, params)?;
-            return self.admit(caller, &binding).await.map(|()| binding);
+        let viewer = self.policies.viewer(caller);
+        let told = |refusal: Refusal, binding: &Binding, viewer: Option<&Viewer>| match viewer {
+            Some(viewer) => explain::bounded(refusal, binding, viewer),
+            None => refusal,
         };
-        let binding = self.planner.bind_within(sql, params, &viewer)?;
-        let admitted = self.admit(caller, &binding).await;
-        admitted.map_err(|refusal| explain::bounded(refusal, &binding, &viewer)).map(|()| binding)
-    }
-
-    /// Whether a query may be live, as far as its statements are concerned.
-    pub(crate) async fn admit(&self, caller: &Caller, binding: &Binding) -> Result<(), Refusal> {
-        if let Some(verdict) = binding.verdict() {
-            return verdict.clone();
+        if let Some(known) = self.planner.bind_known(sql, params, viewer.as_ref()) {
+            let binding = known?;
+            if let Some(verdict) = binding.verdict() {
+                let verdict = verdict.clone();
+                return match verdict {
+                    Ok(()) => Ok(binding),
+                    Err(refusal) => Err(told(refusal, &binding, viewer.as_ref())),
+                };
+            }
         }
-        let (blueprint, binding) = (Arc::clone(&self.blueprint), binding.clone());
-        self.read(caller.id(), move |_| blueprint.judge(&binding)).await
+        let (planner, blueprint) = (Arc::clone(&self.planner), Arc::clone(&self.blueprint));
+        let (sql, params) = (sql.to_owned(), params.clone());
+        // A text may take some milliseconds to be understood, and SQLite's plan of it some more.
+        let plan = move |_: &mut Reader| {
+            let binding = match &viewer {
+                Some(viewer) => planner.bind_within(&sql, &params, viewer)?,
+                None => planner.bind(&sql, &params)?,
+            };
+            match blueprint.judge(&binding) {
+                Ok(()) => Ok(binding),
+                Err(refusal) => Err(told(refusal, &binding, viewer.as_ref())),
+            }
+        };
+        self.read(caller.principal(), plan).await
     }
 
     /// Returns when a state is on the disk.
@@ -695,10 +744,11 @@ impl Inner {
         self.hub.end(&closing());
         self.jobs.close();
         self.readers.close();
+        self.lookups.close();
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         for thread in threads.drain(..) {
             if thread.join().is_err() {
-                tracing::error!("a thread of the engine panicked");
+                tracing::error!("a thread of the engine could not end in order");
             }
         }
     }
@@ -713,24 +763,6 @@ impl Drop for Inner {
 fn overloaded() -> Refusal {
     Refusal::new(Code::Overloaded, "too many calls wait for the writer")
         .hint("nothing was written; try again in a moment")
-}
-
-fn request(id: &str, caller: &Caller, calls: &[ReadyCall]) -> Result<Request, Refusal> {
-    if id.is_empty() || id.len() > limits::NAME_BYTES {
-        let detail = format!("a request id has 1 to {} bytes", limits::NAME_BYTES);
-        return Err(Refusal::new(Code::BadRequest, detail));
-    }
-    let mut fingerprint = Sha256::new();
-    if !caller.scope().is_empty() {
-        // Who comes back with another scope is not told what was done in the one before.
-        fingerprint.update(json!(caller.scope()).to_string().as_bytes());
-    }
-    for call in calls {
-        fingerprint.update((call.reducer.len() as u64).to_be_bytes());
-        fingerprint.update(call.reducer.as_bytes());
-        fingerprint.update(call.digest);
-    }
-    Ok(Request { id: id.to_owned(), fingerprint: fingerprint.finalize().into() })
 }
 
 /// A parameter's value from its JSON form.

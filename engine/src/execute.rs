@@ -4,20 +4,22 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
 use abide_log::{Chain, Digests};
-use abide_schema::event::Event;
-use abide_schema::reducer::{Caller, Guard, Reply, Transaction};
+use abide_schema::event::{Event, Salt};
+use abide_schema::reducer::{Caller, Guard, Reply, Seed, Transaction};
 use abide_schema::seeded::{Bug, makes};
 use abide_schema::{Abort, Code, Context, Micros, Refusal, Row, Seq, TableSpec, Value};
 use abide_store::{StoreError, Writer};
 use sha2::{Digest as _, Sha256};
 
 use crate::bounds::{Bounded, Bounds};
+use crate::credentials::{Credentials, expiry};
 use crate::outcome;
 use crate::overlay::Overlay;
 use crate::policies::Judge;
-use crate::ports::Clock;
-use crate::reach::Reach;
+use crate::ports::{Clock, Entropy};
+use crate::reach::{OfRole, Reach};
 use crate::registry::ReadyCall;
+use crate::requests;
 
 /// The state of the log and of the open transaction, and what it takes to run a call on them.
 #[derive(Debug)]
@@ -28,10 +30,13 @@ pub(crate) struct Executor {
     /// The time of the last event: the next is not before it.
     pub(crate) last_at: Micros,
     pub(crate) clock: Arc<dyn Clock>,
+    salts: Salts,
     /// What callers who are bounded may reach.
     bounds: Arc<Bounds>,
     /// What policies let them reach.
     pub(crate) reach: Reach,
+    /// What callers were admitted with.
+    pub(crate) credentials: Credentials,
     /// Set for the length of one call once it has written something.
     wrote: bool,
     /// Whether anybody subscribes to the log itself.
@@ -40,6 +45,36 @@ pub(crate) struct Executor {
     pub(crate) events: Vec<Event>,
     /// Tries out policies.
     judge: Option<Judge>,
+}
+
+/// Salts for events, drawn from the entropy source many at a time.
+#[derive(Debug)]
+struct Salts {
+    source: Arc<dyn Entropy>,
+    drawn: Vec<Salt>,
+}
+
+/// How many salts one draw gives: so few bytes that a draw takes microseconds, and so many that one system
+/// call serves hundreds of events.
+const SALTS_PER_DRAW: usize = 256;
+
+impl Salts {
+    fn next(&mut self) -> std::io::Result<Salt> {
+        if self.drawn.is_empty() {
+            let mut drawn = vec![Salt::default(); SALTS_PER_DRAW];
+            self.source.fill(drawn.as_flattened_mut())?;
+            self.drawn = drawn;
+        }
+        Ok(self.drawn.pop().expect("salts were drawn"))
+    }
+}
+
+/// What an event repeats of the log in a replay.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Recorded {
+    pub(crate) at: Micros,
+    /// `None` in events of format 1.
+    pub(crate) salt: Option<Salt>,
 }
 
 /// What one call did.
@@ -66,9 +101,11 @@ impl Executor {
         store: Writer,
         chain: Chain,
         last_at: Micros,
-        clock: Arc<dyn Clock>,
+        (clock, entropy): (Arc<dyn Clock>, Arc<dyn Entropy>),
         bounds: Bounds,
+        credentials: Credentials,
     ) -> Executor {
+        let salts = Salts { source: entropy, drawn: Vec::new() };
         let (overlay, reach, bounds) = (Overlay::default(), bounds.reach(), Arc::new(bounds));
         let (keeps_events, events) = (false, Vec::new());
         let (wrote, judge) = (false, None);
@@ -78,8 +115,10 @@ impl Executor {
             chain,
             last_at,
             clock,
+            salts,
             bounds,
             reach,
+            credentials,
             wrote,
             keeps_events,
             events,
@@ -99,7 +138,9 @@ impl Executor {
         request_id: Option<&str>,
         call: &ReadyCall,
     ) -> Result<CallDone, Abort> {
-        self.run_at(self.now(), caller, request_id, call)
+        let salt = self.salts.next().map_err(|error| Abort::Broken(Box::new(error)))?;
+        let recorded = Recorded { at: self.now(), salt: Some(salt) };
+        self.run_again(recorded, caller, request_id, call)
     }
 
     /// The time that a call has which runs now.
@@ -107,37 +148,76 @@ impl Executor {
         self.clock.now().max(self.last_at)
     }
 
-    /// As [`Executor::run`], at a given time: a replay has the times of the log.
-    pub(crate) fn run_at(
+    /// As [`Executor::run`], with the time and the salt of the log.
+    pub(crate) fn run_again(
         &mut self,
-        at: Micros,
+        recorded: Recorded,
         caller: &Caller,
         request_id: Option<&str>,
         call: &ReadyCall,
     ) -> Result<CallDone, Abort> {
         self.wrote = false;
-        let (seq, mut entropy) = (self.chain.seq.next(), self.chain.hash);
+        let (seq, at) = (self.chain.seq.next(), recorded.at);
+        let mut seed = recorded.salt.map_or(Seed::Chain(self.chain.hash), Seed::Salt);
         if makes(Bug::RandomIds) {
-            entropy[..8].copy_from_slice(&RandomState::new().hash_one(seq).to_be_bytes());
+            let unrecorded = RandomState::new().hash_one(seq).to_be_bytes();
+            seed = Seed::Salt([unrecorded, unrecorded].concat().try_into().unwrap_or_default());
         }
         let (reply, session_id) = if caller.is_unbounded() {
-            run_in(Context::new(seq, at, caller, entropy, self), call, &[])?
+            run_in(Context::new(seq, at, caller, seed, self), call, &[])?
         } else {
             let bounds = Arc::clone(&self.bounds);
             let mut rows = Bounded::new(self, &bounds, caller)?;
-            run_in(Context::new(seq, at, caller, entropy, &mut rows), call, &bounds.guards)?
+            run_in(Context::new(seq, at, caller, seed, &mut rows), call, &bounds.guards)?
         };
         if let Some(seq) = reply.duplicate_of {
             assert!(!self.wrote, "{} wrote rows and called itself a duplicate", call.reducer);
             let result = self.shown(caller, reply.result).map_err(broken)?;
             return Ok(CallDone { seq, result, duplicate: true, refusal: None });
         }
-        self.append_event(at, caller, request_id, call, session_id, reply).map_err(broken)
+        self.append_event(recorded, caller, request_id, call, session_id, reply).map_err(broken)
+    }
+
+    /// Appends the event of a call that writes no rows and that no rule of a module decides on: see
+    /// [`requests::RECORD`].
+    pub(crate) fn record(
+        &mut self,
+        caller: &Caller,
+        request_id: &str,
+        call: &ReadyCall,
+    ) -> Result<(), Abort> {
+        let salt = self.salts.next().map_err(|error| Abort::Broken(Box::new(error)))?;
+        self.record_again(Recorded { at: self.now(), salt: Some(salt) }, caller, request_id, call)
+    }
+
+    /// As [`Executor::record`], with the time and the salt of the log.
+    pub(crate) fn record_again(
+        &mut self,
+        recorded: Recorded,
+        caller: &Caller,
+        request_id: &str,
+        call: &ReadyCall,
+    ) -> Result<(), Abort> {
+        let reply = requests::nothing();
+        let done = self.append_event(recorded, caller, Some(request_id), call, None, reply);
+        done.map(drop).map_err(broken)
+    }
+
+    /// What the policies in the open transaction say to a caller's reducers; nothing where none bounds it.
+    pub(crate) fn policies_of(
+        &mut self,
+        caller: &Caller,
+    ) -> Result<Option<Arc<OfRole>>, StoreError> {
+        if self.reach.is_stale() {
+            // A policy may have been touched, and is read from the store.
+            self.flush()?;
+        }
+        self.reach.of(&self.store, caller)
     }
 
     /// A result as its caller is told it: without the columns that are hidden from it. The log has all.
     pub(crate) fn shown(&mut self, caller: &Caller, result: String) -> Result<String, StoreError> {
-        Ok(match self.reach.of(&self.store, caller)? {
+        Ok(match self.policies_of(caller)? {
             Some(of_role) => of_role.shown(result),
             None => result,
         })
@@ -164,7 +244,7 @@ impl Executor {
 
     fn append_event(
         &mut self,
-        at: Micros,
+        recorded: Recorded,
         caller: &Caller,
         request_id: Option<&str>,
         call: &ReadyCall,
@@ -179,7 +259,7 @@ impl Executor {
             Digests { arguments: call.digest, outcome: Sha256::digest(outcome.as_bytes()).into() };
         let mut event = Event {
             seq: Seq::ZERO,
-            at,
+            at: recorded.at,
             session_id,
             reducer: call.reducer.to_owned(),
             caller: caller.id().to_owned(),
@@ -189,13 +269,14 @@ impl Executor {
             prev_hash: [0; 32],
             hash: [0; 32],
             authority: caller.authority().map(str::to_owned),
+            salt: recorded.salt,
         };
         self.wrote = true;
         let before = self.chain.seq;
         self.chain.append(&mut event, &digests);
         assert_eq!(event.seq, before.next(), "the log is dense");
         self.store.append_event(&event)?;
-        self.last_at = at;
+        self.last_at = recorded.at;
         let Reply { result, refusal, .. } = reply;
         let result = self.shown(caller, result)?;
         let done = CallDone { seq: event.seq, result, duplicate: false, refusal };
@@ -203,6 +284,38 @@ impl Executor {
             self.events.push(event);
         }
         Ok(done)
+    }
+
+    /// Holds a caller to what its role may call, without running the call: for an answer that is stored.
+    pub(crate) fn guard(&mut self, caller: &Caller, reducer: &str) -> Result<(), Abort> {
+        if caller.is_unbounded() {
+            return Ok(());
+        }
+        let bounds = Arc::clone(&self.bounds);
+        // Guards draw no ids.
+        let (seq, at, seed) = (self.chain.seq.next(), self.now(), Seed::Chain(self.chain.hash));
+        let mut rows = Bounded::new(self, &bounds, caller)?;
+        let mut context = Context::new(seq, at, caller, seed, &mut rows);
+        guarded(&mut context, reducer, &bounds.guards)
+    }
+
+    /// Whether what a caller was admitted with is still valid. `state` is that of the last commit which changed
+    /// the tables of credentials.
+    pub(crate) fn check_credential(
+        &mut self,
+        caller: &Caller,
+        state: Seq,
+    ) -> Result<Result<(), Refusal>, StoreError> {
+        let Some(credential) = caller.credential() else { return Ok(Ok(())) };
+        let now = self.now();
+        if let Some(expired) = expiry(&credential.proof, now) {
+            return Ok(Err(expired));
+        }
+        if self.credentials.is_current(credential, state) {
+            return Ok(Ok(()));
+        }
+        self.flush()?;
+        self.credentials.check(&self.store, caller, credential, now)
     }
 
     /// Whether the last call wrote anything before it ended.
@@ -218,12 +331,26 @@ impl Executor {
         Ok(())
     }
 
+    /// A row was changed, or will be when touches are written.
+    fn changed(
+        &mut self,
+        (table, key): (&'static TableSpec, &[Value]),
+        (before, after): (Option<Row>, Option<Row>),
+        is_put_off: bool,
+    ) {
+        self.wrote = true;
+        self.reach.note(table);
+        self.credentials.note(table);
+        self.overlay.change(table, key, before, after, is_put_off);
+    }
+
     pub(crate) fn mark(&self) -> Mark {
         Mark { chain: self.chain.clone(), last_at: self.last_at, events: self.events.len() }
     }
 
     pub(crate) fn return_to(&mut self, mark: Mark) {
         self.reach.forget();
+        self.credentials.forget();
         self.chain = mark.chain;
         self.last_at = mark.last_at;
         self.events.truncate(mark.events);
@@ -249,12 +376,14 @@ fn run_in(
     call: &ReadyCall,
     guards: &[Guard],
 ) -> Result<(Reply, Option<String>), Abort> {
-    // Whether it may call at all does not depend on what it sees.
-    context.beyond_policies(|context| {
-        guards.iter().try_for_each(|guard| guard(context, call.reducer))
-    })?;
+    guarded(&mut context, call.reducer, guards)?;
     let reply = call.call.run(&mut context)?;
     Ok((reply, context.session_id().map(str::to_owned)))
+}
+
+/// Asks the guards whether a caller may call a reducer. The answer does not depend on the rows that it sees.
+fn guarded(context: &mut Context<'_>, reducer: &str, guards: &[Guard]) -> Result<(), Abort> {
+    context.beyond_policies(|context| guards.iter().try_for_each(|guard| guard(context, reducer)))
 }
 
 impl Transaction for Executor {
@@ -281,6 +410,10 @@ impl Transaction for Executor {
         self.count_in(table.name, clause, params)
     }
 
+    fn caller_of(&mut self, seq: Seq) -> Result<Option<String>, Abort> {
+        self.store.caller_of(seq).map_err(broken)
+    }
+
     fn judge_policy(
         &mut self,
         table: &str,
@@ -293,9 +426,7 @@ impl Transaction for Executor {
 
     fn insert(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<Row, Abort> {
         let row = self.store.insert(table, row).map_err(refused)?;
-        self.wrote = true;
-        self.reach.note(table);
-        self.overlay.change(table, &table.key_of(&row), None, Some(row.clone()), false);
+        self.changed((table, &table.key_of(&row)), (None, Some(row.clone())), false);
         Ok(row)
     }
 
@@ -306,9 +437,7 @@ impl Transaction for Executor {
         if let Some(stored) = self.overlay.stored(table, &key) {
             self.store.update(table, &stored, &row).map_err(refused)?;
         }
-        self.wrote = true;
-        self.reach.note(table);
-        self.overlay.change(table, &key, before, Some(row.into()), false);
+        self.changed((table, &key), (before, Some(row.into())), false);
         Ok(())
     }
 
@@ -316,9 +445,7 @@ impl Transaction for Executor {
         let key = table.key_of(&row);
         let before = self.known(table, &key)?;
         assert!(before.is_some(), "a reducer touches a row of {} that is not there", table.name);
-        self.wrote = true;
-        self.reach.note(table);
-        self.overlay.change(table, &key, before, Some(row.into()), true);
+        self.changed((table, &key), (before, Some(row.into())), true);
         Ok(())
     }
 
@@ -326,9 +453,7 @@ impl Transaction for Executor {
         let before = self.known(table, key)?;
         assert!(before.is_some(), "a reducer deletes a row of {} that is not there", table.name);
         self.store.delete(table, key).map_err(refused)?;
-        self.wrote = true;
-        self.reach.note(table);
-        self.overlay.change(table, key, before, None, false);
+        self.changed((table, key), (before, None), false);
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use abide_live::{Binding, Scan, Sql as _, SqlError, Viewer};
+use abide_live::{Binding, Fault, Scan, Sql as _, SqlError, Viewer};
 use abide_schema::wire::{Explanation, TableScan};
 use abide_schema::{Code, Refusal, Value};
 use abide_store::{Layout, Reader, StoreError, blank};
@@ -89,7 +89,11 @@ impl Blueprint {
             }
         };
         let state = reader.snapshot().map_err(broken)?;
-        question(&mut ReaderSql(&state)).map_err(|error| {
+        question(&mut ReaderSql::new(&state)).map_err(|error| {
+            if error.fault == Fault::Budget {
+                return Refusal::new(Code::LimitExceeded, "the query is too large to be planned")
+                    .hint("join fewer tables, or with fewer conditions");
+            }
             tracing::error!(%error, "a live query could not be explained");
             Refusal::new(Code::Internal, "the query could not be explained")
         })

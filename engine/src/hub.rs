@@ -244,6 +244,8 @@ pub(crate) struct Hub {
     /// Every frame up to here is in its outboxes.
     published: watch::Sender<Seq>,
     looked: Arc<Looked>,
+    /// Why nothing will come any more.
+    ended: OnceLock<Refusal>,
 }
 
 impl Hub {
@@ -260,10 +262,15 @@ impl Hub {
         key: SubscriptionKey,
         outbox: &Arc<Outbox>,
     ) {
-        let (place, outbox) = ((connection, key), Arc::clone(outbox));
-        match self.lock().entry(binding) {
-            Entry::Occupied(mut listeners) => listeners.get_mut().add(place, outbox),
-            Entry::Vacant(nobody) => drop(nobody.insert(Audience::One(place, outbox))),
+        let (place, its) = ((connection, key), Arc::clone(outbox));
+        let mut listeners = self.lock();
+        match listeners.entry(binding) {
+            Entry::Occupied(mut listeners) => listeners.get_mut().add(place, its),
+            Entry::Vacant(nobody) => drop(nobody.insert(Audience::One(place, its))),
+        }
+        if let Some(why) = self.ended.get() {
+            // It came too late to be told with the others.
+            outbox.end(why);
         }
     }
 
@@ -278,9 +285,13 @@ impl Hub {
 
     /// Tells all who listen that nothing will come any more, once they have read what is there.
     pub(crate) fn end(&self, why: &Refusal) {
-        for (_, outbox) in self.lock().values().flat_map(Audience::iter) {
+        let listeners = self.lock();
+        let why = self.ended.get_or_init(|| why.clone());
+        for (_, outbox) in listeners.values().flat_map(Audience::iter) {
             outbox.end(why);
         }
+        drop(listeners);
+        self.published.send_modify(|_| {});
     }
 
     /// Every frame up to here is in its outboxes.
@@ -291,16 +302,19 @@ impl Hub {
     /// Returns when every frame up to a seq is in its outboxes.
     pub(crate) async fn wait_published(&self, seq: Seq) -> Result<(), Refusal> {
         let mut published = self.published.subscribe();
-        match published.wait_for(|published| *published >= seq).await {
-            Ok(_) => Ok(()),
-            Err(_) => Err(closing()),
+        let ended = |seen: &Seq| *seen >= seq || self.ended.get().is_some();
+        let seen = published.wait_for(ended).await.map(|seen| *seen);
+        match seen {
+            Ok(seen) if seen >= seq => Ok(()),
+            _ => Err(self.ended.get().cloned().unwrap_or_else(closing)),
         }
     }
 
     /// Nobody listens yet; nothing was published by this engine up to here, and nothing will be.
     pub(crate) fn starting_at(seq: Seq) -> Hub {
         let published = watch::Sender::new(seq);
-        Hub { listeners: Mutex::default(), published, looked: Arc::default() }
+        let (listeners, looked) = (Mutex::default(), Arc::default());
+        Hub { listeners, published, looked, ended: OnceLock::new() }
     }
 
     /// Puts a durable commit's deltas into the outboxes of those who listen, one frame a connection, no
@@ -310,6 +324,17 @@ impl Hub {
         to: Seq,
         deltas: &[(BindingId, Arc<SharedDelta>)],
         metrics: &Metrics,
+    ) -> usize {
+        self.publish_in(to, deltas, metrics, &|| {})
+    }
+
+    /// The same; `made` is called when the frames are made and before they are in their outboxes.
+    pub(crate) fn publish_in(
+        &self,
+        to: Seq,
+        deltas: &[(BindingId, Arc<SharedDelta>)],
+        metrics: &Metrics,
+        made: &dyn Fn(),
     ) -> usize {
         let mut frames: BTreeMap<u64, (Arc<Outbox>, Frame)> = BTreeMap::new();
         if !deltas.is_empty() {
@@ -324,6 +349,7 @@ impl Hub {
                 }
             }
         }
+        made();
         let connections = frames.len();
         let mut pace = Pace::new(&self.looked);
         for (outbox, mut frame) in frames.into_values() {

@@ -61,19 +61,46 @@ impl<T> Lanes<T> {
 
     /// The item whose turn it is, and its weight.
     pub(crate) fn pop(&mut self) -> Option<(T, usize)> {
-        let (item, weight) = match self.own.pop_front() {
-            Some(own) => own,
-            None => self.pop_caller()?,
-        };
-        self.weight -= weight;
-        self.len -= 1;
+        let (_, item, weight) = self.pop_next(&|_| false)?;
         Some((item, weight))
     }
 
-    fn pop_caller(&mut self) -> Option<(T, usize)> {
+    /// The item whose turn it is among callers that are not `waiting`, and whose it is.
+    pub(crate) fn pop_unless(
+        &mut self,
+        waiting: impl Fn(&str) -> bool,
+    ) -> Option<(Option<Arc<str>>, T)> {
+        self.pop_next(&waiting).map(|(caller, item, _)| (caller, item))
+    }
+
+    fn pop_next(&mut self, waiting: &dyn Fn(&str) -> bool) -> Option<(Option<Arc<str>>, T, usize)> {
+        let next = match self.own.pop_front() {
+            Some((item, weight)) => (None, item, weight),
+            None => self.pop_caller(waiting)?,
+        };
+        self.weight -= next.2;
+        self.len -= 1;
+        Some(next)
+    }
+
+    fn pop_caller(
+        &mut self,
+        waiting: &dyn Fn(&str) -> bool,
+    ) -> Option<(Option<Arc<str>>, T, usize)> {
+        let mut passed = 0;
         loop {
             let alone = self.turn.len() == 1;
-            let name = self.turn.front()?;
+            let name = Arc::clone(self.turn.front()?);
+            if waiting(&name) {
+                passed += 1;
+                if passed > self.turn.len() {
+                    return None;
+                }
+                self.turn.rotate_left(1);
+                continue;
+            }
+            passed = 0;
+            let name = &name;
             let lane = self.callers.get_mut(name).expect("a lane in turn is there");
             if lane.credit <= 0 {
                 lane.credit += self.quantum.cast_signed();
@@ -94,7 +121,7 @@ impl<T> Lanes<T> {
             } else if lane.credit <= 0 {
                 self.turn.rotate_left(1);
             }
-            return Some((item, weight));
+            return Some((Some(Arc::clone(name)), item, weight));
         }
     }
 

@@ -16,13 +16,17 @@
 //!
 //! *Invariant:* no answer and no delta leaves before its commit is on the disk.
 //! *Invariant:* after a failed sync nothing is accepted until the file is opened again.
+//! *Invariant:* a thread that panics poisons the engine, and every waiter is answered (`threads`); a query that panics
+//! costs its caller alone.
 //! *Invariant:* every queue is bounded; what does not fit is refused, not kept.
 
 mod allowances;
 mod as_of;
 mod bounds;
+pub mod buffers;
 mod checkpointer;
 mod connection;
+pub mod credentials;
 mod denials;
 mod durable;
 mod engine;
@@ -46,9 +50,12 @@ mod reach;
 mod readers;
 mod registry;
 mod replay;
+mod requests;
 mod rerun;
+mod results;
 mod resume;
 mod retention;
+mod threads;
 mod timers;
 mod watches;
 mod writer;
@@ -59,9 +66,12 @@ pub use abide_store::{
     backup, sqlite_version, verify_file,
 };
 pub use connection::{Change, Connection, SnapshotPart, Start, Update, Wanted};
-pub use engine::{Answer, BatchDone, Config, Done, Engine};
+pub use engine::{Config, Engine};
 pub use hub::SharedDelta;
 pub use metrics::{Counter, Labelled, Metrics, Series, template_series};
-pub use ports::{Clock, FreeTurns, Stage, SystemClock, Turns, Waiting};
+pub use ports::{
+    Clock, Entropy, FreeTurns, Point, Stage, SystemClock, SystemEntropy, Turns, Waiting,
+};
 pub use replay::{ReplayError, replay};
+pub use results::{Answer, BatchDone, Done};
 pub use retention::Retention;

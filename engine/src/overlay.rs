@@ -15,7 +15,7 @@ use abide_store::change_log;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Place {
     table: &'static str,
-    key: Box<[u8]>,
+    key: Arc<[u8]>,
 }
 
 impl Place {
@@ -61,6 +61,10 @@ pub(crate) struct Overlay {
     /// The rows that this transaction changed, in order, so that all that is made from them is
     /// deterministic. A row may stand here twice.
     changed: Vec<Place>,
+    /// The touched rows that may still have to be written. Every read of many rows writes them first, so
+    /// they are not searched for among all that changed: a call that changes n rows and reads n times would
+    /// take n² steps.
+    unwritten: Vec<Place>,
     /// While a unit may have to be undone: what each row was before the unit changed it.
     journal: Option<Vec<(Place, State)>>,
 }
@@ -112,10 +116,12 @@ impl Overlay {
             journal.push((place.clone(), state.clone()));
         }
         if state.old == state.new {
-            self.changed.push(place);
+            self.changed.push(place.clone());
         }
         state.new = new;
-        if !unwritten {
+        if unwritten {
+            self.unwritten.push(place);
+        } else {
             state.stored.clone_from(&state.new);
         }
     }
@@ -123,15 +129,15 @@ impl Overlay {
     /// Takes the touched rows that still have to be written.
     pub(crate) fn take_unwritten(&mut self) -> Vec<Touched> {
         let mut touched = Vec::new();
-        for place in &self.changed {
-            let Some(state) = self.rows.get_mut(place) else { continue };
+        for place in self.unwritten.drain(..) {
+            let Some(state) = self.rows.get_mut(&place) else { continue };
             let (Some(stored), Some(row)) = (&state.stored, &state.new) else { continue };
             if Arc::ptr_eq(stored, row) {
                 continue;
             }
             let (table, stored, row) = (state.table, Arc::clone(stored), Arc::clone(row));
             if let Some(journal) = &mut self.journal {
-                journal.push((place.clone(), state.clone()));
+                journal.push((place, state.clone()));
             }
             state.stored = Some(Arc::clone(&row));
             touched.push(Touched { table, stored, row });
@@ -152,6 +158,10 @@ impl Overlay {
     /// What was changed since `begin_unit` is as before.
     pub(crate) fn undo_unit(&mut self) {
         for (place, state) in self.journal.take().unwrap_or_default().into_iter().rev() {
+            if state.new != state.stored {
+                // Touched before the unit, and perhaps written by it.
+                self.unwritten.push(place.clone());
+            }
             self.rows.insert(place, state);
         }
     }
@@ -174,6 +184,7 @@ impl Overlay {
     /// to are kept.
     pub(crate) fn committed(&mut self) {
         self.journal = None;
+        self.unwritten.clear();
         if self.rows.len() > KEPT_ROWS {
             self.forget();
             return;

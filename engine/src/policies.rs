@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use abide_live::{
     Binding, Edition, Outlook, Owner, Planner, Viewer, Within, check_condition, select_of,
 };
-use abide_schema::reducer::Sight;
+use abide_schema::reducer::{Copies, Sight};
 use abide_schema::seeded::{Bug, makes};
 use abide_schema::{Caller, Code, Refusal, Seq, TableSpec, Value};
 use abide_store::{Layout, Snapshot, StoreError, Writer};
@@ -84,6 +84,62 @@ pub(crate) fn of_role<'a>(
     [EVERY_ROLE, role].into_iter().filter_map(named).flatten()
 }
 
+/// The columns of a table that the policies of a role hide: by name, or as a copy of what they hide
+/// elsewhere.
+pub(crate) fn hidden_of(
+    rows: &Rows,
+    copies: &[Copies],
+    table: &TableSpec,
+    role: &str,
+) -> Vec<String> {
+    let of_role = rows.iter().filter(|((_, of), _)| of == EVERY_ROLE || of == role);
+    let mut all: Vec<(String, String)> = Vec::new();
+    for ((table, _), policies) in of_role {
+        let names = policies.iter().flat_map(|policy| &policy.hidden);
+        all.extend(names.map(|name| (table.clone(), name.to_ascii_lowercase())));
+    }
+    let mut next = 0;
+    while let Some((table, name)) = all.get(next).cloned() {
+        let of_it = copies.iter().filter(|((of, column), _)| *of == table && *column == name);
+        for (table, name) in of_it.flat_map(|(_, into)| *into) {
+            let copy = ((*table).to_owned(), (*name).to_owned());
+            if !all.contains(&copy) {
+                all.push(copy);
+            }
+        }
+        next += 1;
+    }
+    all.retain(|(of, _)| of.eq_ignore_ascii_case(table.name));
+    all.into_iter().map(|(_, name)| name).collect()
+}
+
+/// Which rows of a table the policies of a role permit: those of the table, and of the table whose rows own
+/// them, as sessions own messages. Nothing where they permit all.
+pub(crate) fn permitted_rows(
+    rows: &Rows,
+    tables: &[&'static TableSpec],
+    owners: &[Owner],
+    table: &TableSpec,
+    role: &str,
+) -> Option<String> {
+    let own = permitted(of_role(rows, table, role));
+    let root = owners.last().and_then(|root| tables.iter().find(|spec| spec.name == root.table));
+    let owned = root.and_then(|root| permitted(of_role(rows, root, role))).map(|condition| {
+        let children = [table.name].into_iter().chain(owners.iter().map(|owner| owner.table));
+        let links: Vec<(&str, &Owner)> = children.zip(owners).collect();
+        links.into_iter().rev().fold(condition, |condition, (child, owner)| {
+            let Owner { column, table: parent, key } = owner;
+            // What belongs to no row, as some events do, is not hidden with one.
+            format!(
+                "\"{child}\".\"{column}\" IS NULL OR EXISTS (SELECT 1 FROM \"{parent}\" \
+                 WHERE \"{parent}\".\"{key}\" = \"{child}\".\"{column}\" AND ({condition}\n))"
+            )
+        })
+    });
+    let conditions: Vec<&str> = [&own, &owned].into_iter().flatten().map(String::as_str).collect();
+    (!conditions.is_empty()).then(|| joined(&conditions, " AND "))
+}
+
 /// What decides what callers see: a role, and the keys of a scope.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Kind {
@@ -117,8 +173,11 @@ pub(crate) struct Policies {
     latest: Arc<AtomicU64>,
     tables: Vec<&'static TableSpec>,
     sights: HashMap<&'static str, Sight>,
+    /// Reducers, and members of their arguments and results that the log does not show.
+    secrets: Vec<(&'static str, &'static str)>,
     /// Whose the rows of a table are, and the column of a scope that this leads to.
     owners: HashMap<&'static str, (Vec<Owner>, &'static str)>,
+    copies: Vec<Copies>,
     in_force: Mutex<InForce>,
 }
 
@@ -148,7 +207,9 @@ impl Policies {
             latest: Arc::default(),
             tables: layout.live_tables(),
             sights: declared.chain([events]).collect(),
+            secrets: layout.modules.iter().flat_map(|module| module.secrets.clone()).collect(),
             owners,
+            copies: layout.modules.iter().flat_map(|module| module.copies.clone()).collect(),
             in_force: Mutex::default(),
         });
         if layout.tables().any(|table| table.name == TABLE) {
@@ -175,7 +236,7 @@ impl Policies {
             return None;
         }
         let mut in_force = self.lock();
-        if let Some((known, viewer)) = in_force.viewers.get(caller.id())
+        if let Some((known, viewer)) = in_force.viewers.get(caller.principal())
             && known == caller
         {
             return Some(viewer.clone());
@@ -197,7 +258,7 @@ impl Policies {
         if in_force.viewers.len() >= VIEWERS {
             in_force.viewers.clear();
         }
-        in_force.viewers.insert(caller.id().to_owned(), (caller.clone(), viewer.clone()));
+        in_force.viewers.insert(caller.principal().to_owned(), (caller.clone(), viewer.clone()));
         Some(viewer)
     }
 
@@ -213,12 +274,13 @@ impl Policies {
     /// A table as such callers see it; nothing where it is not there for them.
     fn shown(&self, rows: &Rows, kind: &Kind, table: &TableSpec) -> Option<Shown> {
         let policies = || of_role(rows, table, &kind.role);
-        let mut hidden: Vec<&str> =
-            policies().flat_map(|policy| policy.hidden.iter().map(String::as_str)).collect();
+        let by_policies = hidden_of(rows, &self.copies, table, &kind.role);
+        let mut hidden: Vec<&str> = by_policies.iter().map(String::as_str).collect();
         let mut conditions = Vec::new();
         match self.sights.get(table.name).copied().unwrap_or(Sight::Closed) {
             Sight::Closed if policies().next().is_none() => return None,
             Sight::Closed | Sight::Open | Sight::OfScope => {}
+            Sight::OfScopeWithout(columns) => hidden.extend(columns),
             Sight::Where(condition, columns) => {
                 conditions.push(condition.to_owned());
                 hidden.extend(columns);
@@ -231,7 +293,8 @@ impl Policies {
             }
         }
         // Whatever any of them lets be seen; where one has no condition, everything.
-        conditions.extend(permitted(policies()));
+        let owners = self.owners.get(table.name).map_or(&[][..], |(owners, _)| owners);
+        conditions.extend(permitted_rows(rows, &self.tables, owners, table, &kind.role));
         let columns = table.columns.iter().map(|column| column.name);
         let is_shown = |name: &&str| !hidden.iter().any(|hidden| hidden.eq_ignore_ascii_case(name));
         let columns: Vec<&'static str> = columns.filter(is_shown).collect();
@@ -253,7 +316,34 @@ impl Policies {
         }
         let within =
             owned.map(|(owners, column)| Within { owners: owners.clone(), column, keys: &keys });
-        Some(select_of(table.name, &columns, within.as_ref(), condition.as_deref()))
+        let select = select_of(table.name, &columns, within.as_ref(), condition.as_deref());
+        // Only auditors see the events of no session, and those of the reducers with secrets are such.
+        let is_whole_log = table.name == EVENTS && keys.is_empty() && kind.role == AUDITOR;
+        Some(if is_whole_log { self.without_secrets(&columns, &select) } else { select })
+    }
+
+    /// What stands for the log, without what the arguments and results of some reducers keep secret.
+    fn without_secrets(&self, columns: &[&str], select: &str) -> String {
+        let mut shown: Vec<String> = columns.iter().map(|name| format!("\"{name}\"")).collect();
+        for (at, name) in columns.iter().enumerate() {
+            if !["arguments", "outcome"].contains(name) || self.secrets.is_empty() {
+                continue;
+            }
+            let mut paths = BTreeMap::<&str, String>::new();
+            for (reducer, member) in &self.secrets {
+                paths.entry(reducer).or_default().push_str(&format!("'$.\"{member}\"', "));
+            }
+            let cases = paths.iter().map(|(reducer, paths)| {
+                // A result that looks like a mark of ours is kept as a text under "$result".
+                format!(
+                    " WHEN reducer = '{reducer}' \
+                     THEN json_remove(\"{name}\", {paths}'$.\"$result\"')"
+                )
+            });
+            let cases: String = cases.collect();
+            shown[at] = format!("CASE{cases} ELSE \"{name}\" END AS \"{name}\"");
+        }
+        format!("SELECT {} FROM ({select})", shown.join(", "))
     }
 
     /// The tables and columns that a caller may see, as `/v1/schema` tells them.
@@ -275,9 +365,10 @@ impl Policies {
     }
 }
 
-/// What the log does not show by itself: who may what, but to those who manage that; and to a role that some
-/// policy narrows, what rows were, unless a policy of the log says otherwise. (Hashes cover that, too: a
-/// few words could be guessed from them.)
+/// The columns of the log that callers of one kind do not see. `authority` is for those who manage it. What
+/// rows were is hidden from a role that some policy narrows, unless a policy of the log permits it. Hashes
+/// and salts cover all events and all columns of them, so only an auditor without scope and without
+/// narrowing policies sees them.
 fn hidden_of_log(rows: &Rows, kind: &Kind, is_said: bool) -> Vec<&'static str> {
     let mut hidden = Vec::new();
     if kind.role != AUDITOR && kind.role != Caller::ADMIN {
@@ -285,8 +376,12 @@ fn hidden_of_log(rows: &Rows, kind: &Kind, is_said: bool) -> Vec<&'static str> {
     }
     let narrows = |policy: &Policy| policy.condition.is_some() || !policy.hidden.is_empty();
     let of_kind = rows.iter().filter(|((_, role), _)| role == EVERY_ROLE || *role == kind.role);
-    if !is_said && of_kind.flat_map(|(_, policies)| policies).any(narrows) {
-        hidden.extend(["arguments", "outcome", "prev_hash", "hash"]);
+    let is_narrowed = of_kind.flat_map(|(_, policies)| policies).any(narrows);
+    if is_narrowed && !is_said {
+        hidden.extend(["arguments", "outcome"]);
+    }
+    if is_narrowed || kind.role != AUDITOR || !kind.keys.is_empty() {
+        hidden.extend(["prev_hash", "hash", "salt"]);
     }
     hidden
 }

@@ -7,8 +7,9 @@ use abide_schema::{Code, Refusal, Row, Seq, Value, limits};
 use abide_store::{Layout, Reader};
 use serde_json::{Map, Value as JsonValue};
 
-use crate::engine::{Answer, parameter};
-use crate::resume::LIMITS;
+use crate::engine::parameter;
+use crate::results::Answer;
+use crate::resume::limits_of;
 
 /// Parameters by name, without the sigil.
 pub(crate) type Params = BTreeMap<String, Value>;
@@ -74,7 +75,7 @@ pub(crate) fn run(
                 .hint(format!("\"params\": {{\"{bare}\": …}}"))
         })
     };
-    let found = state.query(sql, &mut bind, LIMITS)?;
+    let found = state.query(sql, &mut bind, limits_of(abide_live::operations(sql)))?;
     if let Some(name) = unused.first() {
         return Err(Refusal::new(
             Code::BadArguments,

@@ -2,7 +2,8 @@
 //! batches grow by themselves while a sync is in flight. Callers take turns in it (see [`crate::lanes`]), and
 //! when one of them has filled it there is still room for the others.
 
-use std::sync::PoisonError;
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crate::lanes::Lanes;
@@ -24,12 +25,40 @@ pub(crate) struct Queue<T> {
     /// Something was taken.
     drained: Condvar,
     weight_max: usize,
+    /// Items that takers may have of one caller at a time.
+    turns_max: usize,
 }
 
 #[derive(Debug)]
 struct State<T> {
     items: Lanes<T>,
+    /// How many items takers have of each caller, where they take them one by one.
+    taken: HashMap<Arc<str>, usize>,
     closed: bool,
+    /// The taker is gone: what waits, or is added, is dropped.
+    abandoned: bool,
+}
+
+/// An item that a taker has. Dropped, the caller may have another one taken.
+#[derive(Debug)]
+pub(crate) struct Turn<'a, T> {
+    queue: &'a Queue<T>,
+    caller: Option<Arc<str>>,
+}
+
+impl<T> Drop for Turn<'_, T> {
+    fn drop(&mut self) {
+        let Some(caller) = &self.caller else { return };
+        let mut state = self.queue.lock();
+        if let Some(taken) = state.taken.get_mut(caller) {
+            *taken -= 1;
+            if *taken == 0 {
+                state.taken.remove(caller);
+            }
+        }
+        drop(state);
+        self.queue.filled.notify_one();
+    }
 }
 
 /// Why an item was not taken in.
@@ -44,12 +73,19 @@ pub(crate) enum Rejected<T> {
 impl<T> Queue<T> {
     /// A queue that holds up to this much weight. What an item weighs is its giver's affair.
     pub(crate) fn new(weight_max: usize) -> Queue<T> {
-        let state = State { items: Lanes::new(weight_max / TURNS), closed: false };
+        Queue::shared(weight_max, usize::MAX)
+    }
+
+    /// The same for several takers, which take items one by one ([`Queue::take_one`]): so many of one caller at a time.
+    pub(crate) fn shared(weight_max: usize, turns_max: usize) -> Queue<T> {
+        let (items, taken) = (Lanes::new(weight_max / TURNS), HashMap::new());
+        let state = State { items, taken, closed: false, abandoned: false };
         Queue {
             state: Mutex::new(state),
             filled: Condvar::new(),
             drained: Condvar::new(),
             weight_max,
+            turns_max,
         }
     }
 
@@ -97,6 +133,11 @@ impl<T> Queue<T> {
         while !self.has_room(&state.items, weight) && !state.closed {
             state = self.drained.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+        if state.abandoned {
+            // Dropped outside the lock: an item may reach for this queue when it is dropped.
+            drop(state);
+            return drop(item);
+        }
         state.items.push(None, item, weight);
         drop(state);
         self.filled.notify_one();
@@ -106,6 +147,10 @@ impl<T> Queue<T> {
     /// last and still waits: `join` puts the two together, or gives it back.
     pub(crate) fn join(&self, item: T, join: impl FnOnce(&mut T, T) -> Option<T>) {
         let mut state = self.lock();
+        if state.abandoned {
+            drop(state);
+            return drop(item);
+        }
         let left = match state.items.last_own() {
             Some(last) => join(last, item),
             None => Some(item),
@@ -157,11 +202,51 @@ impl<T> Queue<T> {
         open
     }
 
+    /// Waits for an item of a caller of whom takers do not have too many, and takes it. Nothing once the queue is closed and
+    /// drained.
+    pub(crate) fn take_one(&self) -> Option<(T, Turn<'_, T>)> {
+        let mut state = self.lock();
+        loop {
+            let State { items, taken, closed, .. } = &mut *state;
+            let is_waiting =
+                |caller: &str| taken.get(caller).is_some_and(|taken| *taken >= self.turns_max);
+            if let Some((caller, item)) = items.pop_unless(is_waiting) {
+                if let Some(caller) = &caller {
+                    *taken.entry(Arc::clone(caller)).or_default() += 1;
+                }
+                drop(state);
+                self.drained.notify_all();
+                return Some((item, Turn { queue: self, caller }));
+            }
+            if *closed && items.len() == 0 {
+                // Others may wait for the caller of the last item.
+                self.filled.notify_all();
+                return None;
+            }
+            state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
     /// Takes nothing more in. What waits is still taken out.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.filled.notify_all();
         self.drained.notify_all();
+    }
+
+    /// Takes nothing more in, and drops what waits and what the engine itself still adds: the taker has
+    /// panicked. Whoever waits for the answer to an item sees that its reply is gone.
+    pub(crate) fn abandon(&self) {
+        let mut left = Vec::new();
+        let mut state = self.lock();
+        (state.closed, state.abandoned) = (true, true);
+        while let Some((item, _)) = state.items.pop() {
+            left.push(item);
+        }
+        drop(state);
+        self.filled.notify_all();
+        self.drained.notify_all();
+        drop(left);
     }
 
     /// The weight that waits.
@@ -209,6 +294,19 @@ mod tests {
         assert_eq!(taken, ['a']);
         queue.take(9, &mut taken);
         assert_eq!(taken, ['a'], "closed and empty: no waiting");
+    }
+
+    #[test]
+    fn an_abandoned_queue_drops_what_waits_and_what_comes() {
+        let (queue, item) = (Queue::new(1), Arc::new(()));
+        assert_eq!(queue.push(ME, Arc::clone(&item), 1), Ok(()));
+        queue.abandon();
+        queue.push_wait(Arc::clone(&item), 1);
+        queue.join(Arc::clone(&item), |_, _| None);
+        assert!(matches!(queue.push(ME, Arc::clone(&item), 1), Err(Rejected::Closed(_))));
+        let mut taken = Vec::new();
+        assert!(!queue.take_within(None, 9, &mut taken), "closed and drained");
+        assert_eq!((taken.len(), Arc::strong_count(&item)), (0, 1));
     }
 
     #[test]

@@ -8,7 +8,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use abide_live::Condition;
+use abide_live::{Condition, Owner};
+use abide_schema::reducer::Copies;
 use abide_schema::{Caller, TableSpec};
 use abide_store::{StoreError, Writer};
 use serde_json::{Map, Value as JsonValue};
@@ -22,16 +23,24 @@ const ROLES: usize = 1_000;
 #[derive(Debug)]
 pub(crate) struct Reach {
     tables: Vec<&'static TableSpec>,
+    /// By which rows those of a table belong to others.
+    owners: HashMap<&'static str, Vec<Owner>>,
+    copies: Vec<Copies>,
     rows: Rows,
     of_roles: HashMap<String, Arc<OfRole>>,
     stale: bool,
 }
 
 impl Reach {
-    pub(crate) fn new(tables: Vec<&'static TableSpec>) -> Reach {
+    pub(crate) fn new(
+        tables: Vec<&'static TableSpec>,
+        owners: HashMap<&'static str, Vec<Owner>>,
+        copies: Vec<Copies>,
+    ) -> Reach {
         // Nothing is read where no module keeps policies.
         let stale = tables.iter().any(|table| table.name == policies::TABLE);
-        Reach { tables, rows: Rows::new(), of_roles: HashMap::new(), stale }
+        let (rows, of_roles) = (Rows::new(), HashMap::new());
+        Reach { tables, owners, copies, rows, of_roles, stale }
     }
 
     /// A call wrote a row of this table.
@@ -42,6 +51,11 @@ impl Reach {
     /// Calls were undone.
     pub(crate) fn forget(&mut self) {
         self.stale = self.tables.iter().any(|table| table.name == policies::TABLE);
+    }
+
+    /// Whether the policies have to be read again.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.stale
     }
 
     /// What a caller is held to; nothing where no policy bounds it.
@@ -67,7 +81,7 @@ impl Reach {
                 if self.of_roles.len() >= ROLES {
                     self.of_roles.clear();
                 }
-                let of_role = Arc::new(OfRole::new(&self.tables, &self.rows, caller.role()));
+                let of_role = Arc::new(OfRole::new(self, caller.role()));
                 self.of_roles.insert(caller.role().to_owned(), Arc::clone(&of_role));
                 of_role
             }
@@ -97,18 +111,18 @@ pub(crate) struct Rule {
 }
 
 impl OfRole {
-    fn new(tables: &[&'static TableSpec], rows: &Rows, role: &str) -> OfRole {
+    fn new(Reach { tables, owners, copies, rows, .. }: &Reach, role: &str) -> OfRole {
         let (mut rules, mut hidden) = (HashMap::new(), Vec::new());
         let columns_of = |table: &TableSpec| -> BTreeSet<&'static str> {
             table.columns.iter().map(|column| column.name).collect()
         };
         for table in tables {
-            let of_table = policies::of_role(rows, table, role);
-            if let Some(condition) = policies::permitted(of_table.clone()) {
+            let owners = owners.get(table.name).map_or(&[][..], Vec::as_slice);
+            let permitted = policies::permitted_rows(rows, tables, owners, table, role);
+            if let Some(condition) = permitted {
                 rules.insert(table.name, Rule::new(table, &condition));
             }
-            let names: Vec<&str> =
-                of_table.flat_map(|policy| policy.hidden.iter().map(String::as_str)).collect();
+            let names = policies::hidden_of(rows, copies, table, role);
             let all = columns_of(table);
             let is_hidden = |name: &&&str| names.iter().any(|it| it.eq_ignore_ascii_case(name));
             let columns: Vec<&'static str> = all.iter().filter(is_hidden).copied().collect();

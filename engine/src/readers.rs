@@ -1,22 +1,33 @@
 //! A few threads that read: each has a connection, all take from one queue.
+//!
+//! *Invariant:* a query that panics costs only its caller. Its connection is not used again: a new one takes its
+//! place.
 
 use std::fmt;
-use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 
 use abide_schema::{Code, Refusal, limits};
-use abide_store::{Reader, Store, StoreError};
+use abide_store::{Reader, Stopper, Store, StoreError};
 use tokio::sync::oneshot;
 
-use crate::ports::{Stage, Turns};
+use crate::health::Health;
+use crate::ports::{Point, Stage, Turns};
 use crate::queue::{Queue, Rejected};
+use crate::threads::{Threads, panic_text};
 
 /// What a reader is given to do.
 pub(crate) type ReaderJob = Box<dyn FnOnce(&mut Reader) + Send>;
 
+/// Opens one more connection that reads.
+pub(crate) type OpenReader = dyn Fn() -> Result<Reader, StoreError> + Send + Sync;
+
 /// The pool. Its threads end when it is closed.
 pub(crate) struct Readers {
     queue: Arc<Queue<ReaderJob>>,
+    stoppers: Arc<Mutex<Stoppers>>,
+    health: Arc<Health>,
 }
 
 impl fmt::Debug for Readers {
@@ -26,25 +37,33 @@ impl fmt::Debug for Readers {
 }
 
 impl Readers {
-    /// Starts a thread for each connection.
+    /// Starts a thread for each connection; `open` replaces one whose query has panicked.
     pub(crate) fn start(
+        name: &str,
         readers: Vec<Reader>,
-        turns: &Arc<dyn Turns>,
+        open: &Arc<OpenReader>,
+        threads: &Threads,
     ) -> (Readers, Vec<JoinHandle<()>>) {
-        let queue = Arc::new(Queue::new(limits::READER_QUEUE));
-        let mut threads = Vec::with_capacity(limits::READERS);
-        for (number, mut reader) in readers.into_iter().enumerate() {
-            let (queue, turns) = (Arc::clone(&queue), Arc::clone(turns));
-            let thread = thread::Builder::new().name(format!("abide-reader-{number}"));
-            let thread = thread.spawn(move || {
-                let wait_turn = || {
-                    turns.wait(Stage::Reader(number));
-                };
-                serve(&queue, &mut reader, wait_turn);
-            });
-            threads.push(thread.expect("the system has room for a thread"));
+        let queue = Queue::shared(limits::READER_QUEUE, limits::READERS_OF_A_CALLER);
+        let queue: Arc<Queue<ReaderJob>> = Arc::new(queue);
+        let all = readers.iter().map(Reader::stopper).collect();
+        let stoppers = Arc::new(Mutex::new(Stoppers { all, stopped: false }));
+        let mut started = Vec::with_capacity(readers.len());
+        for (number, reader) in readers.into_iter().enumerate() {
+            let serving = Serving {
+                number,
+                reader: Some(reader),
+                open: Arc::clone(open),
+                stoppers: Arc::clone(&stoppers),
+                turns: Arc::clone(&threads.turns),
+            };
+            let (from, left) = (Arc::clone(&queue), Arc::clone(&queue));
+            let (name, run) = (format!("abide-{name}-{number}"), move || serving.run(&from));
+            let stage = Stage::Reader(number);
+            started.push(threads.spawn_with(stage, name, run, move || left.abandon()));
         }
-        (Readers { queue }, threads)
+        let health = Arc::clone(&threads.health);
+        (Readers { queue, stoppers, health }, started)
     }
 
     /// Runs something on a reader for a caller of that id. It weighs so many queries in
@@ -65,9 +84,9 @@ impl Readers {
                 Refusal::new(Code::Overloaded, "too many queries wait for a reader")
                     .hint("try again in a moment")
             }
-            Rejected::Closed(_) => closing(),
+            Rejected::Closed(_) => self.health.refusal().unwrap_or_else(closing),
         })?;
-        answer.await.map_err(|_| Refusal::new(Code::Internal, "the query was given up"))
+        answer.await.map_err(|_| self.health.refusal().unwrap_or_else(given_up))
     }
 
     /// Where the threads take their work from.
@@ -75,8 +94,12 @@ impl Readers {
         &self.queue
     }
 
+    /// Takes nothing more, and ends what runs: whoever asked may ask again.
     pub(crate) fn close(&self) {
         self.queue.close();
+        let mut stoppers = self.stoppers.lock().unwrap_or_else(PoisonError::into_inner);
+        stoppers.stopped = true;
+        stoppers.all.iter().for_each(Stopper::stop);
     }
 }
 
@@ -87,14 +110,69 @@ pub(crate) fn open_reader(store: &Store, set_up: &[String]) -> Result<Reader, St
     Ok(reader)
 }
 
-fn serve(queue: &Queue<ReaderJob>, reader: &mut Reader, wait_turn: impl Fn()) {
-    let mut jobs = Vec::with_capacity(1);
-    loop {
-        wait_turn();
-        queue.take(1, &mut jobs);
-        let Some(job) = jobs.pop() else { return };
-        job(reader);
+/// What ends the queries that run.
+struct Stoppers {
+    all: Vec<Stopper>,
+    stopped: bool,
+}
+
+/// One of the threads.
+struct Serving {
+    number: usize,
+    /// Nothing where the last query panicked.
+    reader: Option<Reader>,
+    open: Arc<OpenReader>,
+    stoppers: Arc<Mutex<Stoppers>>,
+    turns: Arc<dyn Turns>,
+}
+
+impl Serving {
+    fn run(mut self, queue: &Queue<ReaderJob>) {
+        loop {
+            self.turns.wait(Stage::Reader(self.number));
+            let Some((job, _turn)) = queue.take_one() else { return };
+            self.turns.reach(Point::Read);
+            self.serve(job);
+        }
     }
+
+    /// A connection in the place of the one whose query panicked.
+    fn open_again(&self) -> Result<Reader, StoreError> {
+        let reader = (self.open)()?;
+        let mut stoppers = self.stoppers.lock().unwrap_or_else(PoisonError::into_inner);
+        let stopper = reader.stopper();
+        if stoppers.stopped {
+            stopper.stop();
+        }
+        stoppers.all[self.number] = stopper;
+        drop(stoppers);
+        Ok(reader)
+    }
+
+    /// Does one job. Where it cannot be done its reply is dropped, and its caller hears `internal`.
+    fn serve(&mut self, job: ReaderJob) {
+        let mut reader = match self.reader.take().map_or_else(|| self.open_again(), Ok) {
+            Ok(reader) => reader,
+            Err(error) => return tracing::error!(%error, "a reader cannot open the file again"),
+        };
+        let turns = &self.turns;
+        let run = || {
+            turns.reach(Point::Query);
+            job(&mut reader);
+        };
+        match catch_unwind(AssertUnwindSafe(run)) {
+            Ok(()) => self.reader = Some(reader),
+            Err(panic) => {
+                let why = panic_text(panic.as_ref());
+                tracing::error!(%why, "a query panicked; its reader opens the file again");
+            }
+        }
+    }
+}
+
+fn given_up() -> Refusal {
+    Refusal::new(Code::Internal, "the query failed for a reason of the engine's own")
+        .hint("the cause is in the server's log")
 }
 
 /// What is said while the engine goes down.

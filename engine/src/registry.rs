@@ -11,6 +11,7 @@ use serde_json::Value as JsonValue;
 use sha2::{Digest as _, Sha256};
 
 use crate::outcome::Echo;
+use crate::requests;
 
 /// The registered reducers.
 #[derive(Debug)]
@@ -44,6 +45,9 @@ impl Registry {
         let deadlines = deadlines.map(|deadline| deadline.reducer);
         let witnesses = modules.iter().flat_map(|module| module.witnesses.iter().copied());
         let own: Vec<Definition> = deadlines.chain(witnesses).collect();
+        let reserved = modules.iter().flat_map(|module| &module.reducers).chain(&own);
+        let taken = reserved.into_iter().any(|definition| definition.name == requests::RECORD);
+        assert!(!taken, "{} is the engine's own name", requests::RECORD);
         let mut definitions = BTreeMap::new();
         let reducers = modules.iter().flat_map(|module| &module.reducers);
         for definition in reducers.chain(&own) {

@@ -2,8 +2,9 @@
 //!
 //! This is the proof that rows follow from events alone, and the way back to any past state. What is
 //! compared is every event's hash (which covers its outcome) and, at the log's end, every row of every
-//! registered table. The engine's own tables for retries and resume are not part of it: they follow
-//! from how calls were batched, not from what they did.
+//! registered table and of `request_ids`, so that the new file answers retries as the old one does. Undo images
+//! are not rebuilt: they follow from how calls were gathered into commits. The new file says so by the floor
+//! of its change log, and its clients begin with a new snapshot.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,13 +12,17 @@ use std::sync::Arc;
 use abide_log::Chain;
 use abide_schema::event::Event;
 use abide_schema::reducer::Caller;
-use abide_schema::{Micros, Module, Refusal, Seq, TableSpec, Value};
-use abide_store::{Layout, LogFile, OpenError, Store, StoreError, Tuning, VerifyError};
+use abide_schema::{Micros, Module, Refusal, Seq, Table as _, TableSpec, Value};
+use abide_store::{
+    Layout, LogFile, OpenError, RequestIdRow, Store, StoreError, Tuning, VerifyError,
+};
 
 use crate::bounds::Bounds;
-use crate::execute::{Executor, refusal_of};
-use crate::ports::SystemClock;
+use crate::credentials::Credentials;
+use crate::execute::{Executor, Recorded, refusal_of};
+use crate::ports::{SystemClock, SystemEntropy};
 use crate::registry::Registry;
+use crate::requests::{self, Rebuilding};
 
 /// Events in one transaction of a replay.
 const EVENTS_PER_COMMIT: i64 = 1_000;
@@ -75,23 +80,29 @@ pub fn replay(
     to: Option<Seq>,
     progress: &mut dyn FnMut(Seq),
 ) -> Result<Seq, ReplayError> {
-    if into.exists() {
-        return Err(OpenError::Exists(into.to_owned()).into());
-    }
     let log = LogFile::open(from)?;
     let registry = Registry::new(&modules);
     let layout = Layout { modules };
     let store = Store::open_as(into, layout, Tuning::default(), Some(log.log_id()))?;
     let chain = Chain::start(log.log_id());
     let bounds = Bounds::new(&store.layout().modules);
-    let clock = Arc::new(SystemClock);
-    let mut executor = Executor::new(store.writer()?, chain, Micros(0), clock, bounds);
+    let ports = (Arc::new(SystemClock) as _, Arc::new(SystemEntropy) as _);
+    let credentials = Credentials::new(&store.layout().modules);
+    let writer = store.writer()?;
+    let mut executor = Executor::new(writer, chain, Micros(0), ports, bounds, credentials);
+    let (mut requests, mut unsalted) = (Rebuilding::default(), Seq::ZERO);
     executor.store.begin()?;
     let end = log.walk::<ReplayError>(&mut |event| {
         if to.is_some_and(|to| event.seq > to) {
+            if requests.continues(event) {
+                requests.forget();
+            }
             return Ok(());
         }
-        run_again(&mut executor, &registry, event)?;
+        if event.salt.is_none() {
+            unsalted = event.seq;
+        }
+        run_again(&mut executor, &registry, event, &mut requests)?;
         if event.seq.0 % EVENTS_PER_COMMIT == 0 {
             commit(&mut executor)?;
             executor.store.begin()?;
@@ -99,10 +110,15 @@ pub fn replay(
         progress(event.seq);
         Ok(())
     })?;
-    commit(&mut executor)?;
+    if let Some(row) = requests.finish() {
+        executor.store.remember_request(row)?;
+    }
+    keep_requests(&log, &executor, unsalted)?;
     let reached = executor.chain.seq;
+    executor.store.set_change_log_floor(reached)?;
+    commit(&mut executor)?;
     if reached == end.seq {
-        for table in store.layout().tables() {
+        for table in store.layout().tables().chain([RequestIdRow::SPEC]) {
             compare(&log, &executor, table)?;
         }
     }
@@ -115,17 +131,52 @@ fn run_again(
     executor: &mut Executor,
     registry: &Registry,
     event: &Event,
+    requests: &mut Rebuilding,
 ) -> Result<(), ReplayError> {
     let (seq, reducer) = (event.seq, event.reducer.clone());
     let refused = |refusal| ReplayError::Refused { seq, reducer: reducer.clone(), refusal };
     let arguments = serde_json::from_str(&event.arguments).unwrap_or_default();
-    let call = registry.ready_any(&event.reducer, &arguments).map_err(refused)?;
     let caller = Caller::recorded(&event.caller, event.authority.as_deref());
+    let recorded = Recorded { at: event.at, salt: event.salt };
     let request_id = event.request_id.as_deref();
-    let done = executor.run_at(event.at, &caller, request_id, &call);
-    let done = done.map_err(|abort| refused(refusal_of(&abort)))?;
-    if done.duplicate || executor.chain.hash != event.hash {
+    let call = match event.reducer.as_str() {
+        requests::RECORD => requests::recorded(&arguments),
+        reducer => registry.ready_any(reducer, &arguments).map_err(refused)?,
+    };
+    let done = match call.reducer {
+        requests::RECORD => {
+            executor.record_again(recorded, &caller, request_id.unwrap_or_default(), &call)
+        }
+        _ => executor.run_again(recorded, &caller, request_id, &call).map(drop),
+    };
+    done.map_err(|abort| refused(refusal_of(&abort)))?;
+    if executor.chain.hash != event.hash {
         return Err(ReplayError::Differs { seq, reducer });
+    }
+    if let Some(row) = requests.take(event, caller, &call) {
+        executor.store.remember_request(row)?;
+    }
+    Ok(())
+}
+
+/// Keeps the rows of request ids that the log cannot give; see [`requests::may_be_kept`].
+fn keep_requests(log: &LogFile, replayed: &Executor, unsalted: Seq) -> Result<(), ReplayError> {
+    let (table, mut failed) = (RequestIdRow::SPEC, None);
+    log.rows(table, &mut |row| {
+        let kept = keep_request(replayed, row, unsalted);
+        failed = failed.take().or(kept.err());
+    })?;
+    failed.map_or(Ok(()), |error| Err(error.into()))
+}
+
+fn keep_request(replayed: &Executor, row: &[Value], unsalted: Seq) -> Result<(), StoreError> {
+    let (table, store) = (RequestIdRow::SPEC, &replayed.store);
+    let key = table.key_of(row);
+    let rebuilt = store.get(table, &key)?.and_then(|row| RequestIdRow::from_row(&row).ok());
+    let (Some(rebuilt), Ok(found)) = (rebuilt, RequestIdRow::from_row(row)) else { return Ok(()) };
+    if requests::may_be_kept(&found, &rebuilt, unsalted) {
+        store.delete(table, &key)?;
+        store.remember_request(found)?;
     }
     Ok(())
 }

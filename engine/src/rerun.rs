@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use abide_live::Binding;
 use abide_schema::caller::Caller;
-use abide_schema::{Code, Refusal, Row, Seq, limits};
+use abide_schema::{Code, Refusal, Row, Seq, Value, limits};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::{Instant, sleep_until};
 
@@ -77,6 +77,14 @@ impl Reruns {
 }
 
 impl Rerun {
+    /// Whose turn among the readers it takes: the caller's that the query is bounded for.
+    fn by(&self) -> &str {
+        match self.binding.asked_by() {
+            Some(Value::Text(caller)) => caller,
+            _ => Caller::SYSTEM,
+        }
+    }
+
     /// The result at a seq or later, durable, and how it differs from the one that is held.
     pub(crate) async fn advance(
         &self,
@@ -122,7 +130,7 @@ impl Rerun {
         let (binding, before, started) =
             (self.binding.clone(), last.version.take(), Instant::now());
         let (version, delta) = engine
-            .read(Caller::SYSTEM, move |reader| {
+            .read(self.by(), move |reader| {
                 let (seq, rows) = resume::whole_result(reader, &binding)?;
                 let delta = before.map(|before| (before.seq, difference(&binding, &before, &rows)));
                 Ok((Arc::new(Version { seq, rows }), delta))
@@ -144,7 +152,7 @@ impl Rerun {
     ) -> Result<Arc<SharedDelta>, Refusal> {
         let engine = engine.upgrade().ok_or_else(closing)?;
         let binding = self.binding.clone();
-        engine.read(Caller::SYSTEM, move |_| Ok(difference(&binding, &held, &version.rows))).await
+        engine.read(self.by(), move |_| Ok(difference(&binding, &held, &version.rows))).await
     }
 }
 

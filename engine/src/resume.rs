@@ -4,14 +4,16 @@
 //! after N.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use abide_live::{Binding, Changes, Delta, Filled, LiveError, Sql, SqlError};
+use abide_live::{Allowance, Binding, Changes, Delta, Filled, LiveError, Sql, SqlError};
 use abide_schema::seeded::{Bug, makes};
 use abide_schema::{Checksum, Code, Refusal, Row, Seq, TableSpec, Value, limits};
 use abide_store::change_log::Image;
 use abide_store::{QueryLimits, Reader, Snapshot, StoreError};
 
 use crate::as_of;
+use crate::buffers::{Sharing, Whole};
 use crate::connection::Start;
 use crate::hub::SubscriptionKey;
 use crate::policies;
@@ -21,11 +23,11 @@ use crate::writer::sql_error;
 #[derive(Debug)]
 pub(crate) enum Resumed {
     /// The whole result; with the reason, where a delta was asked for and could not be had.
-    Snapshot { seq: Seq, rows: Vec<Row>, refetch: Option<Refusal> },
+    Snapshot { seq: Seq, rows: Arc<Whole>, refetch: Option<Refusal> },
     /// What changed since; and of the result that it leads to the checksum, where that was asked for.
     Delta { from: Seq, seq: Seq, delta: Delta, checksum: Option<Checksum> },
     /// The result as it was at a past state, and what changed since.
-    Past { past: Seq, rows: Vec<Row>, seq: Seq, delta: Delta },
+    Past { past: Seq, rows: Arc<Whole>, seq: Seq, delta: Delta },
 }
 
 impl Resumed {
@@ -45,23 +47,44 @@ pub(crate) const LIMITS: QueryLimits = QueryLimits {
     rows: limits::QUERY_ROWS,
     bytes: limits::QUERY_BYTES,
     time: std::time::Duration::from_millis(limits::QUERY_MS),
+    of_processor: false,
     steps: limits::QUERY_STEPS,
     memory_bytes: limits::QUERY_MEMORY_BYTES,
+    value_bytes: limits::QUERY_VALUE_BYTES,
 };
+
+/// The bounds of a text of so many operators.
+pub(crate) fn limits_of(operations: usize) -> QueryLimits {
+    QueryLimits { value_bytes: limits::value_bytes(limits::QUERY_ROW_BYTES, operations), ..LIMITS }
+}
+
+/// The bounds of a delta.
+pub(crate) fn live_limits(allowance: Allowance) -> QueryLimits {
+    let Allowance { steps, value_bytes } = allowance;
+    QueryLimits {
+        time: std::time::Duration::from_millis(limits::LIVE_DELTA_MS),
+        of_processor: true,
+        steps,
+        // Between two looks it cannot come to much.
+        memory_bytes: usize::MAX,
+        value_bytes,
+        ..LIMITS
+    }
+}
 
 /// Reads where a subscription starts.
 pub(crate) fn begin(
     reader: &mut Reader,
     tables: &[&'static TableSpec],
     binding: &Binding,
-    start: Start,
-    checksum: bool,
+    (start, checksum): (Start, bool),
+    sharing: &Sharing,
 ) -> Result<Resumed, Refusal> {
     let state = reader.snapshot().map_err(|error| error.to_refusal())?;
     match start {
-        Start::Now => whole(&state, binding, None),
-        Start::AsOf(past) => past_and_since(&state, tables, binding, past),
-        Start::After(from) => match resume_in(&state, tables, binding, from)? {
+        Start::Now => whole(&state, binding, None, sharing),
+        Start::AsOf(past) => past_and_since(&state, tables, binding, past, sharing),
+        Start::After(from) => match resume_in(&state, tables, binding, from, sharing)? {
             Resumed::Delta { from, seq, delta, .. } if checksum => {
                 // What the client holds is not known here, so what it is to hold is read.
                 let sum = Checksum::of(rows(&state, binding, binding.snapshot_sql())?);
@@ -81,16 +104,18 @@ pub(crate) fn resume_all(
     reader: &mut Reader,
     tables: &[&'static TableSpec],
     wanted: Vec<(SubscriptionKey, CatchUp)>,
+    sharing: &Sharing,
 ) -> Result<(Seq, Each), Refusal> {
     let state = reader.snapshot().map_err(|error| error.to_refusal())?;
     let resumed = wanted.into_iter().map(|(key, catch_up)| {
         let resumed = match &catch_up {
-            CatchUp::Since(binding, from) => resume_in(&state, tables, binding, *from),
+            CatchUp::Since(binding, from) => resume_in(&state, tables, binding, *from, sharing),
             CatchUp::Anew { old, new, from: Some(from) } => {
-                planned_anew(&state, tables, (old, new), *from)
+                planned_anew(&state, tables, (old, new), *from, sharing)
             }
             CatchUp::Anew { new, from: None, .. } => {
-                whole(&state, new, Some(refetch("what may be seen has changed".to_owned())))
+                let why = refetch("what may be seen has changed".to_owned());
+                whole(&state, new, Some(why), sharing)
             }
         };
         (key, resumed)
@@ -113,19 +138,21 @@ fn resume_in(
     tables: &[&'static TableSpec],
     binding: &Binding,
     from: Seq,
+    sharing: &Sharing,
 ) -> Result<Resumed, Refusal> {
     let seq = state.seq();
     if from > seq {
         let why = format!("seq {from} is ahead of the log, which ends at {seq}");
-        return whole(state, binding, Some(refetch(why)));
+        return whole(state, binding, Some(refetch(why)), sharing);
     }
     let floor = state.change_log_floor().map_err(|error| error.to_refusal())?;
     if from < floor {
         let why = format!("changes are kept from seq {floor} on, not from {from}");
-        return whole(state, binding, Some(refetch(why)));
+        return whole(state, binding, Some(refetch(why)), sharing);
     }
     if policies::may_have_changed(state, tables, binding, from)? {
-        return whole(state, binding, Some(refetch(format!("policies changed since {from}"))));
+        let why = refetch(format!("policies changed since {from}"));
+        return whole(state, binding, Some(why), sharing);
     }
     match changes_since(state, tables, binding, from)? {
         Ok(changes) => {
@@ -136,7 +163,7 @@ fn resume_in(
             let most = limits::RESUME_CHANGES;
             let table = if binding.is_bounded() { "a table" } else { table };
             let why = format!("more than {most} rows of {table} changed since {from}");
-            whole(state, binding, Some(refetch(why)))
+            whole(state, binding, Some(refetch(why)), sharing)
         }
     }
 }
@@ -147,21 +174,25 @@ fn past_and_since(
     tables: &[&'static TableSpec],
     binding: &Binding,
     past: Seq,
+    sharing: &Sharing,
 ) -> Result<Resumed, Refusal> {
     let past = as_of::find_state(state, past)?;
     let changes = changes_since(state, tables, binding, past)?;
     let changes = changes.map_err(|table| too_far(binding, table, past))?;
     let delta = delta(state, binding, &changes)?;
     // Over the same changes, which are laid out now.
-    let rows = rows(state, binding, &binding.past_sql())?;
+    let rows = sharing.own(rows(state, binding, &binding.past_sql())?)?;
     Ok(Resumed::Past { past, rows, seq: state.seq(), delta })
 }
 
 fn delta(state: &Snapshot<'_>, binding: &Binding, changes: &Changes) -> Result<Delta, Refusal> {
     require_latest(binding)?;
-    binding.delta(changes, &mut ReaderSql(state)).map_err(|error| match error {
+    binding.delta(changes, &mut ReaderSql::new(state)).map_err(|error| match error {
         LiveError::Query(why) => said_of(binding, Refusal::new(Code::BadSql, why)),
-        LiveError::OverBudget => unreachable!("a reader has no budget of steps"),
+        LiveError::OverBudget => {
+            Refusal::new(Code::LimitExceeded, "what changed takes too long to be told")
+                .hint("subscribe without a seq to begin from, or with a narrower WHERE")
+        }
         LiveError::Broken(why) => {
             tracing::error!(%why, "a resume failed");
             Refusal::new(Code::Internal, "the change log could not be read")
@@ -177,7 +208,7 @@ pub(crate) fn fill(
 ) -> Result<Option<(Seq, Filled)>, Refusal> {
     let state = reader.snapshot().map_err(|error| error.to_refusal())?;
     let filled = binding
-        .fill(group, &mut ReaderSql(&state))
+        .fill(group, &mut ReaderSql::new(&state))
         .map_err(|error| Refusal::new(Code::BadSql, error.to_string()))?;
     Ok(filled.map(|filled| (state.seq(), filled)))
 }
@@ -195,15 +226,22 @@ fn whole(
     state: &Snapshot<'_>,
     binding: &Binding,
     refetch: Option<Refusal>,
+    sharing: &Sharing,
 ) -> Result<Resumed, Refusal> {
-    let rows = rows(state, binding, binding.snapshot_sql())?;
-    Ok(Resumed::Snapshot { seq: state.seq(), rows, refetch })
+    let seq = state.seq();
+    // Equal queries have equal results at one seq. Policies are a part of the query.
+    require_latest(binding)?;
+    let rows = match sharing.find(binding, seq) {
+        Some(rows) => rows,
+        None => sharing.keep(binding, seq, rows(state, binding, binding.snapshot_sql())?)?,
+    };
+    Ok(Resumed::Snapshot { seq, rows, refetch })
 }
 
 /// The rows of one of a binding's own statements.
 fn rows(state: &Snapshot<'_>, binding: &Binding, sql: &str) -> Result<Vec<Row>, Refusal> {
     require_latest(binding)?;
-    rows_by_any(state, binding, sql, LIMITS)
+    rows_by_any(state, binding, sql, limits_of(binding.operations()))
 }
 
 /// The policies that a binding was made by must be the latest: asked after the state stands still, so
@@ -244,7 +282,7 @@ pub(crate) fn once(
 ) -> Result<(Seq, Vec<Row>), Refusal> {
     let state = reader.snapshot().map_err(|error| error.to_refusal())?;
     let shown = binding.shape().columns.iter().filter(|column| !column.hidden);
-    let limits = QueryLimits { columns: shown.count(), ..LIMITS };
+    let limits = QueryLimits { columns: shown.count(), ..limits_of(binding.operations()) };
     let Some(past) = as_of else {
         require_latest(binding)?;
         let rows = rows_by_any(&state, binding, binding.snapshot_sql(), limits)?;
@@ -263,7 +301,7 @@ fn rows_of(
 ) -> Result<Vec<Row>, Refusal> {
     let changes = changes_since(state, tables, binding, past)?;
     let changes = changes.map_err(|table| too_far(binding, table, past))?;
-    binding.lay_out(&changes, &mut ReaderSql(state)).map_err(|error| {
+    binding.lay_out(&changes, &mut ReaderSql::new(state)).map_err(|error| {
         tracing::error!(%error, "a past could not be laid out");
         Refusal::new(Code::Internal, "the change log could not be read")
     })?;
@@ -301,11 +339,12 @@ fn planned_anew(
     tables: &[&'static TableSpec],
     (old, new): (&Binding, &Binding),
     from: Seq,
+    sharing: &Sharing,
 ) -> Result<Resumed, Refusal> {
     let why = || Some(refetch("what may be seen has changed".to_owned()));
     let floor = state.change_log_floor().map_err(|error| error.to_refusal())?;
     if from < floor || from > state.seq() || old.shape() != new.shape() {
-        return whole(state, new, why());
+        return whole(state, new, why(), sharing);
     }
     match rows_of(state, tables, old, (from, LIMITS)) {
         Ok(before) => {
@@ -313,7 +352,7 @@ fn planned_anew(
             let delta = new.difference(&before, &after);
             Ok(Resumed::Delta { from, seq: state.seq(), delta, checksum: None })
         }
-        Err(_) => whole(state, new, why()),
+        Err(_) => whole(state, new, why(), sharing),
     }
 }
 
@@ -390,8 +429,31 @@ fn unknown(table: &str) -> Refusal {
     Refusal::new(Code::Internal, format!("a live query reads {table}, which is not registered"))
 }
 
-/// Live queries' SQL on a reader's state.
-pub(crate) struct ReaderSql<'a>(pub(crate) &'a Snapshot<'a>);
+/// Live queries' SQL on a reader's state, within the bounds of any one query.
+pub(crate) struct ReaderSql<'a>(&'a Snapshot<'a>);
+
+impl<'a> ReaderSql<'a> {
+    /// On a state. Nothing else may run on it meanwhile.
+    pub(crate) fn new(state: &'a Snapshot<'a>) -> ReaderSql<'a> {
+        let mut sql = ReaderSql(state);
+        sql.bound(&LIMITS);
+        sql
+    }
+
+    fn bound(&mut self, limits: &QueryLimits) {
+        if let Err(error) = self.0.allow(Some(limits)) {
+            tracing::error!(%error, "a reader's statements are not bounded");
+        }
+    }
+}
+
+impl Drop for ReaderSql<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.allow(None) {
+            tracing::error!(%error, "a reader's statements stay bounded");
+        }
+    }
+}
 
 impl Sql for ReaderSql<'_> {
     fn run(
@@ -400,7 +462,11 @@ impl Sql for ReaderSql<'_> {
         params: &[Value],
         each: &mut dyn FnMut(&[Value]),
     ) -> Result<u64, SqlError> {
-        // A reader is bounded by time, not by work: nobody asks how much it was.
+        // How much it was is of no use here: it may be as much as the bounds let it.
         self.0.run(statement, params, each).map(|()| 0).map_err(|error| sql_error(&error))
+    }
+
+    fn allow(&mut self, allowance: Option<Allowance>) {
+        self.bound(&allowance.map_or(LIMITS, live_limits));
     }
 }

@@ -87,7 +87,8 @@ impl Kind {
         into: &mut Vec<Due>,
     ) -> Result<(), StoreError> {
         // As many as are taken, those that are passed over, and the one that tells when to look again.
-        let rows = limits::DUE_PER_COMMIT + self.stuck.len() + 1;
+        let most = self.deadline.per_commit;
+        let rows = most + self.stuck.len() + 1;
         let mut found = Vec::new();
         store.run(&self.sql, &[Value::Integer(rows as i64)], &mut |row| {
             if let [Value::Integer(at), ..] = row {
@@ -114,7 +115,7 @@ impl Kind {
             if self.stuck.iter().any(|stuck| stuck.arguments == arguments) {
                 continue;
             }
-            if at > now || taken == limits::DUE_PER_COMMIT {
+            if at > now || taken == most {
                 self.next = Some(at);
                 break;
             }

@@ -3,20 +3,37 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use abide_schema::Seq;
+use abide_schema::{Module, Seq};
 use tokio::sync::watch;
 
 use crate::overlay::NetChange;
 
 /// The tables that somebody watches.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Watches {
+    /// The tables of credentials: the writer goes by them too.
+    credentials: (&'static [&'static str], watch::Sender<Seq>),
     watched: Mutex<Vec<(&'static [&'static str], watch::Sender<Seq>)>>,
 }
 
 impl Watches {
+    pub(crate) fn new(modules: &[Module]) -> Watches {
+        let directory = modules.iter().find_map(|module| module.directory);
+        let tables = directory.map_or(&[] as &[&str], |directory| directory.tables);
+        let credentials = (tables, watch::Sender::new(Seq::ZERO));
+        Watches { credentials, watched: Mutex::default() }
+    }
+
+    /// The seq of the last commit which changed a table of credentials.
+    pub(crate) fn credentials(&self) -> Seq {
+        *self.credentials.1.borrow()
+    }
+
     /// A receiver that holds the seq of the last commit which changed any of these tables.
     pub(crate) fn add(&self, tables: &'static [&'static str]) -> watch::Receiver<Seq> {
+        if tables == self.credentials.0 {
+            return self.credentials.1.subscribe();
+        }
         let (sender, receiver) = watch::channel(Seq::ZERO);
         self.watched.lock().unwrap_or_else(PoisonError::into_inner).push((tables, sender));
         receiver
@@ -28,7 +45,8 @@ impl Watches {
         watched.retain(|(_, sender)| !sender.is_closed());
         let concerns =
             |tables: &[&str]| changes.iter().any(|change| tables.contains(&change.table.name));
-        let touched = watched.iter().filter(|(tables, _)| concerns(tables));
+        let all = watched.iter().chain([&self.credentials]);
+        let touched = all.filter(|(tables, _)| concerns(tables));
         Touched(touched.map(|(_, sender)| sender.clone()).collect())
     }
 }

@@ -3,35 +3,36 @@
 //! *Invariant:* this thread is the only one that writes the file, and the only one that advances the
 //! log. *Invariant:* it tells nobody anything: answers and deltas leave by way of the sync thread.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use abide_live::{
-    Binding, BindingId, Changes, Fault, Filled, LiveError, Router, Sql, SqlError, TemplateWork,
-    Wanted,
+    Allowance, Binding, BindingId, Changes, Fault, Filled, LiveError, Router, Sql, SqlError,
+    TemplateWork, Wanted,
 };
-use abide_schema::event::Hash;
 use abide_schema::reducer::Caller;
 use abide_schema::seeded::{Bug, makes};
-use abide_schema::{Abort, Code, Json, Refusal, Seq, TableSpec, Value, limits};
-use abide_store::{Reader, RequestIdRow, StoreError, change_log};
+use abide_schema::{Abort, Code, Refusal, Seq, TableSpec, Value, limits};
+use abide_store::{Reader, StoreError, change_log};
 use tokio::sync::oneshot;
 
 use crate::denials::{self, Denial, Denials};
 use crate::durable::{Answer, Commit, UnitDone};
-use crate::execute::{CallDone, Executor};
+use crate::execute::{CallDone, Executor, broken};
 use crate::health::Health;
 use crate::hub::{Hub, Outbox, SharedDelta, SubscriptionKey};
 use crate::metrics::Metrics;
 use crate::outcome::{expand, refusal_in};
 use crate::overlay::NetChange;
 use crate::policies::{self, Renewed};
-use crate::ports::{Stage, Turns};
+use crate::ports::{Point, Stage, Turns};
 use crate::queue::Queue;
 use crate::readers::ReaderJob;
 use crate::registry::{ReadyCall, Registry};
+use crate::requests::{self, Request};
 use crate::resume::{self, ReaderSql};
 use crate::retention::ChangeLog;
+use crate::threads::panic_text;
 use crate::timers::{Due, Timers};
 use crate::watches::Watches;
 
@@ -68,14 +69,6 @@ pub(crate) struct Unit {
     /// The row whose moment has come, where it is time that calls.
     pub(crate) due: Option<Due>,
     pub(crate) reply: oneshot::Sender<Result<UnitDone, Refusal>>,
-}
-
-/// The caller's own name for a unit.
-#[derive(Debug)]
-pub(crate) struct Request {
-    pub(crate) id: String,
-    /// Over the reducers and arguments, in order.
-    pub(crate) fingerprint: Hash,
 }
 
 /// A subscription to take in.
@@ -173,7 +166,10 @@ impl WriterThread {
                     Job::Attach(attach) => self.attach(attach),
                     Job::Detach(binding) => self.detach(binding),
                     Job::Adopt(adopt) => self.adopt(adopt),
-                    Job::Denied(denial) => units.extend(self.record(&denial)),
+                    Job::Denied(denial) => {
+                        self.turns.reach(Point::Denied);
+                        units.extend(self.record(&denial));
+                    }
                     // Who asked may have gone.
                     Job::Templates(reply) => drop(reply.send(self.router.templates())),
                 }
@@ -188,6 +184,7 @@ impl WriterThread {
 
     /// Calls for what is due.
     fn due(&mut self) -> Vec<Unit> {
+        self.turns.reach(Point::Due);
         let now = self.executor.now();
         let asked = match self.health.check() {
             Ok(()) => self.timers.due(&self.executor.store, now),
@@ -274,6 +271,7 @@ impl WriterThread {
             to.push(Answer { reply: unit.reply, outcome });
             records.extend(record);
         }
+        self.turns.reach(Point::Committed);
         let mut commit = Commit { to: self.executor.chain.seq, answers, deltas };
         self.tell_too_early(&mut commit);
         self.commits.push_wait(commit, weight);
@@ -308,6 +306,7 @@ impl WriterThread {
     fn transact(&mut self, units: &[Unit]) -> Result<Transacted, StoreError> {
         let (start, from) = (self.executor.mark(), self.executor.chain.seq);
         self.executor.store.begin()?;
+        self.turns.reach(Point::Begun);
         let outcomes = match self.run_units(units, false)? {
             Ok(outcomes) => outcomes,
             Err(Tangled) => {
@@ -321,9 +320,11 @@ impl WriterThread {
                 careful.unwrap_or_else(|Tangled| unreachable!("a savepoint undoes any unit"))
             }
         };
+        self.turns.reach(Point::Ran);
         let to = self.executor.chain.seq;
         if to == from {
             self.executor.store.rollback()?;
+            self.executor.credentials.settled();
             self.executor.overlay.committed();
             return Ok((outcomes, Vec::new()));
         }
@@ -337,9 +338,11 @@ impl WriterThread {
         self.log_changes(&changes, from, to)?;
         let touched = self.watches.touched(&changes);
         let deltas = self.deltas(changes)?;
+        self.turns.reach(Point::Commit);
         self.executor.store.commit()?;
         self.policies.keep();
         touched.tell(to);
+        self.executor.credentials.settled();
         self.executor.overlay.committed();
         self.executor.events.clear();
         self.metrics.commits_total.add(1);
@@ -351,6 +354,7 @@ impl WriterThread {
     fn undo(&mut self, start: crate::execute::Mark, error: &StoreError) -> Refusal {
         self.router.forget();
         self.policies.put_back();
+        self.executor.credentials.settled();
         self.executor.overlay.forget();
         self.executor.return_to(start);
         self.executor.events.clear();
@@ -418,10 +422,10 @@ impl WriterThread {
     /// Runs the calls of a unit, or answers from the request that did. The flag of an error says
     /// whether rows were written before it.
     fn run_calls(&mut self, unit: &Unit) -> Result<UnitDone, (UnitFailure, bool)> {
+        self.check_credential(&unit.caller).map_err(|failure| (failure, false))?;
         if let Some(request) = &unit.request
             && !makes(Bug::RequestIdIgnored)
-            && let Some(done) =
-                self.earlier(&unit.caller, request).map_err(|failure| (failure, false))?
+            && let Some(done) = self.earlier(unit, request).map_err(|failure| (failure, false))?
         {
             return Ok(done);
         }
@@ -430,7 +434,7 @@ impl WriterThread {
         for call in &unit.calls {
             let run = || self.executor.run(&unit.caller, request_id, call);
             let outcome = catch_unwind(AssertUnwindSafe(run))
-                .unwrap_or_else(|panic| Err(Abort::Broken(panic_text(panic.as_ref()).into())));
+                .unwrap_or_else(|panic| Err(panicked(&panic_text(panic.as_ref()))));
             match outcome {
                 Ok(CallDone { refusal: Some(refusal), .. }) if unit.calls.len() > 1 => {
                     // A batch is done as a whole or not at all: nothing stays on record either.
@@ -448,28 +452,41 @@ impl WriterThread {
             && !makes(Bug::RequestIdIgnored)
             && calls.iter().any(|done| !done.duplicate)
         {
-            self.remember(&unit.caller, request, &calls)
-                .map_err(|error| (UnitFailure::Storage(error), true))?;
+            let remembered = self.remember(&unit.caller, request, &calls);
+            let last = unit.calls.len() - 1;
+            remembered.map_err(|abort| (fail(abort, &unit.calls[last], last, unit), true))?;
         }
         Ok(UnitDone { calls, duplicate: false })
     }
 
-    /// What a request id stands for, if it was used before.
-    fn earlier(
-        &mut self,
-        caller: &Caller,
-        request: &Request,
-    ) -> Result<Option<UnitDone>, UnitFailure> {
-        let found = self.executor.store.request(caller.id(), &request.id);
+    /// Refuses a caller whose credential was revoked while its call waited.
+    fn check_credential(&mut self, caller: &Caller) -> Result<(), UnitFailure> {
+        if caller.credential().is_none() {
+            return Ok(());
+        }
+        let state = self.watches.credentials();
+        let checked = self.executor.check_credential(caller, state);
+        checked.map_err(UnitFailure::Storage)?.map_err(UnitFailure::Refused)
+    }
+
+    /// What a request id stands for, if it was used before. A caller that may no longer call the reducer does
+    /// not get the stored answer.
+    fn earlier(&mut self, unit: &Unit, request: &Request) -> Result<Option<UnitDone>, UnitFailure> {
+        let caller = &unit.caller;
+        let found = self.executor.store.request(caller.principal(), &request.id);
         let found = found.map_err(UnitFailure::Storage)?;
         let Some(found) = found else { return Ok(None) };
+        for (position, call) in unit.calls.iter().enumerate() {
+            let may = self.executor.guard(caller, call.reducer);
+            may.map_err(|abort| fail(abort, call, position, unit))?;
+        }
         if found.fingerprint != request.fingerprint {
             let detail = format!("request id {:?} was used for another request", request.id);
             return Err(UnitFailure::Refused(Refusal::new(Code::RequestIdConflict, detail).hint(
                 "a retry repeats reducer and arguments exactly; a new request has a new id",
             )));
         }
-        let seqs: Vec<Seq> = serde_json::from_value(found.seqs.value()).unwrap_or_default();
+        let seqs = requests::seqs_of(&found);
         let mut calls = Vec::with_capacity(seqs.len());
         for seq in seqs {
             let event = self.executor.store.event(seq).map_err(UnitFailure::Storage)?;
@@ -484,19 +501,18 @@ impl WriterThread {
         Ok(Some(UnitDone { calls, duplicate: true }))
     }
 
+    /// Notes what a request id stands for, in the log too where the events of the request do not tell.
     fn remember(
-        &self,
+        &mut self,
         caller: &Caller,
         request: &Request,
         calls: &[CallDone],
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), Abort> {
         let seqs: Vec<Seq> = calls.iter().map(|done| done.seq).collect();
-        self.executor.store.remember_request(RequestIdRow {
-            caller: caller.id().to_owned(),
-            request_id: request.id.clone(),
-            fingerprint: request.fingerprint.to_vec(),
-            seqs: Json::from(serde_json::json!(seqs)),
-        })
+        if calls.iter().any(|done| done.duplicate) {
+            self.executor.record(caller, &request.id, &request.record(&seqs))?;
+        }
+        self.executor.store.remember_request(request.row(caller, &seqs)).map_err(broken)
     }
 
     /// Keeps what the commit overwrote, one row a table.
@@ -534,7 +550,7 @@ impl WriterThread {
         for event in &self.executor.events {
             changes.push("events", None, Some(abide_store::event_row(event)));
         }
-        let mut sql = WriterSql(&self.executor.store);
+        let mut sql = WriterSql { store: &self.executor.store, turns: &*self.turns };
         let deltas = self.router.commit(&changes, &mut sql);
         // Whatever this commit did: it is told by the new policies.
         let renewed = self.policies.are_renewed();
@@ -569,6 +585,7 @@ impl WriterThread {
 
     /// Forgets undo images that nobody can resume from any more.
     fn prune_change_log(&mut self, head: Seq) {
+        self.turns.reach(Point::Prune);
         let store = &self.executor.store;
         let pruned = self.change_log.prune(store, head, self.executor.clock.now());
         self.metrics.change_log_floor.set(self.change_log.floor().0.unsigned_abs());
@@ -583,15 +600,27 @@ impl WriterThread {
     /// Has readers fill the accumulators that cost too much to be filled within a commit.
     fn order_fills(&mut self) {
         for wanted in self.router.take_wanted() {
-            let jobs = Arc::clone(&self.jobs);
+            let (jobs, turns) = (Arc::clone(&self.jobs), Arc::clone(&self.turns));
             let fill = move |reader: &mut Reader| {
-                let filled = resume::fill(reader, &wanted.binding, &wanted.group);
+                let run = || {
+                    turns.reach(Point::Fill);
+                    resume::fill(reader, &wanted.binding, &wanted.group)
+                };
+                let run = catch_unwind(AssertUnwindSafe(run));
+                let (filled, panic) = match run {
+                    Ok(filled) => (filled, None),
+                    Err(panic) => (Ok(None), Some(panic)),
+                };
                 let filled = filled.unwrap_or_else(|refusal| {
                     tracing::warn!(%refusal, "accumulators of a live query could not be filled");
                     None
                 });
                 // A closed queue has no live queries any more.
                 let _ = jobs.push(None, Job::Adopt(Adopt { wanted, filled }), 0);
+                // The router knows that they do not come; what the reader holds is its thread's affair.
+                if let Some(panic) = panic {
+                    resume_unwind(panic);
+                }
             };
             if self.fillers.push(Some(Caller::SYSTEM), Box::new(fill), 1).is_err() {
                 tracing::warn!("no reader is free to fill the accumulators of a live query");
@@ -601,6 +630,7 @@ impl WriterThread {
 
     /// Brings accumulators from the seq that they were filled at to the present.
     fn adopt(&mut self, adopt: Adopt) {
+        self.turns.reach(Point::Adopt);
         let Adopt { wanted, filled } = adopt;
         let (from, filled) = filled.unzip();
         let state = match self.reader.snapshot() {
@@ -615,13 +645,14 @@ impl WriterThread {
         let changes = from.and_then(since);
         let filled = filled.filter(|_| changes.is_some());
         let changes = changes.unwrap_or_default();
-        let mut sql = ReaderSql(&state);
+        let mut sql = ReaderSql::new(&state);
         if let Err(error) = self.router.adopt(&wanted, filled, &changes, &mut sql) {
             tracing::warn!(%error, "accumulators of a live query were not taken in");
         }
     }
 
     fn attach(&mut self, attach: Attach) {
+        self.turns.reach(Point::Attach);
         let Attach { binding, connection, key, outbox, reply } = attach;
         if !binding.is_latest() {
             return drop(reply.send(Err(policies::outdated())));
@@ -631,6 +662,7 @@ impl WriterThread {
             if binding.tables().contains(&"events") {
                 self.executor.keeps_events = true;
             }
+            self.turns.reach(Point::Attached);
             self.hub.listen(id, connection, key, &outbox);
             let (jobs, hub) = (Arc::clone(&self.jobs), Arc::clone(&self.hub));
             Listening { jobs, hub, binding: id, connection, key }
@@ -640,6 +672,7 @@ impl WriterThread {
     }
 
     fn detach(&mut self, binding: BindingId) {
+        self.turns.reach(Point::Detach);
         self.router.detach(binding);
         self.attached -= 1;
         if self.attached == 0 {
@@ -701,14 +734,15 @@ fn fail(abort: Abort, call: &ReadyCall, position: usize, unit: &Unit) -> UnitFai
     UnitFailure::Refused(refusal)
 }
 
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-    format!("it panicked: {}", text.unwrap_or_default())
+fn panicked(why: &str) -> Abort {
+    Abort::Broken(format!("it panicked: {why}").into())
 }
 
 /// Live queries' SQL on the writer's connection.
-struct WriterSql<'a>(&'a abide_store::Writer);
+struct WriterSql<'a> {
+    store: &'a abide_store::Writer,
+    turns: &'a dyn Turns,
+}
 
 impl Sql for WriterSql<'_> {
     fn run(
@@ -717,11 +751,18 @@ impl Sql for WriterSql<'_> {
         params: &[Value],
         each: &mut dyn FnMut(&[Value]),
     ) -> Result<u64, SqlError> {
-        self.0.run(statement, params, each).map_err(|error| sql_error(&error))
+        self.turns.reach(Point::Delta);
+        self.store.run(statement, params, each).map_err(|error| match error {
+            // A reader has room for longer values.
+            StoreError::Limit(_) => SqlError { message: error.to_string(), fault: Fault::Budget },
+            error => sql_error(&error),
+        })
     }
 
-    fn allow(&mut self, steps: Option<u64>) {
-        self.0.allow_steps(steps);
+    fn allow(&mut self, allowance: Option<Allowance>) {
+        if let Err(error) = self.store.allow(allowance.map(resume::live_limits).as_ref()) {
+            tracing::error!(%error, "the bounds of a delta are not set");
+        }
     }
 }
 

@@ -4,9 +4,11 @@
 //! What a definition says (prompt, tools, limits) is for the runtime that reads it; here it is a value
 //! with a digest. What the database holds it to is its name, its mode, and that revisions only grow.
 
+use std::collections::BTreeSet;
+
 use abide_schema::reducer::{Answer, Sight};
 use abide_schema::{
-    Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, reducer, table,
+    Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, limits, reducer, table,
 };
 use serde_json::Value as JsonValue;
 
@@ -45,7 +47,8 @@ pub struct Agent {
     pub name: String,
     /// 1 at first; every change makes the next.
     pub revision: i64,
-    /// SHA-256 of the definition as canonical JSON, in hexadecimal.
+    /// A salted digest of the definition, in hexadecimal: it differs from revision to revision, and cannot be
+    /// computed from the definition.
     pub digest: String,
     /// What it may be used as.
     pub mode: AgentMode,
@@ -74,7 +77,8 @@ pub struct AgentRevision {
     /// Which revision.
     #[column(key)]
     pub revision: i64,
-    /// SHA-256 of the definition as canonical JSON, in hexadecimal.
+    /// A salted digest of the definition, in hexadecimal: it differs from revision to revision, and cannot be
+    /// computed from the definition.
     pub digest: String,
     /// All that it says.
     pub definition: Json,
@@ -89,7 +93,8 @@ pub struct AgentRevision {
 pub fn module() -> Module {
     Module::new("agent")
         .seen::<Agent>(Sight::Open)
-        .seen::<AgentRevision>(Sight::Open)
+        // Prompts belong to the operator: tenants see an agent's name, mode and description.
+        .seen::<AgentRevision>(Sight::Where(":caller_scope = '{}'", &[]))
         .reducer(register_agent::definition())
         .reducer(retire_agent::definition())
 }
@@ -118,10 +123,16 @@ pub fn register_agent(
             .hint("read it again, and change that")
             .into());
     }
+    let registered =
+        ctx.beyond_policies(|ctx| ctx.get::<AgentRevision>((name.as_str(), revision)))?;
+    let defined_anew = registered.as_ref().is_none_or(|old| old.definition != definition);
     let mut agent = Agent {
         name,
         revision,
-        digest: definition.hash(),
+        digest: match registered {
+            Some(old) if !defined_anew => old.digest,
+            _ => ctx.digest(definition.as_str()),
+        },
         mode: mode.unwrap_or(AgentMode::Primary),
         description,
         hidden: hidden.unwrap_or(false),
@@ -134,7 +145,7 @@ pub fn register_agent(
     if let Some(before) = before.as_ref().filter(|before| **before == agent) {
         return Ok(Answer::Duplicate(before.seq, agent));
     }
-    let defined_anew = before.as_ref().is_none_or(|before| before.digest != agent.digest);
+    check_acyclic(ctx, &agent.name, &definition.value())?;
     agent.revision += i64::from(defined_anew);
     (agent.updated_at, agent.seq) = (ctx.now, ctx.seq);
     match before {
@@ -166,6 +177,39 @@ pub fn retire_agent(ctx: &mut Context<'_>, name: String) -> Result<Answer<Agent>
     (agent.updated_at, agent.seq) = (ctx.now, ctx.seq);
     ctx.update(&agent)?;
     Ok(Answer::Fresh(agent))
+}
+
+/// Refuses a definition by which an agent would delegate to itself, directly or by way of others: a model that delegates
+/// in a circle stops at a limit only.
+fn check_acyclic(ctx: &mut Context<'_>, name: &str, definition: &JsonValue) -> Result<(), Abort> {
+    let (mut seen, mut open) = (BTreeSet::new(), subagents(definition));
+    while let Some(next) = open.pop() {
+        if next == name {
+            let detail = format!("agent {name} would delegate to itself");
+            let hint = "an agent is no subagent of itself, nor of one that it delegates to";
+            return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
+        }
+        if seen.len() >= limits::DELEGATED_AGENTS || !seen.insert(next.clone()) {
+            continue;
+        }
+        let Some(agent) = ctx.get::<Agent>(&next)? else { continue };
+        if let Some(found) = ctx.get::<AgentRevision>((next.as_str(), agent.revision))? {
+            open.extend(subagents(&found.definition.value()));
+        }
+    }
+    Ok(())
+}
+
+/// The agents that a definition delegates to, by name; those that it defines itself, and theirs, too.
+fn subagents(definition: &JsonValue) -> Vec<String> {
+    let (mut names, mut open) = (Vec::new(), vec![definition]);
+    while let Some(definition) = open.pop() {
+        for subagent in definition["subagents"].as_array().into_iter().flatten() {
+            names.extend(subagent.as_str().or(subagent["name"].as_str()).map(str::to_owned));
+            open.push(subagent);
+        }
+    }
+    names
 }
 
 /// Agents have no scope: what one tenant made of them the others would run.

@@ -13,7 +13,7 @@ use serde_json::Value as JsonValue;
 
 use crate::tool::{self, Tool};
 use crate::tool_call::{self, ToolCall, ToolCallStatus};
-use crate::{check, run};
+use crate::{check, run, session};
 
 /// Where an approval stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
@@ -77,7 +77,8 @@ pub struct Approval {
     pub status: ApprovalStatus,
     /// The arguments that were asked for.
     pub arguments: Json,
-    /// SHA-256 of them as canonical JSON, in hexadecimal: what a decision is bound to.
+    /// A salted digest of them, in hexadecimal: what a decision is bound to. It is read from this column
+    /// and cannot be computed from the arguments.
     pub arguments_hash: String,
     /// The arguments that were approved, where the decider changed them.
     pub approved_arguments: Option<Json>,
@@ -120,8 +121,8 @@ pub fn module() -> Module {
 #[reducer]
 pub fn decide_approval(
     ctx: &mut Context<'_>,
-    id: Option<String>,
-    call_id: Option<String>,
+    #[id(Approval)] id: Option<String>,
+    #[id(ToolCall)] call_id: Option<String>,
     decision: Decision,
     approved_arguments: Option<JsonValue>,
     comment: Option<String>,
@@ -148,6 +149,7 @@ pub fn decide_approval(
         return Err(Refusal::new(Code::BadArguments, detail).into());
     }
     // Whoever sees the approval decides about its call, seen or not.
+    ctx.beyond_policies(|ctx| session::wanted(ctx, &approval.session_id))?;
     let mut call = ctx.beyond_policies(|ctx| tool_call::find(ctx, &approval.call_id))?;
     if let Some(arguments) = &approved_arguments {
         let tool = tool::pinned(ctx, &call)?;
@@ -197,6 +199,7 @@ pub fn expire_approval(
 /// Asks for a decision on a call.
 pub(crate) fn request(ctx: &mut Context<'_>, tool: &Tool, call: &ToolCall) -> Result<(), Abort> {
     let (id, now, seq, policy) = (ctx.new_id("ap"), ctx.now, ctx.seq, tool.approval());
+    let arguments_hash = ctx.digest(call.arguments.as_str());
     let approval = ctx.insert(Approval {
         id,
         call_id: call.call_id.clone(),
@@ -204,7 +207,7 @@ pub(crate) fn request(ctx: &mut Context<'_>, tool: &Tool, call: &ToolCall) -> Re
         tool_name: call.tool_name.clone(),
         status: ApprovalStatus::Pending,
         arguments: call.arguments.clone(),
-        arguments_hash: call.arguments.hash(),
+        arguments_hash,
         approved_arguments: None,
         prompt: policy.prompt,
         defaults: policy.defaults.map(Json::from),

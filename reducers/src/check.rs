@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 
+use abide_schema::id::is_control;
 use abide_schema::{Caller, Code, Micros, Refusal, limits};
 
 /// An id or name: not empty, not longer than an index key should be.
@@ -13,6 +14,10 @@ pub(crate) fn name(what: &str, text: &str) -> Result<(), Refusal> {
         let (bytes, most) = (text.len(), limits::NAME_BYTES);
         let detail = format!("{what} has {bytes} bytes, at most {most} are taken");
         return Err(Refusal::new(Code::LimitExceeded, detail));
+    }
+    if text.chars().any(is_control) {
+        let detail = format!("{what} has control characters");
+        return Err(Refusal::new(Code::BadArguments, detail));
     }
     Ok(())
 }

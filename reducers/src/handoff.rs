@@ -103,7 +103,7 @@ pub struct HandoffRequest {
 #[must_use]
 pub fn module() -> Module {
     Module::new("handoff")
-        .seen::<HandoffRequest>(Sight::OfScope)
+        .seen::<HandoffRequest>(Sight::OfScopeWithout(&["fencing_token"]))
         .reducer(request_supervisor_handoff::definition())
         .reducer(claim_handoff::definition())
         .reducer(heartbeat_handoff::definition())
@@ -133,7 +133,7 @@ pub fn module() -> Module {
 #[reducer]
 pub fn request_supervisor_handoff(
     ctx: &mut Context<'_>,
-    session_id: String,
+    #[id(session::Session)] session_id: String,
     reason: String,
     required_capability: String,
     data: Option<JsonValue>,
@@ -186,7 +186,7 @@ pub fn request_supervisor_handoff(
 #[reducer]
 pub fn claim_handoff(
     ctx: &mut Context<'_>,
-    id: String,
+    #[id(HandoffRequest)] id: String,
     lease_ms: Option<i64>,
 ) -> Result<HandoffRequest, Abort> {
     let mut handoff = find(ctx, &id)?;
@@ -208,11 +208,11 @@ pub fn claim_handoff(
 #[reducer]
 pub fn heartbeat_handoff(
     ctx: &mut Context<'_>,
-    id: String,
+    #[id(HandoffRequest)] id: String,
     lease_ms: Option<i64>,
     fencing_token: Option<i64>,
 ) -> Result<HandoffRequest, Abort> {
-    let mut handoff = claimed(ctx, &id, fencing_token)?;
+    let mut handoff = still_capable(ctx, &id, fencing_token)?;
     let until = check::lease(ctx.now, lease_ms.unwrap_or(LEASE_MS))?;
     handoff.lease_expires_at = handoff.lease_expires_at.max(Some(until));
     save(ctx, handoff)
@@ -223,7 +223,7 @@ pub fn heartbeat_handoff(
 #[reducer]
 pub fn release_handoff(
     ctx: &mut Context<'_>,
-    id: String,
+    #[id(HandoffRequest)] id: String,
     fencing_token: Option<i64>,
 ) -> Result<HandoffRequest, Abort> {
     let handoff = claimed(ctx, &id, fencing_token)?;
@@ -234,11 +234,11 @@ pub fn release_handoff(
 #[reducer]
 pub fn resolve_handoff(
     ctx: &mut Context<'_>,
-    id: String,
+    #[id(HandoffRequest)] id: String,
     resolution: String,
     fencing_token: Option<i64>,
 ) -> Result<HandoffRequest, Abort> {
-    let handoff = claimed(ctx, &id, fencing_token)?;
+    let handoff = still_capable(ctx, &id, fencing_token)?;
     give_back(ctx, handoff, HandoffStatus::Resolved, resolution)
 }
 
@@ -246,11 +246,11 @@ pub fn resolve_handoff(
 #[reducer]
 pub fn reject_handoff(
     ctx: &mut Context<'_>,
-    id: String,
+    #[id(HandoffRequest)] id: String,
     reason: String,
     fencing_token: Option<i64>,
 ) -> Result<HandoffRequest, Abort> {
-    let handoff = claimed(ctx, &id, fencing_token)?;
+    let handoff = still_capable(ctx, &id, fencing_token)?;
     give_back(ctx, handoff, HandoffStatus::Rejected, reason)
 }
 
@@ -381,6 +381,17 @@ fn claimed(
     let detail = format!("handoff {id} is {}, not claimed", handoff.status);
     let refusal = Refusal::new(Code::Conflict, detail);
     Err(if ended { refusal } else { refusal.hint("claim_handoff first") }.into())
+}
+
+/// The same, if the caller still has the capability that the handoff requires. One who has not can only release it.
+fn still_capable(
+    ctx: &mut Context<'_>,
+    id: &str,
+    fencing_token: Option<i64>,
+) -> Result<HandoffRequest, Abort> {
+    let handoff = claimed(ctx, id, fencing_token)?;
+    check::capability(ctx.caller, Some(&handoff.required_capability), "answering this handoff")?;
+    Ok(handoff)
 }
 
 fn not_to_be_claimed(handoff: &HandoffRequest) -> Refusal {

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use abide_schema::caller::{CallLimits, Caller};
+use abide_schema::caller::{Allowance, CallLimits, Caller};
 use abide_schema::reducer::{Answer, Sight};
 use abide_schema::{
     Abort, Code, Context, Json, Micros, Module, Refusal, Scope, Seq, limits, reducer, table,
@@ -77,7 +77,7 @@ pub fn module() -> Module {
 #[reducer]
 pub fn create_identity(
     ctx: &mut Context<'_>,
-    id: String,
+    #[id(new, Identity)] id: String,
     role: String,
     capabilities: Option<BTreeSet<String>>,
     scope: Option<BTreeMap<String, String>>,
@@ -99,6 +99,7 @@ pub fn create_identity(
         seq,
     };
     check_within(ctx, &identity)?;
+    check_pace(ctx, &identity)?;
     if let Some(before) = ctx.get::<Identity>(&identity.id)? {
         let same = before.role == identity.role
             && before.capabilities == identity.capabilities
@@ -119,7 +120,7 @@ pub fn create_identity(
 #[reducer]
 pub fn change_identity(
     ctx: &mut Context<'_>,
-    id: String,
+    #[id(Identity)] id: String,
     role: Option<String>,
     capabilities: Option<BTreeSet<String>>,
     scope: Option<BTreeMap<String, String>>,
@@ -144,6 +145,9 @@ pub fn change_identity(
         return Ok(Answer::Duplicate(before.seq, before));
     }
     check_within(ctx, &identity)?;
+    if effective_limits(ctx, &identity)? != effective_limits(ctx, &before)? {
+        check_pace(ctx, &identity)?;
+    }
     save(ctx, identity).map(Answer::Fresh)
 }
 
@@ -151,7 +155,7 @@ pub fn change_identity(
 #[reducer]
 pub fn disable_identity(
     ctx: &mut Context<'_>,
-    id: String,
+    #[id(Identity)] id: String,
     reason: Option<String>,
 ) -> Result<Answer<Identity>, Abort> {
     let mut identity = find(ctx, &id)?;
@@ -166,7 +170,10 @@ pub fn disable_identity(
 
 /// Gives a disabled identity back what it had.
 #[reducer]
-pub fn enable_identity(ctx: &mut Context<'_>, id: String) -> Result<Answer<Identity>, Abort> {
+pub fn enable_identity(
+    ctx: &mut Context<'_>,
+    #[id(Identity)] id: String,
+) -> Result<Answer<Identity>, Abort> {
     let mut identity = find(ctx, &id)?;
     check_within(ctx, &identity)?;
     if identity.disabled_at.is_none() {
@@ -205,6 +212,40 @@ pub(crate) fn check_within(ctx: &mut Context<'_>, identity: &Identity) -> Result
     Ok(())
 }
 
+/// Holds a caller that is limited to giving an identity no more than it has: where it makes one, gives it other
+/// limits, or makes a token for it. It can still disable one that has more.
+pub(crate) fn check_pace(ctx: &mut Context<'_>, identity: &Identity) -> Result<(), Abort> {
+    let limits = effective_limits(ctx, identity)?;
+    check_limits(ctx.caller, &format!("identity {}", identity.id), &limits)
+}
+
+/// An identity's limits: its own, or its role's.
+fn effective_limits(ctx: &mut Context<'_>, identity: &Identity) -> Result<CallLimits, Abort> {
+    let read = |stored: &Json| serde_json::from_value(stored.value()).unwrap_or_default();
+    if let Some(own) = &identity.limits {
+        return Ok(read(own));
+    }
+    let role = role::find(ctx, &identity.role)?;
+    Ok(role.and_then(|role| role.limits).as_ref().map(read).unwrap_or_default())
+}
+
+/// Holds a caller that is limited to giving no more than it has itself. (A replay does not know limits: it
+/// sees only calls that were within them.)
+pub(crate) fn check_limits(caller: &Caller, what: &str, given: &CallLimits) -> Result<(), Abort> {
+    let own = caller.limits();
+    for (kind, own, given) in [("rate", own.rate, given.rate), ("quota", own.quota, given.quota)] {
+        let Some(own) = own else { continue };
+        if given.is_some_and(|given| given.is_within(own)) {
+            continue;
+        }
+        let Allowance { calls, per_ms } = own;
+        let detail = format!("{what} would have a higher {kind} than you have");
+        let hint = format!("give it a {kind} of its own, at most {calls} calls in {per_ms} ms");
+        return Err(Refusal::new(Code::Denied, detail).hint(hint).into());
+    }
+    Ok(())
+}
+
 fn confined(caller: &Caller, scope: Scope) -> Result<Scope, Refusal> {
     let mut scope = scope.into_iter().map(|(key, value)| (key, value.into())).collect();
     session::scope::confine(&mut scope, caller)?;
@@ -219,15 +260,17 @@ const RESERVED: [&str; 4] = [Caller::SYSTEM, "local", "token", "embedded"];
 
 fn check_id(id: &str) -> Result<(), Refusal> {
     check::name("id", id)?;
-    if id.chars().any(char::is_control) {
-        let detail = "the id of an identity has no control characters";
-        return Err(Refusal::new(Code::BadArguments, detail));
-    }
     if RESERVED.contains(&id) {
         let detail = format!("{id} is a name of Abide's own");
         return Err(Refusal::new(Code::BadArguments, detail).hint("take another"));
     }
     Ok(())
+}
+
+/// Whether an id is that of a subject whom an issuer of JSON Web Tokens knows. Such an identity can be disabled,
+/// and has no tokens of the database: they would be another's.
+pub(crate) fn is_issued(id: &str) -> bool {
+    id.starts_with(Caller::ISSUED)
 }
 
 /// Limits as they are stored.

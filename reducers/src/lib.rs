@@ -6,6 +6,8 @@
 
 pub mod agent;
 pub mod approval;
+pub mod cleanup;
+pub mod delegation;
 pub mod denial;
 pub mod handoff;
 pub mod identity;
@@ -20,11 +22,14 @@ pub mod tool;
 pub mod tool_call;
 
 mod check;
+mod lease;
 
 use abide_schema::Module;
 
 pub use agent::{Agent, AgentMode, AgentRevision};
 pub use approval::{Approval, ApprovalStatus};
+pub use cleanup::{Cleanup, CleanupKind};
+pub use delegation::Delegation;
 pub use denial::DeniedAttempt;
 pub use handoff::{HandoffRequest, HandoffStatus};
 pub use identity::Identity;
@@ -51,11 +56,13 @@ pub fn modules() -> Vec<Module> {
         handoff::module(),
         agent::module(),
         run::module(),
+        delegation::module(),
         timer::module(),
         policy::module(),
         role::module(),
         identity::module(),
         token::module(),
         denial::module(),
+        cleanup::module(),
     ]
 }

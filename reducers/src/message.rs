@@ -46,14 +46,19 @@ pub struct Appended {
 /// The domain.
 #[must_use]
 pub fn module() -> Module {
-    Module::new("message").seen::<AgentState>(Sight::OfScope).reducer(append_message::definition())
+    Module::new("message")
+        .seen::<AgentState>(Sight::OfScope)
+        .copied(("agent_state", "content"), &[("run_events", "data"), ("runs", "output")])
+        .copied(("agent_state", "data"), &[("run_events", "data")])
+        .reducer(append_message::definition())
 }
 
-/// Appends a message, or another entry, to a session. The first one makes a created session active.
+/// Appends a message, or another entry, to a session. The first one makes a created session active. A session that
+/// is being cancelled takes nothing more of the role `user`.
 #[reducer]
 pub fn append_message(
     ctx: &mut Context<'_>,
-    session_id: String,
+    #[id(Session)] session_id: String,
     role: String,
     content: Nullable<String>,
     kind: Option<String>,
@@ -62,7 +67,11 @@ pub fn append_message(
     check::name("role", &role)?;
     let kind = kind.unwrap_or_else(|| "message".to_owned());
     check::name("kind", &kind)?;
-    let session = session::open(ctx, &session_id)?;
+    // What a user says asks for work. All else tells of work that had begun, and is taken until that has ended.
+    let session = match role.as_str() {
+        "user" => session::wanted(ctx, &session_id)?,
+        _ => session::open(ctx, &session_id)?,
+    };
     let entry = append(ctx, &session, role, kind, content.0, data.map(Json::from))?;
     if session.status == SessionStatus::Created {
         session::to_status(ctx, session, SessionStatus::Active, |_| {})?;

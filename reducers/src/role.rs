@@ -59,6 +59,7 @@ pub const BUILT_IN: [(&str, &[&str]); 6] = [
             "wait_run",
             "finish_run",
             "abort_run",
+            "start_child_run",
         ],
     ),
     (
@@ -162,6 +163,8 @@ pub fn set_role(
         check::name("a capability", capability)?;
         check::capability(ctx.caller, Some(capability), "giving a role what it")?;
     }
+    // A limit of the role is the identity's where it has none, and no limit lifts the caller's own.
+    identity::check_limits(ctx.caller, &format!("role {name}"), &limits.unwrap_or_default())?;
     let before = ctx.get::<Role>(&name)?;
     let role = Role {
         name,

@@ -26,8 +26,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value as JsonValue, json};
 
 use crate::session::{Session, SessionStatus};
-use crate::tool_call::ToolCall;
-use crate::{agent, check, message, session};
+use crate::tool_call::{ToolCallStatus, cancel};
+use crate::{agent, check, delegation, lease, message, session};
 
 pub mod drive;
 pub mod end;
@@ -221,8 +221,9 @@ pub struct Told {
 #[must_use]
 pub fn module() -> Module {
     Module::new("run")
-        .seen::<Run>(Sight::OfScope)
+        .seen::<Run>(Sight::OfScopeWithout(&["fencing_token"]))
         .seen::<RunEvent>(Sight::OfScope)
+        .copied(("runs", "output"), &[("run_events", "data")])
         .reducer(start_run::definition())
         .reducer(claim_run::definition())
         .reducer(claim_next_run::definition())
@@ -244,30 +245,58 @@ pub fn module() -> Module {
 #[reducer]
 pub fn start_run(
     ctx: &mut Context<'_>,
-    session_id: String,
+    #[id(Session)] session_id: String,
     agent: Option<String>,
     input: Option<String>,
-    id: Option<String>,
-    parent_id: Option<String>,
+    #[id(new, Run)] id: Option<String>,
+    #[id(Run)] parent_id: Option<String>,
     deadline_ms: Option<i64>,
 ) -> Result<Answer<Run>, Abort> {
     if let Some(id) = &id {
         check::name("id", id)?;
         if let Some(before) = ctx.get::<Run>(id)? {
-            return again(ctx, before, &session_id);
+            return again(ctx, before, &session_id, agent.as_deref(), parent_id.as_deref());
         }
     }
     let session = session::wanted(ctx, &session_id)?;
-    let name = agent.unwrap_or_else(|| session.agent.clone());
-    let agent = agent::ready(ctx, &name, parent_id.is_some())?;
+    let agent = agent.unwrap_or_else(|| session.agent.clone());
+    let parent = match &parent_id {
+        Some(id) => Some(ctx.get::<Run>(id)?.ok_or_else(|| missing(id))?),
+        None => None,
+    };
+    let as_subagent = parent.is_some();
+    let deadline_at = check::after("deadline_ms", ctx.now, deadline_ms)?;
+    let place = parent.as_ref().map(|parent| delegation::admit(ctx, parent)).transpose()?;
+    let new = NewRun { id, agent, as_subagent, input, parent_id, deadline_at };
+    let run = begin(ctx, session, new)?;
+    if let (Some(parent), Some(place)) = (&parent, place) {
+        delegation::note(ctx, &run, parent, place, None)?;
+    }
+    Ok(Answer::Fresh(run))
+}
+
+/// What is given of a new run.
+pub(crate) struct NewRun {
+    pub(crate) id: Option<String>,
+    pub(crate) agent: String,
+    pub(crate) as_subagent: bool,
+    pub(crate) input: Option<String>,
+    pub(crate) parent_id: Option<String>,
+    pub(crate) deadline_at: Option<Micros>,
+}
+
+/// Begins a run in a session that has none.
+pub(crate) fn begin(
+    ctx: &mut Context<'_>,
+    session: Session,
+    NewRun { id, agent, as_subagent, input, parent_id, deadline_at }: NewRun,
+) -> Result<Run, Abort> {
+    let session_id = session.id.clone();
+    let agent = agent::ready(ctx, &agent, as_subagent)?;
     if let Some(active) = ctx.beyond_policies(|ctx| active(ctx, &session_id))? {
         return Err(taken(ctx, &session_id, &active)?.into());
     }
-    if let Some(parent) = &parent_id {
-        let parent = ctx.get::<Run>(parent)?;
-        parent.ok_or_else(|| missing(parent_id.as_deref().unwrap_or_default()))?;
-    }
-    let session = begin(ctx, session, input)?;
+    let session = open(ctx, session, input)?;
     let (now, seq) = (ctx.now, ctx.seq);
     let mut run = Run {
         id: id.unwrap_or_else(|| ctx.new_id("run")),
@@ -288,7 +317,7 @@ pub fn start_run(
         usage_missing: 0,
         cost_micros: None,
         events: 0,
-        deadline_at: check::after("deadline_ms", now, deadline_ms)?,
+        deadline_at,
         abort_requested_at: None,
         output: None,
         error_code: None,
@@ -301,7 +330,7 @@ pub fn start_run(
     ctx.insert(run.clone())?;
     status(ctx, &mut run, "thinking")?;
     session::touch(ctx, session)?;
-    save(ctx, run).map(Answer::Fresh)
+    save(ctx, run)
 }
 
 /// What is said where a session has a run; nothing of the run to who does not see it.
@@ -315,7 +344,7 @@ fn taken(ctx: &mut Context<'_>, session_id: &str, active: &Run) -> Result<Refusa
 }
 
 /// The session of a new run is active, with the user's message.
-fn begin(ctx: &mut Context<'_>, session: Session, input: Option<String>) -> Result<Session, Abort> {
+fn open(ctx: &mut Context<'_>, session: Session, input: Option<String>) -> Result<Session, Abort> {
     if session.status == SessionStatus::HandedOff {
         let detail = format!("session {} is in the hands of a supervisor", session.id);
         return Err(Refusal::new(Code::BadTransition, detail).into());
@@ -330,12 +359,23 @@ fn begin(ctx: &mut Context<'_>, session: Session, input: Option<String>) -> Resu
     }
 }
 
-fn again(ctx: &mut Context<'_>, before: Run, session_id: &str) -> Result<Answer<Run>, Abort> {
+fn again(
+    ctx: &mut Context<'_>,
+    mut before: Run,
+    session_id: &str,
+    agent: Option<&str>,
+    parent_id: Option<&str>,
+) -> Result<Answer<Run>, Abort> {
     ctx.about(&before.session_id);
-    if before.session_id == session_id {
+    let of_same = before.session_id == session_id && before.parent_id.as_deref() == parent_id;
+    if of_same && agent.is_none_or(|agent| agent == before.agent) {
+        lease::hide(ctx, &mut before.fencing_token)?;
         return Ok(Answer::Duplicate(before.seq, before));
     }
-    let detail = format!("run {} is one of another session", before.id);
+    let detail = match before.session_id == session_id {
+        true => format!("run {} is one of another agent or parent", before.id),
+        false => format!("run {} is one of another session", before.id),
+    };
     Err(Refusal::new(Code::Conflict, detail).hint("leave out id to be given a new one").into())
 }
 
@@ -361,10 +401,9 @@ const RESUME: &str = "resume";
 
 /// What a session's run has to wait for before it can go on, if there is anything.
 pub(crate) fn awaited(ctx: &mut Context<'_>, session: &Session) -> Result<Option<String>, Abort> {
-    let params = [Value::from(session.id.as_str())];
-    for (status, what) in [("awaiting_approval", "approval"), ("unknown", "settlement")] {
-        let waiting = format!("WHERE session_id = ?1 AND status = '{status}'");
-        if ctx.beyond_policies(|ctx| ctx.count::<ToolCall>(&waiting, &params))? > 0 {
+    use ToolCallStatus::{AwaitingApproval, Unknown};
+    for (status, what) in [(AwaitingApproval, "approval"), (Unknown, "settlement")] {
+        if cancel::any(ctx, &session.id, status)? {
             return Ok(Some(what.to_owned()));
         }
     }
@@ -409,7 +448,7 @@ fn status(ctx: &mut Context<'_>, run: &mut Run, status: &str) -> Result<(), Abor
 
 /// Adds what follows from a call to a run's events, whether or not its caller sees them; the run's row is to
 /// be written after it.
-fn tell(
+pub(crate) fn tell(
     ctx: &mut Context<'_>,
     run: &mut Run,
     kind: RunEventKind,
@@ -457,7 +496,7 @@ fn tell_all(ctx: &mut Context<'_>, run: &mut Run, events: Vec<Told>) -> Result<(
     Ok(())
 }
 
-fn save(ctx: &mut Context<'_>, mut run: Run) -> Result<Run, Abort> {
+pub(crate) fn save(ctx: &mut Context<'_>, mut run: Run) -> Result<Run, Abort> {
     run.updated_at = ctx.now;
     run.seq = ctx.seq;
     ctx.update(&run)?;

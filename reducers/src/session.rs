@@ -11,17 +11,18 @@
 //! guarantee; a test holds the two together.
 //!
 //! A cancellation is a row's fact before it is an end: while workers are at calls of the session they are
-//! asked to stop, and the session ends when the last of them has. One that is idle ends at once.
+//! asked to stop, and the session ends when the last of them has. One that is idle ends at once. The sessions that
+//! were made for it follow in steps, see [`mod@cleanup`].
 
 use abide_schema::reducer::{Answer, Sight};
 use abide_schema::{
-    Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, Value, limits, reducer,
-    table,
+    Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, limits, reducer, table,
 };
 use serde_json::Value as JsonValue;
 
-use crate::tool_call::cancel;
-use crate::{check, handoff, run, timer};
+use crate::cleanup::{self, Cleanup, Task};
+use crate::tool_call::{ToolCallStatus, cancel};
+use crate::{check, handoff, run};
 
 pub(crate) mod scope;
 
@@ -157,9 +158,9 @@ pub fn module() -> Module {
 pub fn create_session(
     ctx: &mut Context<'_>,
     agent: String,
-    id: Option<String>,
+    #[id(new, Session)] id: Option<String>,
     title: Option<String>,
-    parent_id: Option<String>,
+    #[id(Session)] parent_id: Option<String>,
     scope: Option<serde_json::Map<String, JsonValue>>,
     metadata: Option<serde_json::Map<String, JsonValue>>,
 ) -> Result<Session, Abort> {
@@ -168,9 +169,7 @@ pub fn create_session(
         Some(id) => {
             check::name("id", &id)?;
             if ctx.get::<Session>(&id)?.is_some() {
-                return Err(Refusal::new(Code::Conflict, format!("session {id} exists already"))
-                    .hint("leave out id to be given a new one")
-                    .into());
+                return Err(exists(&id).hint("leave out id to be given a new one").into());
             }
             id
         }
@@ -179,8 +178,48 @@ pub fn create_session(
     let mut scope = scope.unwrap_or_default();
     if let Some(parent) = &parent_id {
         let parent = wanted(ctx, parent)?;
+        check_depth(ctx, &parent)?;
         scope::inherit(&mut scope, &parent)?;
     }
+    let metadata = metadata.unwrap_or_default();
+    insert(ctx, NewSession { id, agent, title, parent_id, scope, metadata })
+}
+
+/// Creates the session of a run that was started for a tool call: its id is that of the call, and it has the scope of
+/// the session that the call is of.
+pub(crate) fn make_child(
+    ctx: &mut Context<'_>,
+    id: String,
+    agent: String,
+    parent: &Session,
+) -> Result<Session, Abort> {
+    if ctx.get::<Session>(&id)?.is_some() {
+        return Err(exists(&id).into());
+    }
+    check_depth(ctx, parent)?;
+    let mut scope = serde_json::Map::new();
+    scope::inherit(&mut scope, parent)?;
+    let metadata = serde_json::Map::from_iter([("call_id".to_owned(), id.as_str().into())]);
+    let parent_id = Some(parent.id.clone());
+    insert(ctx, NewSession { id, agent, title: None, parent_id, scope, metadata })
+}
+
+fn exists(id: &str) -> Refusal {
+    Refusal::new(Code::Conflict, format!("session {id} exists already"))
+}
+
+/// What is given of a new session.
+struct NewSession {
+    id: String,
+    agent: String,
+    title: Option<String>,
+    parent_id: Option<String>,
+    scope: serde_json::Map<String, JsonValue>,
+    metadata: serde_json::Map<String, JsonValue>,
+}
+
+fn insert(ctx: &mut Context<'_>, new: NewSession) -> Result<Session, Abort> {
+    let NewSession { id, agent, title, parent_id, mut scope, metadata } = new;
     scope::confine(&mut scope, ctx.caller)?;
     ctx.about(&id);
     let (now, seq) = (ctx.now, ctx.seq);
@@ -191,7 +230,7 @@ pub fn create_session(
         parent_id,
         title,
         scope: Json::from(JsonValue::Object(scope)),
-        metadata: Json::from(JsonValue::Object(metadata.unwrap_or_default())),
+        metadata: Json::from(JsonValue::Object(metadata)),
         result: None,
         error_code: None,
         error_message: None,
@@ -208,7 +247,7 @@ pub fn create_session(
 #[reducer]
 pub fn suspend_session(
     ctx: &mut Context<'_>,
-    session_id: String,
+    #[id(Session)] session_id: String,
     reason: Option<String>,
 ) -> Result<Session, Abort> {
     let session = find(ctx, &session_id)?;
@@ -219,7 +258,7 @@ pub fn suspend_session(
 #[reducer]
 pub fn resume_session(
     ctx: &mut Context<'_>,
-    session_id: String,
+    #[id(Session)] session_id: String,
     reason: Option<String>,
 ) -> Result<Session, Abort> {
     let session = find(ctx, &session_id)?;
@@ -237,11 +276,15 @@ pub fn resume_session(
 #[reducer]
 pub fn complete_session(
     ctx: &mut Context<'_>,
-    session_id: String,
+    #[id(Session)] session_id: String,
     result: Option<JsonValue>,
 ) -> Result<Session, Abort> {
     let session = find(ctx, &session_id)?;
-    end(ctx, session, SessionStatus::Completed, |session| session.result = result.map(Json::from))
+    let session = end(ctx, session, SessionStatus::Completed, |session| {
+        session.result = result.map(Json::from);
+    })?;
+    cleanup::begin(ctx, Task::end(&session_id))?;
+    Ok(session)
 }
 
 /// Ends a session badly. Calls of it that nobody has begun are cancelled, those that run are asked to
@@ -249,25 +292,28 @@ pub fn complete_session(
 #[reducer]
 pub fn fail_session(
     ctx: &mut Context<'_>,
-    session_id: String,
+    #[id(Session)] session_id: String,
     code: String,
     message: String,
 ) -> Result<Session, Abort> {
     check::name("code", &code)?;
     let session = find(ctx, &session_id)?;
-    end(ctx, session, SessionStatus::Failed, |session| {
+    let session = end(ctx, session, SessionStatus::Failed, |session| {
         session.error_code = Some(code);
         session.error_message = Some(message);
-    })
+    })?;
+    cleanup::begin(ctx, Task::end(&session_id))?;
+    Ok(session)
 }
 
 /// Says that nobody wants a session any more, nor any that was made for it. Where no worker is at it,
 /// it ends at once: `failed`, with the code `cancelled`. Otherwise its workers are asked to stop, and it
-/// ends when the last of them has.
+/// ends when the last of them has. Where more belongs to it than one transaction should end, the rest follows
+/// in steps; from now on nothing new begins for it, or for a session that was made for it.
 #[reducer]
 pub fn cancel_session(
     ctx: &mut Context<'_>,
-    session_id: String,
+    #[id(Session)] session_id: String,
     reason: Option<String>,
 ) -> Result<Answer<Session>, Abort> {
     let session = find(ctx, &session_id)?;
@@ -278,40 +324,24 @@ pub fn cancel_session(
     if session.status.is_terminal() {
         return Err(not_from(&session, "cancelled").into());
     }
-    let mut reached = 1;
-    let mut parents = vec![session_id];
-    let session = request_cancel(ctx, session, reason.as_deref())?;
-    while let Some(parent) = parents.pop() {
-        let children = "WHERE parent_id = ?1 AND status NOT IN ('completed', 'failed')";
-        let of_parent = [Value::from(parent)];
-        for child in ctx.beyond_policies(|ctx| ctx.find::<Session>(children, &of_parent))? {
-            reached += 1;
-            if reached > limits::CANCELLED_SESSIONS {
-                let detail = format!("more than {reached} sessions stand under {}", session.id);
-                let hint = "cancel the sessions made for it one by one first";
-                return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
-            }
-            parents.push(child.id.clone());
-            if child.cancel_requested_at.is_none() {
-                ctx.beyond_policies(|ctx| request_cancel(ctx, child, reason.as_deref()))?;
-            }
-        }
-    }
+    let session = mark_cancelled(ctx, session, reason.as_deref())?;
+    cleanup::begin(ctx, Task::cancel(&session_id, reason.as_deref()))?;
     Ok(Answer::Fresh(session))
 }
 
-/// Notes that one session is not wanted, and ends it if nothing of it runs.
-fn request_cancel(
+/// Notes that one session is not wanted, and ends it if nothing of it runs. Its calls, timers and the sessions
+/// made for it are left to a cleanup.
+pub(crate) fn mark_cancelled(
     ctx: &mut Context<'_>,
     mut session: Session,
     reason: Option<&str>,
 ) -> Result<Session, Abort> {
     session.cancel_requested_at = Some(ctx.now);
     session.cancel_reason = reason.map(str::to_owned);
-    if cancel::running(ctx, &session.id)? == 0 {
+    if !cancel::any(ctx, &session.id, ToolCallStatus::Claimed)? {
         return end_cancelled(ctx, session);
     }
-    drop_open(ctx, &session.id)?;
+    release(ctx, &session.id)?;
     if session.status == SessionStatus::HandedOff {
         return to_status(ctx, session, SessionStatus::Active, |_| {});
     }
@@ -321,13 +351,66 @@ fn request_cancel(
     Ok(session)
 }
 
+/// The sessions made for another, in the order of their ids: those after one, no more than `most`.
+pub(crate) fn made_for(
+    ctx: &mut Context<'_>,
+    parent_id: &str,
+    after: &str,
+    most: usize,
+) -> Result<Vec<Session>, Abort> {
+    let next = "WHERE parent_id = ?1 AND id > ?2 ORDER BY id LIMIT ?3";
+    ctx.find::<Session>(next, &[parent_id.into(), after.into(), (most as i64).into()])
+}
+
+/// The sessions above one (`?1`) that a cancellation would reach it from, and it itself. A session that has ended
+/// by itself is in the way.
+const ABOVE: &str = "WITH RECURSIVE above(id, parent_id, depth) AS (
+  SELECT id, parent_id, 0 FROM sessions WHERE id = ?1
+  UNION ALL
+  SELECT s.id, s.parent_id, above.depth + 1 FROM above JOIN sessions AS s ON s.id = above.parent_id
+  WHERE above.depth < ?2
+    AND (s.cancel_requested_at IS NOT NULL OR s.status NOT IN ('completed', 'failed')))
+  SELECT id FROM above";
+
+/// One cleanup, where there is any.
+const FIRST: &str = "WHERE id = (SELECT min(id) FROM cleanups)";
+
+/// Whether a session has ended, is cancelled, or was made for one that is: then nothing new begins for it. Once
+/// a cancellation has reached all sessions each of them says so itself; only until then are those above looked at.
+pub(crate) fn is_closing(ctx: &mut Context<'_>, session: &Session) -> Result<bool, Abort> {
+    if session.cancel_requested_at.is_some() || session.status.is_terminal() {
+        return Ok(true);
+    }
+    if session.parent_id.is_none() || ctx.count_everywhere::<Cleanup>(FIRST, &[])? == 0 {
+        return Ok(false);
+    }
+    let above = format!("WHERE cancel_requested_at IS NOT NULL AND id IN ({ABOVE})");
+    let params = [session.id.as_str().into(), limits::SESSION_DEPTH.into()];
+    Ok(ctx.count_everywhere::<Session>(&above, &params)? > 0)
+}
+
+/// Refuses a session below so many others that a look at all of them would take long.
+fn check_depth(ctx: &mut Context<'_>, parent: &Session) -> Result<(), Abort> {
+    if parent.parent_id.is_none() {
+        return Ok(());
+    }
+    let most = limits::SESSION_DEPTH;
+    let params = [parent.id.as_str().into(), most.into()];
+    let above = ctx.count_everywhere::<Session>(&format!("WHERE id IN ({ABOVE})"), &params)?;
+    if above <= most {
+        return Ok(());
+    }
+    let detail = format!("session {} stands below {most} others already", parent.id);
+    Err(Refusal::new(Code::LimitExceeded, detail).into())
+}
+
 /// A call of a session that is not wanted runs no more: if it was the last, the session ends.
 pub(crate) fn stopped(ctx: &mut Context<'_>, id: &str) -> Result<(), Abort> {
     ctx.beyond_policies(|ctx| match ctx.get::<Session>(id)? {
         Some(session)
             if session.cancel_requested_at.is_some()
                 && !session.status.is_terminal()
-                && cancel::running(ctx, id)? == 0 =>
+                && !cancel::any(ctx, id, ToolCallStatus::Claimed)? =>
         {
             end_cancelled(ctx, session).map(drop)
         }
@@ -368,7 +451,7 @@ pub(crate) fn open(ctx: &mut Context<'_>, id: &str) -> Result<Session, Abort> {
 /// The same, if it is still wanted, so that something new may be begun for it.
 pub(crate) fn wanted(ctx: &mut Context<'_>, id: &str) -> Result<Session, Abort> {
     let session = open(ctx, id)?;
-    if session.cancel_requested_at.is_some() {
+    if is_closing(ctx, &session)? {
         let detail = format!("session {id} is being cancelled and begins nothing more");
         return Err(Refusal::new(Code::BadTransition, detail).into());
     }
@@ -401,25 +484,23 @@ pub(crate) fn to_status(
     Ok(session)
 }
 
+/// Ends a session well or badly. A cleanup ends what belongs to it.
 fn end(
     ctx: &mut Context<'_>,
     session: Session,
     status: SessionStatus,
     with: impl FnOnce(&mut Session),
 ) -> Result<Session, Abort> {
-    let id = session.id.clone();
     let session = to_status(ctx, session, status, with)?;
-    drop_open(ctx, &id)?;
+    release(ctx, &session.id)?;
     Ok(session)
 }
 
-/// Lets go of all that waits for a session, also of what its caller does not see.
-fn drop_open(ctx: &mut Context<'_>, id: &str) -> Result<(), Abort> {
+/// Ends what a session has one of, its run and its handoff, also where its caller does not see them.
+fn release(ctx: &mut Context<'_>, id: &str) -> Result<(), Abort> {
     ctx.beyond_policies(|ctx| {
-        cancel::of_session(ctx, id)?;
         run::end::abort_of_session(ctx, id)?;
-        handoff::cancel_of_session(ctx, id)?;
-        timer::cancel_of_session(ctx, id)
+        handoff::cancel_of_session(ctx, id)
     })
 }
 

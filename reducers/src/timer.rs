@@ -3,8 +3,7 @@
 
 use abide_schema::reducer::{Answer, Sight};
 use abide_schema::{
-    Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, Value, limits, reducer,
-    table,
+    Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, limits, reducer, table,
 };
 use serde_json::{Value as JsonValue, json};
 
@@ -31,7 +30,7 @@ BEGIN SELECT RAISE(FAIL, 'conflict: the timer has ended'); END";
     name = "timers",
     without_rowid,
     index(due_at, where = "status = 'pending'"),
-    index(session_id, where = "session_id IS NOT NULL"),
+    index(session_id, status, where = "session_id IS NOT NULL"),
     trigger = ENDED
 )]
 pub struct Timer {
@@ -65,6 +64,10 @@ pub struct Timer {
     pub seq: Seq,
 }
 
+/// Version 2: the pending timers of a session are found without looking at those that have fired.
+const BY_STATUS: &str = "DROP INDEX timers_session_id;
+CREATE INDEX timers_session_id_status ON timers (session_id, status) WHERE session_id IS NOT NULL";
+
 /// The domain.
 #[must_use]
 pub fn module() -> Module {
@@ -72,6 +75,7 @@ pub fn module() -> Module {
         .seen::<Timer>(Sight::OfScope)
         .reducer(set_timer::definition())
         .reducer(cancel_timer::definition())
+        .step(BY_STATUS)
         .deadline::<Timer>("due_at", "status = 'pending'", fire_timer::definition())
 }
 
@@ -83,8 +87,8 @@ pub fn set_timer(
     ctx: &mut Context<'_>,
     in_ms: Option<i64>,
     due_at: Option<Micros>,
-    id: Option<String>,
-    session_id: Option<String>,
+    #[id(new, Timer)] id: Option<String>,
+    #[id(Session)] session_id: Option<String>,
     name: Option<String>,
     message: Option<String>,
     resume: Option<bool>,
@@ -127,7 +131,10 @@ pub fn set_timer(
 
 /// Takes a timer back before it fires.
 #[reducer]
-pub fn cancel_timer(ctx: &mut Context<'_>, id: String) -> Result<Answer<Timer>, Abort> {
+pub fn cancel_timer(
+    ctx: &mut Context<'_>,
+    #[id(Timer)] id: String,
+) -> Result<Answer<Timer>, Abort> {
     let mut timer = find(ctx, &id)?;
     match timer.status {
         TimerStatus::Cancelled => Ok(Answer::Duplicate(timer.seq, timer)),
@@ -142,7 +149,7 @@ pub fn cancel_timer(ctx: &mut Context<'_>, id: String) -> Result<Answer<Timer>, 
     }
 }
 
-/// The moment of a timer has come.
+/// The moment of a timer has come. One whose session is ending, or has ended, is cancelled instead.
 #[reducer]
 pub fn fire_timer(ctx: &mut Context<'_>, id: String, due_at: Micros) -> Result<Timer, Abort> {
     let mut timer = find(ctx, &id)?;
@@ -150,28 +157,39 @@ pub fn fire_timer(ctx: &mut Context<'_>, id: String, due_at: Micros) -> Result<T
     if !waits || ctx.now < due_at {
         return Err(check::not_due(&id, due_at).into());
     }
-    if let Some(session_id) = timer.session_id.clone() {
-        tell(ctx, &timer, &session_id)?;
+    if let Some(session_id) = timer.session_id.clone()
+        && !tell(ctx, &timer, &session_id)?
+    {
+        timer.status = TimerStatus::Cancelled;
+        return save(ctx, timer);
     }
     timer.status = TimerStatus::Fired;
     timer.fired_at = Some(ctx.now);
     save(ctx, timer)
 }
 
-/// Takes back the timers of a session that has ended or is about to.
-pub(crate) fn cancel_of_session(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
-    let open = "WHERE session_id = ?1 AND session_id IS NOT NULL AND status = 'pending'";
-    for mut timer in ctx.find::<Timer>(open, &[Value::from(session_id)])? {
+/// Takes back timers of a session that has ended or is about to, no more than `most`, and says how many.
+pub(crate) fn cancel_some_of_session(
+    ctx: &mut Context<'_>,
+    session_id: &str,
+    most: usize,
+) -> Result<usize, Abort> {
+    let open = "WHERE session_id = ?1 AND session_id IS NOT NULL AND status = 'pending' LIMIT ?2";
+    let timers = ctx.find::<Timer>(open, &[session_id.into(), (most as i64).into()])?;
+    let found = timers.len();
+    for mut timer in timers {
         timer.status = TimerStatus::Cancelled;
         save(ctx, timer)?;
     }
-    Ok(())
+    Ok(found)
 }
 
-/// Tells the session of a timer what it was set for.
-fn tell(ctx: &mut Context<'_>, timer: &Timer, session_id: &str) -> Result<(), Abort> {
-    // A session takes its timers along when it ends, so it is open.
-    let Some(session) = ctx.get::<Session>(session_id)? else { return Ok(()) };
+/// Tells the session of a timer what it was set for. Says whether the session still wants to know.
+fn tell(ctx: &mut Context<'_>, timer: &Timer, session_id: &str) -> Result<bool, Abort> {
+    let Some(session) = ctx.get::<Session>(session_id)? else { return Ok(false) };
+    if session::is_closing(ctx, &session)? {
+        return Ok(false);
+    }
     if let Some(message) = &timer.message {
         let data = timer.data.as_ref().map(Json::value);
         let data = json!({"timer_id": timer.id, "name": timer.name, "data": data});
@@ -183,7 +201,7 @@ fn tell(ctx: &mut Context<'_>, timer: &Timer, session_id: &str) -> Result<(), Ab
     } else {
         session::touch(ctx, session)?;
     }
-    Ok(())
+    Ok(true)
 }
 
 fn moment(now: Micros, in_ms: Option<i64>, due_at: Option<Micros>) -> Result<Micros, Refusal> {

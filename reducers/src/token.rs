@@ -48,7 +48,7 @@ const DIRECTORY: Directory = Directory {
         FROM tokens AS t JOIN identities AS i ON i.id = t.identity_id
         LEFT JOIN roles AS r ON r.name = i.role WHERE t.id = :id",
     role: "SELECT capabilities, limits FROM roles WHERE name = :name",
-    disabled: "SELECT disabled_at IS NOT NULL FROM identities WHERE id = :id",
+    disabled: "SELECT disabled_at IS NOT NULL, scope FROM identities WHERE id = :id",
 };
 
 /// The domain.
@@ -59,6 +59,8 @@ pub fn module() -> Module {
         .directory(DIRECTORY)
         .reducer(create_token::definition())
         .reducer(revoke_token::definition())
+        .secret(&create_token::definition(), "hash")
+        .secret(&revoke_token::definition(), "hash")
 }
 
 /// Makes a token known by its hash: SHA-256 of `abide_<id>_<secret>`, in hexadecimal. Whoever makes the
@@ -67,7 +69,7 @@ pub fn module() -> Module {
 pub fn create_token(
     ctx: &mut Context<'_>,
     id: String,
-    identity_id: String,
+    #[id(identity::Identity)] identity_id: String,
     hash: String,
     last_four: String,
     label: Option<String>,
@@ -77,6 +79,14 @@ pub fn create_token(
     label.as_deref().map_or(Ok(()), |label| check::name("label", label))?;
     let identity = identity::find(ctx, &identity_id)?;
     identity::check_within(ctx, &identity)?;
+    identity::check_pace(ctx, &identity)?;
+    if identity::is_issued(&identity_id) {
+        let detail =
+            format!("identity {identity_id} is a subject of an issuer, and has no tokens here");
+        return Err(Refusal::new(Code::BadArguments, detail)
+            .hint("its issuer makes tokens for it; disable_identity disables it")
+            .into());
+    }
     if let Some(before) = ctx.get::<Token>(&id)? {
         if before.hash == hash && before.identity_id == identity_id {
             return Ok(Answer::Duplicate(before.seq, before));

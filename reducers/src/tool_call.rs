@@ -16,9 +16,13 @@
 //! Here are the rows and what all parts share; then [`mod@request`], [`mod@claim`], [`mod@finish`] (by
 //! the holder, by time, by who settles) and [`mod@cancel`].
 
-use abide_schema::reducer::Sight;
+use abide_schema::reducer::{ColumnName, Sight};
 use abide_schema::seeded::{Bug, makes};
-use abide_schema::{Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, table};
+use abide_schema::{
+    Abort, Caller, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, table,
+};
+
+use crate::{check, lease, tool};
 
 pub mod cancel;
 pub mod claim;
@@ -91,12 +95,14 @@ BEGIN SELECT RAISE(FAIL, 'conflict: the arguments of the tool call stand'); END"
 
 /// A call of a tool by a session.
 // One index for all that is asked by status: what waits for a worker, by tool and in order of arrival;
-// what waits for its retry, what its lease runs out of, in order of the moment.
+// what waits for its retry, what its lease runs out of, in order of the moment. The others are for what one call
+// asks of a session or a tool, so that it never looks at calls that have ended.
 #[table(
     name = "tool_calls",
-    index(session_id),
+    index(session_id, status, cancel_requested_at),
     index(status, lease_expires_at, retry_at, tool_name),
-    index(tool_name),
+    index(tool_name, session_id),
+    index(tool_name, where = "status = 'claimed'"),
     constraint = "CHECK (status <> 'claimed' OR (fencing_token IS NOT NULL
     AND lease_expires_at IS NOT NULL AND attempt > 0))",
     constraint = "CHECK (status <> 'pending' OR lease_expires_at IS NULL)",
@@ -126,7 +132,8 @@ pub struct ToolCall {
     pub status: ToolCallStatus,
     /// How often it was claimed.
     pub attempt: i64,
-    /// The claim's number; only its holder may end the call. It is the claim's seq, so it only grows.
+    /// The claim's number, so that one identity's claims are told apart. It is the claim's seq, so it only grows.
+    /// The caller of that event holds the lease; only it can end the call.
     pub fencing_token: Option<i64>,
     /// Who holds it, or held it last.
     pub claimed_by: Option<String>,
@@ -191,7 +198,7 @@ const UNKNOWN_CALLS: &str = "SELECT c.call_id, c.session_id, c.tool_name, c.argu
   c.claimed_by, c.claimed_at, l.lost_at, l.outcome AS late_outcome, l.result AS late_result,
   l.error AS late_error, l.reported_at, c.seq
 FROM tool_calls c
-LEFT JOIN lost_leases l ON l.call_id = c.call_id AND l.fencing_token = c.fencing_token
+LEFT JOIN lost_leases l ON l.call_id = c.call_id AND l.attempt = c.attempt
 WHERE c.status = 'unknown'";
 
 /// What workers said after the session had ended: on record, and nobody was told.
@@ -201,12 +208,58 @@ FROM tool_calls c JOIN sessions s ON s.id = c.session_id
 WHERE (c.status = 'succeeded' OR c.status = 'failed')
   AND (s.status = 'completed' OR s.status = 'failed') AND c.seq >= s.seq";
 
+/// Version 2: what is open of a session, and what runs of a tool, is found without looking at what has ended.
+const BY_STATUS: &str = "DROP INDEX tool_calls_session_id;
+DROP INDEX tool_calls_tool_name;
+CREATE INDEX tool_calls_session_id_status_cancel_requested_at ON tool_calls (session_id, status, cancel_requested_at);
+CREATE INDEX tool_calls_tool_name_session_id ON tool_calls (tool_name, session_id);
+CREATE INDEX tool_calls_tool_name ON tool_calls (tool_name) WHERE status = 'claimed'";
+
+/// Version 3: the view names no fencing tokens, which bounded callers do not see.
+const BY_ATTEMPT: &str = "DROP VIEW unknown_tool_calls;
+CREATE VIEW unknown_tool_calls AS SELECT c.call_id, c.session_id, c.tool_name, c.arguments, c.attempt,
+  c.claimed_by, c.claimed_at, l.lost_at, l.outcome AS late_outcome, l.result AS late_result,
+  l.error AS late_error, l.reported_at, c.seq
+FROM tool_calls c
+LEFT JOIN lost_leases l ON l.call_id = c.call_id AND l.attempt = c.attempt
+WHERE c.status = 'unknown'";
+
+/// What a model asks for stands in its message and in the run's events, and is what somebody approves.
+const COPIES_OF_ARGUMENTS: &[ColumnName] = &[
+    ("approvals", "arguments"),
+    ("approvals", "arguments_hash"),
+    ("approvals", "approved_arguments"),
+    ("approvals", "prompt"),
+    ("agent_state", "data"),
+    ("run_events", "data"),
+];
+
+/// What a tool answers is a message.
+const COPIES_OF_RESULTS: &[ColumnName] = &[
+    ("agent_state", "content"),
+    ("agent_state", "data"),
+    ("lost_leases", "result"),
+    ("run_events", "data"),
+];
+
+const COPIES_OF_ERRORS: &[ColumnName] = &[
+    ("agent_state", "content"),
+    ("agent_state", "data"),
+    ("lost_leases", "error"),
+    ("run_events", "data"),
+];
+
 /// The domain.
 #[must_use]
 pub fn module() -> Module {
     Module::new("tool_call")
-        .seen::<ToolCall>(Sight::OfScope)
-        .seen::<LostLease>(Sight::OfScope)
+        .step(BY_STATUS)
+        .step(BY_ATTEMPT)
+        .seen::<ToolCall>(Sight::OfScopeWithout(&["fencing_token"]))
+        .seen::<LostLease>(Sight::OfScopeWithout(&["fencing_token"]))
+        .copied(("tool_calls", "arguments"), COPIES_OF_ARGUMENTS)
+        .copied(("tool_calls", "result"), COPIES_OF_RESULTS)
+        .copied(("tool_calls", "error"), COPIES_OF_ERRORS)
         .table::<ToolClaim>()
         .view("unknown_tool_calls", UNKNOWN_CALLS)
         .view("undelivered_results", UNDELIVERED_RESULTS)
@@ -240,6 +293,19 @@ pub(crate) fn find(ctx: &mut Context<'_>, call_id: &str) -> Result<ToolCall, Abo
     Ok(call)
 }
 
+/// The call of an id, if the caller holds it under this token.
+pub(crate) fn held(
+    ctx: &mut Context<'_>,
+    call_id: &str,
+    fencing_token: i64,
+) -> Result<ToolCall, Abort> {
+    let call = find(ctx, call_id)?;
+    match is_held(ctx, &call, fencing_token)? {
+        true => Ok(call),
+        false => Err(refusal(ctx, &call, fencing_token)?.into()),
+    }
+}
+
 /// Writes a changed call.
 pub(crate) fn save(ctx: &mut Context<'_>, mut call: ToolCall) -> Result<ToolCall, Abort> {
     call.updated_at = ctx.now;
@@ -248,10 +314,42 @@ pub(crate) fn save(ctx: &mut Context<'_>, mut call: ToolCall) -> Result<ToolCall
     Ok(call)
 }
 
-/// Whether somebody holds the call under this token.
-fn is_held(call: &ToolCall, fencing_token: i64) -> bool {
-    let fenced = call.fencing_token != Some(fencing_token) && !makes(Bug::NoFencing);
-    call.status == ToolCallStatus::Claimed && !fenced
+/// Whether the caller holds the call under this token. Who does, and lacks the capability that the tool requires, is
+/// denied.
+fn is_held(ctx: &mut Context<'_>, call: &ToolCall, fencing_token: i64) -> Result<bool, Abort> {
+    let Some(current) = call.fencing_token else { return Ok(false) };
+    let fenced = current != fencing_token && !makes(Bug::NoFencing);
+    if call.status != ToolCallStatus::Claimed || fenced || !lease::is_holder(ctx, current)? {
+        return Ok(false);
+    }
+    if !ctx.caller.can(Caller::EVERY_CAPABILITY) {
+        let required = tool::pinned(ctx, call)?.required_capability;
+        let what = format!("running a call of {}", call.tool_name);
+        check::capability(ctx.caller, required.as_deref(), &what)?;
+    }
+    Ok(true)
+}
+
+/// Why a caller cannot end a call, or prolong its lease, under a token. Who holds its last lease, or held the one of
+/// the token, is told how it was lost; all others that they do not hold it.
+fn refusal(ctx: &mut Context<'_>, call: &ToolCall, fencing_token: i64) -> Result<Refusal, Abort> {
+    let Some(current) = call.fencing_token else { return Ok(not_held(call, fencing_token)) };
+    let held = lease::is_holder(ctx, current)?
+        || (lost_lease(ctx, call, fencing_token)?.is_some()
+            && lease::is_holder(ctx, fencing_token)?);
+    Ok(match held {
+        true => not_held(call, fencing_token),
+        false => lease::not_the_holder(&format!("call {}", call.call_id)),
+    })
+}
+
+fn lost_lease(
+    ctx: &mut Context<'_>,
+    call: &ToolCall,
+    fencing_token: i64,
+) -> Result<Option<LostLease>, Abort> {
+    let key = (call.call_id.as_str(), fencing_token);
+    ctx.beyond_policies(|ctx| ctx.get::<LostLease>(key))
 }
 
 /// Why a call cannot be ended, or its lease prolonged, under a token.

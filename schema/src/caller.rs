@@ -11,7 +11,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as JsonValue, json};
 
-use crate::canonical;
+use crate::refusal::{Code, Refusal};
+use crate::{Micros, Seq, canonical};
 
 /// What bounds a caller's sight: keys that whoever runs the deployment chose, such as `tenant`, and
 /// the one value of each that the caller is concerned with. Empty: everything.
@@ -39,11 +40,21 @@ pub struct Allowance {
     pub per_ms: i64,
 }
 
-/// Who calls. Clones share what it holds.
-#[derive(Clone, PartialEq, Eq)]
+impl Allowance {
+    /// Whether this allows no more than another, in any span: neither more at once nor more over time.
+    #[must_use]
+    pub fn is_within(self, other: Allowance) -> bool {
+        let over = |a: Allowance, b: Allowance| i128::from(a.calls) * i128::from(b.per_ms);
+        self.calls <= other.calls && over(self, other) <= over(other, self)
+    }
+}
+
+/// Who calls. Clones share what it holds. Two callers are equal if id, role, capabilities, scope and
+/// limits are; credentials are not compared.
+#[derive(Clone)]
 pub struct Caller(Arc<Authority>);
 
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 struct Authority {
     id: String,
     role: String,
@@ -52,11 +63,79 @@ struct Authority {
     limits: CallLimits,
     /// As the log keeps it.
     recorded: Option<String>,
+    /// The id and the scope; `None` where the scope is empty.
+    principal: Option<String>,
+    credential: Option<Credential>,
+    /// What ids that it chooses begin with.
+    namespace: String,
 }
+
+/// What a server admitted a caller with. It is checked again when a call runs, because the credential can
+/// be revoked while the call waits in the queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credential {
+    /// What was presented.
+    pub proof: Proof,
+    /// The state of the tables of credentials in which it was found valid: the seq of the last commit that had
+    /// changed one of them.
+    pub state: Seq,
+}
+
+/// See [`Credential`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// Nothing, while no credentials are required.
+    Anonymous,
+    /// A token of the database.
+    Token {
+        /// Its id.
+        id: String,
+        /// Its SHA-256, in hexadecimal.
+        hash: String,
+        /// When it expires.
+        expires_at: Option<Micros>,
+    },
+    /// Claims that an issuer has signed.
+    Claims {
+        /// The capabilities among them; those of the role are added.
+        capabilities: BTreeSet<String>,
+        /// When they expire.
+        expires_at: Micros,
+    },
+}
+
+impl Proof {
+    /// When it expires, if it does.
+    #[must_use]
+    pub fn expires_at(&self) -> Option<Micros> {
+        match self {
+            Proof::Anonymous => None,
+            Proof::Token { expires_at, .. } => *expires_at,
+            Proof::Claims { expires_at, .. } => Some(*expires_at),
+        }
+    }
+}
+
+impl PartialEq for Caller {
+    fn eq(&self, other: &Caller) -> bool {
+        let (a, b) = (&*self.0, &*other.0);
+        Arc::ptr_eq(&self.0, &other.0)
+            || (a.id == b.id
+                && a.role == b.role
+                && a.capabilities == b.capabilities
+                && a.scope == b.scope
+                && a.limits == b.limits)
+    }
+}
+
+impl Eq for Caller {}
 
 impl Caller {
     /// The engine itself, when time has come for something. Nobody else is called so.
     pub const SYSTEM: &'static str = "system";
+
+    /// What the ids of subjects of an issuer begin with.
+    pub const ISSUED: &'static str = "jwt:";
 
     /// The role that may call everything.
     pub const ADMIN: &'static str = "admin";
@@ -87,7 +166,35 @@ impl Caller {
         let bounds = json!({"role": role, "capabilities": capabilities, "scope": scope});
         let recorded = (!unbounded).then(|| canonical::to_text(&bounds));
         let (id, limits) = (id.into(), CallLimits::default());
-        Caller(Arc::new(Authority { id, role, capabilities, scope, limits, recorded }))
+        let namespace = namespace(&scope);
+        // No id has a tab, so that no two callers share a principal.
+        let principal = (!scope.is_empty()).then(|| format!("{id}\t{}", json!(scope)));
+        Caller(Arc::new(Authority {
+            id,
+            role,
+            capabilities,
+            scope,
+            limits,
+            recorded,
+            principal,
+            credential: None,
+            namespace,
+        }))
+    }
+
+    /// The same caller, admitted with a credential that is checked again when a call runs.
+    #[must_use]
+    pub fn admitted(self, credential: Credential) -> Caller {
+        let mut authority = Arc::unwrap_or_clone(self.0);
+        authority.credential = Some(credential);
+        Caller(Arc::new(authority))
+    }
+
+    /// What it was admitted with. `None` for a caller whose permission cannot be revoked: a program that embeds
+    /// the engine, the engine itself, and the server's own token.
+    #[must_use]
+    pub fn credential(&self) -> Option<&Credential> {
+        self.0.credential.as_ref()
     }
 
     /// The same caller, who may call no more than this.
@@ -96,6 +203,26 @@ impl Caller {
         let mut authority = Arc::unwrap_or_clone(self.0);
         authority.limits = limits;
         Caller(Arc::new(authority))
+    }
+
+    /// The same caller within a scope: bounded by its own and by this. For who works for others, one of them at a time.
+    ///
+    /// # Errors
+    /// `denied` where its own scope has another text for one of the keys.
+    pub fn acting_for(&self, scope: &Scope) -> Result<Caller, Refusal> {
+        let Authority { id, role, capabilities, limits, .. } = &*self.0;
+        let mut both = self.0.scope.clone();
+        for (key, value) in scope {
+            if both.entry(key.clone()).or_insert_with(|| value.clone()) != value {
+                let detail = format!("a scope with this {key} is outside of your own");
+                return Err(Refusal::new(Code::Denied, detail));
+            }
+        }
+        let within = Caller::with(id, role, capabilities.clone(), both).limited(*limits);
+        Ok(match &self.0.credential {
+            Some(credential) => within.admitted(credential.clone()),
+            None => within,
+        })
     }
 
     /// Who comes over loopback while there are no credentials.
@@ -110,10 +237,18 @@ impl Caller {
         Caller::new(Caller::SYSTEM)
     }
 
-    /// The identity's id, as the log keeps it.
+    /// The identity's id, as the log keeps it. Subjects of an issuer have ids of their own, which no identity
+    /// of the database shares: `jwt:<issuer>#<subject>`.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.0.id
+    }
+
+    /// What its request ids, limits, queue lane and denied attempts are counted by: the id and the scope. One
+    /// subject with two scopes is two principals.
+    #[must_use]
+    pub fn principal(&self) -> &str {
+        self.0.principal.as_deref().unwrap_or(&self.0.id)
     }
 
     /// What it may call follows from this: `app`, `agent`, `worker`, `supervisor`, `auditor`, `admin`
@@ -133,6 +268,14 @@ impl Caller {
     #[must_use]
     pub fn scope(&self) -> &Scope {
         &self.0.scope
+    }
+
+    /// What the ids begin with that it chooses: `tenant=acme/` for the scope `{"tenant": "acme"}`, empty without a
+    /// scope. Keys are sorted and joined by `,`; what could be taken for a separator is percent-encoded, so the
+    /// namespaces of different scopes have no id in common.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        &self.0.namespace
     }
 
     /// How much it may call.
@@ -187,6 +330,26 @@ impl Caller {
     }
 }
 
+fn namespace(scope: &Scope) -> String {
+    let escaped = |text: &str| {
+        let mut escaped = String::with_capacity(text.len());
+        for byte in text.bytes() {
+            match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => {
+                    escaped.push(char::from(byte));
+                }
+                byte => escaped.push_str(&format!("%{byte:02X}")),
+            }
+        }
+        escaped
+    };
+    let pairs = scope.iter().map(|(key, value)| format!("{}={}", escaped(key), escaped(value)));
+    match scope.is_empty() {
+        true => String::new(),
+        false => format!("{}/", pairs.collect::<Vec<_>>().join(",")),
+    }
+}
+
 impl fmt::Debug for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Authority { id, role, capabilities, scope, .. } = &*self.0;
@@ -208,6 +371,38 @@ mod tests {
         assert!(local.is_unbounded() && local.can("refunds") && local.reaches(None));
         assert_eq!(local.authority(), None);
         assert_eq!(Caller::recorded("local", None), local);
+    }
+
+    #[test]
+    fn a_caller_that_acts_for_a_scope_is_bounded_by_both() {
+        let scope = |key: &str, value: &str| Scope::from([(key.to_owned(), value.to_owned())]);
+        let wide = Caller::local();
+        let acme = wide.acting_for(&scope("tenant", "acme")).expect("nothing bounds it");
+        assert_eq!((acme.id(), acme.is_unbounded()), ("local", false));
+        let blue = acme.acting_for(&scope("team", "blue")).expect("another key");
+        assert_eq!(blue.namespace(), "team=blue,tenant=acme/");
+        let refused = blue.acting_for(&scope("tenant", "zeta")).expect_err("another text");
+        assert_eq!(refused.code, Code::Denied);
+        assert_eq!(wide.acting_for(&Scope::new()), Ok(wide));
+    }
+
+    #[test]
+    fn namespaces_of_different_scopes_are_disjoint() {
+        let scope = |pairs: &[(&str, &str)]| -> Scope {
+            pairs.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
+        };
+        let cases = [
+            (scope(&[]), ""),
+            (scope(&[("tenant", "acme")]), "tenant=acme/"),
+            (scope(&[("tenant", "acme/s1")]), "tenant=acme%2Fs1/"),
+            (scope(&[("tenant", "acme,team=x")]), "tenant=acme%2Cteam%3Dx/"),
+            (scope(&[("tenant", "acme"), ("team", "x")]), "team=x,tenant=acme/"),
+            (scope(&[("tenant", "~ä")]), "tenant=%7E%C3%A4/"),
+        ];
+        for (scope, expected) in cases {
+            let caller = Caller::with("ann", "app", BTreeSet::new(), scope);
+            assert_eq!(caller.namespace(), expected);
+        }
     }
 
     #[test]

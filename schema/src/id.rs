@@ -86,6 +86,16 @@ impl fmt::Display for Micros {
     }
 }
 
+/// Whether an id or a name may not have this character: control characters, line separators and the controls of
+/// the bidirectional algorithm (Unicode UAX #9). They make two different ids look the same, or one look
+/// like another, in a terminal or a log.
+#[must_use]
+pub fn is_control(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61C}' | '\u{200E}' | '\u{200F}' | '\u{2028}' | '\u{2029}')
+        || matches!(c, '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
+}
+
 /// A ULID: 48 bits of milliseconds, then 80 bits of randomness, in Crockford base 32 (26 characters),
 /// so that ids sort by the time they were made. Layout: <https://github.com/ulid/spec>.
 #[must_use]

@@ -18,6 +18,7 @@ pub mod checksum;
 pub mod event;
 pub mod id;
 pub mod limits;
+mod nullable;
 pub mod reducer;
 pub mod refusal;
 pub mod seeded;

@@ -11,6 +11,16 @@ pub const CALL_BYTES: usize = 8 << 20;
 /// Events that one call may tell of a run: what a model streams between two commits is tens at most.
 pub const RUN_EVENTS: usize = 1_000;
 
+/// Runs between a run and the one at the top of its delegations. A definition can say less.
+pub const DELEGATION_DEPTH: i64 = 5;
+
+/// Runs that one run may cause by delegation, its descendants' included. A definition can say less. An abort reaches
+/// all of them in one transaction, so it is bounded by this.
+pub const RUN_DESCENDANTS: i64 = 256;
+
+/// Agents that are looked at to see whether a definition delegates in a circle.
+pub const DELEGATED_AGENTS: usize = 1_000;
+
 /// Calls in one `/v1/batch`: all of them share one transaction, which nobody else can join.
 pub const BATCH_CALLS: usize = 1_000;
 
@@ -46,6 +56,16 @@ pub const UNSYNCED_UNIT_BYTES: usize = 64 << 10;
 /// Rows in one answer of `/v1/sql`.
 pub const QUERY_ROWS: usize = 100_000;
 
+/// Bytes that wait in memory for clients, of all callers together: bodies that arrive, results that leave. Four
+/// of the largest results, on a machine of a few gigabytes.
+pub const BUFFERED_BYTES: usize = 256 << 20;
+
+/// The same of one caller: one of the largest results, or eight of the largest bodies.
+pub const BUFFERED_BYTES_PER_CALLER: usize = 96 << 20;
+
+/// Results from this size on are counted and shared. Smaller ones are bounded by the number of connections.
+pub const COUNTED_BYTES: usize = 64 << 10;
+
 /// Bytes of one answer of `/v1/sql`, and of one snapshot.
 pub const QUERY_BYTES: usize = 64 << 20;
 
@@ -72,8 +92,33 @@ pub const QUERY_VALUE_BYTES: usize = 32 << 20;
 /// Bytes of a pattern of LIKE or GLOB.
 pub const PATTERN_BYTES: usize = 4 << 10;
 
-/// Connections that read. On two cores more would only take turns.
+/// Arguments of one function: of some, such as `json_set`, each reads the whole document.
+pub const FUNCTION_ARGUMENTS: usize = 100;
+
+/// Bytes that the operators and functions of one query may pass over for one row, each counted with the longest value:
+/// within a row SQLite cannot be interrupted. A query of many operators so has shorter values; up to 32 operators
+/// have those of [`QUERY_VALUE_BYTES`]. It is about a second of copying.
+pub const QUERY_ROW_BYTES: usize = 1 << 30;
+
+/// The same of a live query, which the writer evaluates: some ten milliseconds. Where a value is longer, the query is run
+/// again by a reader.
+pub const LIVE_ROW_BYTES: usize = 32 << 20;
+
+/// The shortest of the longest values that [`QUERY_ROW_BYTES`] and [`LIVE_ROW_BYTES`] lead to.
+pub const VALUE_BYTES_AT_LEAST: usize = 4 << 10;
+
+/// How long a value may be where all operators of a row may pass over so much.
+#[must_use]
+pub fn value_bytes(row_bytes: usize, operations: usize) -> usize {
+    (row_bytes / operations.max(1)).clamp(VALUE_BYTES_AT_LEAST, QUERY_VALUE_BYTES)
+}
+
+/// Connections that read. On two cores more would only take turns. One more looks up credentials, and nothing else: whoever
+/// fills the others keeps nobody from being let in.
 pub const READERS: usize = 4;
+
+/// Readers that one caller may have at a time, so that its long queries leave some for others.
+pub const READERS_OF_A_CALLER: usize = 2;
 
 /// Queries that wait for a reader; one with large parameters counts once for every
 /// [`READER_QUEUE_UNIT_BYTES`] of them. Callers of whom little waits have as much again between them.
@@ -84,6 +129,10 @@ pub const READER_QUEUE_UNIT_BYTES: usize = 64 << 10;
 
 /// Rows in one part of a snapshot: a few tens of kilobytes a frame.
 pub const SNAPSHOT_PART_ROWS: usize = 500;
+
+/// Bytes of rows in one part of a snapshot, where it has more than one row: what a connection that does not read
+/// holds beside the rows that it shares.
+pub const SNAPSHOT_PART_BYTES: usize = 128 << 10;
 
 /// Subscriptions of one connection.
 pub const SUBSCRIPTIONS_PER_CONNECTION: usize = 10_000;
@@ -102,6 +151,9 @@ pub const LIVE_DELTA_STEPS: u64 = 50_000;
 
 /// Steps after which a single delta is interrupted: some twenty milliseconds, once in a while.
 pub const LIVE_DELTA_MOST_STEPS: u64 = 1_000_000;
+
+/// Milliseconds of processor time after which a single delta is interrupted: what steps do not tell, such as long values.
+pub const LIVE_DELTA_MS: u64 = 25;
 
 /// Milliseconds at least between two runs of a live query that is run again as a whole.
 pub const RERUN_MS: u64 = 50;
@@ -153,6 +205,10 @@ pub const TOOL_CALLS: RangeInclusive<i64> = 1..=10_000;
 /// Bytes of a tool's JSON Schema as text. The longest of recorded tools are a tenth of it.
 pub const TOOL_SCHEMA_BYTES: usize = 64 << 10;
 
+/// Steps that it may take to hold arguments to a tool's JSON Schema, on the writer's thread. A step is a subschema, a
+/// comparison or some bytes of text: tens of nanoseconds. Calls of recorded tools take some hundreds.
+pub const TOOL_SCHEMA_STEPS: u64 = 500_000;
+
 /// Subschemas that a tool's JSON Schema may come to with its local references written out: each call's
 /// arguments are held against them on the writer's thread.
 pub const TOOL_SCHEMA_NODES: usize = 10_000;
@@ -182,8 +238,16 @@ pub const ALLOWED_SPAN_MS: RangeInclusive<i64> = 1..=2_678_400_000;
 /// Keys of a scope, of a session or an identity: every look at a row compares them.
 pub const SCOPE_KEYS: usize = 16;
 
-/// Sessions that one cancellation may reach, the children of children included.
-pub const CANCELLED_SESSIONS: usize = 10_000;
+/// Rows that one step of a cleanup ends or looks at: some five milliseconds of work. A session with fewer calls,
+/// timers and descendants ends in one transaction.
+pub const CLEANUP_ROWS: usize = 100;
+
+/// Steps of cleanups that one transaction takes: each is as much work as many ordinary calls.
+pub const CLEANUPS_PER_COMMIT: usize = 1;
+
+/// Sessions that may stand above one another. While something above is being cancelled, each call that would
+/// begin something looks at all of them.
+pub const SESSION_DEPTH: i64 = 100;
 
 const _: () = assert!(CALL_BYTES < MESSAGE_BYTES, "a full call must fit its envelope");
 const _: () = assert!(COMMIT_BYTES <= WRITER_QUEUE_BYTES, "a full commit must fit the queue");

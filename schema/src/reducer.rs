@@ -6,17 +6,73 @@
 //! `#[reducer]` over a function (see `abide-macros`), list it in a [`Module`], register the module.
 
 use std::cell::Cell as StdCell;
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use serde::Serialize;
 use serde_json::Value as JsonValue;
 use sha2::{Digest as _, Sha256};
 
 pub use crate::caller::Caller;
+use crate::event::{Hash, Salt};
 use crate::id::{Micros, Seq, ulid};
+use crate::limits;
+pub use crate::nullable::Nullable;
 use crate::refusal::{Code, Refusal};
 use crate::table::{Key, Kind, Table, TableSpec};
 use crate::value::{Row, Value};
+
+/// Stands in ids that are derived from a parent's: the id of the parent, this, and the rest. A caller cannot choose
+/// an id that contains it, so a derived id is never taken by somebody else.
+pub const DERIVED: char = '~';
+
+/// What an argument that is an id stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Naming {
+    /// A row that exists.
+    Existing,
+    /// A row that the call may create, under an id that the caller chooses.
+    New,
+    /// As `New`; an id with [`DERIVED`] is taken as it is, and the reducer checks that it belongs to its parent.
+    Derived,
+}
+
+/// Refuses an id that a caller chose in the form of those that are derived.
+///
+/// # Errors
+/// `bad_arguments` for an id that contains [`DERIVED`].
+pub fn check_chosen(id: &str) -> Result<(), Refusal> {
+    if !id.contains(DERIVED) {
+        return Ok(());
+    }
+    let detail = format!("the id {id:?} contains {DERIVED}, which is reserved");
+    let hint = format!("ids with {DERIVED} are derived from the run that they belong to");
+    Err(Refusal::new(Code::BadArguments, detail).hint(hint))
+}
+
+/// An argument that can be declared `#[id(…)]`.
+pub trait IdArgument: Sized {
+    /// The argument with the id as it is stored, see [`Context::stored_id`].
+    ///
+    /// # Errors
+    /// Those of [`Context::stored_id`].
+    fn stored<T: Table>(self, ctx: &mut Context<'_>, naming: Naming) -> Result<Self, Abort>;
+}
+
+impl IdArgument for String {
+    fn stored<T: Table>(self, ctx: &mut Context<'_>, naming: Naming) -> Result<String, Abort> {
+        ctx.stored_id::<T>(self, naming)
+    }
+}
+
+impl IdArgument for Option<String> {
+    fn stored<T: Table>(
+        self,
+        ctx: &mut Context<'_>,
+        naming: Naming,
+    ) -> Result<Option<String>, Abort> {
+        self.map(|id| ctx.stored_id::<T>(id, naming)).transpose()
+    }
+}
 
 /// Why a reducer ended without a result.
 #[derive(Debug, thiserror::Error)]
@@ -76,10 +132,30 @@ pub trait Transaction {
         self.count(table, clause, params)
     }
 
+    /// Who made the call of an event; nothing where the log has no such event.
+    ///
+    /// # Errors
+    /// [`Abort::Broken`] when the storage fails.
+    fn caller_of(&mut self, seq: Seq) -> Result<Option<String>, Abort>;
+
     /// Whether policies are looked beyond from here on, and returns whether they were. The scope bounds as
     /// before. Nothing to say where nothing bounds the caller.
     fn look_beyond(&mut self, beyond: bool) -> bool {
         beyond
+    }
+
+    /// The id under which a row of a table is stored that the caller calls `id`, see [`Context::stored_id`].
+    ///
+    /// # Errors
+    /// [`Abort::Broken`] when the storage fails.
+    fn stored_id(
+        &mut self,
+        table: &'static TableSpec,
+        id: String,
+        naming: Naming,
+    ) -> Result<String, Abort> {
+        let _ = (table, naming);
+        Ok(id)
     }
 
     /// Tries out a policy before it is kept: that its table and columns are there, and that its
@@ -120,6 +196,18 @@ pub trait Transaction {
     fn delete(&mut self, table: &'static TableSpec, key: &[Value]) -> Result<(), Abort>;
 }
 
+/// What the ids of one call are drawn from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seed {
+    /// The salt of the call's own event.
+    Salt(Salt),
+    /// The hash of the event before, for replays of events of format 1.
+    Chain(Hash),
+}
+
+const ID_TAG: &[u8] = b"abide.id.v1\n";
+const DIGEST_TAG: &[u8] = b"abide.digest.v1\n";
+
 /// All that a reducer sees of the world.
 pub struct Context<'a> {
     /// The place in the log that this call's event will take.
@@ -129,23 +217,23 @@ pub struct Context<'a> {
     /// Who calls.
     pub caller: &'a Caller,
     rows: &'a mut dyn Transaction,
-    entropy: [u8; 32],
+    seed: Seed,
     drawn: StdCell<u32>,
     session_id: Option<String>,
 }
 
 impl<'a> Context<'a> {
-    /// A context for one call. `entropy` must be a function of the log alone: it is the only
-    /// randomness a reducer has, and a replay must draw the same.
+    /// A context for one call. The log must hold the seed: it is the only randomness a reducer has, and
+    /// a replay must draw the same.
     #[must_use]
     pub fn new(
         seq: Seq,
         now: Micros,
         caller: &'a Caller,
-        entropy: [u8; 32],
+        seed: Seed,
         rows: &'a mut dyn Transaction,
     ) -> Context<'a> {
-        Context { seq, now, caller, rows, entropy, drawn: StdCell::new(0), session_id: None }
+        Context { seq, now, caller, rows, seed, drawn: StdCell::new(0), session_id: None }
     }
 
     /// Names the session that this call is about, for the event.
@@ -164,10 +252,49 @@ impl<'a> Context<'a> {
     pub fn new_id(&self, prefix: &str) -> String {
         let drawn = self.drawn.get();
         self.drawn.set(drawn + 1);
-        let digest = Sha256::new().chain_update(self.entropy).chain_update(drawn.to_be_bytes());
-        let digest: [u8; 32] = digest.finalize().into();
+        let digest = match &self.seed {
+            Seed::Chain(hash) => Sha256::new().chain_update(hash),
+            // The tag keeps what ids show apart from what the event's commitment hides.
+            Seed::Salt(salt) => Sha256::new().chain_update(ID_TAG).chain_update(salt),
+        };
+        let digest: [u8; 32] = digest.chain_update(drawn.to_be_bytes()).finalize().into();
         let randomness = digest.first_chunk().expect("a digest has more than ten bytes");
         format!("{prefix}_{}", ulid(self.now, *randomness))
+    }
+
+    /// A digest of a text for a row, in hexadecimal: SHA-256 over the call's salt and the text. It tells
+    /// one text from another, and confirms no guess of a text. Calls of format 1 have no salt and give the
+    /// plain SHA-256.
+    #[must_use]
+    pub fn digest(&self, text: &str) -> String {
+        let digest = match &self.seed {
+            Seed::Chain(_) => Sha256::new(),
+            Seed::Salt(salt) => Sha256::new().chain_update(DIGEST_TAG).chain_update(salt),
+        };
+        let digest: [u8; 32] = digest.chain_update(text.as_bytes()).finalize().into();
+        digest.iter().fold(String::with_capacity(64), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
+    }
+
+    /// The id under which a row is stored that the caller calls `id`. A caller with a scope chooses ids in the
+    /// namespace of its scope ([`Caller::namespace`]): what it names is looked up as it is written, and else in
+    /// that namespace; what it chooses for a new row is put there. For all others it is `id`.
+    ///
+    /// `#[reducer]` does this for arguments that are declared `#[id(…)]`.
+    ///
+    /// # Errors
+    /// [`Abort::Refused`] where a new id has the reserved form (see [`DERIVED`]).
+    pub fn stored_id<T: Table>(&mut self, id: String, naming: Naming) -> Result<String, Abort> {
+        if matches!(self.seed, Seed::Chain(_)) {
+            // Events of format 1 were written before there were namespaces, and a replay gives the same rows.
+            return Ok(id);
+        }
+        if naming == Naming::New {
+            check_chosen(&id)?;
+        }
+        self.rows.stored_id(T::SPEC, id, naming)
     }
 
     /// The row of a primary key.
@@ -207,6 +334,15 @@ impl<'a> Context<'a> {
         params: &[Value],
     ) -> Result<i64, Abort> {
         self.rows.count_everywhere(T::SPEC, clause, params)
+    }
+
+    /// Who made the call of an event; nothing where the log has no such event. A claim's fencing token is the seq
+    /// of its event, so this says who holds the lease.
+    ///
+    /// # Errors
+    /// [`Abort::Broken`] when the storage fails.
+    pub fn caller_of(&mut self, seq: Seq) -> Result<Option<String>, Abort> {
+        self.rows.caller_of(seq)
     }
 
     /// Does what follows from a call whatever policies let its caller see: ending what belongs to a session
@@ -397,6 +533,8 @@ pub struct Deadline {
     pub condition: &'static str,
     /// What is called.
     pub reducer: Definition,
+    /// How many rows one transaction takes on.
+    pub per_commit: usize,
 }
 
 impl Deadline {
@@ -434,7 +572,7 @@ pub struct Directory {
     pub token: &'static str,
     /// Of the role `:name`: capabilities, limits.
     pub role: &'static str,
-    /// 1 if the identity `:id` is disabled.
+    /// Of the identity `:id`: 1 if it is disabled, and its scope.
     pub disabled: &'static str,
 }
 
@@ -463,7 +601,18 @@ pub struct Module {
     pub witnesses: Vec<Definition>,
     /// Who may see its tables; a table that is not here is [`Sight::Closed`].
     pub sights: Vec<(&'static TableSpec, Sight)>,
+    /// Which columns hold copies of others; see [`Module::copied`].
+    pub copies: Vec<Copies>,
+    /// Members of arguments and results that the log keeps for replays and shows to no bounded caller; see
+    /// [`Module::secret`].
+    pub secrets: Vec<(&'static str, &'static str)>,
 }
+
+/// A column, as its table and its name.
+pub type ColumnName = (&'static str, &'static str);
+
+/// A column, and those that hold copies of its values.
+pub type Copies = (ColumnName, &'static [ColumnName]);
 
 /// Which rows of a table a caller may see whom something bounds (a role other than admin, a scope).
 /// A scope bounds every row that belongs to one, whatever is said here. Policies narrow this further, and
@@ -476,6 +625,8 @@ pub enum Sight {
     Open,
     /// Those within the caller's scope (see [`TableSpec::shared`]): all, where the caller has none.
     OfScope,
+    /// As `OfScope`, without these columns.
+    OfScopeWithout(&'static [&'static str]),
     /// Those of which this holds, without these columns: SQL over the row and the caller, as in a
     /// policy.
     Where(&'static str, &'static [&'static str]),
@@ -497,6 +648,8 @@ impl Module {
             directory: None,
             witnesses: Vec::new(),
             sights: Vec::new(),
+            copies: Vec::new(),
+            secrets: Vec::new(),
         }
     }
 
@@ -521,6 +674,22 @@ impl Module {
     pub fn seen<T: Table>(mut self, sight: Sight) -> Module {
         self.sights.push((T::SPEC, sight));
         self.table::<T>()
+    }
+
+    /// Declares that other columns, of any module, hold copies of a column or of parts of it. A policy that
+    /// hides the column hides the copies.
+    #[must_use]
+    pub fn copied(mut self, column: ColumnName, into: &'static [ColumnName]) -> Module {
+        self.copies.push((column, into));
+        self
+    }
+
+    /// With a secret: a member of a reducer's arguments, or of its result, that `events` shows to no caller
+    /// whose sight is bounded. The log holds it, because a replay needs it.
+    #[must_use]
+    pub fn secret(mut self, reducer: &Definition, member: &'static str) -> Module {
+        self.secrets.push((reducer.name, member));
+        self
     }
 
     /// With a view: a name and a SELECT.
@@ -568,14 +737,30 @@ impl Module {
     /// The table has no such column of integers.
     #[must_use]
     pub fn deadline<T: Table>(
-        mut self,
+        self,
         column: &'static str,
         condition: &'static str,
         reducer: Definition,
     ) -> Module {
+        self.paced_deadline::<T>(column, condition, limits::DUE_PER_COMMIT, reducer)
+    }
+
+    /// As [`Module::deadline`], for a reducer whose one call is much work: so many in each transaction.
+    ///
+    /// # Panics
+    /// The table has no such column of integers.
+    #[must_use]
+    pub fn paced_deadline<T: Table>(
+        mut self,
+        column: &'static str,
+        condition: &'static str,
+        per_commit: usize,
+        reducer: Definition,
+    ) -> Module {
         let found = T::SPEC.column(column).map(|at| T::SPEC.columns[at].kind);
         assert_eq!(found, Some(Kind::Integer), "{}.{column} holds no moment", T::SPEC.name);
-        self.deadlines.push(Deadline { table: T::SPEC, column, condition, reducer });
+        let table = T::SPEC;
+        self.deadlines.push(Deadline { table, column, condition, reducer, per_commit });
         self
     }
 }
@@ -594,30 +779,4 @@ pub fn result_schema<T: schemars::JsonSchema>() -> JsonValue {
 pub fn bad_arguments(reducer: &str, takes: &str, why: &dyn fmt::Display) -> Refusal {
     Refusal::new(Code::BadArguments, format!("{reducer}: {why}"))
         .hint(format!("{reducer} takes {takes}"))
-}
-
-/// An argument that must be given but may be null. (A plain `Option` may be left out.)
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Nullable<T>(pub Option<T>);
-
-impl<T: schemars::JsonSchema> schemars::JsonSchema for Nullable<T> {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        Option::<T>::schema_name()
-    }
-
-    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        Option::<T>::json_schema(generator)
-    }
-}
-
-impl<'de, T: serde::de::DeserializeOwned> serde::Deserialize<'de> for Nullable<T> {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // By way of a JSON value: `deserialize_option` would take a missing field for null.
-        let value = JsonValue::deserialize(deserializer)?;
-        let value = match value {
-            JsonValue::Null => None,
-            value => Some(T::deserialize(value).map_err(serde::de::Error::custom)?),
-        };
-        Ok(Nullable(value))
-    }
 }

@@ -6,7 +6,6 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as JsonValue, json};
-use sha2::{Digest as _, Sha256};
 
 use crate::canonical;
 use crate::id::{Micros, Seq};
@@ -79,6 +78,14 @@ pub struct IndexSpec {
     pub unique: bool,
     /// The condition of a partial index.
     pub condition: Option<&'static str>,
+}
+
+impl IndexSpec {
+    /// The words of its condition, the names of columns among them.
+    pub fn words(&self) -> impl Iterator<Item = &'static str> {
+        let condition = self.condition.unwrap_or_default();
+        condition.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+    }
 }
 
 /// A table as declared.
@@ -362,16 +369,6 @@ impl Json {
     #[must_use]
     pub fn value(&self) -> JsonValue {
         serde_json::from_str(&self.0).expect("a Json holds JSON text")
-    }
-
-    /// SHA-256 of the canonical text, in hexadecimal: equal values have equal ones.
-    #[must_use]
-    pub fn hash(&self) -> String {
-        let digest = Sha256::digest(self.0.as_bytes());
-        digest.iter().fold(String::with_capacity(64), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
     }
 }
 

@@ -18,6 +18,7 @@ use axum::response::{IntoResponse as _, Response};
 use subtle::ConstantTimeEq as _;
 
 use crate::jwt::Jwt;
+use crate::newcomers::Newcomer;
 use crate::pass::{Gate, Pass};
 use crate::problem::Problem;
 use crate::routes::App;
@@ -151,6 +152,9 @@ pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Ne
     let admitted = admit(&app.gate, request.method(), request.uri(), request.headers()).await;
     match admitted {
         Ok(pass) => {
+            if let Some(newcomer) = request.extensions().get::<Arc<Newcomer>>() {
+                newcomer.admitted();
+            }
             request.extensions_mut().insert(pass.caller.clone());
             request.extensions_mut().insert(pass);
         }
@@ -215,7 +219,15 @@ fn refuse_other_origins(method: &Method, uri: &Uri, headers: &HeaderMap) -> Resu
                 .hint("use http://127.0.0.1, or start the server with a token"));
         }
     }
-    let acts = headers.contains_key(UPGRADE) || !(method == Method::GET || method == Method::HEAD);
+    let reads = method == Method::GET || method == Method::HEAD;
+    // A page that anybody may open and probes are not asked where the request comes from. All else is: also a GET
+    // that only subscribes costs something, and a browser sends it for any page.
+    let acts = headers.contains_key(UPGRADE) || !(reads && OPEN.contains(&uri.path()));
+    let site = headers.get("sec-fetch-site").filter(|_| acts);
+    if site.is_some_and(|site| site == "cross-site") && !headers.contains_key(ORIGIN) {
+        return Err(Refusal::new(Code::Denied, "a page of another site sends the request")
+            .hint("start the server with a token to let pages of other origins in"));
+    }
     let origin = headers.get(ORIGIN).filter(|_| acts).map(|origin| origin.to_str());
     let Some(origin) = origin.map(|origin| origin.unwrap_or_default()) else { return Ok(()) };
     let host = origin.split_once("://").map(|(_, host)| host);
@@ -274,8 +286,12 @@ mod tests {
         }
 
         async fn name(&self, path: &'static str, pairs: Pairs) -> String {
+            self.named(&Method::POST, path, pairs).await
+        }
+
+        async fn named(&self, method: &Method, path: &'static str, pairs: Pairs) -> String {
             let (path, headers) = (Uri::from_static(path), headers(pairs));
-            let admitted = admit(&self.gate, &Method::POST, &path, &headers).await;
+            let admitted = admit(&self.gate, method, &path, &headers).await;
             let named = admitted.map(|pass| pass.caller.id().to_owned());
             named.unwrap_or_else(|refusal| refusal.code.to_string())
         }
@@ -293,17 +309,22 @@ mod tests {
     #[tokio::test]
     async fn pages_of_other_origins_are_refused() {
         let open = Door::new(Access::loopback());
-        let ways: [(Pairs, &str); 7] = [
+        let ways: [(Pairs, &str); 9] = [
             (&[], "local"),
             (&[("host", "localhost:7341")], "local"),
             (&[("host", "evil.example")], "denied"),
             (&[("host", "localhost"), ("origin", "http://localhost:5173")], "local"),
             (&[("host", "localhost"), ("origin", "https://evil.example")], "denied"),
             (&[("host", "localhost"), ("origin", "null")], "denied"),
+            (&[("host", "localhost"), ("sec-fetch-site", "cross-site")], "denied"),
+            (&[("host", "localhost"), ("sec-fetch-site", "same-origin")], "local"),
             (&[("host", "localhost"), ("origin", "http://localhost.evil.example")], "denied"),
         ];
         for (pairs, expected) in ways {
-            assert_eq!(open.name("/v1/sql", pairs).await, expected, "{pairs:?}");
+            for method in [Method::POST, Method::GET] {
+                let heard = open.named(&method, "/v1/subscribe", pairs).await;
+                assert_eq!(heard, expected, "{method} {pairs:?}");
+            }
         }
     }
 

@@ -1,5 +1,9 @@
 //! A request's body: whole, within its bounds of bytes and time, UTF-8, and JSON of the right form.
 
+use std::time::Duration;
+
+use abide_engine::buffers::Hold;
+use abide_schema::caller::Caller;
 use abide_schema::{Code, Refusal, limits::MESSAGE_BYTES};
 use axum::body::Body;
 use axum::extract::{FromRequest, Request};
@@ -9,14 +13,18 @@ use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value as JsonValue;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::limits;
 use crate::problem::{Problem, with_status};
+use crate::routes::App;
 
-/// The text of a request's body.
+/// The text of a request's body, counted while it is there.
 #[derive(Debug)]
-pub(crate) struct Content(String);
+pub(crate) struct Content {
+    text: String,
+    _hold: Option<Hold>,
+}
 
 /// Why a body could not be had.
 pub(crate) enum NoContent {
@@ -30,35 +38,35 @@ pub(crate) enum NoContent {
 impl Content {
     /// How long it is.
     pub(crate) fn bytes(&self) -> usize {
-        self.0.len()
+        self.text.len()
     }
 
     /// The JSON value, null where there is nothing.
     pub(crate) fn value(&self) -> Result<JsonValue, Refusal> {
-        if self.0.trim_ascii().is_empty() {
+        if self.text.trim_ascii().is_empty() {
             return Ok(JsonValue::Null);
         }
-        serde_json::from_str(&self.0).map_err(|why| {
+        serde_json::from_str(&self.text).map_err(|why| {
             not_json(&why).hint("send one JSON object in UTF-8, or nothing where nothing is needed")
         })
     }
 
     /// The JSON object in the form that a route takes; `looks` is what it looks like.
     pub(crate) fn envelope<T: DeserializeOwned>(&self, looks: &str) -> Result<T, Refusal> {
-        if self.0.trim_ascii().is_empty() {
+        if self.text.trim_ascii().is_empty() {
             return Err(Refusal::new(Code::BadRequest, "the body is empty")
                 .hint(format!("the body looks like {looks}")));
         }
         let refused = |refusal: Refusal| refusal.hint(format!("the body looks like {looks}"));
-        if !self.0.trim_ascii_start().starts_with('{') {
+        if !self.text.trim_ascii_start().starts_with('{') {
             // Serde would take an array for a struct, its items for the fields in their order.
-            let refusal = serde_json::from_str::<IgnoredAny>(&self.0).map_or_else(
+            let refusal = serde_json::from_str::<IgnoredAny>(&self.text).map_or_else(
                 |why| not_json(&why),
                 |_| Refusal::new(Code::BadRequest, "the body is not a JSON object"),
             );
             return Err(refused(refusal));
         }
-        serde_json::from_str(&self.0).map_err(|why| match why.classify() {
+        serde_json::from_str(&self.text).map_err(|why| match why.classify() {
             serde_json::error::Category::Data => {
                 refused(Refusal::new(Code::BadRequest, format!("the body has another form: {why}")))
             }
@@ -71,17 +79,19 @@ fn not_json(why: &serde_json::Error) -> Refusal {
     Refusal::new(Code::BadRequest, format!("the body is not JSON: {why}"))
 }
 
-impl<S: Sync> FromRequest<S> for Content {
+impl FromRequest<App> for Content {
     type Rejection = NoContent;
 
-    async fn from_request(request: Request, _: &S) -> Result<Content, NoContent> {
+    async fn from_request(request: Request, app: &App) -> Result<Content, NoContent> {
         let (parts, body) = request.into_parts();
+        let caller = parts.extensions.get::<Caller>();
+        let mut hold = caller.map(|caller| app.engine.buffers().hold(caller));
         let announced = announced(&parts.headers);
         if announced > MESSAGE_BYTES && parts.headers.contains_key(EXPECT) {
             // The client asked first (`Expect: 100-continue`) and is spared the sending.
             return Err(NoContent::Refused(too_large()));
         }
-        let read = timeout(limits::BODY, read(body, announced.min(MESSAGE_BYTES)));
+        let read = timeout(limits::BODY, read(body, hold.as_mut()));
         let bytes = read.await.map_err(|_| NoContent::Late)??;
         let text = String::from_utf8(bytes).map_err(|why| {
             let at = why.utf8_error().valid_up_to();
@@ -90,7 +100,7 @@ impl<S: Sync> FromRequest<S> for Content {
                     .hint("encode texts as UTF-8, and bytes as {\"$blob\": \"<base64>\"}"),
             )
         })?;
-        Ok(Content(text))
+        Ok(Content { text, _hold: hold })
     }
 }
 
@@ -99,18 +109,34 @@ fn announced(headers: &HeaderMap) -> usize {
     length.and_then(|length| length.parse().ok()).unwrap_or(0)
 }
 
-async fn read(body: Body, announced: usize) -> Result<Vec<u8>, NoContent> {
-    let mut bytes = Vec::with_capacity(announced);
+/// Reads a body. What has come is counted as the caller's; a body that comes too slowly is given up.
+async fn read(body: Body, mut hold: Option<&mut Hold>) -> Result<Vec<u8>, NoContent> {
+    let mut bytes = Vec::new();
     let mut seen = 0;
+    let begun = Instant::now();
     let mut pieces = body.into_data_stream();
-    while let Some(piece) = pieces.next().await {
+    loop {
+        // By then the next piece has come, or the body is too slow.
+        let paid_for = Duration::from_secs((seen / limits::BODY_BYTES_PER_S) as u64);
+        let due = begun + limits::BODY_START + paid_for;
+        let Ok(piece) = timeout_at(due, pieces.next()).await else { return Err(NoContent::Late) };
+        let Some(piece) = piece else { break };
         let piece = piece.map_err(|_| NoContent::Gone)?;
         seen += piece.len();
+        if let Some(hold) = hold.as_deref_mut()
+            && seen > limits::BODY_UNCOUNTED_BYTES
+            && seen <= MESSAGE_BYTES
+        {
+            hold.grow(seen - hold.bytes()).map_err(NoContent::Refused)?;
+        }
         if seen > limits::DRAINED_BYTES {
             break;
         }
         if seen > MESSAGE_BYTES {
             bytes = Vec::new();
+            if let Some(hold) = hold.as_deref_mut() {
+                hold.shrink(hold.bytes());
+            }
         } else {
             bytes.extend_from_slice(&piece);
         }
@@ -129,12 +155,43 @@ impl IntoResponse for NoContent {
         match self {
             NoContent::Refused(refusal) => Problem(refusal).into_response(),
             NoContent::Late => {
-                let detail =
-                    format!("the body did not come within {} seconds", limits::BODY.as_secs());
+                let detail = "the body came too slowly".to_owned();
                 let refusal = Refusal::new(Code::BadRequest, detail).hint("send it again");
                 with_status(&refusal, StatusCode::REQUEST_TIMEOUT)
             }
             NoContent::Gone => StatusCode::BAD_REQUEST.into_response(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use futures_util::stream;
+
+    use super::*;
+
+    /// A body of a kilobyte a second was waited for, and held, for 64 seconds.
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_comes_too_slowly_is_given_up() {
+        let slow = stream::unfold((), |()| async {
+            // tidy: on the paused clock of the test, it takes no time
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Some((Ok::<_, Infallible>(vec![b' '; 1 << 10]), ()))
+        });
+        let begun = Instant::now();
+        let answer = read(Body::from_stream(slow), None).await;
+        assert!(matches!(answer, Err(NoContent::Late)));
+        let waited = begun.elapsed();
+        assert!(waited >= limits::BODY_START && waited < 2 * limits::BODY_START, "{waited:?}");
+
+        let quick = stream::unfold(0, |nth| async move {
+            // tidy: on the paused clock of the test, it takes no time
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            (nth < 20).then(|| (Ok::<_, Infallible>(vec![b' '; 64 << 10]), nth + 1))
+        });
+        let answer = read(Body::from_stream(quick), None).await;
+        assert!(answer.is_ok_and(|bytes| bytes.len() == 20 * (64 << 10)));
     }
 }

@@ -2,49 +2,31 @@
 //! until any of the tables concerned changes, which the engine tells before anybody is told of the
 //! change: what is remembered is never older than an answer that somebody had.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use abide_engine::Engine;
-use abide_schema::caller::{CallLimits, Caller, Scope};
-use abide_schema::{Code, Micros, Refusal, Row, Seq, Value, reducer};
-use serde::de::DeserializeOwned;
+use abide_engine::credentials::{RoleEntry, TokenEntry, disables};
+use abide_schema::caller::Caller;
+use abide_schema::{Code, Refusal, Row, Seq, Value, reducer};
 use serde_json::{Map, Value as JsonValue};
 use tokio::sync::{Semaphore, watch};
 
 use crate::limits;
-
-/// A token as it stands in the file.
-#[derive(Debug)]
-pub(crate) struct Entry {
-    /// SHA-256 of the token, in hexadecimal.
-    pub(crate) hash: String,
-    pub(crate) expires_at: Option<Micros>,
-    pub(crate) revoked_at: Option<Micros>,
-    pub(crate) disabled_at: Option<Micros>,
-    pub(crate) caller: Caller,
-}
-
-/// What a role brings along.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Role {
-    pub(crate) capabilities: BTreeSet<String>,
-    pub(crate) limits: CallLimits,
-}
 
 /// What is remembered, and of which state of the tables.
 #[derive(Debug, Default)]
 struct Known {
     state: Seq,
     asks: Option<bool>,
-    tokens: HashMap<String, Arc<Entry>>,
+    tokens: HashMap<String, Arc<TokenEntry>>,
     /// Ids that no token has. Beside the others, so that whoever makes some up drives no good one out.
     unknown: HashSet<String>,
 }
 
 impl Known {
-    fn remember(&mut self, id: &str, entry: Option<&Arc<Entry>>) {
+    fn remember(&mut self, id: &str, entry: Option<&Arc<TokenEntry>>) {
         match entry {
             Some(entry) => {
                 if self.tokens.len() >= limits::KNOWN_TOKENS {
@@ -141,7 +123,7 @@ impl Directory {
     }
 
     /// The token of an id.
-    pub(crate) async fn token(&self, id: &str) -> Result<Option<Arc<Entry>>, Refusal> {
+    pub(crate) async fn token(&self, id: &str) -> Result<Option<Arc<TokenEntry>>, Refusal> {
         if let Some(remembered) = self.remembered(self.state(), id) {
             return Ok(remembered);
         }
@@ -159,7 +141,7 @@ impl Directory {
     }
 
     /// Asks the file, when it is this lookup's turn.
-    async fn look_up(&self, id: &str) -> Result<Option<Arc<Entry>>, Refusal> {
+    async fn look_up(&self, id: &str) -> Result<Option<Arc<TokenEntry>>, Refusal> {
         let _turn = self.lookups.turn.acquire().await.ok();
         // Whoever was before may have asked for the same.
         let state = self.state();
@@ -168,7 +150,10 @@ impl Directory {
         }
         let rows = self.ask(self.spec.token, named("id", id)).await?;
         let entry = match rows.first() {
-            Some(row) => Some(Arc::new(entry(row).ok_or_else(unreadable)?)),
+            Some(row) => {
+                let entry = TokenEntry::from_row(id, row, state);
+                Some(Arc::new(entry.ok_or_else(unreadable)?))
+            }
             None => None,
         };
         let mut known = self.at(state);
@@ -180,28 +165,27 @@ impl Directory {
     }
 
     /// What is remembered of an id: its token, or that there is none.
-    fn remembered(&self, state: Seq, id: &str) -> Option<Option<Arc<Entry>>> {
+    fn remembered(&self, state: Seq, id: &str) -> Option<Option<Arc<TokenEntry>>> {
         let known = self.at(state);
         let entry = known.tokens.get(id).map(|entry| Some(Arc::clone(entry)));
         entry.or_else(|| known.unknown.contains(id).then_some(None))
     }
 
-    /// What a role brings along; nothing where it is built in.
-    pub(crate) async fn role(&self, name: &str) -> Result<Role, Refusal> {
+    /// What a role adds; nothing where it is built in.
+    pub(crate) async fn role(&self, name: &str) -> Result<RoleEntry, Refusal> {
         let rows = self.ask(self.spec.role, named("name", name)).await?;
-        let Some(row) = rows.first() else { return Ok(Role::default()) };
-        let [capabilities, limits] = &row[..] else { return Err(unreadable()) };
-        role(capabilities, limits).ok_or_else(unreadable)
+        let Some(row) = rows.first() else { return Ok(RoleEntry::default()) };
+        RoleEntry::from_row(row).ok_or_else(unreadable)
     }
 
-    /// Whether there is an identity of that id, and it may do nothing.
-    pub(crate) async fn is_disabled(&self, id: &str) -> Result<bool, Refusal> {
-        let rows = self.ask(self.spec.disabled, named("id", id)).await?;
-        Ok(rows.first().is_some_and(|row| row.first() == Some(&Value::Integer(1))))
+    /// Whether an identity of the caller's id disables it.
+    pub(crate) async fn disables(&self, caller: &Caller) -> Result<bool, Refusal> {
+        let rows = self.ask(self.spec.disabled, named("id", caller.id())).await?;
+        Ok(rows.first().is_some_and(|row| disables(row, caller)))
     }
 
     async fn ask(&self, sql: &str, params: Map<String, JsonValue>) -> Result<Vec<Row>, Refusal> {
-        let answer = self.engine.query(&Caller::system(), sql, &params, None).await;
+        let answer = self.engine.look_up(sql, &params).await;
         answer.map(|answer| answer.rows).map_err(|why| match why.code {
             Code::Overloaded | Code::Poisoned => why,
             _ => {
@@ -228,62 +212,6 @@ fn named(name: &str, value: &str) -> Map<String, JsonValue> {
 fn unreadable() -> Refusal {
     tracing::error!("a row of credentials is not of the form that it should have");
     Refusal::new(Code::Internal, "the credentials cannot be read")
-}
-
-/// The token of a row, in the columns of [`reducer::Directory::token`].
-fn entry(row: &[Value]) -> Option<Entry> {
-    let [
-        hash,
-        expires_at,
-        revoked_at,
-        id,
-        own_role,
-        capabilities,
-        scope,
-        own_limits,
-        disabled_at,
-        role_capabilities,
-        role_limits,
-    ] = row
-    else {
-        return None;
-    };
-    let of_role = role(role_capabilities, role_limits)?;
-    let mut capabilities: BTreeSet<String> = json(capabilities)?;
-    capabilities.extend(of_role.capabilities);
-    let scope: Scope = json(scope)?;
-    let caller = Caller::with(text(id)?, text(own_role)?, capabilities, scope);
-    let own_limits: Option<CallLimits> = match own_limits {
-        Value::Null => None,
-        limits => Some(json(limits)?),
-    };
-    Some(Entry {
-        hash: text(hash)?,
-        expires_at: moment(expires_at),
-        revoked_at: moment(revoked_at),
-        disabled_at: moment(disabled_at),
-        caller: caller.limited(own_limits.unwrap_or(of_role.limits)),
-    })
-}
-
-fn role(capabilities: &Value, limits: &Value) -> Option<Role> {
-    let read = |value: &Value| *value != Value::Null;
-    Some(Role {
-        capabilities: if read(capabilities) { json(capabilities)? } else { BTreeSet::new() },
-        limits: if read(limits) { json(limits)? } else { CallLimits::default() },
-    })
-}
-
-fn text(value: &Value) -> Option<String> {
-    if let Value::Text(text) = value { Some(text.clone()) } else { None }
-}
-
-fn json<T: DeserializeOwned>(value: &Value) -> Option<T> {
-    serde_json::from_str(&text(value)?).ok()
-}
-
-fn moment(value: &Value) -> Option<Micros> {
-    if let Value::Integer(at) = value { Some(Micros(*at)) } else { None }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 use abide_engine::{Answer, BatchDone, Change, Done, SnapshotPart, Update};
 use abide_schema::value::write_row_json;
 use abide_schema::wire::{Explanation, Opening, ServerMessage};
-use abide_schema::{Checksum, Refusal, Seq};
+use abide_schema::{Checksum, Refusal, Row, Seq};
 use serde::Serialize;
 
 /// A JSON text that is being built.
@@ -180,6 +180,50 @@ pub fn rows(id: Option<&str>, answer: &Answer) -> String {
     json.raw(r#","columns":"#).value(&answer.columns);
     json.raw(r#","rows":"#).rows(&answer.rows);
     json.raw("}").text()
+}
+
+/// The answer to a query over HTTP, encoded part by part. Rows are let go of as they are encoded.
+pub(crate) struct RowsInParts {
+    rows: std::vec::IntoIter<Row>,
+    json: Json,
+    first: bool,
+    part_bytes: usize,
+}
+
+impl RowsInParts {
+    /// Parts of about so many bytes.
+    pub(crate) fn new(answer: Answer, part_bytes: usize) -> RowsInParts {
+        let mut json = Json::with_capacity(2 * part_bytes);
+        json.raw(r#"{"seq":"#).value(&answer.seq);
+        json.raw(r#","columns":"#).value(&answer.columns).raw(r#","rows":["#);
+        RowsInParts { rows: answer.rows.into_iter(), json, first: true, part_bytes }
+    }
+}
+
+impl Iterator for RowsInParts {
+    type Item = Vec<u8>;
+
+    fn next(&mut self) -> Option<Vec<u8>> {
+        while self.json.0.len() < self.part_bytes {
+            let Some(row) = self.rows.next() else {
+                if self.part_bytes == 0 {
+                    return None;
+                }
+                // The last part.
+                self.part_bytes = 0;
+                self.json.raw("]}");
+                return Some(std::mem::take(&mut self.json.0));
+            };
+            if !std::mem::take(&mut self.first) {
+                self.json.raw(",");
+            }
+            write_row_json(&row, &mut self.json.0);
+        }
+        match self.part_bytes {
+            0 => None,
+            bytes => Some(std::mem::replace(&mut self.json.0, Vec::with_capacity(2 * bytes))),
+        }
+    }
 }
 
 /// The answer to `explain`: on a WebSocket with its id, over HTTP without.

@@ -10,15 +10,18 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+use abide_engine::credentials::expired;
 use abide_schema::caller::{Caller, Scope};
+use abide_schema::id::is_control;
 use abide_schema::{Code, Micros, Refusal, limits as bounds};
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, JwkSet, KeyAlgorithm};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use serde::Deserialize;
+use serde::de::{MapAccess, Visitor};
 use serde_json::{Map, Value as JsonValue};
 
 use crate::limits;
-use crate::pass::{expired, unknown};
+use crate::pass::unknown;
 
 /// The file that says whom to believe, and what their claims mean.
 #[derive(Clone, Debug, Deserialize)]
@@ -70,6 +73,34 @@ struct Key {
     key: DecodingKey,
 }
 
+/// The claims of a token. A claim that is there twice is an error: parsers differ in which of the two they
+/// take (RFC 7519, section 4).
+struct Unique(Map<String, JsonValue>);
+
+impl<'de> Deserialize<'de> for Unique {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Unique, D::Error> {
+        struct Claims;
+        impl<'de> Visitor<'de> for Claims {
+            type Value = Unique;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of claims")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Unique, A::Error> {
+                let mut claims = Map::new();
+                while let Some((name, value)) = map.next_entry::<String, JsonValue>()? {
+                    if claims.insert(name, value).is_some() {
+                        return Err(serde::de::Error::custom("a claim is there twice"));
+                    }
+                }
+                Ok(Unique(claims))
+            }
+        }
+        from.deserialize_map(Claims)
+    }
+}
+
 /// Whom a token names.
 #[derive(Debug)]
 pub(crate) struct Claimed {
@@ -108,6 +139,11 @@ impl Jwt {
         let mut config: Config = read(path)?;
         let folder = path.parent().unwrap_or(Path::new(""));
         config.jwks = folder.join(&config.jwks);
+        if config.issuer.contains('#') || config.issuer.chars().any(is_control) {
+            let detail = format!("{}: the issuer has a # or a control character", path.display());
+            return Err(Refusal::new(Code::BadArguments, detail)
+                .hint("an issuer is a URL without a fragment (OpenID Connect Core, section 2)"));
+        }
         // Before it is read: a change in between is seen at the next look.
         let changed_at = changed_at(&config.jwks);
         let keys = Keys { keys: keys(&config.jwks)?, changed_at, looked_at: Micros(0) };
@@ -135,8 +171,12 @@ impl Jwt {
         validation.set_required_spec_claims(&["exp", "iss", "aud"]);
         // The times are held to the engine's clock, below.
         (validation.validate_exp, validation.validate_nbf) = (false, false);
-        let decoded = decode::<Map<String, JsonValue>>(token, &key.key, &validation);
-        let claims = decoded.map_err(|why| explain(&why))?.claims;
+        let decoded = decode::<Unique>(token, &key.key, &validation);
+        let Unique(claims) = decoded.map_err(|why| explain(&why))?.claims;
+        // The library takes an array that has the issuer in it (RFC 7519 has a text).
+        if claims.get("iss").and_then(JsonValue::as_str) != Some(issuer) {
+            return Err(refused("the token is of another issuer"));
+        }
         let expires_at = moment(&claims, "exp", *leeway_s)?.ok_or_else(unknown)?;
         if expires_at <= now {
             return Err(expired("the token", expires_at));
@@ -190,9 +230,12 @@ impl Jwt {
 
     fn caller(&self, claims: &Map<String, JsonValue>) -> Result<Caller, Refusal> {
         let Claims { id, role, capabilities, scope } = &self.config.claims;
-        let id = text(claims, id)?;
-        if ["system", "local", "token", "embedded"].contains(&id.as_str()) {
-            return Err(refused(format!("{id} is a name of Abide's own")));
+        // Of a form that no identity of the database has: the issuer's `ann` is not the local one. An issuer has
+        // no `#`, so that no two pairs of issuer and subject give the same id.
+        let id = format!("{}{}#{}", Caller::ISSUED, self.config.issuer, text(claims, id)?);
+        if id.len() > bounds::NAME_BYTES {
+            let most = bounds::NAME_BYTES;
+            return Err(refused(format!("issuer and subject have more than {most} bytes")));
         }
         let named = role.as_ref().filter(|claim| claims.contains_key(*claim));
         let role = match (named, &self.config.role) {
@@ -267,6 +310,9 @@ fn is_strong(key: &DecodingKey) -> bool {
 
 fn text(claims: &Map<String, JsonValue>, name: &str) -> Result<String, Refusal> {
     match claims.get(name) {
+        Some(JsonValue::String(text)) if text.chars().any(is_control) => {
+            Err(refused(format!("the token's claim {name} has control characters")))
+        }
         Some(JsonValue::String(text)) if (1..=bounds::NAME_BYTES).contains(&text.len()) => {
             Ok(text.clone())
         }
@@ -291,6 +337,7 @@ fn explain(why: &jsonwebtoken::errors::Error) -> Refusal {
     match why.kind() {
         ErrorKind::InvalidIssuer => refused("the token is of another issuer"),
         ErrorKind::InvalidAudience => refused("the token is for another audience"),
+        ErrorKind::Json(_) => refused("the claims are no JSON object, or name a claim twice"),
         ErrorKind::MissingRequiredClaim(claim) => refused(format!("the token has no {claim}")),
         _ => unknown(),
     }

@@ -15,12 +15,14 @@
 mod access;
 mod agents;
 mod content;
+mod descriptors;
 mod directory;
 mod frames;
 mod jwt;
 mod life;
 mod limits;
 mod metrics;
+mod newcomers;
 mod openapi;
 mod page;
 mod pass;

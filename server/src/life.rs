@@ -49,6 +49,11 @@ impl Life {
         }
     }
 
+    /// How many connections it has room for.
+    pub(crate) fn room(&self) -> u32 {
+        self.connections
+    }
+
     /// A place, if there is one.
     pub(crate) fn enter(&self) -> Option<Place> {
         Arc::clone(&self.room).try_acquire_owned().ok().map(Arc::new)

@@ -14,6 +14,29 @@ pub(crate) const TURNED_AWAY: usize = 64;
 /// requests. A head is one packet; half a minute is for the worst of links.
 pub(crate) const HEAD: Duration = Duration::from_secs(30);
 
+/// Connections of one address that have not shown who they are. Behind one address may be a proxy with all
+/// clients, whose heads come at once; beyond this the oldest make room.
+pub(crate) const NEWCOMERS_PER_ADDRESS: usize = 1_000;
+
+/// How long a connection may take to show who it is: a head of a few packets on a slow link.
+pub(crate) const NEWCOMER: Duration = Duration::from_secs(5);
+
+/// How long it has at least, also where others wait for its place.
+pub(crate) const NEWCOMER_CHANCE: Duration = Duration::from_millis(100);
+
+/// How long a request's body may come at any pace.
+pub(crate) const BODY_START: Duration = Duration::from_secs(5);
+
+/// The bytes of a body that must have come for each second after that: a quarter of a megabit. What is
+/// slower holds memory for longer than it is worth.
+pub(crate) const BODY_BYTES_PER_S: usize = 32 << 10;
+
+/// Bytes of a body that are not counted: most are smaller, and ten thousand hold 160 MB of it.
+pub(crate) const BODY_UNCOUNTED_BYTES: usize = 16 << 10;
+
+/// Bytes of rows that are encoded at a time while an answer is sent.
+pub(crate) const ANSWER_PART_BYTES: usize = 64 << 10;
+
 /// How long a request's body may take: 16 MB at two megabits per second.
 pub(crate) const BODY: Duration = Duration::from_secs(64);
 

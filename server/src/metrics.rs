@@ -60,7 +60,7 @@ fn only_unscoped(app: &App, by: &Caller, what: &str) -> Result<(), Refusal> {
         return Ok(());
     }
     let detail = format!("{what} tells of everybody, and you have a scope");
-    app.engine.note_denied(by.id(), what, &detail);
+    app.engine.note_denied(by, what, &detail);
     Err(Refusal::new(Code::Denied, detail).hint("an identity without a scope may"))
 }
 

@@ -1,7 +1,8 @@
 //! What a request or a connection was let in with, and how long that counts.
 
 use abide_engine::Engine;
-use abide_schema::caller::Caller;
+use abide_engine::credentials::{RoleEntry, changed, disabled, expiry, required};
+use abide_schema::caller::{Caller, Credential, Proof};
 use abide_schema::{Code, Micros, Refusal, Seq};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
@@ -9,26 +10,10 @@ use subtle::ConstantTimeEq as _;
 use crate::access::Access;
 use crate::directory::Directory;
 
-/// What somebody was let in with.
-#[derive(Clone, Debug)]
-pub(crate) enum Proof {
-    /// Nothing: no credentials are asked for.
-    Nothing,
-    /// The server's own token.
-    OwnToken,
-    /// A token of the file: its id and its hash. The token itself is not kept.
-    Token { id: String, hash: String },
-    /// A JWT that was signed by who is trusted, until it expires.
-    Jwt { expires_at: Micros },
-}
-
-/// Somebody who was let in.
+/// A caller that was admitted. A caller without a credential presented the server's own token.
 #[derive(Clone, Debug)]
 pub(crate) struct Pass {
     pub(crate) caller: Caller,
-    proof: Proof,
-    /// The state of the tables of credentials in which it was found to count.
-    state: Seq,
 }
 
 /// Lets people in, and looks again whether they may stay.
@@ -54,69 +39,54 @@ impl Gate {
         }
     }
 
-    /// Lets in somebody who needs to show nothing.
+    /// Admits a caller while no credentials are required.
     pub(crate) fn open(&self) -> Pass {
-        Pass { caller: Caller::local(), proof: Proof::Nothing, state: self.state() }
+        let credential = Credential { proof: Proof::Anonymous, state: self.state() };
+        Pass { caller: Caller::local().admitted(credential) }
     }
 
-    /// Lets in whoever shows this.
+    /// Admits the bearer of a token.
     pub(crate) async fn admit(&self, shown: &str) -> Result<Pass, Refusal> {
-        let state = self.state();
         if self.access.is_own_token(shown) {
-            return Ok(Pass { caller: Caller::new("token"), proof: Proof::OwnToken, state });
+            return Ok(Pass { caller: Caller::new("token") });
         }
         if let Some((id, hash)) = token_parts(shown) {
-            let caller = self.token(&id, &hash).await?;
-            return Ok(Pass { caller, proof: Proof::Token { id, hash }, state });
+            return Ok(Pass { caller: self.token(&id, &hash).await? });
         }
         let Some(jwt) = self.access.jwt() else { return Err(unknown()) };
         let claimed = jwt.verify(shown, self.engine.now())?;
-        let role = match &self.directory {
-            Some(directory) => directory.role(claimed.caller.role()).await?,
-            None => Default::default(),
-        };
-        let mut capabilities = claimed.caller.capabilities().clone();
-        capabilities.extend(role.capabilities);
-        let (id, own) = (claimed.caller.id(), claimed.caller.role());
-        let caller = Caller::with(id, own, capabilities, claimed.caller.scope().clone());
-        let pass = Pass {
-            caller: caller.limited(role.limits),
-            proof: Proof::Jwt { expires_at: claimed.expires_at },
-            state,
-        };
-        self.check_enabled(&pass.caller).await?;
-        Ok(pass)
+        let caller = self.claimed(&claimed.caller, claimed.expires_at).await?;
+        Ok(Pass { caller })
     }
 
-    /// Looks again whether somebody may stay. Cheap where nothing has changed.
+    /// Checks again whether a caller is still admitted. Cheap where nothing has changed.
     pub(crate) async fn check(&self, pass: &mut Pass) -> Result<(), Refusal> {
-        if let Proof::Jwt { expires_at } = pass.proof
-            && expires_at <= self.engine.now()
-        {
-            return Err(expired("the token", expires_at));
+        let Some(credential) = pass.caller.credential() else { return Ok(()) };
+        if let Some(expired) = expiry(&credential.proof, self.engine.now()) {
+            return Err(expired);
         }
         let state = self.state();
-        match &pass.proof {
-            Proof::OwnToken => return Ok(()),
-            Proof::Nothing | Proof::Jwt { .. } if pass.state == state => return Ok(()),
-            Proof::Nothing if self.asks().await? => {
-                let detail = "credentials are asked for from now on";
-                return Err(Refusal::new(Code::Unauthenticated, detail)
-                    .hint("connect again with a token: Authorization: Bearer <token>"));
-            }
-            Proof::Nothing => {}
-            Proof::Jwt { .. } => self.check_enabled(&pass.caller).await?,
-            Proof::Token { id, hash } => {
-                // Asked each time, as time alone may have ended it.
-                let caller = self.token(id, hash).await?;
-                if caller != pass.caller {
-                    let detail = format!("what {} may has changed", caller.id());
-                    let hint = "connect again, with the same token";
-                    return Err(Refusal::new(Code::Unauthenticated, detail).hint(hint));
-                }
-            }
+        if credential.state == state {
+            return Ok(());
         }
-        pass.state = state;
+        let caller = match &credential.proof {
+            Proof::Anonymous if self.asks().await? => return Err(required()),
+            Proof::Anonymous => {
+                let credential = Credential { proof: Proof::Anonymous, state };
+                pass.caller.clone().admitted(credential)
+            }
+            Proof::Token { id, hash, .. } => self.token(id, hash).await?,
+            Proof::Claims { capabilities, expires_at } => {
+                let (id, role) = (pass.caller.id(), pass.caller.role());
+                let scope = pass.caller.scope().clone();
+                let claimed = Caller::with(id, role, capabilities.clone(), scope);
+                self.claimed(&claimed, *expires_at).await?
+            }
+        };
+        if caller != pass.caller {
+            return Err(changed(caller.id()));
+        }
+        pass.caller = caller;
         Ok(())
     }
 
@@ -131,14 +101,19 @@ impl Gate {
                 tokio::time::sleep(LOOK_AGAIN).await;
                 continue;
             }
+            let credential = pass.caller.credential();
+            let (state, expires_at) = match credential {
+                Some(credential) => (credential.state, credential.proof.expires_at()),
+                None => std::future::pending().await,
+            };
             let changed = async {
                 match &self.directory {
-                    Some(directory) => directory.changed_since(pass.state).await,
+                    Some(directory) => directory.changed_since(state).await,
                     None => std::future::pending().await,
                 }
             };
             let expires = async {
-                match self.expires_at(&pass).await {
+                match expires_at {
                     Some(at) => tokio::time::sleep(until(self.engine.now(), at)).await,
                     None => std::future::pending().await,
                 }
@@ -147,16 +122,6 @@ impl Gate {
                 () = changed => {}
                 () = expires => {}
             }
-        }
-    }
-
-    async fn expires_at(&self, pass: &Pass) -> Option<Micros> {
-        match (&pass.proof, &self.directory) {
-            (Proof::Jwt { expires_at }, _) => Some(*expires_at),
-            (Proof::Token { id, .. }, Some(directory)) => {
-                directory.token(id).await.ok()??.expires_at
-            }
-            _ => None,
         }
     }
 
@@ -170,33 +135,31 @@ impl Gate {
             None => None,
         };
         let Some(entry) = entry else { return Err(unknown()) };
-        if !bool::from(entry.hash.as_bytes().ct_eq(hash.as_bytes())) {
+        if !bool::from(entry.hash().as_bytes().ct_eq(hash.as_bytes())) {
             return Err(unknown());
         }
-        // From here on it is known whose it is, and they may be told why it does not count.
-        let refused = if let Some(at) = entry.revoked_at {
-            let refusal =
-                Refusal::new(Code::Unauthenticated, format!("the token {id} was revoked at {at}"));
-            refusal.hint("ask whoever runs the server for another")
-        } else if let Some(at) = entry.expires_at.filter(|at| *at <= self.engine.now()) {
-            expired(&format!("the token {id}"), at)
-        } else if entry.disabled_at.is_some() {
-            disabled(entry.caller.id())
-        } else {
-            return Ok(entry.caller.clone());
-        };
-        self.engine.note_denied(entry.caller.id(), "to come in", &refused.detail);
-        Err(refused)
+        // From here on the owner is known, and may learn why the token is not valid.
+        let admitted = entry.caller(self.engine.now());
+        if let Err(refusal) = &admitted {
+            self.engine.note_denied(entry.owner(), "to come in", &refusal.detail);
+        }
+        admitted.cloned()
     }
 
-    async fn check_enabled(&self, caller: &Caller) -> Result<(), Refusal> {
-        let Some(directory) = &self.directory else { return Ok(()) };
-        if !directory.is_disabled(caller.id()).await? {
-            return Ok(());
+    /// The caller that an issuer's claims name, with what the database adds to its role.
+    async fn claimed(&self, claimed: &Caller, expires_at: Micros) -> Result<Caller, Refusal> {
+        let state = self.state();
+        let Some(directory) = &self.directory else {
+            return Ok(RoleEntry::default().admit(claimed, expires_at, state));
+        };
+        let role = directory.role(claimed.role()).await?;
+        let caller = role.admit(claimed, expires_at, state);
+        if directory.disables(&caller).await? {
+            let refused = disabled(caller.id());
+            self.engine.note_denied(&caller, "to come in", &refused.detail);
+            return Err(refused);
         }
-        let refused = disabled(caller.id());
-        self.engine.note_denied(caller.id(), "to come in", &refused.detail);
-        Err(refused)
+        Ok(caller)
     }
 }
 
@@ -227,14 +190,4 @@ fn token_parts(shown: &str) -> Option<(String, String)> {
 pub(crate) fn unknown() -> Refusal {
     Refusal::new(Code::Unauthenticated, "the token is not known")
         .hint("ask whoever runs the server for the current one")
-}
-
-pub(crate) fn expired(what: &str, at: Micros) -> Refusal {
-    Refusal::new(Code::Unauthenticated, format!("{what} expired at {at}"))
-        .hint("ask whoever issues them for a new one")
-}
-
-fn disabled(id: &str) -> Refusal {
-    Refusal::new(Code::Unauthenticated, format!("the identity {id} is disabled"))
-        .hint("abide identity enable  gives it back what it had")
 }

@@ -22,12 +22,13 @@ use tokio::time::timeout;
 use crate::access::Access;
 use crate::agents::Agents;
 use crate::life::{Life, Phase, Place};
-use crate::limits;
+use crate::newcomers::{Newcomer, Newcomers};
 use crate::pass::Gate;
 use crate::patience::Patient;
 use crate::problem::Problem;
 use crate::routes::{self, App};
 use crate::turns::Turns;
+use crate::{descriptors, limits};
 
 /// Serves an engine until `shutdown` completes, then finishes what is in flight and returns, after
 /// seven seconds at the latest. The engine is left running: closing it is its opener's part.
@@ -61,7 +62,7 @@ pub async fn serve_with(
     let gate = Gate::new(access, engine.clone());
     tracing::info!(%address, access = ?gate.access, asks, seq = %engine.durable_seq(), "serving");
 
-    let life = Life::new(limits::CONNECTIONS);
+    let life = Life::new(descriptors::connections());
     let turns = Turns::new();
     let router = routes::router(App { engine, gate, life: life.clone(), turns, agents });
     accept(&listener, &router, &life, shutdown).await;
@@ -101,14 +102,15 @@ async fn accept(
 ) {
     let full = Router::new().fallback(full);
     let turned_away = Arc::new(Semaphore::new(limits::TURNED_AWAY));
+    let newcomers = Newcomers::new(life.room());
     let mut shutdown = pin!(shutdown);
     loop {
         let accepted = tokio::select! {
             () = &mut shutdown => return,
             accepted = listener.accept() => accepted,
         };
-        let socket = match accepted {
-            Ok((socket, _)) => socket,
+        let (socket, peer) = match accepted {
+            Ok(accepted) => accepted,
             Err(why) => {
                 accept_failed(&why).await;
                 continue;
@@ -116,9 +118,14 @@ async fn accept(
         };
         // Frames are whole messages: waiting for more to fill a packet only delays them.
         let _ = socket.set_nodelay(true);
+        let newcomer = tokio::select! {
+            () = &mut shutdown => return,
+            newcomer = newcomers.enter(peer.ip()) => Arc::new(newcomer),
+        };
         if let Some(place) = life.enter() {
             let (router, life) = (router.clone(), life.clone());
-            tokio::spawn(async move { connection(socket, router, Some(place), &life).await });
+            let seat = Some(Seat { place, newcomer });
+            tokio::spawn(async move { connection(socket, router, seat, &life).await });
         } else if let Ok(place) = Arc::clone(&turned_away).try_acquire_owned() {
             let (full, life) = (full.clone(), life.clone());
             tokio::spawn(async move {
@@ -140,14 +147,22 @@ async fn accept_failed(why: &io::Error) {
     tokio::time::sleep(limits::CLOSING).await;
 }
 
+/// What a connection holds while it is open.
+struct Seat {
+    place: Place,
+    newcomer: Arc<Newcomer>,
+}
+
 /// Serves one connection to its end, or to the server's. Each request bears the connection's place,
 /// so that what outlives the connection (an upgrade) keeps it.
-async fn connection(socket: TcpStream, router: Router, place: Option<Place>, life: &Life) {
+async fn connection(socket: TcpStream, router: Router, seat: Option<Seat>, life: &Life) {
     let io = TokioIo::new(Patient::new(socket));
+    let newcomer = seat.as_ref().map(|seat| Arc::clone(&seat.newcomer));
     let router = TowerToHyperService::new(router);
     let service = service_fn(|mut request: Request<Incoming>| {
-        if let Some(place) = &place {
+        if let Some(Seat { place, newcomer }) = &seat {
             request.extensions_mut().insert(Arc::clone(place));
+            request.extensions_mut().insert(Arc::clone(newcomer));
         }
         router.call(request)
     });
@@ -157,8 +172,15 @@ async fn connection(socket: TcpStream, router: Router, place: Option<Place>, lif
         .serve_connection(io, service)
         .with_upgrades();
     let mut connection = pin!(connection);
+    let overdue = async {
+        match &newcomer {
+            Some(newcomer) => newcomer.overdue().await,
+            None => std::future::pending().await,
+        }
+    };
     let ended = tokio::select! {
         ended = &mut connection => ended,
+        () = overdue => return,
         () = life.until(Phase::Draining) => {
             connection.as_mut().graceful_shutdown();
             tokio::select! {
@@ -175,7 +197,7 @@ async fn connection(socket: TcpStream, router: Router, place: Option<Place>, lif
 
 /// What everybody hears when the house is full.
 async fn full() -> Problem {
-    let detail = format!("the server holds {} connections already", limits::CONNECTIONS);
+    let detail = "the server holds as many connections as it can";
     Problem(Refusal::new(Code::Overloaded, detail).hint("try again in a moment"))
 }
 

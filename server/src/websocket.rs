@@ -14,6 +14,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use abide_engine::buffers::Hold;
 use abide_schema::{Code, Refusal};
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
@@ -39,6 +40,8 @@ use writer::{Command, Voice, Writer};
 struct Answer {
     text: String,
     _room: Option<OwnedSemaphorePermit>,
+    /// Counts the text, where it is large.
+    _hold: Option<Hold>,
 }
 
 /// How a session ended.

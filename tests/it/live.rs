@@ -572,3 +572,69 @@ async fn come_and_go(world: &World, writing: &AtomicBool, nth: usize) -> usize {
     hold(world, &client, "at the end").await;
     begun
 }
+
+/// One subscription of a few lines delayed every write by 17.5 s: the writer evaluates it, and could not be interrupted within
+/// `instr`. What a commit evaluates counts as steps now, also within functions, and what is too long for it is
+/// evaluated by a reader.
+#[test]
+fn no_subscription_holds_the_writer() {
+    run(async {
+        for sql in [
+            "SELECT id, CASE WHEN title = 'boom' THEN instr(printf('%.*c', 1500000, 'a'),
+                printf('%.*c', 750000, 'a') || 'b') ELSE 0 END AS n FROM sessions",
+            "SELECT id, CASE WHEN title = 'boom' THEN printf('%.*c', 2000000, 'a') LIKE
+                '%' || printf('%.*c', 4000, 'a') || 'b' ELSE 0 END AS n FROM sessions",
+            "SELECT id, length(replace(printf('%.*c', iif(title = 'boom', 8000000, 1), 'a'),
+                'a', 'bb')) AS n FROM sessions",
+            "SELECT id, length(trim(printf('%.*c', iif(title = 'boom', 2000000, 1), 'a'),
+                printf('%.*c', 100000, 'b') || 'a')) AS n FROM sessions",
+            "SELECT id, length(printf('%.*c', iif(title = 'boom', 30000000, 1), 'a') ||
+                printf('%.*c', iif(title = 'boom', 30000000, 1), 'a')) AS n FROM sessions",
+        ] {
+            let world = World::new();
+            let mut connection = world.engine().connect(&Caller::local());
+            let params = Map::new();
+            let wanted = Wanted::new("q", sql, &params);
+            if connection.subscribe(&wanted).await.is_err() {
+                continue;
+            }
+            let before = world.engine().metrics().live_steps_run.get();
+            let boom = json!({"id": "s1", "agent": "a", "title": "boom"});
+            world.engine().call(&Caller::local(), "create_session", &boom, None).await.unwrap();
+            let steps = world.engine().metrics().live_steps_run.get() - before;
+            // A call counts its arguments at once, and then does not begin.
+            assert!(steps <= 2 * abide_schema::limits::LIVE_DELTA_MOST_STEPS, "{sql}: {steps}");
+        }
+    });
+}
+
+/// Four queries of one caller took all readers, so no credential could be checked, the administrator's included.
+#[test]
+fn nobody_has_all_readers() {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.enable_time().build().unwrap().block_on(async {
+        let world = World::new();
+        let long = "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n)
+            SELECT count(*) FROM n";
+        let flood = crate::sight::caller("flood", "admin", &[], &[]);
+        let others = crate::sight::caller("another", "admin", &[], &[]);
+        let ask = |caller: &Caller| {
+            let (engine, caller) = (world.engine().clone(), caller.clone());
+            tokio::spawn(async move { engine.query(&caller, long, &Map::new(), None).await })
+        };
+        let mut asked: Vec<_> = (0..8).map(|_| ask(&flood)).collect();
+        let ann = Caller::local();
+        world.engine().query(&ann, "SELECT 1", &Map::new(), None).await.unwrap();
+        assert!(asked.iter().all(|asked| !asked.is_finished()), "she did not wait for any of them");
+        asked.extend((0..8).map(|_| ask(&others)));
+        world.engine().look_up("SELECT 1", &Map::new()).await.unwrap();
+        assert!(asked.iter().all(|asked| !asked.is_finished()), "credentials wait for none");
+        // What runs ends with the engine, and what waits with it.
+        let engine = world.engine().clone();
+        tokio::task::spawn_blocking(move || engine.close()).await.unwrap();
+        for asked in asked {
+            let told = asked.await.unwrap().unwrap_err();
+            assert_eq!(told.code, Code::Overloaded, "{told}");
+        }
+    });
+}

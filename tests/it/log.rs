@@ -6,8 +6,10 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use abide_engine::{Config, ReplayError, VerifyError, backup, replay, verify_file};
-use abide_schema::Seq;
+use abide_schema::wire::BatchCall;
+use abide_schema::{Caller, Code, Seq};
 use rusqlite::Connection;
+use serde_json::{Map, json};
 
 use crate::traffic::{Traffic, for_seeds};
 use crate::world::{World, run};
@@ -76,11 +78,11 @@ fn small_file() -> (World, Vec<Record>) {
     let raw = world.raw();
     raw.execute_batch("PRAGMA journal_mode = DELETE; VACUUM").unwrap();
     let bytes = fs::read(world.path()).unwrap();
-    let sql = "SELECT seq, unhex(hex(prev_hash) || hex(hash)),
+    let sql = "SELECT seq, unhex(hex(prev_hash) || hex(hash) || hex(salt)),
         8 + coalesce(length(CAST(session_id AS BLOB)), 0)
         + length(CAST(reducer AS BLOB)) + length(CAST(caller AS BLOB))
         + coalesce(length(CAST(request_id AS BLOB)), 0) + length(CAST(arguments AS BLOB))
-        + length(CAST(outcome AS BLOB)) + 64 FROM events";
+        + length(CAST(outcome AS BLOB)) + 80 FROM events";
     let mut statement = raw.prepare(sql).unwrap();
     let rows = statement.query_map([], |row| {
         let (seq, tail, length): (i64, Vec<u8>, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
@@ -90,12 +92,12 @@ fn small_file() -> (World, Vec<Record>) {
     for row in rows.unwrap() {
         let (seq, tail, length) = row.unwrap();
         let found: Vec<usize> =
-            bytes.windows(64).enumerate().filter(|(_, w)| *w == tail).map(|(at, _)| at).collect();
+            bytes.windows(80).enumerate().filter(|(_, w)| *w == tail).map(|(at, _)| at).collect();
         // A record that is too long for its page is continued elsewhere: leave those out here.
         if let [at] = found.as_slice()
             && length < 900
         {
-            let end = *at as u64 + 64;
+            let end = *at as u64 + 80;
             records.push(Record { seq, start: end - length, end });
         }
     }
@@ -142,9 +144,9 @@ fn no_header_of_an_event_can_be_changed() {
     let (world, records) = small_file();
     let file = fs::OpenOptions::new().read(true).write(true).open(world.path()).unwrap();
     for record in &records {
-        // Eleven bytes at least: the header's length and ten types. The first type is that of seq,
+        // Thirteen bytes at least: the header's length and twelve types. The first type is that of seq,
         // which is the row's own number and not looked up in the record.
-        for at in record.start - 9..record.start {
+        for at in record.start - 11..record.start {
             let mut byte = [0];
             file.read_exact_at(&mut byte, at).unwrap();
             for flip in [0x01, 0x02, 0x40] {
@@ -193,6 +195,9 @@ fn every_cell_of_every_event_by_sql() {
         "prev_hash = hash, hash = prev_hash",
         "hash = zeroblob(32)",
         "hash = zeroblob(33)",
+        "salt = NULL",
+        "salt = zeroblob(16)",
+        "salt = zeroblob(17)",
         "reducer = CAST(x'FF' AS TEXT)",
     ];
     for seq in 1..=last {
@@ -232,7 +237,7 @@ fn events_that_are_gone_added_or_swapped() {
     check(shift, &[3]);
     let add = format!(
         "INSERT INTO events SELECT {}, at, session_id, reducer, caller, request_id, arguments,
-            outcome, prev_hash, hash, authority FROM events WHERE seq = {last}",
+            outcome, prev_hash, hash, authority, salt FROM events WHERE seq = {last}",
         last + 1
     );
     check(&add, &[last + 1]);
@@ -285,6 +290,117 @@ fn a_replay_gives_the_same_rows() {
         assert_eq!(run(again.state(None)), state);
         assert_eq!(verify_file(&into, &mut |_| {}).unwrap().events, head);
     });
+}
+
+/// A request that was done is answered by the replayed file too. Once the replay lost request ids, and the
+/// retry of a message was stored a second time.
+#[test]
+fn a_replayed_file_answers_retries() {
+    let mut world = World::new();
+    let say = |text: &str| BatchCall {
+        reducer: "append_message".to_owned(),
+        args: json!({"session_id": "s", "role": "user", "content": text}),
+    };
+    let tool = BatchCall { reducer: "register_tool".to_owned(), args: json!({"name": "look"}) };
+    let tenant = Caller::with(
+        "app",
+        "app",
+        BTreeSet::new(),
+        [("tenant".to_owned(), "acme".to_owned())].into(),
+    );
+    let made = BatchCall { reducer: "create_session".to_owned(), args: json!({"agent": "a"}) };
+    // Of the batch the second call was done before: the log holds no event of it.
+    let requests = [
+        (Caller::local(), vec![say("alone")], "k1"),
+        (Caller::local(), vec![say("both"), tool.clone(), say("too")], "k2"),
+        (Caller::local(), vec![say("two"), say("calls")], "k3"),
+        (tenant, vec![made], "k1"),
+    ];
+    let ask = async |world: &World| {
+        let mut told = Vec::new();
+        for (caller, calls, id) in &requests {
+            let done = world.engine().batch(caller, calls, Some(id)).await.unwrap();
+            let results = done.results.iter().map(|done| (done.seq, done.result.clone()));
+            told.push((done.duplicate, results.collect::<Vec<_>>()));
+        }
+        told
+    };
+    let told = run(async {
+        world.session("s").await;
+        world.call("register_tool", tool.args.clone()).await.unwrap();
+        ask(&world).await
+    });
+    world.close();
+    let into = world.folder.path().join("replayed.db");
+    let modules = abide_reducers::modules();
+    replay(&world.path(), &into, modules, None, &mut |_| {}).unwrap();
+    let again = open_copy(&world, &into);
+    run(async {
+        let count = "SELECT count(*) FROM agent_state";
+        let before = again.rows(count).await;
+        for (asked, (is_duplicate, results)) in told.iter().zip(ask(&again).await) {
+            assert!(is_duplicate && !asked.0);
+            assert_eq!(asked.1, results);
+        }
+        assert_eq!(again.rows(count).await, before);
+        // Undo images are not rebuilt, and no past is shown without them.
+        let past = again.engine().query(&Caller::local(), count, &Map::new(), Some(Seq(2))).await;
+        assert_eq!(past.unwrap_err().code, Code::Refetch);
+        let (caller, calls, id) = &requests[1];
+        let other = again.engine().batch(caller, &calls[..1], Some(id)).await;
+        assert_eq!(other.unwrap_err().code, Code::RequestIdConflict);
+    });
+}
+
+/// A replay that ends within a batch does not answer for the batch.
+#[test]
+fn a_replay_that_ends_within_a_batch() {
+    let mut world = World::new();
+    run(async {
+        world.session("s").await;
+        let say = BatchCall {
+            reducer: "append_message".to_owned(),
+            args: json!({"session_id": "s", "role": "user", "content": "hi"}),
+        };
+        let calls = [say.clone(), say.clone(), say];
+        world.engine().batch(&Caller::local(), &calls, Some("k")).await.unwrap();
+    });
+    world.close();
+    for (to, kept) in [(2, 0), (3, 0), (4, 0), (5, 1)] {
+        let into = world.folder.path().join(format!("to{to}.db"));
+        let modules = abide_reducers::modules();
+        replay(&world.path(), &into, modules, Some(Seq(to)), &mut |_| {}).unwrap();
+        let raw = Connection::open(&into).unwrap();
+        let count = "SELECT count(*) FROM request_ids";
+        let count: i64 = raw.query_row(count, [], |row| row.get(0)).unwrap();
+        assert_eq!(count, kept, "to {to}");
+    }
+}
+
+/// What answers retries is compared like any other row.
+#[test]
+fn a_request_id_that_was_changed_by_hand_is_found_by_replay() {
+    for sql in [
+        "DELETE FROM request_ids",
+        "UPDATE request_ids SET seqs = '[2]'",
+        "UPDATE request_ids SET fingerprint = zeroblob(32)",
+        "UPDATE request_ids SET request_id = request_id || 'x'",
+    ] {
+        let mut world = World::new();
+        run(async {
+            let args = json!({"agent": "a", "id": "s"});
+            let engine = world.engine();
+            engine.call(&Caller::local(), "create_session", &args, Some("k")).await.unwrap();
+        });
+        world.close();
+        world.raw().execute_batch(sql).unwrap();
+        let into = world.folder.path().join("replayed.db");
+        let modules = abide_reducers::modules();
+        match replay(&world.path(), &into, modules, None, &mut |_| {}) {
+            Err(ReplayError::Rows { table: "request_ids", .. }) => {}
+            other => panic!("{sql}: {other:?}"),
+        }
+    }
 }
 
 /// The state at any commit is what a replay up to there gives, and what `as_of` shows of it.

@@ -7,9 +7,12 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
 mod broken;
+mod cleanup;
 mod database;
 mod durability;
 mod explain;
+mod guesses;
+mod leases;
 mod live;
 mod log;
 mod migrations;

@@ -181,7 +181,7 @@ fn a_module_that_is_left_out() {
 /// a file of the golden schema the engine opens and changes nothing.
 #[test]
 fn a_file_of_the_golden_schema_opens() {
-    let golden = include_str!("../golden/schema-v1.sql");
+    let golden = include_str!("../golden/schema-v2.sql");
     let world = new_world();
     let (path, current) = (world.folder.path().join("golden.db"), schema(&world.path()));
     let raw = Connection::open(&path).unwrap();

@@ -114,9 +114,9 @@ fn somebody_elses_database() {
 #[test]
 fn a_newer_format() {
     check(
-        |path| make_sql(path, "PRAGMA application_id = 1094863172; PRAGMA user_version = 2"),
+        |path| make_sql(path, "PRAGMA application_id = 1094863172; PRAGMA user_version = 3"),
         expect![[r#"
-            bad_request: FOLDER/abide.db was written by a newer Abide: its format is at version 2, this one knows 1
+            bad_request: FOLDER/abide.db was written by a newer Abide: its format is at version 3, this one knows 2
             hint: use the newer abide
         "#]],
     );
@@ -191,7 +191,7 @@ fn tables_that_were_changed_by_hand() {
     for sql in [
         "ALTER TABLE tools ADD COLUMN color TEXT",
         "DROP TRIGGER events_no_delete",
-        "DROP INDEX tool_calls_session_id",
+        "DROP INDEX tool_calls_tool_name_session_id",
         "CREATE TRIGGER mine AFTER INSERT ON agent_state BEGIN DELETE FROM tools; END",
         "DROP TABLE approvals",
     ] {

@@ -473,3 +473,48 @@ fn every_table_in_sight_can_be_live() {
         }
     });
 }
+
+/// A row policy of sessions hid the sessions and left their messages, calls and runs readable; a hidden
+/// column left its copies in other tables.
+#[test]
+fn what_belongs_to_a_hidden_row_and_copies_of_a_hidden_column_are_hidden() {
+    run(async {
+        let world = World::new();
+        for id in ["open", "closed"] {
+            world.session(id).await;
+            world.say(id, "hello").await.unwrap();
+        }
+        let who = caller("ann", "clerk", &[], &[]);
+        let only_open = json!({"table": "sessions", "role": "clerk", "condition": "id = 'open'"});
+        world.call("set_policy", only_open).await.unwrap();
+        for (sql, count) in [
+            ("SELECT id FROM sessions", 1),
+            ("SELECT DISTINCT session_id FROM agent_state", 1),
+            ("SELECT id FROM agent_state WHERE session_id = 'closed'", 0),
+            ("SELECT seq FROM events WHERE session_id = 'closed'", 0),
+        ] {
+            let rows = ask(world.engine(), &who, sql, None).await.unwrap().rows;
+            assert_eq!(rows.len(), count, "{sql}");
+        }
+        // Reducers do not reach them either.
+        let may = json!({"name": "clerk", "reducers": ["append_message"]});
+        world.call("set_role", may).await.unwrap();
+        let text = json!({"session_id": "closed", "role": "user", "content": "hello"});
+        let refusal = world.engine().call(&who, "append_message", &text, None).await.unwrap_err();
+        assert_eq!(refusal.code, Code::NotFound);
+
+        let hides = json!({"table": "tool_calls", "role": "clerk", "hidden": ["arguments"]});
+        world.call("set_policy", hides).await.unwrap();
+        for (table, column) in [
+            ("tool_calls", "arguments"),
+            ("approvals", "arguments"),
+            ("approvals", "arguments_hash"),
+            ("run_events", "data"),
+            ("agent_state", "data"),
+        ] {
+            let sql = format!("SELECT {column} FROM {table}");
+            let refusal = ask(world.engine(), &who, &sql, None).await.unwrap_err();
+            assert_eq!(refusal.detail, format!("no such column: {column}"), "{sql}");
+        }
+    });
+}

@@ -333,7 +333,7 @@ fn the_next_is_found_in_an_index() {
         assert!(!plan.contains("TEMP B-TREE"), "{table}.{column}: {plan}");
         checked += 1;
     }
-    assert_eq!(checked, 9);
+    assert_eq!(checked, 10);
 }
 
 fn plan(raw: &Connection, sql: &str) -> String {

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 pub(crate) const START: Micros = Micros(1_795_269_600_000_000);
 
 /// The tables that reducers write, and the columns that order their rows.
-pub(crate) const TABLES: [(&str, &str); 14] = [
+pub(crate) const TABLES: [(&str, &str); 15] = [
     ("sessions", "id"),
     ("agent_state", "id"),
     ("tools", "name"),
@@ -31,6 +31,7 @@ pub(crate) const TABLES: [(&str, &str); 14] = [
     ("agent_revisions", "agent, revision"),
     ("runs", "id"),
     ("run_events", "id"),
+    ("cleanups", "id"),
 ];
 
 /// The rows of each table.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use abide_live::{
-    Binding, BindingId, Budget, Changes, Fault, Filled, LiveError, Planner, Router, Sql, SqlError,
-    Wanted,
+    Allowance, Binding, BindingId, Budget, Changes, Fault, Filled, LiveError, Planner, Router, Sql,
+    SqlError, Wanted,
 };
 use abide_schema::Value;
 use serde_json::Map;
@@ -49,8 +49,8 @@ impl Sql for Metered<'_> {
         Ok(steps)
     }
 
-    fn allow(&mut self, steps: Option<u64>) {
-        self.left = steps;
+    fn allow(&mut self, allowance: Option<Allowance>) {
+        self.left = allowance.map(|allowance| allowance.steps);
     }
 }
 

@@ -1,8 +1,10 @@
 //! Texts made to break a parser: they are refused or understood, and nothing else ever happens.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use abide_live::Planner;
+use abide_live::{Edition, Outlook, Planner, Viewer, select_of};
+use abide_schema::Code;
 use serde_json::{Map, json};
 
 use crate::world::{Random, World};
@@ -106,6 +108,92 @@ fn depth_and_length_are_bounded() {
         bind(&planner, &format!("SELECT {}1 FROM r", "é".repeat(count)));
         bind(&planner, &format!("SELECT 1 FROM r{}", " UNION SELECT 1".repeat(count / 10)));
         bind(&planner, &format!("SELECT 1 FROM r{}", ", r".repeat(count / 2)));
+    }
+}
+
+/// A CTE is read again wherever it is named: so a text of 600 bytes stood for 2^29 SELECTs, and took 42 s at fourteen levels,
+/// on a thread that serves all connections.
+#[test]
+fn texts_that_multiply_are_refused() {
+    // As much stack as a reader has.
+    let thread = std::thread::Builder::new().stack_size(16 << 20).spawn(multiply);
+    thread.expect("there is room for a thread").join().expect("every text is refused");
+}
+
+fn multiply() {
+    let world = World::new(1);
+    let planner = Planner::new(Arc::clone(&world.catalog));
+    let selects = [("r".to_owned(), select_of("r", &["id", "a"], None, None))];
+    let outlook = Outlook::new(selects);
+    let edition = Edition::latest(&Arc::default());
+    let viewer = Viewer::new(Arc::new(outlook), BTreeMap::new(), edition);
+    let levels = |first: &str, next: &str, levels: usize| {
+        let level = |at: usize| {
+            let next = next.replace("$", &format!("a{}", at - 1));
+            format!(", a{at} AS ({next})")
+        };
+        let all: String = (1..levels).map(level).collect();
+        format!("WITH a0 AS ({first}){all} SELECT * FROM a{}", levels - 1)
+    };
+    let shapes = [
+        ("SELECT 1 x UNION ALL SELECT 2", "SELECT p.x FROM $ p, $ q"),
+        ("SELECT 1 x", "SELECT x FROM $ UNION ALL SELECT x FROM $"),
+        ("SELECT 1 x", "SELECT x FROM $ WHERE x IN (SELECT x FROM $)"),
+        ("SELECT 1 x", "SELECT (SELECT x FROM $) + (SELECT x FROM $) AS x"),
+        ("SELECT 1 x", "SELECT EXISTS (SELECT 1 FROM $) AND EXISTS (SELECT 1 FROM $) AS x"),
+        ("SELECT id AS x FROM r", "SELECT x + x AS x FROM $"),
+        ("SELECT id AS x FROM r", "SELECT CASE WHEN x THEN x ELSE x END AS x FROM $"),
+        ("SELECT id AS x, a AS y FROM r", "SELECT *, * FROM $"),
+        (
+            "SELECT a AS x, count(*) AS n FROM r GROUP BY a",
+            "SELECT x, p.n + q.n AS n FROM $ p JOIN $ q USING (x)",
+        ),
+    ];
+    for (first, next) in shapes {
+        for count in [12, 13, 14, 20, 29, 90] {
+            let sql = levels(first, next, count);
+            let refusals = [
+                planner.bind(&sql, &Map::new()).err(),
+                planner.bind_within(&sql, &Map::new(), &viewer).err(),
+                planner.bind_once(&sql, &Map::new(), &viewer).err(),
+            ];
+            let once = refusals[2].as_ref().map(|refusal| refusal.code);
+            // What is joined once a level stays within the bounds for a while.
+            assert!(count < 20 || once.is_some(), "{count} levels of {next}");
+            for refusal in refusals.into_iter().flatten() {
+                let known = [Code::LimitExceeded, Code::UnsupportedSql, Code::BadSql];
+                assert!(known.contains(&refusal.code), "{refusal} {next}");
+            }
+        }
+    }
+}
+
+/// The text of a CTE is printed by the parser's own recursion, and a chain of operators is as deep as it is long: it ended the
+/// whole process.
+#[test]
+fn chains_within_a_cte_are_bounded() {
+    let world = World::new(1);
+    let planner = Planner::new(Arc::clone(&world.catalog));
+    for (head, chain) in [
+        ("", " + 1"),
+        ("", " AND 1"),
+        ("", " ISNULL"),
+        ("", " = 1"),
+        ("", " COLLATE NOCASE"),
+        ("~", ""),
+        ("- ", ""),
+        ("NOT ", ""),
+        ("", " -> 1"),
+        ("", " BETWEEN 1 AND 2"),
+        ("(", " + 1)"),
+        ("CASE ", " WHEN 1 THEN 1 END"),
+        ("(", " + 1".repeat(500).as_str()),
+    ] {
+        let each = (head.len() + chain.len()).max(1);
+        for count in [10, 500, 2_000, 60_000 / each] {
+            let text = format!("{}1{}", head.repeat(count), chain.repeat(count));
+            bind(&planner, &format!("WITH q(x) AS (SELECT {text}) SELECT * FROM q"));
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Live queries against SQLite as oracle: after every commit what a client made of the deltas must be
 //! what a fresh query says, by exact type and order.
 
+mod barrier;
 mod budget;
 mod client;
 mod compounds;

@@ -121,13 +121,13 @@ fn a_run_waits_is_decided_on_and_goes_on() {
     .assert_eq(&waits.stdout);
     expect![[r#"
         waits: awaiting_approval refund {"order":"A-7"}   [waits]
-          hint: abide call --db agents.db decide_approval call_id=order-7:2:1 decision=approve
+          hint: abide call --db agents.db decide_approval call_id=order-7~2.1 decision=approve
           then: abide agent run --db agents.db --agents house --id order-7 clerk 'Pay order A-7 back.'
     "#]].assert_eq(&waits.stderr);
     assert_eq!(desk.ledger(), ["look A-7"]);
 
     // The hint, as a shell would have it.
-    let decide = ["call", "--db", "agents.db", "decide_approval", "call_id=order-7:2:1"];
+    let decide = ["call", "--db", "agents.db", "decide_approval", "call_id=order-7~2.1"];
     let mut command = abide();
     command.current_dir(desk.folder.path()).args(decide).arg("decision=approve");
     Process::spawn(&mut command).ended().good();
@@ -310,7 +310,7 @@ fn a_server_drives_it_and_a_watcher_sees_it_live() {
     assert!(waits.stderr.contains(&format!("abide call --url {url} decide_approval")), "{waits:?}");
     saw(&events, "\"interrupt\"");
     saw(&runs, "\"waiting\"");
-    server.run(&["call", "decide_approval", "call_id=order-7:2:1", "decision=approve"]).good();
+    server.run(&["call", "decide_approval", "call_id=order-7~2.1", "decision=approve"]).good();
     saw(&events, "\"done\"");
     saw(&runs, "\"done\"");
     let done = desk.run(&args).good();

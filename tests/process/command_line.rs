@@ -84,6 +84,7 @@ fn scrubbed(text: &str) -> String {
                 scrubbed.push_str("YYYY-MM-DD hh:mm:ss");
             }
             16 if digits == 16 => scrubbed.push_str("MICROS"),
+            32 if is_hex => scrubbed.push_str("SALT"),
             36 if is_hex => scrubbed.push_str("UUID"),
             64 if is_hex => scrubbed.push_str("HASH"),
             27.. if word.contains("_01") => {

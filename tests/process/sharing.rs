@@ -184,7 +184,7 @@ fn a_newer_format_is_left_to_the_newer_abide() {
         },
         expect![[r#"
             exit code 1
-            error: FOLDER/theirs.db was written by a newer Abide: its format is at version 99, this one knows 1   [bad_request]
+            error: FOLDER/theirs.db was written by a newer Abide: its format is at version 99, this one knows 2   [bad_request]
               hint: use the newer abide
         "#]],
     );

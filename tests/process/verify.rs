@@ -14,7 +14,7 @@ use crate::program::{Ended, Process, abide, run};
 use crate::server::Server;
 
 /// What an event's record holds after its seq, in the order of the file.
-const FIELDS: [&str; 10] = [
+const FIELDS: [&str; 11] = [
     "at",
     "session_id",
     "reducer",
@@ -25,6 +25,7 @@ const FIELDS: [&str; 10] = [
     "prev_hash",
     "hash",
     "authority",
+    "salt",
 ];
 
 /// A file that the demo has made.

@@ -37,14 +37,14 @@ async fn token_event() {
 #[tokio::test]
 async fn tool_call_event() {
     let told = events("tools: [look]\n", LOOKS, "tool_call").await;
-    assert_eq!(told, [json!({"name": "look", "args": {"order": "A"}, "id": "r1:1:1"})]);
+    assert_eq!(told, [json!({"name": "look", "args": {"order": "A"}, "id": "r1~1.1"})]);
 }
 
 /// `class ToolResultEvent: tool_call_id: str, output: str, exit_code: int`
 #[tokio::test]
 async fn tool_result_event() {
     let told = events("tools: [look]\n", LOOKS, "tool_result").await;
-    let result = json!({"tool_call_id": "r1:1:1", "output": "look A is done", "exit_code": 0});
+    let result = json!({"tool_call_id": "r1~1.1", "output": "look A is done", "exit_code": 0});
     assert_eq!(told, [result]);
     let told = events("tools: [look]\nblocked_tools: [look]\n", LOOKS, "tool_result").await;
     assert_eq!(told[0]["exit_code"], 1, "what went wrong is no 0");
@@ -84,7 +84,7 @@ answers:
 ";
     let told = events("subagents: [{ name: helper }]\n", script, "delegation").await;
     let task = json!({"from_agent": "clerk", "to_agent": "helper", "task": "Look.",
-        "run_id": "r1:1:1:run", "session_id": "r1:1:1"});
+        "run_id": "r1~1.1~run", "session_id": "r1~1.1"});
     assert_eq!(told, [task]);
 }
 
@@ -92,9 +92,9 @@ answers:
 #[tokio::test]
 async fn interrupt_event() {
     let told = events("tools: [look]\ninterrupt_on: { look: true }\n", LOOKS, "interrupt").await;
-    let call = json!({"tool_call_id": "r1:1:1", "tool_name": "look", "args": {"order": "A"},
+    let call = json!({"tool_call_id": "r1~1.1", "tool_name": "look", "args": {"order": "A"},
         "status": "awaiting_approval"});
-    let interrupt = json!({"tool_call_id": "r1:1:1", "tool_name": "look", "args": {"order": "A"},
+    let interrupt = json!({"tool_call_id": "r1~1.1", "tool_name": "look", "args": {"order": "A"},
         "session_id": "s1", "reason": "approval", "action_requests": [call]});
     assert_eq!(told, [interrupt]);
 }

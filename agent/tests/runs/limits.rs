@@ -156,12 +156,12 @@ async fn tool_call_limit_is_told_once_more_and_then_the_run_ends() {
     assert_eq!(house.ledger(), ["look A"]);
     expect![[r#"
         user: Go on. 
-        assistant:  "r1:1:1" "look"
-        tool [r1:1:1]: look A is done 
-        assistant:  "r1:2:1" "look"
-        tool [r1:2:1]: This call was skipped: the run may make no more calls. 
-        assistant:  "r1:3:1" "look"
-        tool [r1:3:1]: This call was skipped: the run may make no more calls. 
+        assistant:  "r1~1.1" "look"
+        tool [r1~1.1]: look A is done 
+        assistant:  "r1~2.1" "look"
+        tool [r1~2.1]: This call was skipped: the run may make no more calls. 
+        assistant:  "r1~3.1" "look"
+        tool [r1~3.1]: This call was skipped: the run may make no more calls. 
     "#]]
     .assert_eq(&house.transcript().await);
     house.close().await;
@@ -234,4 +234,33 @@ async fn an_unknown_model_is_an_error_that_names_those_that_there_are() {
     let script = "answers: [{ text: hi }]\n";
     let (told, _) = ends("config: { model: other }\n", script).await;
     assert!(told.starts_with("error") && told.contains("scripted"), "{told}");
+}
+
+/// An answer of 20 MB could not be put on record, and the call was left claimed: it ran three times, and ended as one whose
+/// worker had vanished.
+#[tokio::test]
+async fn an_answer_that_is_too_large_to_keep_fails_its_call() {
+    let script = "answers:\n  - { calls: [{ name: big, arguments: {} }] }\n  \
+                  - { calls: [{ name: wrong, arguments: {} }] }\n  \
+                  - { text: Done. }\n";
+    let plan = Plan::of("tools: [big, wrong]\n", script);
+    let answer = |_: Nothing, _: ToolContext| async { Ok::<_, String>("x".repeat(20 << 20)) };
+    let fail = |_: Nothing, _: ToolContext| async { Err::<String, _>("x".repeat(20 << 20)) };
+    let big = Function::new("big", "Answers.", answer).effect(Effect::Idempotent);
+    plan.tools.add(big).expect("it is one");
+    plan.tools.add(Function::new("wrong", "Fails.", fail)).expect("it is one");
+    let house = plan.open().await;
+    let run = house.begin("Go on.").await;
+    let (_, last) = house.told(&run.id, 0).await;
+    assert_eq!(last.kind.as_str(), "done", "{}", last.data);
+    let sql = "SELECT tool_name, status, attempt, substr(error, 1, 80), length(error) \
+               FROM tool_calls ORDER BY call_id";
+    let calls: Vec<(String, String, i64, String, i64)> =
+        house.abide.sql(sql).fetch().await.expect("it can be read");
+    let [big, wrong] = &calls[..] else { panic!("two calls: {calls:?}") };
+    assert_eq!((big.0.as_str(), big.1.as_str(), big.2), ("big", "failed", 1), "{big:?}");
+    assert!(big.3.starts_with("big ran, and answered with 4"), "{big:?}");
+    assert_eq!((wrong.0.as_str(), wrong.1.as_str(), wrong.2), ("wrong", "failed", 1), "{wrong:?}");
+    assert_eq!(wrong.4, 256 << 10, "its beginning is kept");
+    house.close().await;
 }

@@ -35,18 +35,18 @@ async fn asks_runs_waits_goes_on_and_answers() {
         1 status {"status":"thinking"}
         1 says "Let me see."
         1 usage {"cached_tokens":null,"completeness":"complete","estimated_cost":null,"input_tokens":10,"model":"scripted","output_tokens":4,"provider":"script","reasoning_tokens":null}
-        1 tool_call {"args":{"order":"A"},"id":"r1:1:1","name":"look"}
-        1 tool_call {"args":{"order":"B"},"id":"r1:1:2","name":"look"}
-        1 tool_call {"args":{"order":"A"},"id":"r1:1:3","name":"note"}
-        1 tool_result {"exit_code":0,"output":"look A is done","tool_call_id":"r1:1:1"}
-        1 tool_result {"exit_code":0,"output":"look B is done","tool_call_id":"r1:1:2"}
-        1 tool_result {"exit_code":0,"output":"note A is done","tool_call_id":"r1:1:3"}
+        1 tool_call {"args":{"order":"A"},"id":"r1~1.1","name":"look"}
+        1 tool_call {"args":{"order":"B"},"id":"r1~1.2","name":"look"}
+        1 tool_call {"args":{"order":"A"},"id":"r1~1.3","name":"note"}
+        1 tool_result {"exit_code":0,"output":"look A is done","tool_call_id":"r1~1.1"}
+        1 tool_result {"exit_code":0,"output":"look B is done","tool_call_id":"r1~1.2"}
+        1 tool_result {"exit_code":0,"output":"note A is done","tool_call_id":"r1~1.3"}
         1 usage {"cached_tokens":null,"completeness":"unavailable","estimated_cost":null,"input_tokens":null,"model":"scripted","output_tokens":null,"provider":"script","reasoning_tokens":null}
-        1 tool_call {"args":{"order":"A"},"id":"r1:2:1","name":"pay"}
-        1 interrupt {"action_requests":[{"args":{"order":"A"},"status":"awaiting_approval","tool_call_id":"r1:2:1","tool_name":"pay"}],"args":{"order":"A"},"reason":"approval","session_id":"s1","tool_call_id":"r1:2:1","tool_name":"pay"}
+        1 tool_call {"args":{"order":"A"},"id":"r1~2.1","name":"pay"}
+        1 interrupt {"action_requests":[{"args":{"order":"A"},"status":"awaiting_approval","tool_call_id":"r1~2.1","tool_name":"pay"}],"args":{"order":"A"},"reason":"approval","session_id":"s1","tool_call_id":"r1~2.1","tool_name":"pay"}
         --
         2 status {"status":"resuming"}
-        2 tool_result {"exit_code":0,"output":"pay A is done","tool_call_id":"r1:2:1"}
+        2 tool_result {"exit_code":0,"output":"pay A is done","tool_call_id":"r1~2.1"}
         2 says "It is paid."
         2 usage {"cached_tokens":null,"completeness":"unavailable","estimated_cost":null,"input_tokens":null,"model":"scripted","output_tokens":null,"provider":"script","reasoning_tokens":null}
         2 status {"status":"idle"}
@@ -54,12 +54,12 @@ async fn asks_runs_waits_goes_on_and_answers() {
     "#]].assert_eq(&format!("{first}--\n{second}"));
     expect![[r#"
         user: Pay order A. 
-        assistant: Let me see. "r1:1:1" "look", "r1:1:2" "look", "r1:1:3" "note"
-        tool [r1:1:1]: look A is done 
-        tool [r1:1:2]: look B is done 
-        tool [r1:1:3]: note A is done 
-        assistant:  "r1:2:1" "pay"
-        tool [r1:2:1]: pay A is done 
+        assistant: Let me see. "r1~1.1" "look", "r1~1.2" "look", "r1~1.3" "note"
+        tool [r1~1.1]: look A is done 
+        tool [r1~1.2]: look B is done 
+        tool [r1~1.3]: note A is done 
+        assistant:  "r1~2.1" "pay"
+        tool [r1~2.1]: pay A is done 
         assistant: It is paid. 
     "#]]
     .assert_eq(&house.transcript().await);
@@ -91,11 +91,11 @@ answers:
     );
     expect![[r#"
         user: Look. 
-        assistant:  "r1:1:1" "nothing", "r1:1:2" "look", "r1:1:3" "look", "r1:1:4" "note"
-        tool [r1:1:1]: there is no tool nothing; there are: look, note 
-        tool [r1:1:2]: look: the arguments do not fit: at /order: 7 is not of type "string". It takes: order (string, required) 
-        tool [r1:1:3]: look: the arguments are not JSON: key must be a string at line 1 column 2. It takes: order (string, required) 
-        tool [r1:1:4]: calls of note are blocked for this agent: go on without it 
+        assistant:  "r1~1.1" "nothing", "r1~1.2" "look", "r1~1.3" "look", "r1~1.4" "note"
+        tool [r1~1.1]: there is no tool nothing; there are: look, note 
+        tool [r1~1.2]: look: the arguments do not fit: at /order: 7 is not of type "string". It takes: order (string, required) 
+        tool [r1~1.3]: look: the arguments are not JSON: key must be a string at line 1 column 2. It takes: order (string, required) 
+        tool [r1~1.4]: calls of note are blocked for this agent: go on without it 
         assistant: I could not. 
     "#]].assert_eq(&house.transcript().await);
     house.close().await;
@@ -119,9 +119,9 @@ answers:
     expect![[r#"
         1 status {"status":"thinking"}
         1 usage {"cached_tokens":null,"completeness":"unavailable","estimated_cost":null,"input_tokens":null,"model":"scripted","output_tokens":null,"provider":"script","reasoning_tokens":null}
-        1 tool_call {"args":{"agent":"helper","task":"Look at A."},"id":"r1:1:1","name":"task"}
-        1 delegation {"from_agent":"clerk","run_id":"r1:1:1:run","session_id":"r1:1:1","task":"Look at A.","to_agent":"helper"}
-        1 tool_result {"exit_code":0,"output":"All is well.","tool_call_id":"r1:1:1"}
+        1 tool_call {"args":{"agent":"helper","task":"Look at A."},"id":"r1~1.1","name":"task"}
+        1 delegation {"from_agent":"clerk","run_id":"r1~1.1~run","session_id":"r1~1.1","task":"Look at A.","to_agent":"helper"}
+        1 tool_result {"exit_code":0,"output":"All is well.","tool_call_id":"r1~1.1"}
         1 says "All is well."
         1 usage {"cached_tokens":null,"completeness":"unavailable","estimated_cost":null,"input_tokens":null,"model":"scripted","output_tokens":null,"provider":"script","reasoning_tokens":null}
         1 status {"status":"idle"}
@@ -130,7 +130,7 @@ answers:
     let sql = "SELECT id, parent_id, agent, status FROM runs ORDER BY created_at";
     let runs: Vec<(String, Option<String>, String, String)> =
         house.abide.sql(sql).fetch().await.expect("it can be read");
-    expect![[r#"[("r1", None, "clerk", "done"), ("r1:1:1:run", Some("r1"), "helper", "done")]"#]]
+    expect![[r#"[("r1", None, "clerk", "done"), ("r1~1.1~run", Some("r1"), "helper", "done")]"#]]
         .assert_eq(&format!("{runs:?}"));
     house.close().await;
 }

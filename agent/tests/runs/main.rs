@@ -15,3 +15,4 @@ mod recorded;
 mod reload;
 mod rows;
 mod shapes;
+mod tenants;

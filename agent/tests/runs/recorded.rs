@@ -83,7 +83,7 @@ fn turns(session: &str, conversation: &Conversation) -> Vec<Turn> {
                 turn.answers += 1;
                 let paired = conversation.results(at);
                 for (place, result) in paired.into_iter().enumerate() {
-                    let id = format!("{session}-{number}:{}:{}", turn.answers, place + 1);
+                    let id = format!("{session}-{number}~{}.{}", turn.answers, place + 1);
                     match result.map(outcome) {
                         Some(outcome) => turn.results.push((id, outcome)),
                         None => drop(turn.open.get_or_insert(id)),

@@ -43,7 +43,7 @@ async fn a_changed_file_is_a_new_revision_and_a_run_under_way_keeps_its_own() {
     // The new one has no tool any more: with it, this run could not go on as it does.
     define(agents(&house), "clerk.yaml", "name: clerk\nsystem_prompt: Be strict.\n");
     house.until("SELECT name FROM agents WHERE name = 'clerk' AND revision = 2").await;
-    approve(&house, "r1:1:1").await;
+    approve(&house, "r1~1.1").await;
     let (told, _) = house.told(&run.id, interrupt.number).await;
     assert!(told.contains("pay A is done") && told.contains("It is paid."), "{told}");
     let session = NewSession { id: Some("s2".to_owned()), ..NewSession::of("clerk") };
@@ -83,7 +83,7 @@ async fn an_agent_whose_file_is_gone_begins_no_more_runs_until_it_is_back() {
     let refused = house.abide.start_run(again.clone()).await.expect_err("it is retired");
     assert_eq!(refused.code(), Some(Code::BadTransition), "{refused}");
     assert!(refused.to_string().contains("agent clerk is retired"), "{refused}");
-    approve(&house, "r1:1:1").await;
+    approve(&house, "r1~1.1").await;
     let (told, _) = house.told(&run.id, interrupt.number).await;
     assert!(told.contains("It is paid."), "the run under way goes on: {told}");
     define(agents(&house), "clerk.yaml", &format!("name: clerk\n{BEFORE}"));

@@ -3,6 +3,10 @@
 //! They are taken as they are if they fit. Only if not, they are **repaired** (`repair.rs`): values that stand there
 //! in another type than was asked for are re-typed, and the whole is held to the schema again. Nothing is added that
 //! the model did not write, and what fits is never touched.
+//!
+//! A schema may come from an MCP server and arguments from a model, so what they cost together is bounded: before each
+//! look at arguments it is counted how many subschemas apply to them (`abide-json-schema`). What is over the bound does not
+//! fit.
 
 mod repair;
 mod told;
@@ -10,7 +14,8 @@ mod told;
 #[cfg(test)]
 mod tests;
 
-use jsonschema::{PatternOptions, Validator};
+use abide_json_schema::Schema;
+use jsonschema::{PatternOptions, ValidationError, Validator};
 use serde_json::{Map, Value};
 
 /// What was wrong with arguments is told up to so many places: whoever mends these will see the rest.
@@ -19,7 +24,29 @@ const TOLD_ERRORS: usize = 5;
 /// The schema of a tool's arguments, ready to be held against.
 pub struct Parameters {
     schema: Value,
+    validator: Bounded,
+}
+
+/// A validator that looks at no value that takes it too long.
+struct Bounded {
     validator: Validator,
+    costs: Schema,
+}
+
+impl Bounded {
+    fn affords(&self, value: &Value) -> bool {
+        self.costs.cost(value, STEPS).is_ok()
+    }
+
+    /// Whether a value fits. One that takes too long does not.
+    fn is_valid(&self, value: &Value) -> bool {
+        self.affords(value) && self.validator.is_valid(value)
+    }
+
+    /// What is wrong with a value; nothing is told of one that takes too long.
+    fn iter_errors<'a>(&'a self, value: &'a Value) -> impl Iterator<Item = ValidationError<'a>> {
+        self.affords(value).then(|| self.validator.iter_errors(value)).into_iter().flatten()
+    }
 }
 
 /// Arguments that fit.
@@ -52,6 +79,7 @@ impl Parameters {
             jsonschema::options().with_pattern_options(patterns).build(schema)
         });
         let validator = validator.map_err(|why| why.to_string())?;
+        let validator = Bounded { validator, costs: Schema::compile_for_cost(schema)? };
         Ok(Parameters { schema: schema.clone(), validator })
     }
 
@@ -85,6 +113,10 @@ impl Parameters {
     /// What is wrong with a value as it stands, whatever it is of; none if nothing is.
     #[must_use]
     pub fn wrong_with(&self, value: &Value) -> Option<String> {
+        if !self.validator.affords(value) {
+            let wrong = "it nests too many alternatives: the schema's for each level of it";
+            return Some(wrong.to_owned());
+        }
         let mut errors = self.validator.iter_errors(value);
         let told: Vec<String> =
             errors.by_ref().take(TOLD_ERRORS).map(|e| told::error(&e)).collect();
@@ -98,6 +130,9 @@ impl Parameters {
         Misfit(format!("the arguments do not fit: {wrong}. {takes}"))
     }
 }
+
+/// Subschemas that may apply to arguments, each counted as often as it does. An error is kept for each in the worst case.
+const STEPS: u64 = 300_000;
 
 /// How often a pattern that looks around may step back: enough for any that was written for a name or a date.
 const BACKTRACKS: usize = 100_000;

@@ -3,7 +3,7 @@
 //! Nothing else in this crate reads the process's environment, and nothing here is ever told to a model.
 
 use std::collections::BTreeMap;
-use std::env;
+use std::{env, fmt};
 
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +29,17 @@ impl Environment {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         });
         unicode.collect()
+    }
+
+    /// The value of a variable.
+    #[must_use]
+    pub fn value(&self, name: &str) -> Option<&str> {
+        self.variables.get(name).map(String::as_str)
+    }
+
+    /// All of them, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.variables.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
     /// # Errors
@@ -62,6 +73,13 @@ impl Environment {
             seen.insert(name.clone(), setting.value(tool, self)?);
         }
         Ok(seen)
+    }
+}
+
+/// Values are not shown.
+impl fmt::Debug for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.variables.keys()).finish()
     }
 }
 

@@ -41,7 +41,8 @@ pub struct SubprocessToolConfig {
     /// arguments as a list has items. One whose argument is left out is left out as a whole.
     ///
     /// A value that begins with `-` may not begin an argument, where a program would take it for an option, unless a
-    /// literal `--` stands before. No placeholder may stand within a script (`sh -c`): what a model writes would be code.
+    /// literal `--` stands before. A placeholder is a whole argument, or the whole value of `--name={place}`. Of an
+    /// interpreter it stands behind a script that is spelled out, which reads it as an argument.
     pub command: Vec<String>,
     /// What it reads on stdin.
     #[serde(default)]
@@ -175,7 +176,8 @@ impl SubprocessTool {
             }
             Some(_) => {}
         }
-        script::check(&argv, &config.command).map_err(|why| ConfigError::new(&name, why))?;
+        script::check(&argv, &config.command, config.stdin)
+            .map_err(|why| ConfigError::new(&name, why))?;
         let declaration = ToolDeclaration {
             effect: config.effect,
             needs_approval: config.needs_approval,

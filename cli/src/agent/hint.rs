@@ -92,8 +92,10 @@ pub(super) fn asked(request: &Value) -> String {
 
 /// A word as a POSIX shell takes it for one.
 fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "._-/:=@%+,".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
+    // A tilde is a folder at the beginning of a word, and behind these two.
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-/:=@%+,~".contains(c);
+    let expands = word.starts_with('~') || word.contains(":~") || word.contains("=~");
+    if !word.is_empty() && word.chars().all(plain) && !expands {
         return word.to_owned();
     }
     format!("'{}'", word.replace('\'', r"'\''"))
@@ -129,6 +131,9 @@ mod tests {
     fn a_shell_takes_it_for_one_word() {
         let quotes = [
             ("order-7", "order-7"),
+            ("call_id=order-7~2.1", "call_id=order-7~2.1"),
+            ("~root", "'~root'"),
+            ("a=~root", "'a=~root'"),
             ("Pay A-7 back.", "'Pay A-7 back.'"),
             ("it's", r"'it'\''s'"),
             ("$HOME `id`", "'$HOME `id`'"),

@@ -18,6 +18,8 @@ use super::{Household, open};
 use crate::connect::{Absent, connect};
 use crate::failure::Failure;
 use crate::options::Options;
+use crate::output::note;
+use crate::printable::Printable;
 
 /// What `abide agent run` is given.
 #[derive(Args, Debug)]
@@ -44,12 +46,12 @@ pub(super) struct Run {
 pub(super) async fn start(options: &Options, folder: &Path, args: Run) -> Result<(), Failure> {
     // The folder first: where it is no good, no file is left behind.
     let workshop = match options.db {
-        Some(_) => Some(open(folder).await?),
+        Some(_) => Some(open(options, folder).await?),
         None => None,
     };
     let abide = connect(options, Absent::Make).await?;
     let household = match workshop {
-        Some(workshop) => Some(Household::over(folder, workshop, abide.clone()).await?),
+        Some(workshop) => Some(Household::over(options, folder, workshop, abide.clone()).await?),
         None => None,
     };
     let told = follow(options, folder, &abide, args).await;
@@ -92,7 +94,11 @@ async fn begin(abide: &Abide, args: &Run) -> Result<Row, Failure> {
     let both: [Call; 2] =
         [abide.create_session(session).into(), abide.start_run(run.clone()).into()];
     match abide.batch(both).await {
-        Ok(_) => return row(abide, &id).await,
+        Ok(done) => {
+            // Where the caller has a scope it is stored in the namespace of that.
+            let stored = done.value.last().and_then(|run| run.result["id"].as_str());
+            return row(abide, stored.unwrap_or(&id)).await;
+        }
         Err(error) if error.code() == Some(Code::Conflict) && args.id.is_some() => {}
         Err(error) => return Err(error.into()),
     }
@@ -190,12 +196,13 @@ async fn consent(abide: &Abide, place: &Place, data: &Value, yes: bool) -> Resul
         _ if yes => abide.decide_approval(approval, Decision::Approve).await,
         _ if io::stdin().is_terminal() => abide.decide_approval(approval, ask(asked).await?).await,
         Some(command) => {
-            writeln!(io::stderr(), "waits: {asked}\n  hint: {command}")?;
+            note(Printable::line(&format!("waits: {asked}")) + "\n  hint: " + &command);
             return Ok(());
         }
         // Nobody else has the file while this has it open.
         None => {
-            writeln!(io::stderr(), "no: {asked}: nobody can be asked here; --yes approves all")?;
+            let no = format!("no: {asked}: nobody can be asked here; --yes approves all");
+            note(Printable::line(&no));
             let no = abide.decide_approval(approval, Decision::Reject);
             no.comment("nobody could be asked").await
         }
@@ -226,7 +233,7 @@ async fn is_decided(abide: &Abide, call_id: &str) -> Result<bool, Failure> {
 async fn ask(asked: String) -> Result<Decision, Failure> {
     let person = tokio::task::spawn_blocking(move || {
         let mut out = io::stderr().lock();
-        write!(out, "{asked}  — let it run? [y/N] ")?;
+        write!(out, "{}  — let it run? [y/N] ", Printable::line(&asked))?;
         out.flush()?;
         let mut answer = String::new();
         if io::stdin().lock().read_line(&mut answer)? == 0 {

@@ -1,14 +1,13 @@
 //! What a person, or a program, is shown of a run.
 
-use std::io::{self, Write as _};
-
 use abide_agent::AgentEvent;
 use abide_client::{Run, RunEventKind};
 use serde_json::{Value, json};
 
 use crate::cells::counted;
 use crate::failure::Failure;
-use crate::output::{say, say_json};
+use crate::output::{say, say_json, say_part};
+use crate::printable::Printable;
 use crate::terminal::Terminal;
 
 /// Shows a run as it goes, on stdout.
@@ -37,9 +36,7 @@ impl View {
         match event.kind {
             RunEventKind::Token => {
                 (self.open, self.said) = (true, true);
-                let mut out = io::stdout().lock();
-                write!(out, "{}", text("content"))?;
-                Ok(out.flush()?)
+                say_part(text("content"))
             }
             RunEventKind::ToolCall => {
                 self.said = false;
@@ -94,7 +91,7 @@ impl View {
     /// A line of its own, that is not the answer.
     fn aside(&mut self, text: &str) -> Result<(), Failure> {
         self.line()?;
-        say(self.terminal.dim(text))
+        say(self.terminal.dim(Printable::line(text)))
     }
 
     fn line(&mut self) -> Result<(), Failure> {

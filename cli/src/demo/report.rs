@@ -1,10 +1,9 @@
 //! What the demo found, for people and for programs.
 
-use std::fmt;
-
 use serde::Serialize;
 
 use crate::cells::{count, counted};
+use crate::printable::Printable;
 use crate::terminal::Terminal;
 
 /// The whole of it.
@@ -75,8 +74,46 @@ impl Report {
     }
 
     /// The picture, below the line that `opening` makes.
-    pub(crate) fn picture(&self, terminal: Terminal) -> impl fmt::Display {
-        Picture { report: self, terminal }
+    pub(crate) fn picture(&self, terminal: Terminal) -> Printable {
+        // As wide as it likes, or for a terminal of eighty columns.
+        let narrow = terminal.columns().is_some_and(|columns| columns < 100);
+        let mut lines = vec![self.counts(narrow).into()];
+        let kill = kill_line(self.killed_at_event, Some(self.back_after_ms));
+        let line_end = if narrow { ",\n    " } else { ", " };
+        let resumed = counted(self.clients_resumed, "client");
+        lines.push(format!("{kill}{line_end}{resumed} resumed").into());
+        let mut line = |what: &str, found: String, good: bool| {
+            let style = if good { "32" } else { "1;31" };
+            lines.push(Printable::from(format!("  {what:<26} ")) + terminal.with(style, found));
+        };
+        let of = |wrong: u64, all: u64| format!("{} of {}", count(wrong), count(all));
+        let lost = self.acknowledged_lost.len() as u64;
+        line("acknowledged writes lost", of(lost, self.acknowledged), lost == 0);
+        let twice = self.tool_calls_run_twice;
+        line("tool calls run twice", of(twice, self.tool_calls_run), twice == 0);
+        let differing = self.differing_from_recording.len() as u64;
+        let compared = self.messages + self.tool_calls + self.handoffs;
+        line("differing from recording", of(differing, compared), differing == 0);
+        line("deltas received", count(self.deltas), true);
+        line("log", format!("{}, chain verified", counted(self.events, "event")), true);
+        if self.tool_calls_pending > 0 {
+            let pending = counted(self.tool_calls_pending, "tool call");
+            let told = format!("  {pending} still pending: their recordings end before the result");
+            lines.push(told.into());
+        }
+        lines.push(self.next_steps(terminal));
+        Printable::lines(&lines)
+    }
+
+    fn counts(&self, narrow: bool) -> String {
+        let (bar, gap) =
+            if narrow { ("█".repeat(12), "  ") } else { ("█".repeat(19), "     ") };
+        let (sessions, messages) = (count(self.sessions), count(self.messages));
+        let (calls, handoffs) = (count(self.tool_calls), count(self.handoffs));
+        format!(
+            "  sessions {sessions:>4} ▕{bar}▏ {sessions}{gap}messages {messages}{gap}\
+             tool calls {calls}{gap}handoffs {handoffs}"
+        )
     }
 }
 
@@ -94,63 +131,8 @@ pub(crate) fn kill_line(at_event: i64, back_after_ms: Option<u64>) -> String {
     format!("  ✂ server killed with SIGKILL at event {at} …{back}")
 }
 
-struct Picture<'a> {
-    report: &'a Report,
-    terminal: Terminal,
-}
-
-impl fmt::Display for Picture<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Picture { report, terminal } = self;
-        // As wide as it likes, or for a terminal of eighty columns.
-        let narrow = terminal.columns().is_some_and(|columns| columns < 100);
-        let (bar, gap) =
-            if narrow { ("█".repeat(12), "  ") } else { ("█".repeat(19), "     ") };
-        let (sessions, messages) = (count(report.sessions), count(report.messages));
-        let (calls, handoffs) = (count(report.tool_calls), count(report.handoffs));
-        writeln!(
-            f,
-            "  sessions {sessions:>4} ▕{bar}▏ {sessions}{gap}messages {messages}{gap}\
-             tool calls {calls}{gap}handoffs {handoffs}",
-        )?;
-        let kill = kill_line(report.killed_at_event, Some(report.back_after_ms));
-        let line_end = if narrow { ",\n    " } else { ", " };
-        writeln!(f, "{kill}{line_end}{} resumed", counted(report.clients_resumed, "client"))?;
-        let mut line = |what: &str, found: &str, good: bool| {
-            let style = if good { "32" } else { "1;31" };
-            writeln!(f, "  {what:<26} {}", terminal.with(style, found))
-        };
-        let lost = report.acknowledged_lost.len() as u64;
-        line(
-            "acknowledged writes lost",
-            &format!("{} of {}", count(lost), count(report.acknowledged)),
-            lost == 0,
-        )?;
-        let twice = report.tool_calls_run_twice;
-        line(
-            "tool calls run twice",
-            &format!("{} of {}", count(twice), count(report.tool_calls_run)),
-            twice == 0,
-        )?;
-        let differing = report.differing_from_recording.len() as u64;
-        let compared = report.messages + report.tool_calls + report.handoffs;
-        line(
-            "differing from recording",
-            &format!("{} of {}", count(differing), count(compared)),
-            differing == 0,
-        )?;
-        line("deltas received", &count(report.deltas), true)?;
-        line("log", &format!("{}, chain verified", counted(report.events, "event")), true)?;
-        if report.tool_calls_pending > 0 {
-            let pending = counted(report.tool_calls_pending, "tool call");
-            writeln!(f, "  {pending} still pending: their recordings end before the result")?;
-        }
-        f.write_str(&report.next_steps(*terminal))
-    }
-}
-
 impl Report {
-    fn next_steps(&self, terminal: Terminal) -> String {
+    fn next_steps(&self, terminal: Terminal) -> Printable {
         let steps = match &self.file {
             None => "abide serve   then   abide watch \"SELECT * FROM sessions\"".to_owned(),
             Some(file) => format!(
@@ -158,7 +140,7 @@ impl Report {
                  abide watch \"SELECT * FROM sessions\""
             ),
         };
-        format!("  try:  {}", terminal.bold(&steps))
+        Printable::from("  try:  ") + terminal.bold(steps)
     }
 }
 

@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::cells;
 use crate::failure::Failure;
+use crate::printable::Printable;
 use crate::table::{self, Mark, MarkedRow, Shown};
 use crate::terminal::Terminal;
 
@@ -30,7 +31,7 @@ pub(super) struct Screen {
     marks: HashMap<String, Marked>,
     last_change: Seq,
     /// What is on the screen, without control sequences: it is left behind at the end.
-    shown: String,
+    shown: Printable,
     next_look: Instant,
     link: Link,
 }
@@ -57,7 +58,7 @@ impl Screen {
             begun: false,
             marks: HashMap::new(),
             last_change: Seq::ZERO,
-            shown: String::new(),
+            shown: Printable::default(),
             next_look: Instant::now() + LOOK,
             link: abide.link(),
         })
@@ -112,12 +113,12 @@ impl Screen {
             })
             .collect();
         let Shown { text: table, left_out } = table::table(terminal, live.columns(), &rows);
-        let title = terminal.bold(&cells::cut(&self.sql, columns.into()));
+        let title = terminal.bold(cells::cut(&self.sql, columns.into()));
         let status = self.status(abide, count, count.saturating_sub(room), left_out);
-        let status = terminal.dim(&cells::cut(&status, columns.into()));
-        self.shown = format!("{title}\n\n{table}\n\n{status}");
+        let status = terminal.dim(cells::cut(&status, columns.into()));
+        self.shown = title + "\n\n" + table + "\n\n" + status;
         // From the top, each line cleared to its end, and whatever was below.
-        write(&format!("\x1b[H{}\x1b[K\x1b[J", self.shown.replace('\n', "\x1b[K\r\n")))
+        write(&format!("\x1b[H{}\x1b[K\x1b[J", self.shown.as_str().replace('\n', "\x1b[K\r\n")))
     }
 
     fn status(&self, abide: &Abide, rows: usize, below: usize, left_out: usize) -> String {

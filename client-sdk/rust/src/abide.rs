@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use abide_schema::Scope;
 use serde::Serialize;
 
 use crate::Error;
@@ -108,6 +109,24 @@ impl Abide {
 
     fn over(backend: Backend, deadline: Duration) -> Abide {
         Abide { inner: Arc::new(Inner { backend, deadline, mismatches: Arc::default() }) }
+    }
+
+    /// The same store, reached within a scope: calls, queries and subscriptions of the handle are bounded by it, and
+    /// by what bounds the caller anyway. For drivers, which work for one tenant at a time. The handle of a server
+    /// is bounded by its token alone: give drivers that connect to a server a token for each scope.
+    ///
+    /// # Errors
+    /// `denied` where the caller's own scope has another text for a key.
+    pub fn acting_for(&self, scope: &Scope) -> Result<Abide, Error> {
+        if scope.is_empty() {
+            return Ok(self.clone());
+        }
+        let backend = match &self.inner.backend {
+            #[cfg(feature = "embedded")]
+            Backend::Embedded(embedded) => Backend::Embedded(embedded.acting_for(scope)?),
+            Backend::Remote(_) => return Ok(self.clone()),
+        };
+        Ok(Abide::over(backend, self.inner.deadline))
     }
 
     /// Calls a reducer. The arguments serialise to an object; the result is JSON unless

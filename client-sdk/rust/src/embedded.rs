@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use abide_engine::{Change, Config, Connection, Delta, Engine, Update, Wanted};
 use abide_schema::reducer::Caller;
 use abide_schema::wire::CallResult;
-use abide_schema::{Code, Module, Refusal, Row, Seq};
+use abide_schema::{Code, Module, Refusal, Row, Scope, Seq};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -50,6 +50,13 @@ impl Embedded {
     pub(crate) fn over(engine: Engine) -> Embedded {
         let (life, there) = (watch::Sender::new(Life::Open), watch::Sender::new(true));
         Embedded { engine, caller: Caller::new("embedded"), life, there }
+    }
+
+    /// The same engine for a caller within a scope. Closing either closes both.
+    pub(crate) fn acting_for(&self, scope: &Scope) -> Result<Embedded, Refusal> {
+        let caller = self.caller.acting_for(scope)?;
+        let (engine, life, there) = (self.engine.clone(), self.life.clone(), self.there.clone());
+        Ok(Embedded { engine, caller, life, there })
     }
 
     pub(crate) fn there(&self) -> watch::Receiver<bool> {

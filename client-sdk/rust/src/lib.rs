@@ -84,7 +84,7 @@ pub use abide_reducers::{
 };
 pub use abide_schema::caller::{Allowance, CallLimits};
 pub use abide_schema::wire::{CallResult, Column, Explanation, OrderTerm, Plan, Shape, TableScan};
-pub use abide_schema::{Checksum, Code, Json, Micros, Refusal, Row, Seq, Value};
+pub use abide_schema::{Checksum, Code, Json, Micros, Refusal, Row, Scope, Seq, Value};
 pub use authority::{NewIdentity, NewRole, Secret};
 pub use builtin::{
     Appended, ApprovalOf, Message, NewSession, NewTimer, NewTool, NewToolCall, options,

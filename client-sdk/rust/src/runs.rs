@@ -1,16 +1,18 @@
 //! Agents and their runs, as calls: what a runtime that drives agents is made of, and how an app starts
 //! and stops them.
 
+use std::fmt;
 use std::time::Duration;
 
 use abide_reducers::run::RunEnd;
 use abide_reducers::run::drive::Spent;
-use abide_reducers::{Agent, AgentMode, Run};
+use abide_reducers::{Agent, AgentMode, Run, ToolCall};
+use abide_schema::reducer::DERIVED;
 use serde::Serialize;
 use serde_json::{Map, Value as JsonValue, json};
 
 use crate::abide::Abide;
-use crate::builtin::{millis, options};
+use crate::builtin::{NewToolCall, millis, options};
 use crate::request::{Call, Request};
 
 /// A definition to be registered. [`NewAgent::of`] one, and whatever else it takes.
@@ -113,6 +115,19 @@ impl Hold {
         }
     }
 
+    /// The id of a tool call of the run. Only the holder of the run can request a call under it.
+    #[must_use]
+    pub fn call_id(&self, rest: impl fmt::Display) -> String {
+        format!("{}{DERIVED}{rest}", self.run_id)
+    }
+
+    /// The call that requests a tool call of the run; its id is to be [`Hold::call_id`].
+    #[must_use]
+    pub fn request(&self, wanted: &NewToolCall) -> Call {
+        let call = Call::new("request_tool_call", wanted).arg("run_id", &self.run_id);
+        call.arg("run_fencing_token", self.fencing_token)
+    }
+
     /// The call that ends the run well.
     #[must_use]
     pub fn done(&self, output: &Map<String, JsonValue>) -> Call {
@@ -158,6 +173,14 @@ impl Abide {
     /// Begins a run.
     pub fn start_run(&self, run: NewRun) -> Request<Run> {
         Request::new(self, "start_run", run)
+    }
+
+    /// Starts a run of another agent for a tool call of a run, which the caller has claimed. The same again is the same
+    /// run.
+    pub fn start_child_run(&self, claimed: &ToolCall, agent: &str, input: &str) -> Request<Run> {
+        let args = json!({"call_id": claimed.call_id, "fencing_token": claimed.fencing_token,
+            "agent": agent, "input": input});
+        Request::new(self, "start_child_run", args)
     }
 
     /// Takes over a run that nobody drives, or that this driver had before.

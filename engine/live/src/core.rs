@@ -11,6 +11,7 @@ use crate::lower::{
     Conjunct, Lower, Scope, Window, position, unquote, unsupported, without_collation,
 };
 use crate::select::named;
+use crate::viewer::{Guard, Probes, SEEN};
 
 /// A column of the result.
 #[derive(Clone, Debug)]
@@ -34,8 +35,18 @@ pub(crate) struct Core {
     pub(crate) from: Vec<FromTerm>,
     /// What must hold: WHERE, and ON of inner joins.
     pub(crate) filter: Vec<Conjunct>,
-    /// Those of the filter that decide what a caller may see whose sight is bounded.
-    pub(crate) guards: Vec<Fragment>,
+    /// What of the filter decides which rows a bounded caller may see.
+    pub(crate) guards: Vec<Guard>,
+    /// What is evaluated of other rows, too.
+    pub(crate) probes: Probes,
+    /// Whether some guard, here or in a subquery of FROM, has a subquery.
+    pub(crate) opaque: bool,
+    /// All guards, where some rule may make conditions of the caller's expressions.
+    pub(crate) visible: Option<Fragment>,
+    /// That a row is visible, as a further column of a subquery in FROM.
+    pub(crate) seen: Option<Fragment>,
+    /// Whether SQLite must not move HAVING to WHERE, before the guards.
+    pub(crate) fenced: bool,
     pub(crate) outputs: Vec<Output>,
     pub(crate) distinct: bool,
     /// Whether equal rows are one, so that nothing may be added to what is shown.
@@ -128,7 +139,8 @@ impl Core {
     pub(crate) fn fragments(&mut self) -> impl Iterator<Item = &mut Fragment> {
         let from = self.from.iter_mut().flat_map(FromTerm::fragments);
         let filter = self.filter.iter_mut().map(|conjunct| &mut conjunct.condition);
-        let filter = filter.chain(&mut self.guards);
+        let guards = self.guards.iter_mut().map(|guard| &mut guard.condition);
+        let filter = filter.chain(guards).chain(&mut self.visible).chain(&mut self.seen);
         let outputs = self.outputs.iter_mut().map(|output| &mut output.value);
         let group = self.group.iter_mut().flatten();
         from.chain(filter).chain(outputs).chain(group).chain(&mut self.having)
@@ -141,6 +153,11 @@ impl Core {
             out.push_text(if at > 0 { "," } else { "" });
             out.push(&output.value);
             out.push_text(&named(&output.name));
+        }
+        if let Some(seen) = &self.seen {
+            out.push_text(",");
+            out.push(seen);
+            out.push_text(&named(SEEN));
         }
         self.write_from(added, out);
         self.write_where(added.get(&self.block).map_or(&[], Vec::as_slice), out);
@@ -158,8 +175,13 @@ impl Core {
             }
         }
         if let Some(having) = &self.having {
-            out.push_text("HAVING");
+            out.push_text(if self.fenced {
+                "HAVING CASE WHEN count(*) >= 0 THEN ("
+            } else {
+                "HAVING"
+            });
             out.push(having);
+            out.push_text(if self.fenced { ") END" } else { "" });
         }
     }
 
@@ -318,6 +340,7 @@ impl Lower<'_> {
         written: &[String],
         outer: &'s Scope<'s>,
     ) -> Result<(Core, Scope<'s>), Refusal> {
+        self.expansion.select()?;
         let block = self.open_block();
         let depth = outer.depth + 1;
         let frame = Frame { depth, ..Frame::default() };
@@ -370,7 +393,7 @@ impl Lower<'_> {
         }
         if let Some(condition) = where_clause {
             let conjuncts = self.conjuncts(condition, scope)?;
-            let conjuncts = self.guarded(core, conjuncts)?;
+            let conjuncts = self.guarded(core, conjuncts);
             core.filter.extend(conjuncts);
         }
         if let Some(having) = having {
@@ -473,16 +496,6 @@ impl Lower<'_> {
             .hint("add it to GROUP BY, or take min() or max() of it"))
     }
 
-    /// A live query finds the touched groups and parts by these, of every changed row.
-    pub(crate) fn require_calm_groups(&self, core: &Core) -> Result<(), Refusal> {
-        let by = core.group.iter().flatten().chain(core.frame.partitions.iter().flatten());
-        if self.once || !self.is_bounded() || !by.into_iter().any(|by| by.risky) {
-            return Ok(());
-        }
-        Err(unsupported("a query of a bounded sight that is grouped by what can fail")
-            .hint("group it by columns, or run it once with  abide sql"))
-    }
-
     fn read_groups(
         &mut self,
         core: &mut Core,
@@ -566,6 +579,7 @@ impl Lower<'_> {
                         scope.aliases.push((alias.clone(), value.clone()));
                     }
                     let aliased = alias.is_some();
+                    self.expansion.column(&value, core.outputs.len() + 1)?;
                     core.outputs.push(Output { value, name, hidden: false, aliased });
                 }
             }
@@ -627,6 +641,7 @@ impl Lower<'_> {
                 }
                 let bare = if table.is_none() { entry.named(name) } else { None };
                 let value = bare.unwrap_or(value);
+                self.expansion.column(value, core.outputs.len() + 1)?;
                 core.frame.note(value);
                 let (name, value) = (name.clone(), value.clone());
                 core.outputs.push(Output { value, name, hidden: false, aliased: false });

@@ -184,8 +184,9 @@ pub(crate) struct Fragment {
     pub(crate) derived: bool,
     /// Whether there is a window function in it.
     pub(crate) windows: bool,
-    /// Whether it can fail, and so tell something of the row that it is evaluated of.
-    pub(crate) risky: bool,
+    /// Whether it may be evaluated of rows that a bounded caller may not see: an indexed column, a
+    /// constant, or comparisons of these. Appending anything ends that.
+    pub(crate) harmless: bool,
     /// What all values of it are that are not NULL, where that is certain and no column says it.
     pub(crate) kind: Option<Kind>,
     /// How it is compared, where no column says it.
@@ -215,7 +216,7 @@ impl Fragment {
             aggregates: false,
             derived: false,
             windows: false,
-            risky: false,
+            harmless: false,
             kind: None,
             affinity: Affinity::None,
             fixed: false,
@@ -242,6 +243,7 @@ impl Fragment {
         let mut fragment = Fragment::new();
         fragment.pieces.push(Piece::Param(slot));
         fragment.plain = Plain::Param(slot);
+        fragment.harmless = true;
         fragment
     }
 
@@ -306,6 +308,17 @@ impl Fragment {
         fragment
     }
 
+    /// About how long it is as text.
+    pub(crate) fn bytes(&self) -> usize {
+        let pieces = self.pieces.iter().map(|piece| match piece {
+            Piece::Text(text) => text.len(),
+            Piece::Hint(hint) => hint.0.bytes() + hint.1.bytes(),
+            // An alias and a name.
+            _ => 16,
+        });
+        pieces.sum()
+    }
+
     /// Appends another fragment.
     pub(crate) fn push(&mut self, other: &Fragment) {
         for piece in &other.pieces {
@@ -319,7 +332,6 @@ impl Fragment {
         self.aggregates |= other.aggregates;
         self.derived |= other.derived;
         self.windows |= other.windows;
-        self.risky |= other.risky;
     }
 
     /// What it was is now only a part of it.
@@ -327,6 +339,7 @@ impl Fragment {
         self.plain = Plain::Other;
         self.kind = None;
         self.affinity = Affinity::None;
+        self.harmless = false;
         self.collates_within |= self.collation.take().is_some();
     }
 
@@ -342,13 +355,8 @@ impl Fragment {
         (fragment.kind, fragment.affinity) = (self.kind, self.affinity);
         fragment.collation = self.collation;
         fragment.collates_within = self.collates_within;
+        fragment.harmless = self.harmless;
         fragment
-    }
-
-    /// Whether it is a pattern that cannot be too long for LIKE: parameters are looked at when they
-    /// are given.
-    pub(crate) fn is_pattern(&self) -> bool {
-        matches!(self.plain, Plain::Param(_)) && self.collation.is_none()
     }
 
     /// Marks the place.
@@ -371,7 +379,6 @@ impl Fragment {
         }
         out.collation = self.collation;
         out.collates_within = self.collates_within;
-        out.risky |= self.risky;
         Some(out)
     }
 
@@ -401,6 +408,26 @@ impl Fragment {
         if let Plain::Param(slot) = &mut self.plain {
             *slot = new(*slot);
         }
+    }
+
+    /// The same, harmless or not.
+    pub(crate) fn harmless_if(mut self, harmless: bool) -> Fragment {
+        self.harmless = harmless;
+        self
+    }
+
+    /// Whether it names no column of a source or subquery in FROM before these.
+    pub(crate) fn is_independent(&self, (sources, subqueries): (usize, usize)) -> bool {
+        self.pieces.iter().all(|piece| match piece {
+            Piece::Column(source, _) => *source >= sources,
+            Piece::Derived(_, subquery, _) => *subquery >= subqueries,
+            _ => true,
+        })
+    }
+
+    /// Whether it is a column, of a table or of a subquery in FROM.
+    pub(crate) fn is_column(&self) -> bool {
+        matches!(self.plain, Plain::Column(..) | Plain::Derived(..))
     }
 
     /// The columns that it names.

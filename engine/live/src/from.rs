@@ -2,7 +2,8 @@
 
 mod listed;
 
-use abide_schema::{Code, Refusal};
+use abide_schema::table::IndexSpec;
+use abide_schema::{Code, Refusal, TableSpec};
 use sqlite3_parser::ast::fmt::ToTokens;
 use sqlite3_parser::ast::{
     As, Cmd, FromClause, JoinConstraint, JoinOperator, JoinType, JoinedSelectTable, Name, Select,
@@ -12,12 +13,13 @@ use sqlite3_parser::lexer::sql::Parser;
 use sqlite3_parser::{Bump, FallibleIterator as _};
 
 use crate::core::{Added, Core, Frame, Output};
-use crate::fragment::{Affinity, Fragment, Plain, Source, quoted};
+use crate::fragment::{Affinity, Fragment, Piece, Plain, Source, quoted};
 use crate::kind::common;
 use crate::lex;
 use crate::lower::{Conjunct, Entry, Lower, Scope, require_main, unquote, unsupported};
 use crate::reach::Shown;
 use crate::select::Query;
+use crate::viewer::Guard;
 
 /// Tables that one statement may read, each mention counted: views of views multiply.
 const SOURCES: usize = 60;
@@ -58,6 +60,8 @@ pub(crate) struct FromTerm {
 pub(crate) struct Derived {
     /// The name it goes by.
     pub(crate) alias: String,
+    /// The number that its columns go by.
+    pub(crate) number: usize,
     /// Its columns are named c1, c2, …
     pub(crate) query: Query,
     /// ORDER BY and LIMIT, of one that has a LIMIT.
@@ -92,6 +96,15 @@ impl FromTerm {
                 let Derived { query, window, .. } = &mut **derived;
                 Box::new(own.chain(query.fragments()).chain([window]))
             }
+        }
+    }
+
+    /// Whether a piece is a column of it.
+    pub(crate) fn is_named(&self, piece: &Piece) -> bool {
+        match piece {
+            Piece::Column(source, _) => self.source == Some(*source),
+            Piece::Derived(_, number, _) => self.number == Some(*number),
+            _ => false,
         }
     }
 
@@ -194,7 +207,7 @@ impl Lower<'_> {
             let place = Place { alias: "", join: kind.join, inline };
             self.read_item(core, &join.table, place, scope)?;
             let on = self.read_constraint(join.constraint.as_ref(), kind, scope)?;
-            let on = self.guarded(core, on)?;
+            let on = self.guarded(core, on);
             if inline {
                 core.filter.extend(on);
             } else {
@@ -231,7 +244,7 @@ impl Lower<'_> {
         self.read_item(core, &right.table, place, scope)?;
         let kind = join_kind(right.operator);
         let on = self.read_constraint(right.constraint.as_ref(), kind, scope)?;
-        let on = self.guarded(core, on)?;
+        let on = self.guarded(core, on);
         core.from.rotate_left(1);
         core.from.last_mut().expect("an item was just read").on = on;
         Ok(())
@@ -362,6 +375,7 @@ impl Lower<'_> {
         place: Place,
         scope: &mut Scope,
     ) -> Result<(), Refusal> {
+        self.expansion.select()?;
         let block = self.open_block();
         let mut joined = Core { block: block.0, ..Core::default() };
         let (outer, depth) = (scope.outer, scope.depth);
@@ -369,11 +383,15 @@ impl Lower<'_> {
         self.deeper(|lower| lower.read_joins(&mut joined, joins, &mut names))?;
         let columns =
             names.entries.iter().flat_map(|entry| entry.columns.iter().chain(&entry.bare));
+        for (at, (_, column)) in columns.clone().enumerate() {
+            self.expansion.column(column, at + 1)?;
+        }
         let output = |(name, value): &(String, Fragment)| {
             let (name, value) = (name.clone(), value.clone());
             Output { value, name, hidden: false, aliased: false }
         };
         joined.outputs = columns.map(output).collect();
+        self.seal(&mut joined);
         self.close_block(block, &joined);
         let query = Query::of(joined);
         if place.inline && query.is_simple() {
@@ -415,14 +433,13 @@ impl Lower<'_> {
                 .hint("GET /v1/schema lists the tables"));
         };
         let source = self.add_source(table, place.alias)?;
-        let columns = self.catalog.table(table).columns.iter().enumerate();
-        let columns = columns
-            .map(|(at, column)| (column.name.to_owned(), Fragment::column(source, at)))
-            .collect();
-        let rowid = self.catalog.rowid_column(table).map(|at| Fragment::column(source, at));
+        let spec = self.catalog.table(table);
+        let value = |at: usize| Fragment::column(source, at).harmless_if(is_indexed(spec, at));
+        let columns = spec.columns.iter().enumerate();
+        let columns = columns.map(|(at, column)| (column.name.to_owned(), value(at))).collect();
+        let rowid = self.catalog.rowid_column(table).map(value);
         let name = place.alias.to_owned();
         scope.entries.push(Entry { name, columns, rowid, ..Entry::default() });
-        let spec = self.catalog.table(table);
         let certain = spec.key.iter().all(|column| !spec.columns[*column].nullable);
         let key = spec.key.iter().map(|column| Fragment::column(source, *column)).collect();
         core.from.push(FromTerm {
@@ -460,7 +477,7 @@ impl Lower<'_> {
         place: Place,
         scope: &mut Scope,
     ) -> Result<(), Refusal> {
-        let before = core.filter.len();
+        let (filters, terms) = (core.filter.len(), core.from.len());
         let named = Named { name: name.clone(), columns: Vec::new(), sql };
         self.trusted = true;
         let result = self.read_view(core, named, place, scope);
@@ -471,8 +488,16 @@ impl Lower<'_> {
             _ => Refusal::new(Code::BadSql, format!("no such table: {name}"))
                 .hint("there is none of that name that you may see"),
         })?;
-        let guards = core.filter[before..].iter().map(|conjunct| conjunct.condition.clone());
-        core.guards.extend(guards);
+        match core.from.get_mut(terms).and_then(|term| term.derived.as_mut()) {
+            // It stands for itself, with conditions of ours and no others.
+            Some(derived) => {
+                for (_, inner) in &mut derived.query.cores {
+                    inner.guards.extend(guard_of(&inner.from, &inner.filter));
+                    inner.opaque = inner.guards.iter().any(|guard| guard.condition.has_subquery());
+                }
+            }
+            None => core.guards.extend(guard_of(&core.from[terms..], &core.filter[filters..])),
+        }
         Ok(())
     }
 
@@ -485,6 +510,7 @@ impl Lower<'_> {
         scope: &mut Scope,
     ) -> Result<(), Refusal> {
         let named = self.named_queries[at].clone();
+        self.expansion.read(&named.sql)?;
         let written = lex::columns_as_written(&named.sql)?;
         let bump = Bump::new();
         let mut parser = Parser::new(&bump, named.sql.as_bytes());
@@ -524,6 +550,9 @@ impl Lower<'_> {
         let visible = derived.outputs().iter().filter(|output| !output.hidden);
         let mut columns: Vec<(String, Fragment)> =
             visible.map(|output| (output.name.clone(), output.value.clone())).collect();
+        for (at, (_, column)) in columns.iter().enumerate() {
+            self.expansion.column(column, at + 1)?;
+        }
         if !names.is_empty() {
             if names.len() != columns.len() {
                 let detail = format!(
@@ -566,7 +595,7 @@ impl Lower<'_> {
         }
         let number = self.next_number();
         let shown = self.shown_by(&query);
-        for ((_, core), columns) in query.cores.iter().zip(shown) {
+        for ((_, core), columns) in query.cores.iter().zip(shown.clone()) {
             self.blocks[core.block].shown = Some(Shown { subquery: number, columns });
         }
         let outputs = query.outputs().iter().enumerate();
@@ -577,9 +606,11 @@ impl Lower<'_> {
                 let name = &output.name;
                 let value = Fragment::derived(&alias, name, (number, at));
                 let mut value = value.of_kind(common(kinds));
-                let mut arms = query.cores.iter().map(|(_, core)| &core.outputs[at].value);
+                let arms = query.cores.iter().map(|(_, core)| &core.outputs[at].value);
                 value.affinity = Affinity::common(arms.clone().map(|arm| self.affinity_of(arm)));
-                value.risky = arms.any(|arm| arm.risky);
+                let shown = shown.iter().map(|columns| columns[at].as_ref());
+                let indexed = |column: Option<&Fragment>| column.is_some_and(|it| it.harmless);
+                value.harmless = shown.clone().all(indexed);
                 value.collates_within =
                     output.value.collates_within || output.value.collation.is_some();
                 value
@@ -589,7 +620,7 @@ impl Lower<'_> {
             query.rows_key(self).map(|key| key.iter().map(|at| values[*at].clone()).collect());
         core.from.push(FromTerm {
             source: None,
-            derived: Some(Box::new(Derived { alias, query, window })),
+            derived: Some(Box::new(Derived { alias, number, query, window })),
             number: Some(number),
             item: Fragment::new(),
             join: place.join,
@@ -667,6 +698,33 @@ impl Query {
             && !core.windows()
             && self.limit.is_none()
     }
+}
+
+/// What makes the rows of these terms visible: all these conditions. Nothing where there are none.
+fn guard_of(terms: &[FromTerm], conditions: &[Conjunct]) -> Option<Guard> {
+    let mut condition = Fragment::new();
+    for (at, conjunct) in conditions.iter().enumerate() {
+        condition.push_text(if at > 0 { "AND (" } else { "(" });
+        condition.push(&conjunct.condition);
+        condition.push_text(")");
+    }
+    let sources = terms.iter().filter_map(|term| term.source).collect();
+    (!conditions.is_empty()).then_some(Guard { sources, condition })
+}
+
+/// Whether an index, or its condition, names a column, or it holds one of a few declared words.
+fn is_indexed(table: &TableSpec, at: usize) -> bool {
+    let column = &table.columns[at];
+    let named = |index: &IndexSpec| {
+        let mut columns = index.columns.iter();
+        let mut words = index.words();
+        columns.any(|name| name.eq_ignore_ascii_case(column.name))
+            || words.any(|word| word.eq_ignore_ascii_case(column.name))
+    };
+    table.key.contains(&at)
+        || column.unique
+        || !column.one_of.is_empty()
+        || table.indexes.iter().any(named)
 }
 
 #[derive(Clone, Copy)]

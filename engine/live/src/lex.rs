@@ -16,6 +16,11 @@ use crate::lower::unquote;
 /// How deeply parentheses and CASE may nest: every level is a level of our stack and SQLite's.
 pub(crate) const NESTING: usize = 100;
 
+/// How high the tree of an expression may become, in tokens. The parser's printer walks down a tree by
+/// recursion, and `1+1+…` and `~~~…1` make one that is as high as it is long. SQLite itself refuses what is higher
+/// than 1,000 expressions; of most of them there are two or three tokens.
+const HEIGHT: usize = 4_000;
+
 /// The highest number of a parameter, as SQLite has it.
 const PARAMETERS: u32 = 32_766;
 
@@ -42,6 +47,7 @@ pub(crate) fn columns_as_written(text: &str) -> Result<Vec<String>, Refusal> {
     let mut columns = Columns { text, items: Vec::new(), open: None, state: State::Before };
     let mut scanner = Scanner::new(Tokenizer::new());
     let (mut depth, mut cases, mut ended, mut last) = (0usize, 0usize, false, None);
+    let mut height = Height::default();
     while let (start, Some((_, token)), _) =
         scanner.scan(text.as_bytes()).map_err(|error| refusal(text, &error))?
     {
@@ -62,6 +68,11 @@ pub(crate) fn columns_as_written(text: &str) -> Result<Vec<String>, Refusal> {
         }
         if depth + cases > NESTING {
             return Err(too_deep());
+        }
+        if height.with(token) > HEIGHT {
+            let detail = format!("an expression has more than {HEIGHT} operators in a row");
+            return Err(Refusal::new(Code::LimitExceeded, detail)
+                .hint("pass lists as JSON, with json_each()"));
         }
         let outside = depth == 0 || (depth == 1 && token == TK_LP);
         columns.token(token, outside, last, start);
@@ -142,6 +153,32 @@ pub fn names_main(text: &str) -> bool {
     false
 }
 
+/// How many operators, functions and arguments a text has, about and at least: each of them may pass over a value for each
+/// row.
+#[must_use]
+pub fn operations(text: &str) -> usize {
+    use TokenType::{TK_AND, TK_ASC, TK_BY, TK_DESC, TK_DOT, TK_ID, TK_INTEGER, TK_JOIN, TK_ON};
+    use TokenType::{TK_STRING, TK_VALUES, TK_VARIABLE, TK_WITH};
+    let mut scanner = Scanner::new(Tokenizer::new());
+    let (mut operations, mut depth) = (0, 0_usize);
+    while let Ok((_, Some((_, token)), _)) = scanner.scan(text.as_bytes()) {
+        match token {
+            TK_LP => depth += 1,
+            TK_RP => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        operations += match token {
+            TK_ID | TK_STRING | TK_INTEGER | TK_VARIABLE | TK_DOT | TK_AS | TK_SELECT | TK_FROM
+            | TK_WHERE | TK_AND | TK_ORDER | TK_BY | TK_ASC | TK_DESC | TK_LIMIT | TK_JOIN
+            | TK_ON | TK_GROUP | TK_RP | TK_VALUES | TK_WITH => 0,
+            // Columns, and not arguments.
+            TK_COMMA if depth == 0 => 0,
+            _ => 1,
+        };
+    }
+    operations
+}
+
 /// A parameter's name: `sid` of `:sid`, `1` of `?1`.
 pub(crate) fn parameter_name(written: &str) -> &str {
     written.strip_prefix([':', '@', '$']).unwrap_or(written)
@@ -174,6 +211,60 @@ pub(crate) fn refusal(text: &str, error: &Error) -> Refusal {
     };
     let refusal = Refusal::new(Code::BadSql, detail);
     if text.trim().is_empty() { refusal.hint("send one SELECT") } else { refusal }
+}
+
+/// At most how high the tree of an expression becomes, from its tokens.
+#[derive(Default)]
+struct Height {
+    /// Of the parentheses and CASEs around.
+    around: Vec<Level>,
+    level: Level,
+}
+
+/// Between a parenthesis and its end.
+#[derive(Clone, Copy, Default)]
+struct Level {
+    /// Tokens of the expression that is being read.
+    tokens: usize,
+    /// The highest of what stands in parentheses within it.
+    within: usize,
+    /// The highest expression before it.
+    before: usize,
+}
+
+impl Level {
+    fn height(self) -> usize {
+        self.before.max(self.tokens + self.within)
+    }
+}
+
+impl Height {
+    /// With one more token: the height of what is being read.
+    fn with(&mut self, token: TokenType) -> usize {
+        use TokenType::{TK_ELSE, TK_JOIN, TK_ON, TK_THEN, TK_VALUES, TK_WHEN};
+        match token {
+            TK_LP | TK_CASE => self.around.push(std::mem::take(&mut self.level)),
+            TK_RP | TK_END => {
+                let height = self.level.height() + 1;
+                self.level = self.around.pop().unwrap_or_default();
+                self.level.within = self.level.within.max(height);
+            }
+            TK_COMMA | TK_SELECT | TK_FROM | TK_WHERE | TK_GROUP | TK_HAVING | TK_ORDER
+            | TK_LIMIT | TK_UNION | TK_EXCEPT | TK_INTERSECT | TK_ON | TK_JOIN | TK_VALUES
+            | TK_WHEN | TK_THEN | TK_ELSE => {
+                self.level = Level { before: self.level.height(), ..Level::default() };
+            }
+            TokenType::TK_ID
+            | TokenType::TK_STRING
+            | TokenType::TK_INTEGER
+            | TokenType::TK_FLOAT
+            | TokenType::TK_BLOB
+            | TokenType::TK_VARIABLE
+            | TokenType::TK_DOT => {}
+            _ => self.level.tokens += 1,
+        }
+        self.level.height()
+    }
 }
 
 #[derive(PartialEq, Eq)]

@@ -5,7 +5,7 @@
 //! evaluates every predicate and expression, over temporary tables that hold a commit's changed rows.
 //!
 //! In reading order: [`Catalog`] the tables · [`Planner`] from a text to a [`Binding`] · `lower`, `from`,
-//! `core`, `order` and `select` the query as resolved fragments of SQL · `rule` the delta rules, `reach`
+//! `core`, `order` and `select` the query as resolved fragments of SQL, `expansion` how large it may become · `rule` the delta rules, `reach`
 //! how far a change has a say · `template` the statements of a query, [`Scan`] what they would read
 //! whole · `route`, `interval` and `lookup` which changes can concern it · [`Router`] the index over all
 //! bindings · [`Changes`] in, [`Delta`] out.
@@ -20,6 +20,7 @@ mod condition;
 mod core;
 mod delta;
 mod exact;
+mod expansion;
 mod fragment;
 mod from;
 mod functions;
@@ -49,11 +50,11 @@ pub use catalog::Catalog;
 pub use changes::{Changes, RowChange};
 pub use condition::{Condition, check_condition};
 pub use delta::{Delta, Placed, Window};
-pub use lex::{check_no_nul, names_main};
+pub use lex::{check_no_nul, names_main, operations};
 pub use meter::{Budget, Spent, TemplateWork};
 pub use planner::Planner;
 pub use router::{BindingId, Router, Wanted, Work};
-pub use sql::{Fault, LiveError, Sql, SqlError};
+pub use sql::{Allowance, Fault, LiveError, Sql, SqlError};
 pub use tally::Filled;
 pub use template::{Binding, Explanation};
 pub use viewer::{Edition, Outlook, Owner, Viewer, Within, select_of};

@@ -11,6 +11,7 @@ use sqlite3_parser::ast::{
 
 use crate::catalog::Catalog;
 use crate::core::Frame;
+use crate::expansion::Expansion;
 use crate::fragment::{Affinity, Collation, Fragment, Plain, Source};
 use crate::from::Named;
 use crate::functions;
@@ -28,6 +29,7 @@ mod names;
 mod subquery;
 mod window;
 
+use condition::all_harmless;
 pub(crate) use literal::unquote;
 pub(crate) use names::require_main;
 pub(crate) use window::Window;
@@ -99,6 +101,8 @@ pub(crate) struct Conjunct {
     pub(crate) route: Route,
     /// The two columns that it says are equal, byte by byte.
     pub(crate) equal: Option<EqualColumns>,
+    /// The two names that it says are equal.
+    pub(crate) sides: Option<Box<(Fragment, Fragment)>>,
 }
 
 impl Conjunct {
@@ -107,7 +111,9 @@ impl Conjunct {
         let mut condition = left.clone();
         condition.push_text("=");
         condition.push(right);
-        Conjunct { condition, route: Route::Any, equal: None }
+        condition.harmless = left.harmless && right.harmless;
+        let sides = Some(Box::new((left.clone(), right.clone())));
+        Conjunct { condition, route: Route::Any, equal: None, sides }
     }
 }
 
@@ -140,6 +146,8 @@ pub(crate) struct Lower<'c> {
     pub(crate) trusted: bool,
     /// Whether the query is run once: what gives another result each time is then as good.
     pub(crate) once: bool,
+    /// What the text comes to so far.
+    pub(crate) expansion: Expansion,
     depth: usize,
 }
 
@@ -164,6 +172,7 @@ impl<'c> Lower<'c> {
             viewer: None,
             trusted: false,
             once: false,
+            expansion: Expansion::default(),
             depth: 0,
         }
     }
@@ -172,6 +181,7 @@ impl<'c> Lower<'c> {
     pub(crate) fn expr(&mut self, expr: &Expr, scope: &Scope) -> Lowered {
         let (bare, derived) = (self.frame.bare.len(), self.frame.bare_derived.len());
         let lowered = self.deeper(|lower| lower.expr_at(expr, scope))?;
+        self.expansion.expression(&lowered)?;
         if self.frame.within {
             return Ok(lowered);
         }
@@ -310,7 +320,7 @@ impl<'c> Lower<'c> {
                 return Err(functions::not_deterministic("CURRENT_TIMESTAMP"));
             }
         };
-        Ok(lowered.of_kind(kind::of_literal(literal)))
+        Ok(lowered.of_kind(kind::of_literal(literal)).harmless_if(true))
     }
 
     fn parenthesized(&mut self, items: &[Expr], scope: &Scope) -> Lowered {
@@ -318,6 +328,7 @@ impl<'c> Lower<'c> {
             return Ok(self.expr(only, scope)?.parenthesized());
         }
         let mut out = Fragment::text("(");
+        let mut harmless = true;
         for (at, item) in items.iter().enumerate() {
             if at > 0 {
                 out.push_text(",");
@@ -325,10 +336,11 @@ impl<'c> Lower<'c> {
             let item = self.expr(item, scope)?;
             // What it is to be compared with is not known here.
             self.require_comparable(&item, &Fragment::new())?;
+            harmless &= item.harmless;
             out.push(&item);
         }
         out.push_text(")");
-        Ok(out)
+        Ok(out.harmless_if(harmless))
     }
 
     fn comparison(&mut self, expr: &Expr, scope: &Scope) -> Lowered {
@@ -336,9 +348,10 @@ impl<'c> Lower<'c> {
         let mut out = self.operand(left, scope)?;
         let right = self.operand(right, scope)?;
         self.require_comparable(&out, &right)?;
+        let harmless = all_harmless([&out, &right]);
         out.push_text(operator_sql(*operator));
         out.push(&right);
-        Ok(out.of_kind(Some(Kind::Integer)))
+        Ok(out.of_kind(Some(Kind::Integer)).harmless_if(harmless))
     }
 
     /// Chains of operators lean to the left: walked along, not down, so that a long sum of terms
@@ -358,8 +371,6 @@ impl<'c> Lower<'c> {
             out.push_text(operator_sql(operator));
             out.push(&right);
             out.kind = kind;
-            use Operator::{ArrowRight, ArrowRightShift, Concat};
-            out.risky |= matches!(operator, ArrowRight | ArrowRightShift | Concat);
         }
         Ok(out)
     }
@@ -387,8 +398,10 @@ impl<'c> Lower<'c> {
         let mut out = self.expr(operand, scope)?;
         let (plain, kind, affinity) = (out.plain, out.kind, out.affinity);
         let within = out.collates_within;
+        let harmless = out.harmless && collation == Collation::Binary;
         out.push_text(&format!("COLLATE {}", collation.sql()));
         (out.plain, out.kind, out.affinity) = (plain, kind, affinity);
+        out.harmless = harmless;
         out.collation = Some(collation);
         out.collates_within = within;
         Ok(out)
@@ -396,8 +409,9 @@ impl<'c> Lower<'c> {
 
     fn postfix(&mut self, operand: &Expr, operator: &str, scope: &Scope) -> Lowered {
         let mut out = self.expr(operand, scope)?;
+        let harmless = out.harmless;
         out.push_text(operator);
-        Ok(out.of_kind(Some(Kind::Integer)))
+        Ok(out.of_kind(Some(Kind::Integer)).harmless_if(harmless))
     }
 
     fn like(
@@ -420,7 +434,6 @@ impl<'c> Lower<'c> {
         out.push_text(name);
         let right = self.operand(right, scope)?;
         out.push(&right);
-        out.risky |= escape.is_some() || !right.is_pattern();
         if let Some(escape) = escape {
             out.push_text("ESCAPE");
             out.push(&self.expr(escape, scope)?);

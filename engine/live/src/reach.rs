@@ -169,11 +169,15 @@ impl Lower<'_> {
 }
 
 impl Block {
+    /// The conditions of it.
+    pub(crate) fn conjuncts(&mut self) -> impl Iterator<Item = &mut Conjunct> {
+        let on = self.terms.iter_mut().flat_map(|term| &mut term.on);
+        on.chain(&mut self.filter).chain(&mut self.link)
+    }
+
     /// Every fragment of it.
     pub(crate) fn fragments(&mut self) -> impl Iterator<Item = &mut Fragment> {
-        let on = self.terms.iter_mut().flat_map(|term| &mut term.on);
-        let conjuncts = on.chain(&mut self.filter).chain(&mut self.link);
-        conjuncts.map(|conjunct| &mut conjunct.condition)
+        self.conjuncts().map(|conjunct| &mut conjunct.condition)
     }
 
     /// Leaves out the conditions that name a parameter of these.
@@ -214,7 +218,7 @@ impl Block {
 }
 
 /// A block and those around it, from the inside out.
-fn path(blocks: &[Block], home: usize) -> impl Iterator<Item = usize> {
+pub(crate) fn path(blocks: &[Block], home: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(home), |at| blocks[*at].parent)
 }
 

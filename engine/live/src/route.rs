@@ -71,6 +71,12 @@ pub(crate) enum Route {
 }
 
 impl Route {
+    /// Whether it demands that columns are among given values.
+    pub(crate) fn is_of_keys(&self) -> bool {
+        let Route::Alternatives(alternatives) = self else { return false };
+        alternatives.iter().flatten().all(|equality| equality.test == Test::Among)
+    }
+
     /// Both hold.
     pub(crate) fn and(self, other: Route) -> Route {
         match (self, other) {

@@ -323,8 +323,8 @@ impl Router {
             state.get_or_insert_default();
         }
         let (mut spent, mut dear) = (Spent::default(), Vec::new());
-        sql.allow(self.budget.map(|budget| budget.most));
         let template = attached.binding.template();
+        sql.allow(template.allowance(self.budget));
         let mut run = template.run(attached.binding.params(), seen, sql, &mut spent);
         (run.state, run.dear) = (state.as_deref_mut(), Some(&mut dear));
         // Who was found by a look-up was not found by the numbers of changes.
@@ -334,6 +334,10 @@ impl Router {
         let keeps = delta.is_ok() || !dear.is_empty();
         attached.state = state.filter(|state| keeps && state.bytes() > 0);
         let exceeded = delta == Err(LiveError::OverBudget);
+        if exceeded {
+            // What was interrupted tells no steps, and counts for the commit all the same.
+            spent.steps = spent.steps.max(self.budget.map_or(0, |budget| budget.most));
+        }
         // What is wanted comes back filled, and is cheap from then on.
         let exceeded_for_good = exceeded && dear.is_empty();
         meter.spend(
@@ -385,7 +389,7 @@ impl Router {
         let (before, mut spent) = (state.bytes(), Spent::default());
         let template = attached.binding.template();
         changes.lay_out(&self.catalog, template.tables(), sql)?;
-        sql.allow(self.budget.map(|budget| budget.most));
+        sql.allow(template.allowance(self.budget));
         let mut run = template.run(attached.binding.params(), changes, sql, &mut spent);
         let adopted = template.rule().adopt(&mut run, state, &wanted.group, filled);
         sql.allow(None);
@@ -439,12 +443,15 @@ impl Router {
                 let outcome = outcome.and_then(|laid| {
                     spent_before.add(laid);
                     laid_out.extend(missing);
-                    sql.allow(self.budget.map(|budget| budget.most));
+                    sql.allow(template.allowance(self.budget));
                     template.look_up(lookup, changes, sql, &mut spent, &mut |cells| {
                         found.push(hash_key(self.hasher.build_hasher(), cells.iter()));
                     })
                 });
                 sql.allow(None);
+                if outcome == Err(LiveError::OverBudget) {
+                    spent.steps = spent.steps.max(self.budget.map_or(0, |budget| budget.most));
+                }
                 spent_before.add(spent);
                 self.meters.spend_on(template.text(), spent);
                 let mut add = |id| {

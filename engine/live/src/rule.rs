@@ -523,8 +523,9 @@ fn evaluate(catalog: &Catalog, query: &Query, extent: Extent, before: &[bool]) -
 
 /// Each group expression is a given value.
 pub(crate) fn restricted_to_group(query: &Query) -> Vec<Fragment> {
-    let groups = query.cores[0].1.group.iter().flatten();
-    groups.enumerate().map(|(at, by)| by.is_given(at)).collect()
+    let (_, core) = &query.cores[0];
+    let groups = core.group.iter().flatten();
+    groups.enumerate().map(|(at, by)| core.shielded(by, by.is_given(at))).collect()
 }
 
 /// The images of changed rows that the query shows, between two numbers.

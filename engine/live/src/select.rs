@@ -54,6 +54,15 @@ impl Query {
         Ok(query)
     }
 
+    /// The SELECT of a block, of it or of a subquery in its FROM.
+    pub(crate) fn core_of(&self, block: usize) -> Option<&Core> {
+        self.cores.iter().find_map(|(_, core)| {
+            let derived = core.from.iter().filter_map(|term| term.derived.as_ref());
+            let mut within = derived.filter_map(|derived| derived.query.core_of(block));
+            if core.block == block { Some(core) } else { within.next() }
+        })
+    }
+
     /// One SELECT by itself.
     pub(crate) fn of(core: Core) -> Query {
         Query { cores: vec![(None, core)], ..Query::default() }
@@ -222,9 +231,9 @@ impl Lower<'_> {
         query.cores[0].1.frame.windowed = true;
         self.read_order(&mut query, select.order_by.unwrap_or(&[]), &mut scope)?;
         self.block = around;
-        for (_, core) in &query.cores {
+        for (_, core) in &mut query.cores {
             self.settle(core)?;
-            self.require_calm_groups(core)?;
+            self.seal(core);
         }
         if let Some(limit) = select.limit {
             let nothing = Scope::default();

@@ -21,9 +21,18 @@ pub trait Sql {
         each: &mut dyn FnMut(&[Value]),
     ) -> Result<u64, SqlError>;
 
-    /// From here on the statements together may take so many steps; the one that takes more fails
+    /// From here on the statements together may take so much; the one that takes more fails
     /// with [`Fault::Budget`]. `None` lifts the bound. Who cannot interrupt a statement need not.
-    fn allow(&mut self, _steps: Option<u64>) {}
+    fn allow(&mut self, _allowance: Option<Allowance>) {}
+}
+
+/// What statements may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowance {
+    /// Steps of SQLite's virtual machine, of all of them together.
+    pub steps: u64,
+    /// Bytes of one value: between two looks at the steps, a few values are made.
+    pub value_bytes: usize,
 }
 
 /// Whose fault it is that a statement did not run to its end.

@@ -499,7 +499,8 @@ impl Found {
         out.push(&self.argument);
         out.push_text(")");
         core.write_from(&Added::new(), &mut out);
-        let restricted: Vec<Fragment> = restricted.iter().chain(&self.filter).cloned().collect();
+        let filter = self.filter.iter().map(|filter| core.shielded(filter, filter.clone()));
+        let restricted: Vec<Fragment> = restricted.iter().cloned().chain(filter).collect();
         core.write_where(&restricted, &mut out);
         Some(out)
     }

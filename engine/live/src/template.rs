@@ -6,20 +6,22 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use abide_schema::wire::Shape;
-use abide_schema::{Refusal, Row, TableSpec, Value};
+use abide_schema::{Refusal, Row, TableSpec, Value, limits};
 
 use crate::advice::Advice;
 use crate::catalog::Catalog;
 use crate::changes::Changes;
 use crate::delta::Delta;
 use crate::exact;
+use crate::expansion::check_text;
 use crate::fragment::{Arg, Form, Renderer, Statement};
+use crate::lex;
 use crate::lookup::Lookup;
 use crate::lower::Slot;
-use crate::meter::Spent;
+use crate::meter::{Budget, Spent};
 use crate::rule::{Evaluations, Rule, Run, Term};
 use crate::select::Query;
-use crate::sql::{LiveError, Sql};
+use crate::sql::{Allowance, LiveError, Sql};
 use crate::tally::Filled;
 use crate::viewer::{Asker, Edition};
 
@@ -36,6 +38,8 @@ pub(crate) struct Template {
     evaluations: Evaluations,
     /// For each source, how its changes find the bindings where no key of its own does.
     lookups: Vec<Option<Lookup>>,
+    /// Operators and functions of the text.
+    operations: usize,
     /// The columns of each table that it reads.
     reads: BTreeMap<usize, BTreeSet<usize>>,
     /// What was found out about it.
@@ -64,8 +68,10 @@ impl Template {
         catalog: &Arc<Catalog>,
         mut query: Query,
     ) -> Result<(Template, Vec<Slot>), Refusal> {
+        let text = query.text();
+        check_text(&text)?;
         let mut out = Renderer::new(catalog, &query.sources);
-        out.fragment(&query.text());
+        out.fragment(&text);
         let snapshot = out.finish();
         let order = snapshot.args.iter().map(|arg| match arg {
             Arg::Slot(slot) => *slot,
@@ -78,6 +84,7 @@ impl Template {
             catalog: Arc::clone(catalog),
             shape: query.shape(catalog),
             text_hash: hash_of(&snapshot.sql),
+            operations: lex::operations(&snapshot.sql),
             snapshot: snapshot.sql.into(),
             rule: Rule::choose(catalog, &query),
             evaluations: Evaluations::default(),
@@ -99,6 +106,12 @@ impl Template {
     /// Whether two are the same; mostly they are one.
     fn is(&self, other: &Template) -> bool {
         std::ptr::eq(self, other) || self.snapshot == other.snapshot
+    }
+
+    /// What a delta of it may take.
+    pub(crate) fn allowance(&self, budget: Option<Budget>) -> Option<Allowance> {
+        let value_bytes = limits::value_bytes(limits::LIVE_ROW_BYTES, self.operations);
+        budget.map(|budget| Allowance { steps: budget.most, value_bytes })
     }
 
     /// How changes of a source find bindings by a parameter on another table.
@@ -247,6 +260,12 @@ impl Binding {
 
     fn edition(&self) -> Option<&Edition> {
         self.0.asker.as_ref().map(|asker| &asker.edition)
+    }
+
+    /// How many operators and functions its text has.
+    #[must_use]
+    pub fn operations(&self) -> usize {
+        self.template().operations
     }
 
     /// Whether the policies that it was made by are still the latest.

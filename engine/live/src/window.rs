@@ -43,7 +43,13 @@ impl Cut {
         let reach = core.reach();
         let total = query.total_order();
         let mut conditions = reach.conditions.clone();
-        conditions.push(not_after(query, &total));
+        let values = total.iter().map(|term| &query.outputs()[term.output].value);
+        let computed = values.clone().find(|value| !value.is_column());
+        let not_after = not_after(query, &total);
+        conditions.push(match computed {
+            Some(value) => core.shielded(value, not_after),
+            None => not_after,
+        });
         let up_to = Reach { sources: reach.sources.clone(), conditions };
         Cut {
             terms: terms(catalog, query, &reach, None, &[], Show::Distinct),

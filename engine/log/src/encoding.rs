@@ -1,26 +1,46 @@
-//! The canonical bytes of an event, versions 1 and 2, and their SHA-256.
+//! The canonical bytes of an event, and their SHA-256.
 //!
 //! ```text
 //! hash = SHA-256(
-//!     "abide.event.v1\n"
+//!     "abide.event.v3\n"
 //!     prev_hash                        32 bytes
 //!     seq, at                          8 bytes each, big-endian, two's complement
 //!     reducer, caller                  length (8 bytes, big-endian), then UTF-8
+//!     authority                        0x00 where absent; else 0x01, length, UTF-8
+//!     commitment                       32 bytes
+//! )
+//! commitment = SHA-256(
+//!     "abide.content.v1\n"
+//!     salt                             16 bytes
 //!     session_id, request_id           0x00 where absent; else 0x01, length, UTF-8
 //!     SHA-256(arguments)               32 bytes
 //!     SHA-256(outcome)                 32 bytes
 //! )
 //! ```
 //!
-//! Version 2 is for events that bear an authority, that is, whose caller was bounded: it begins with
-//! `abide.event.v2\n`, and the authority follows the caller in the form of these two texts.
+//! The salt is random and stored with the event. Without it, a hash or a commitment confirms no guess of
+//! the contents. The chain needs the commitment only ([`chained_hash`]), so the contents of an event and its
+//! salt can be erased while the commitment is kept, and the chain still verifies.
+//!
+//! Events without a salt are of format 1. Their hash is one SHA-256:
+//!
+//! ```text
+//! hash = SHA-256(
+//!     "abide.event.v1\n"              "abide.event.v2\n" where there is an authority
+//!     prev_hash, seq, at, reducer, caller
+//!     authority                        version 2 only: length, then UTF-8
+//!     session_id, request_id, SHA-256(arguments), SHA-256(outcome)
+//! )
+//! ```
 //!
 //! Lengths stand in front, so no two events have the same bytes. The two texts enter by digest: the
 //! callers' threads can hash them, and the single writer is left with some two hundred bytes.
 
-use abide_schema::event::{Event, Hash};
+use abide_schema::event::{Event, Hash, Salt};
 use sha2::{Digest as _, Sha256};
 
+const SALTED_TAG: &[u8] = b"abide.event.v3\n";
+const CONTENT_TAG: &[u8] = b"abide.content.v1\n";
 const TAG: &[u8] = b"abide.event.v1\n";
 const TAG_WITH_AUTHORITY: &[u8] = b"abide.event.v2\n";
 const GENESIS_TAG: &[u8] = b"abide.log.v1\n";
@@ -52,24 +72,57 @@ impl Digests {
     }
 }
 
-/// The hash of an event; `event.hash` itself is not looked at.
+/// The hash of an event; `event.hash` itself is not read.
 #[must_use]
 pub fn event_hash(event: &Event, digests: &Digests) -> Hash {
+    if let Some(salt) = &event.salt {
+        return chained_hash(event, &commitment(event, salt, digests));
+    }
+    let tag = if event.authority.is_some() { TAG_WITH_AUTHORITY } else { TAG };
+    let mut bytes = head(tag, event);
+    if let Some(authority) = &event.authority {
+        push_text(&mut bytes, authority);
+    }
+    push_content(&mut bytes, event, digests);
+    Sha256::digest(&bytes).into()
+}
+
+/// The commitment to the contents of an event: session, request id, arguments and outcome.
+#[must_use]
+pub fn commitment(event: &Event, salt: &Salt, digests: &Digests) -> Hash {
     let mut bytes = Vec::with_capacity(256);
-    bytes.extend_from_slice(if event.authority.is_some() { TAG_WITH_AUTHORITY } else { TAG });
+    bytes.extend_from_slice(CONTENT_TAG);
+    bytes.extend_from_slice(salt);
+    push_content(&mut bytes, event, digests);
+    Sha256::digest(&bytes).into()
+}
+
+/// The hash of a salted event from the commitment to its contents. The contents and the salt are not read.
+#[must_use]
+pub fn chained_hash(event: &Event, commitment: &Hash) -> Hash {
+    let mut bytes = head(SALTED_TAG, event);
+    push_optional(&mut bytes, event.authority.as_deref());
+    bytes.extend_from_slice(commitment);
+    Sha256::digest(&bytes).into()
+}
+
+/// What every version begins with.
+fn head(tag: &[u8], event: &Event) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(256);
+    bytes.extend_from_slice(tag);
     bytes.extend_from_slice(&event.prev_hash);
     bytes.extend_from_slice(&event.seq.0.to_be_bytes());
     bytes.extend_from_slice(&event.at.0.to_be_bytes());
     push_text(&mut bytes, &event.reducer);
     push_text(&mut bytes, &event.caller);
-    if let Some(authority) = &event.authority {
-        push_text(&mut bytes, authority);
-    }
-    push_optional(&mut bytes, event.session_id.as_deref());
-    push_optional(&mut bytes, event.request_id.as_deref());
+    bytes
+}
+
+fn push_content(bytes: &mut Vec<u8>, event: &Event, digests: &Digests) {
+    push_optional(bytes, event.session_id.as_deref());
+    push_optional(bytes, event.request_id.as_deref());
     bytes.extend_from_slice(&digests.arguments);
     bytes.extend_from_slice(&digests.outcome);
-    Sha256::digest(&bytes).into()
 }
 
 fn push_text(bytes: &mut Vec<u8>, text: &str) {

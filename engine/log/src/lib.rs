@@ -11,4 +11,4 @@ mod chain;
 mod encoding;
 
 pub use chain::{Chain, ChainBreak, Flaw};
-pub use encoding::{Digests, event_hash, genesis};
+pub use encoding::{Digests, chained_hash, commitment, event_hash, genesis};

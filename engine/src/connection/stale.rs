@@ -1,16 +1,17 @@
 //! Subscriptions of one connection whose deltas cost too much: what is heard of them meanwhile, and the
 //! reruns that are under way.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use abide_live::Delta;
 use abide_schema::{Code, Refusal, Seq};
-use tokio::task::JoinSet;
+use tokio::task::{Id, JoinError, JoinSet};
 
 use super::Connection;
 use super::subscription::Subscription;
 use super::update::{Ready, Update};
+use crate::buffers::Whole;
 use crate::engine::Engine;
 use crate::hub::{SharedDelta, SubscriptionKey};
 use crate::policies::is_outdated;
@@ -35,7 +36,9 @@ type Done = (SubscriptionKey, Result<Fresh, Refusal>);
 /// The reruns that a connection waits for. They end with it.
 #[derive(Debug, Default)]
 pub(super) struct Reruns {
-    tasks: JoinSet<Done>,
+    tasks: JoinSet<Result<Fresh, Refusal>>,
+    /// Whose each of them is.
+    keys: HashMap<Id, SubscriptionKey>,
     /// One that is done and was not yet taken.
     next: Option<Done>,
 }
@@ -43,17 +46,31 @@ pub(super) struct Reruns {
 impl Reruns {
     /// Takes one that is done.
     pub(super) fn done(&mut self) -> Option<Done> {
-        self.next.take().or_else(|| self.tasks.try_join_next()?.ok())
+        if self.next.is_some() {
+            return self.next.take();
+        }
+        let joined = self.tasks.try_join_next_with_id()?;
+        self.take(joined)
     }
 
     /// Waits until one is done. Nothing is lost when the wait is given up.
     pub(super) async fn any_done(&mut self) {
         while self.next.is_none() {
-            match self.tasks.join_next().await {
-                Some(done) => self.next = done.ok(),
+            match self.tasks.join_next_with_id().await {
+                Some(joined) => self.next = self.take(joined),
                 None => std::future::pending().await,
             }
         }
+    }
+
+    /// What became of a task; one that panicked ends its subscription.
+    fn take(&mut self, joined: Result<(Id, Result<Fresh, Refusal>), JoinError>) -> Option<Done> {
+        let (id, outcome) = joined.unwrap_or_else(|why| {
+            tracing::error!(%why, "a live query could not be run again");
+            let refusal = Refusal::new(Code::Internal, "the live query failed");
+            (why.id(), Err(refusal.hint("subscribe again; the cause is in the server's log")))
+        });
+        Some((self.keys.remove(&id)?, outcome))
     }
 
     /// Hears what a frame says of a subscription that is stale, or is from now on.
@@ -108,7 +125,8 @@ impl Reruns {
     ) {
         // Nobody who only waits keeps an engine open.
         let (engine, rerun) = (Arc::downgrade(&engine.inner), Arc::clone(rerun));
-        self.tasks.spawn(async move { (key, rerun.advance(&engine, at, held).await) });
+        let task = self.tasks.spawn(async move { rerun.advance(&engine, at, held).await });
+        self.keys.insert(task.id(), key);
     }
 }
 
@@ -134,7 +152,7 @@ impl Connection {
                 self.tell_later(key, later);
             }
             None => {
-                let rows = version.rows.clone();
+                let rows = Whole::uncounted(version.rows.clone());
                 self.ready.extend(subscription.snapshot(version.seq, rows, Some(too_dear())));
                 let later = self.reruns.settle(&self.engine, key, subscription, &version);
                 if subscription.stale.is_some() {

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use abide_live::{Binding, Delta};
 use abide_schema::wire::Opening;
-use abide_schema::{Checksum, Refusal, Row, Seq, limits};
+use abide_schema::{Checksum, Refusal, Row, Seq, Value, limits};
 use serde_json::{Map, Value as JsonValue};
 
 use super::Wanted;
 use super::anew::Was;
 use super::stale::Stale;
 use super::update::{Change, Ready, SnapshotPart, Update};
+use crate::buffers::Whole;
 use crate::hub::SharedDelta;
 use crate::rerun::Version;
 use crate::resume::Resumed;
@@ -98,30 +99,31 @@ impl Subscription {
     pub(super) fn snapshot(
         &mut self,
         seq: Seq,
-        rows: Vec<Row>,
+        whole: Arc<Whole>,
         refetch: Option<Refusal>,
     ) -> Vec<Ready> {
         (self.seq, self.held) = (seq, None);
-        self.checksum = self.checksum.map(|_| Checksum::of(&rows));
+        self.checksum = self.checksum.map(|_| Checksum::of(&whole.rows));
         let (mut parts, reset) = (Vec::new(), refetch.is_some());
         if let Some(refusal) = refetch {
             let update = Update::Error { id: Arc::clone(&self.id), refusal };
             parts.push(Ready::only_for(&self.id, update));
         }
-        let mut rows = rows.into_iter().peekable();
+        let mut rest = whole.rows.as_slice();
         loop {
-            let part: Vec<Row> = rows.by_ref().take(limits::SNAPSHOT_PART_ROWS).collect();
-            let more = rows.peek().is_some();
+            let (part, after) = rest.split_at(part_of(rest));
+            let more = !after.is_empty();
+            rest = after;
             let part = SnapshotPart {
                 id: Arc::clone(&self.id),
                 seq,
                 opening: Arc::clone(&self.opening),
-                rows: part,
+                rows: part.to_vec(),
                 more,
                 reset,
                 checksum: self.checksum.filter(|_| !more),
             };
-            parts.push(Ready::only_for(&self.id, Update::Snapshot(part)));
+            parts.push(Ready::of_whole(&self.id, Update::Snapshot(part), &whole));
             if !more {
                 return parts;
             }
@@ -145,6 +147,17 @@ impl Subscription {
     pub(super) fn own_change(&mut self, to: Seq, delta: Delta) -> Change {
         self.change(to, SharedDelta::new(Ok(delta)))
     }
+}
+
+/// How many of these rows one part has.
+fn part_of(rows: &[Row]) -> usize {
+    let mut bytes = 0;
+    let fits = |row: &&Row| {
+        bytes += row.iter().map(Value::size).sum::<usize>();
+        bytes <= limits::SNAPSHOT_PART_BYTES
+    };
+    let count = rows.iter().take(limits::SNAPSHOT_PART_ROWS).take_while(fits).count();
+    count.max(1).min(rows.len())
 }
 
 /// One that answers for one subscription, where the connection was told everything up to a seq.

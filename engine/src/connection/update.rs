@@ -5,6 +5,7 @@ use std::sync::Arc;
 use abide_schema::wire::Opening;
 use abide_schema::{Checksum, Refusal, Row, Seq};
 
+use crate::buffers::Whole;
 use crate::hub::SharedDelta;
 
 /// What a connection is told.
@@ -86,20 +87,27 @@ pub(super) struct Ready {
     only_for: Option<Arc<str>>,
     /// Set in the answer to a resume, which may begin earlier: what the connection was told before it.
     told: Option<Seq>,
+    /// The result that a part of a snapshot is of: it is counted until the last part is taken.
+    _whole: Option<Arc<Whole>>,
 }
 
 impl Ready {
     pub(super) fn for_all(update: Update) -> Ready {
-        Ready { update, only_for: None, told: None }
+        Ready { update, only_for: None, told: None, _whole: None }
     }
 
     pub(super) fn only_for(id: &Arc<str>, update: Update) -> Ready {
-        Ready { update, only_for: Some(Arc::clone(id)), told: None }
+        Ready { update, only_for: Some(Arc::clone(id)), told: None, _whole: None }
+    }
+
+    /// A part of a whole result.
+    pub(super) fn of_whole(id: &Arc<str>, update: Update, whole: &Arc<Whole>) -> Ready {
+        Ready { _whole: Some(Arc::clone(whole)), ..Ready::only_for(id, update) }
     }
 
     /// The answer to a resume, in a frame, where the connection was told everything up to a seq.
     pub(super) fn answer(update: Update, told: Seq) -> Ready {
-        Ready { update, only_for: None, told: Some(told) }
+        Ready { update, only_for: None, told: Some(told), _whole: None }
     }
 
     /// Takes a subscription out; `false` where nothing is left to say. A frame stays, for it says to all

@@ -31,3 +31,34 @@ fn large_rows_that_were_only_read_are_not_kept() {
     assert!(overlay.get(RequestIdRow::SPEC, &key(0)).is_some());
     assert!(overlay.get(RequestIdRow::SPEC, &key(1)).is_none());
 }
+
+/// Each read of many rows writes the touched ones first. The search for them went through all that the
+/// transaction had changed, so cancelling 9,001 sessions took 37 s.
+#[test]
+fn touched_rows_are_not_searched_for_among_all_that_changed() {
+    let mut overlay = Overlay::default();
+    let row = |cell: i64| Some(Row::from([Value::Integer(cell)]));
+    for nth in 0..1_000 {
+        overlay.change(RequestIdRow::SPEC, &key(nth), row(0), row(1), false);
+        overlay.change(RequestIdRow::SPEC, &key(nth), row(1), row(2), true);
+        overlay.change(RequestIdRow::SPEC, &key(nth), row(2), row(3), true);
+        assert_eq!(overlay.take_unwritten().len(), 1);
+        assert!(overlay.unwritten.is_empty());
+    }
+    assert_eq!(overlay.changes().len(), 1_000);
+}
+
+/// A unit writes a row that one before it touched, and is undone: the row has to be written again.
+#[test]
+fn a_touch_outlives_the_unit_that_wrote_it() {
+    let mut overlay = Overlay::default();
+    let row = |cell: i64| Some(Row::from([Value::Integer(cell)]));
+    overlay.change(RequestIdRow::SPEC, &key(1), row(0), row(1), true);
+    overlay.begin_unit();
+    assert_eq!(overlay.take_unwritten().len(), 1);
+    overlay.change(RequestIdRow::SPEC, &key(1), row(1), row(2), true);
+    overlay.undo_unit();
+    let touched = overlay.take_unwritten();
+    assert_eq!((touched.len(), touched[0].row[0].clone()), (1, Value::Integer(1)));
+    assert_eq!(overlay.take_unwritten().len(), 0);
+}

@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use rusqlite::Connection;
 use rusqlite::backup::Backup;
+use rusqlite::{Connection, OpenFlags};
 
 use crate::error::OpenError;
-use crate::open::{beside, open_read_only};
+use crate::open::open_read_only;
+use crate::private;
 
 /// Copies a file as it is at this moment. The copy is whole by itself: no WAL beside it.
 ///
@@ -15,12 +16,12 @@ use crate::open::{beside, open_read_only};
 /// [`OpenError`], also where the target exists: nothing is ever overwritten.
 pub fn backup(from: &Path, to: &Path) -> Result<(), OpenError> {
     let source = open_read_only(from)?;
-    if to.exists() || beside(to, "-wal").exists() {
-        return Err(OpenError::Exists(to.to_owned()));
-    }
+    let to = &private::create(to)?;
     let store = |why: rusqlite::Error| OpenError::Store { path: to.to_owned(), why: why.into() };
     let copied = (|| {
-        let mut target = Connection::open(to)?;
+        // It was just made, by this process: a symlink in its place was put there since.
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+        let mut target = Connection::open_with_flags(to, flags)?;
         Backup::new(&source, &mut target)?.run_to_completion(i32::MAX, Duration::ZERO, None)
     })();
     if copied.is_err() {

@@ -8,7 +8,7 @@ use rusqlite::config::DbConfig;
 
 use crate::disk::{Disk, SyncData};
 use crate::error::StoreError;
-use crate::open::beside;
+use crate::private::beside;
 
 /// Makes commits durable: a handle on the WAL, synced by whoever owns it.
 #[derive(Debug)]

@@ -174,6 +174,9 @@ pub enum OpenError {
     /// It exists, and was to be made.
     #[error("{} exists already", .0.display())]
     Exists(PathBuf),
+    /// It is a symlink to a file that does not exist.
+    #[error("{} is a symlink to a file that does not exist", .0.display())]
+    Dangling(PathBuf),
     /// It is not a SQLite database.
     #[error("{} is not a SQLite database", .0.display())]
     NotADatabase(PathBuf),
@@ -240,6 +243,9 @@ impl OpenError {
         };
         let (code, hint) = match self {
             OpenError::Missing(_) => (Code::NotFound, "abide serve makes a new one"),
+            OpenError::Dangling(_) => {
+                (Code::NotFound, "name the file itself, or make the symlink point to one")
+            }
             OpenError::Exists(_) => (Code::Conflict, "name a file that is not there yet"),
             OpenError::NotADatabase(_) | OpenError::NotOurs(_) => {
                 (Code::BadRequest, "name another file; this one was left as it is")

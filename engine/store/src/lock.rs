@@ -1,11 +1,11 @@
 //! Taking a file for this process, so that there is one writer.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::time::Duration;
 
 use crate::error::OpenError;
-use crate::open::beside;
+use crate::private;
 
 /// How often a lock that somebody has is tried for, and how long apart.
 const LOCK_TRIES: u32 = 25;
@@ -38,9 +38,7 @@ pub(crate) fn lock(path: &Path) -> Result<Lock, OpenError> {
 
 /// As `lock`; tried again as long as this says so.
 fn lock_while(path: &Path, again: &mut dyn FnMut() -> bool) -> Result<Lock, OpenError> {
-    let file =
-        OpenOptions::new().create(true).truncate(false).write(true).open(beside(path, "-lock"));
-    let file = file.map_err(|why| match why.kind() {
+    let file = private::open_lock(path).map_err(|why| match why.kind() {
         std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
             OpenError::ReadOnly(path.to_owned())
         }

@@ -29,6 +29,11 @@ pub(crate) fn migrate(
         set_meta(&transaction, "log_id", &log_id).map_err(store)?;
         set_meta(&transaction, "change_log_floor", "0").map_err(store)?;
         transaction.pragma_update(None, "application_id", APPLICATION_ID).map_err(store)?;
+    }
+    if found == 1 {
+        transaction.execute_batch(system::FROM_FORMAT_1).map_err(store)?;
+    }
+    if found != FORMAT_VERSION {
         transaction.pragma_update(None, "user_version", FORMAT_VERSION).map_err(store)?;
     }
     for module in &layout.modules {
@@ -86,16 +91,18 @@ pub(crate) fn create_tables(
 }
 
 /// Whether the file's own record of a table, its indexes and triggers is the declaration's, text for
-/// text. SQLite keeps the texts as they were given.
+/// text but for white space. SQLite keeps the texts as they were given, and `ALTER TABLE` breaks lines
+/// elsewhere.
 fn is_as_declared(connection: &Connection, table: &TableSpec) -> rusqlite::Result<bool> {
-    let mut statement = connection.prepare_cached(
-        "SELECT sql FROM sqlite_schema WHERE tbl_name = ?1 AND sql IS NOT NULL ORDER BY sql",
-    )?;
-    let found = statement
-        .query_map([table.name], |row| row.get::<_, String>(0))?
-        .collect::<rusqlite::Result<Vec<_>>>()?;
+    let mut statement = connection
+        .prepare_cached("SELECT sql FROM sqlite_schema WHERE tbl_name = ?1 AND sql IS NOT NULL")?;
+    let found = statement.query_map([table.name], |row| row.get::<_, String>(0))?;
+    let mut found = found.collect::<rusqlite::Result<Vec<_>>>()?;
     let mut declared = table.ddl();
-    declared.sort();
+    for texts in [&mut found, &mut declared] {
+        texts.iter_mut().for_each(|text| text.retain(|c| !c.is_whitespace()));
+        texts.sort();
+    }
     Ok(found == declared)
 }
 

@@ -14,6 +14,7 @@ use crate::disk::{Disk, SystemDisk};
 use crate::error::{OpenError, StoreError};
 use crate::lock::{Lock, lock};
 use crate::migrate;
+use crate::private::{self, beside};
 use crate::reader::Reader;
 use crate::system;
 use crate::writer::Writer;
@@ -22,7 +23,7 @@ use crate::writer::Writer;
 pub const APPLICATION_ID: i32 = 0x4142_4944;
 
 /// The version of the engine's own tables and encodings, in the header's `user_version`.
-pub const FORMAT_VERSION: i64 = 1;
+pub const FORMAT_VERSION: i64 = 2;
 
 /// The tables that a file is to hold.
 #[derive(Clone, Debug, Default)]
@@ -119,7 +120,7 @@ impl Store {
         Store::open_as(path, layout, tuning, None)
     }
 
-    /// As [`Store::open`]; a new file is given this log id. For a replay, whose log is to be the same.
+    /// As [`Store::open`]; with a log id a new file is made that has it. For a replay, whose log is to be the same.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -133,6 +134,12 @@ impl Store {
             let why = std::io::ErrorKind::IsADirectory.into();
             return Err(OpenError::Io { path: path.to_owned(), why });
         }
+        // Another disk makes its own files.
+        let makes_files = tuning.disk.vfs().is_none();
+        let path = &match log_id {
+            Some(_) if makes_files => private::create(path)?,
+            _ => private::resolved(path)?,
+        };
         let lock_was_there = beside(path, "-lock").exists();
         let lock = lock(path)?;
         if let Err(error) = identify(path, &*tuning.disk) {
@@ -143,6 +150,10 @@ impl Store {
             }
             return Err(error);
         }
+        if makes_files && !path.exists() {
+            private::create_empty(path)?;
+        }
+        private::warn_if_open(path);
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
         let mut connection =
             connect(path, flags, &*tuning.disk).map_err(|why| broken(path, why))?;
@@ -240,10 +251,12 @@ fn synchronous() -> &'static str {
 
 /// Opens a file of ours for looking at, next to whoever else has it.
 pub(crate) fn open_read_only(path: &Path) -> Result<Connection, OpenError> {
+    private::warn_if_open(path);
     open_read_only_on(path, &SystemDisk)
 }
 
 fn open_read_only_on(path: &Path, disk: &dyn Disk) -> Result<Connection, OpenError> {
+    let path = &private::resolved(path)?;
     if !path.exists() {
         return Err(OpenError::Missing(path.to_owned()));
     }
@@ -350,13 +363,6 @@ fn check_versions(connection: &Connection, path: &Path) -> Result<(), OpenError>
         return Err(OpenError::Newer { path: path.to_owned(), what, found, known: FORMAT_VERSION });
     }
     Ok(())
-}
-
-/// The path of a companion file: `abide.db-wal` and the like.
-pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    PathBuf::from(name)
 }
 
 fn set_up_file(connection: &Connection, tuning: &Tuning) -> Result<(), StoreError> {

@@ -12,7 +12,7 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension as _};
 use crate::cell;
 use crate::change_log::{self, Image};
 use crate::error::StoreError;
-use crate::interrupt::{Interrupt, Why};
+use crate::interrupt::{self, Interrupt, Running, Why};
 use crate::migrate;
 use crate::writer;
 
@@ -30,10 +30,14 @@ pub struct QueryLimits {
     pub bytes: usize,
     /// How long it may run.
     pub time: Duration,
+    /// Whether that is the time that the thread has the processor, and not the time that passes.
+    pub of_processor: bool,
     /// Steps of SQLite's virtual machine that it may take.
     pub steps: u64,
-    /// Bytes by which the process may grow while it runs.
+    /// Bytes by which the process may grow while it runs; `usize::MAX` where that is not looked at.
     pub memory_bytes: usize,
+    /// Bytes of one value.
+    pub value_bytes: usize,
 }
 
 /// The result of a query.
@@ -84,7 +88,8 @@ pub struct Reader {
 
 impl Reader {
     pub(crate) fn new(mut connection: Connection) -> Result<Reader, StoreError> {
-        let interrupt = Interrupt::install(&mut connection)?;
+        let interrupt =
+            Interrupt::install(&mut connection, abide_schema::limits::QUERY_VALUE_BYTES)?;
         let guard = Arc::new(AtomicU8::new(Guard::Off as u8));
         let in_force = Arc::clone(&guard);
         connection.authorizer(Some(move |context: AuthContext<'_>| {
@@ -96,6 +101,12 @@ impl Reader {
             }
         }))?;
         Ok(Reader { connection, guard, interrupt })
+    }
+
+    /// What ends the queries of this reader, from another thread.
+    #[must_use]
+    pub fn stopper(&self) -> Stopper {
+        Stopper(self.interrupt.clone())
     }
 
     /// Runs set-up statements: temporary tables and the like.
@@ -119,6 +130,17 @@ impl Reader {
         drop(statement);
         snapshot.seq = Seq(seq.unwrap_or(0));
         Ok(snapshot)
+    }
+}
+
+/// Ends the queries of a reader.
+#[derive(Debug)]
+pub struct Stopper(Interrupt);
+
+impl Stopper {
+    /// Ends the query that runs, and those after it.
+    pub fn stop(&self) {
+        self.0.end();
     }
 }
 
@@ -154,7 +176,9 @@ impl Snapshot<'_> {
         limits: QueryLimits,
     ) -> Result<Rows, Refusal> {
         let refuse = |error: StoreError| error.to_refusal();
-        let mut statement = self.prepare_guarded(sql)?;
+        // SQLite looks at the bounds while it prepares a statement, too: it reads a CTE again wherever that is named.
+        let running = self.reader.interrupt.start(&limits);
+        let mut statement = self.prepare_guarded(sql, &limits)?;
         if !statement.readonly() {
             let hint = "to change something, call a reducer";
             return Err(Refusal::new(Code::BadSql, "the statement writes").hint(hint));
@@ -167,10 +191,42 @@ impl Snapshot<'_> {
             let value = bind(statement.parameter_name(at), at)?;
             cell::bind_one(&mut statement, at, &value).map_err(|error| refuse(error.into()))?;
         }
-        self.collect(statement, limits)
+        self.within(limits.value_bytes, || self.collect(statement, limits, running))
     }
 
-    fn prepare_guarded(&self, sql: &str) -> Result<CachedStatement<'_>, Refusal> {
+    /// From here on statements together may take so much, up to [`StoreError::Interrupted`]. `None` lifts the bound.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn allow(&self, limits: Option<&QueryLimits>) -> Result<(), StoreError> {
+        self.reader.interrupt.allow(&self.reader.connection, limits)
+    }
+
+    /// Does something while no value may be longer.
+    fn within<T>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce() -> Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
+        let most = abide_schema::limits::QUERY_VALUE_BYTES;
+        if bytes >= most {
+            return work();
+        }
+        let set = |bytes| {
+            let set = interrupt::set_value_bytes(&self.reader.connection, bytes);
+            set.map_err(|error| StoreError::from(error).to_refusal())
+        };
+        set(bytes)?;
+        let done = work();
+        set(most)?;
+        done
+    }
+
+    fn prepare_guarded(
+        &self,
+        sql: &str,
+        limits: &QueryLimits,
+    ) -> Result<CachedStatement<'_>, Refusal> {
         self.reader.guard.store(self.guard as u8, Ordering::Relaxed);
         // Prepared afresh for the past: a kept statement would not be looked at again.
         if self.guard == Guard::Past {
@@ -187,6 +243,7 @@ impl Snapshot<'_> {
                 Refusal::new(Code::BadSql, "the statement does more than read")
                     .hint("one SELECT, VALUES or WITH; to change something, call a reducer")
             }
+            StoreError::Interrupted => self.interrupted(limits),
             error => error.to_refusal(),
         })
     }
@@ -195,8 +252,8 @@ impl Snapshot<'_> {
         &self,
         mut statement: CachedStatement<'_>,
         limits: QueryLimits,
+        _running: Running<'_>,
     ) -> Result<Rows, Refusal> {
-        let _running = self.reader.interrupt.start(&limits);
         let refuse = |error: rusqlite::Error| match StoreError::from(error) {
             StoreError::Interrupted => self.interrupted(&limits),
             error => error.to_refusal(),
@@ -230,6 +287,10 @@ impl Snapshot<'_> {
                 let mib = limits.memory_bytes >> 20;
                 let detail = format!("the query needs more than {mib} MiB of memory");
                 (detail, "sort, group or join less at a time; LIMIT what is inside")
+            }
+            Why::Closing => {
+                return Refusal::new(Code::Overloaded, "the engine is closing")
+                    .hint("try again when it is back");
             }
             Why::Time | Why::Nothing => {
                 let ms = limits.time.as_millis();

@@ -43,12 +43,14 @@ pub struct EventRow {
     pub hash: Vec<u8>,
     /// What bounded the caller: role, capabilities and scope, canonical JSON. NULL where nothing did.
     pub authority: Option<String>,
+    /// Random bytes that blind the hash. NULL in events of format 1, which are hashed without.
+    pub salt: Option<Vec<u8>>,
 }
 
 /// Which events a request id stands for, so that a retry is answered and not run.
 #[table(name = "request_ids", without_rowid)]
 pub struct RequestIdRow {
-    /// Whose id it is: callers cannot meet in each other's.
+    /// Whose id it is: the caller's id, and its scope behind a tab where it has one.
     #[column(key)]
     pub caller: String,
     /// The id.
@@ -106,11 +108,15 @@ pub fn event_row(event: &Event) -> Row {
         prev_hash: event.prev_hash.to_vec(),
         hash: event.hash.to_vec(),
         authority: event.authority.clone(),
+        salt: event.salt.map(|salt| salt.to_vec()),
     };
     Row::from(row.into_row())
 }
 
-/// The event of a row; `None` where the row is not one that we would write.
+/// What turns the tables of format 1 into those of format 2.
+pub(crate) const FROM_FORMAT_1: &str = "ALTER TABLE events ADD COLUMN salt BLOB";
+
+/// The event of a row, of this format or of format 1; `None` where the row is not one that we would write.
 pub(crate) fn event_of(cells: &[Value]) -> Option<Event> {
     let [
         seq,
@@ -124,6 +130,8 @@ pub(crate) fn event_of(cells: &[Value]) -> Option<Event> {
         prev_hash,
         hash,
         authority,
+        // Rows of format 1 end here.
+        salt @ ..,
     ] = cells
     else {
         return None;
@@ -150,5 +158,10 @@ pub(crate) fn event_of(cells: &[Value]) -> Option<Event> {
         prev_hash: bytes(prev_hash)?,
         hash: bytes(hash)?,
         authority: optional(authority)?,
+        salt: match salt {
+            [] | [Value::Null] => None,
+            [Value::Blob(salt)] => Some(salt.as_slice().try_into().ok()?),
+            _ => return None,
+        },
     })
 }

@@ -131,17 +131,18 @@ impl LogFile {
             .connection
             .prepare("SELECT * FROM events NOT INDEXED ORDER BY seq")
             .map_err(unreadable(Seq(1)))?;
+        // A file of format 1 lacks the last column. It is read as it is: nothing is written to it here.
+        let columns = statement.column_count().min(EventRow::SPEC.columns.len());
         let mut rows = statement.raw_query();
         loop {
             let seq = chain.seq.next();
             let Some(row) = rows.next().map_err(unreadable(seq))? else {
                 return Ok(chain);
             };
-            let cells =
-                cell::read_row(row, EventRow::SPEC.columns.len()).map_err(unreadable(seq))?;
+            let cells = cell::read_row(row, columns).map_err(unreadable(seq))?;
             // A text that is no UTF-8 reads as a blob, which would hide that a hash became a text.
-            let hashes_are_blobs =
-                (8..10).all(|at| matches!(row.get_ref(at), Ok(ValueRef::Blob(_))));
+            let is_text = |at: &usize| matches!(row.get_ref(*at), Ok(ValueRef::Text(_)));
+            let hashes_are_blobs = ![8, 9, 11].iter().any(|at| *at < columns && is_text(at));
             let event = event_of(&cells).filter(|_| hashes_are_blobs);
             let event = event.ok_or(VerifyError::Unreadable { seq, why: None })?;
             chain.check(&event).map_err(VerifyError::from)?;

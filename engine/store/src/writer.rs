@@ -2,8 +2,6 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 
 use abide_schema::event::{Event, Hash};
 use abide_schema::seeded::{Bug, makes};
@@ -12,8 +10,10 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension as _, StatementSta
 
 use crate::cell;
 use crate::error::{self, StoreError};
+use crate::interrupt::Interrupt;
 use crate::migrate;
 use crate::open::Layout;
+use crate::reader::QueryLimits;
 use crate::system::{self, RequestIdRow, event_of};
 
 /// The statements of one table, written once.
@@ -80,33 +80,26 @@ pub struct Head {
 pub struct Writer {
     connection: Connection,
     tables: HashMap<&'static str, TableSql>,
-    /// Steps that statements may still take before one is interrupted.
-    steps_left: Arc<AtomicI64>,
+    interrupt: Interrupt,
 }
-
-/// Steps of SQLite's virtual machine between two looks at what is left.
-const STEPS_BETWEEN_LOOKS: i32 = 1_000;
 
 impl Writer {
     pub(crate) fn new(mut connection: Connection, layout: &Layout) -> Result<Writer, StoreError> {
         let tables = system::tables().into_iter().chain(layout.tables());
         let tables = tables.map(|table| (table.name, TableSql::new(table))).collect();
-        let steps_left = Arc::new(AtomicI64::new(i64::MAX));
-        let looked_at = Arc::clone(&steps_left);
-        let look = move || {
-            let steps = i64::from(STEPS_BETWEEN_LOOKS);
-            looked_at.fetch_sub(steps, Ordering::Relaxed) < steps
-        };
-        connection.progress_handler(STEPS_BETWEEN_LOOKS, Some(look))?;
-        Ok(Writer { connection, tables, steps_left })
+        // Undo images of one commit are one value, as long as SQLite lets it be.
+        let interrupt = Interrupt::install(&mut connection, usize::MAX)?;
+        Ok(Writer { connection, tables, interrupt })
     }
 
-    /// From here on statements together may take so many steps of SQLite's virtual machine; the one
-    /// that takes more is interrupted, with [`StoreError::Interrupted`]. Only for statements that read: SQLite
+    /// From here on statements together may take so much; the one that takes more is interrupted, with
+    /// [`StoreError::Interrupted`]. `None` lifts the bound. Only for statements that read: SQLite
     /// undoes the whole transaction around an interrupted one that writes.
-    pub fn allow_steps(&self, steps: Option<u64>) {
-        let steps = steps.and_then(|steps| i64::try_from(steps).ok()).unwrap_or(i64::MAX);
-        self.steps_left.store(steps, Ordering::Relaxed);
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn allow(&self, limits: Option<&QueryLimits>) -> Result<(), StoreError> {
+        self.interrupt.allow(&self.connection, limits)
     }
 
     /// Where the log ends.
@@ -301,6 +294,7 @@ impl Writer {
         statement.raw_bind_parameter(9, event.prev_hash.as_slice())?;
         statement.raw_bind_parameter(10, event.hash.as_slice())?;
         statement.raw_bind_parameter(11, event.authority.as_deref())?;
+        statement.raw_bind_parameter(12, event.salt.as_ref().map(<[u8; 16]>::as_slice))?;
         statement.raw_execute()?;
         Ok(())
     }
@@ -313,6 +307,21 @@ impl Writer {
         let mut found = None;
         let sql = "SELECT * FROM events WHERE seq = ?1";
         self.run(sql, &[Value::Integer(seq.0)], &mut |row| found = event_of(row))?;
+        Ok(found)
+    }
+
+    /// Who made the call of an event.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn caller_of(&self, seq: Seq) -> Result<Option<String>, StoreError> {
+        let mut found = None;
+        let sql = "SELECT caller FROM events WHERE seq = ?1";
+        self.run(sql, &[Value::Integer(seq.0)], &mut |row| {
+            if let [Value::Text(caller)] = row {
+                found = Some(caller.clone());
+            }
+        })?;
         Ok(found)
     }
 
@@ -370,7 +379,7 @@ impl Writer {
     }
 
     /// Runs any statement, handing each result row over. The statement is kept prepared. Returns the
-    /// steps of SQLite's virtual machine that it took.
+    /// steps of SQLite's virtual machine that it took, with the work of functions as steps.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -380,7 +389,9 @@ impl Writer {
         params: &[Value],
         each: &mut dyn FnMut(&[Value]),
     ) -> Result<u64, StoreError> {
-        run(&self.connection, sql, params, each)
+        self.interrupt.take_worked();
+        let steps = run(&self.connection, sql, params, each)?;
+        Ok(steps + self.interrupt.take_worked())
     }
 
     fn execute(&self, sql: &str, params: &[Value]) -> Result<(), StoreError> {

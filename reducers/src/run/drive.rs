@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Run, RunStatus, Told, find, save, tell_all};
-use crate::check;
+use crate::{check, lease};
 
 /// What an answer of a model took.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -23,12 +23,12 @@ pub struct Spent {
     pub cost_micros: Option<i64>,
 }
 
-/// Takes over a run that nobody drives, or that was this driver's before: after a restart under the same
-/// name it goes on at once. Whoever held it before is refused from now on.
+/// Takes over a run that nobody drives, or that was this driver's before: after a restart of the same identity under
+/// the same name it goes on at once. Whoever held it before is refused from now on.
 #[reducer]
 pub fn claim_run(
     ctx: &mut Context<'_>,
-    id: String,
+    #[id(Run)] id: String,
     driver: String,
     lease_ms: i64,
 ) -> Result<Run, Abort> {
@@ -38,15 +38,16 @@ pub fn claim_run(
         let detail = format!("run {id} is {}, there is nothing to drive", run.status);
         return Err(Refusal::new(Code::BadTransition, detail).into());
     }
-    match &run.driver {
-        Some(holder) if *holder != driver => {
+    if let Some(holder) = &run.driver {
+        let token = run.fencing_token.unwrap_or_default();
+        if *holder != driver || !lease::is_holder(ctx, token)? {
             let detail = format!("run {id} is driven by {holder}");
-            Err(Refusal::new(Code::Conflict, detail)
+            return Err(Refusal::new(Code::Conflict, detail)
                 .hint("it is free when that lease runs out")
-                .into())
+                .into());
         }
-        _ => take(ctx, run, driver, lease_ms),
     }
+    take(ctx, run, driver, lease_ms)
 }
 
 /// Takes over the run that has waited longest for a driver. `not_found` if none does.
@@ -74,7 +75,7 @@ fn take(ctx: &mut Context<'_>, mut run: Run, driver: String, lease_ms: i64) -> R
 #[reducer]
 pub fn heartbeat_run(
     ctx: &mut Context<'_>,
-    id: String,
+    #[id(Run)] id: String,
     fencing_token: i64,
     lease_ms: i64,
 ) -> Result<Run, Abort> {
@@ -88,7 +89,7 @@ pub fn heartbeat_run(
 #[reducer]
 pub fn record_run(
     ctx: &mut Context<'_>,
-    id: String,
+    #[id(Run)] id: String,
     fencing_token: i64,
     events: Option<Vec<Told>>,
     spent: Option<Spent>,
@@ -140,12 +141,16 @@ pub fn lapse_run(
     save(ctx, run)
 }
 
-/// The run of an id, if it is held under this token.
-pub(super) fn held(ctx: &mut Context<'_>, id: &str, fencing_token: i64) -> Result<Run, Abort> {
+/// The run of an id, if the caller holds it under this token.
+pub(crate) fn held(ctx: &mut Context<'_>, id: &str, fencing_token: i64) -> Result<Run, Abort> {
     let run = find(ctx, id)?;
     let driven = run.status == RunStatus::Running && run.driver.is_some();
-    if driven && run.fencing_token == Some(fencing_token) {
+    let holder = lease::is_holder(ctx, fencing_token)?;
+    if driven && run.fencing_token == Some(fencing_token) && holder {
         return Ok(run);
+    }
+    if run.fencing_token.is_some() && !holder {
+        return Err(lease::not_the_holder(&format!("run {id}")).into());
     }
     let detail = match (&run.driver, run.status) {
         (Some(driver), RunStatus::Running) => {

@@ -8,9 +8,9 @@ use super::drive::held;
 use super::{
     RESUME, Run, RunEventKind, RunStatus, Told, active, awaited, find, save, status, tell, tell_all,
 };
-use crate::check;
+use crate::cleanup::{self, Task};
 use crate::session::{self, SessionStatus};
-use crate::tool_call::cancel;
+use crate::{check, delegation, lease};
 
 /// How a run ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
@@ -28,7 +28,7 @@ pub enum RunEnd {
 #[reducer]
 pub fn wait_run(
     ctx: &mut Context<'_>,
-    id: String,
+    #[id(Run)] id: String,
     fencing_token: i64,
     interrupt: Map<String, JsonValue>,
 ) -> Result<Run, Abort> {
@@ -52,7 +52,7 @@ pub fn wait_run(
 #[reducer]
 pub fn finish_run(
     ctx: &mut Context<'_>,
-    id: String,
+    #[id(Run)] id: String,
     fencing_token: i64,
     end: RunEnd,
     output: Option<Map<String, JsonValue>>,
@@ -108,7 +108,8 @@ fn ended_so(
         RunEnd::Failed => RunStatus::Failed,
         RunEnd::Aborted => RunStatus::Aborted,
     };
-    Ok((run.status == status && run.fencing_token == Some(fencing_token)).then_some(run))
+    let last = run.status == status && run.fencing_token == Some(fencing_token);
+    Ok((last && lease::is_holder(ctx, fencing_token)?).then_some(run))
 }
 
 /// Says that nobody wants a run any more. Where nobody drives it, it is over at once; otherwise its
@@ -116,19 +117,23 @@ fn ended_so(
 #[reducer]
 pub fn abort_run(
     ctx: &mut Context<'_>,
-    id: String,
+    #[id(Run)] id: String,
     reason: Option<String>,
 ) -> Result<Answer<Run>, Abort> {
-    let run = find(ctx, &id)?;
+    let mut run = find(ctx, &id)?;
     if run.status == RunStatus::Aborted || run.abort_requested_at.is_some() {
+        lease::hide(ctx, &mut run.fencing_token)?;
         return Ok(Answer::Duplicate(run.seq, run));
     }
     if run.status.is_terminal() {
         let detail = format!("run {id} is {}, there is nothing to abort", run.status);
         return Err(Refusal::new(Code::BadTransition, detail).into());
     }
-    ctx.beyond_policies(|ctx| cancel::of_session(ctx, &run.session_id))?;
-    stop(ctx, run, reason.as_deref()).map(Answer::Fresh)
+    let task = Task::abort(&run.session_id, ctx.seq);
+    let mut run = stop(ctx, run, reason.as_deref())?;
+    cleanup::begin(ctx, task)?;
+    lease::hide(ctx, &mut run.fencing_token)?;
+    Ok(Answer::Fresh(run))
 }
 
 /// A session has ended, or is about to: so is its run.
@@ -145,6 +150,7 @@ fn stop(ctx: &mut Context<'_>, mut run: Run, reason: Option<&str>) -> Result<Run
     run.abort_requested_at = Some(ctx.now);
     if run.driver.is_some() {
         run.reason = reason.map(str::to_owned);
+        stop_children(ctx, &run)?;
         return save(ctx, run);
     }
     if run.status == RunStatus::Waiting {
@@ -173,7 +179,23 @@ fn close(ctx: &mut Context<'_>, mut run: Run) -> Result<Run, Abort> {
     run.ended_at = Some(ctx.now);
     run.reason = None;
     let_go(&mut run);
+    stop_children(ctx, &run)?;
     save(ctx, run)
+}
+
+/// Aborts what a run has delegated that has not ended, and what that has delegated in turn. A run that ends or is being
+/// aborted delegates nothing more, so none is missed; their number is limited, see `limits::RUN_DESCENDANTS`.
+fn stop_children(ctx: &mut Context<'_>, run: &Run) -> Result<(), Abort> {
+    ctx.beyond_policies(|ctx| {
+        for child in delegation::children(ctx, &run.id)? {
+            if child.status.is_terminal() || child.abort_requested_at.is_some() {
+                continue;
+            }
+            cleanup::later(ctx, Task::abort(&child.session_id, ctx.seq))?;
+            stop(ctx, child, Some("the run that delegated it has ended"))?;
+        }
+        Ok(())
+    })
 }
 
 fn let_go(run: &mut Run) {

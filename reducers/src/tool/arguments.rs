@@ -1,35 +1,35 @@
 //! Arguments held to a tool's JSON Schema.
 //!
-//! A schema is data of a stranger that runs on the writer's thread, so it is bounded when it is
-//! registered: in bytes, and in what it comes to with its references written out. Nothing is fetched
-//! that it refers to, and its patterns are matched in linear time. (What is left: a recursive schema
-//! with several ways down can take long on arguments that are nested deeply for the purpose.
-//! Registering tools is for those who may change rules.)
+//! A schema is data of a stranger that runs on the writer's thread. It is bounded when it is registered: in bytes, in
+//! patterns, and in what it comes to with its references written out. Each evaluation counts its steps and ends when
+//! they are used up ([`limits::TOOL_SCHEMA_STEPS`]): a recursive schema with several ways down takes exponential time on
+//! arguments that are nested for the purpose. The verdict follows from schema and arguments alone, so a replay decides
+//! alike.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use abide_json_schema::{Failure, Schema};
 use abide_schema::{Code, Json, Refusal, limits};
-use jsonschema::{PatternOptions, Validator};
 use serde_json::Value as JsonValue;
 
 use super::Tool;
 
-/// Validators that are kept built: a tool is called more often than registered.
+/// Schemas that are kept compiled: a tool is called more often than registered.
 const KEPT: usize = 256;
 
-/// How deep references may lead into references: a validator follows them on the stack.
+/// How deep references may lead into references.
 const NESTED_REFERENCES: usize = 64;
 
 /// How much is told of why arguments do not fit.
 const WHY_CHARS: usize = 300;
 
-type Built = BTreeMap<String, Rc<Validator>>;
+type Compiled = BTreeMap<String, Rc<Schema>>;
 
 thread_local! {
-    /// By the schema's text: building one has no other effect than taking time.
-    static BUILT: RefCell<Built> = const { RefCell::new(Built::new()) };
+    /// By the schema's text: compiling one has no other effect than taking time.
+    static COMPILED: RefCell<Compiled> = const { RefCell::new(Compiled::new()) };
 }
 
 /// Whether a tool's schema can be held to at all.
@@ -41,7 +41,7 @@ pub(crate) fn check_schema(tool: &str, schema: &Json) -> Result<(), Refusal> {
         return Err(Refusal::new(Code::LimitExceeded, detail));
     }
     let root = schema.value();
-    Walk::over(&root).see(&root).and_then(|()| built(schema).map(drop)).map_err(|why| {
+    Walk::over(&root).see(&root).and_then(|()| compiled(schema).map(drop)).map_err(|why| {
         let detail = format!("the input_schema of {tool} cannot be held to: {why}");
         Refusal::new(Code::BadArguments, detail)
             .hint("JSON Schema 2020-12 is understood, with references to places in it: #/$defs/…")
@@ -51,37 +51,44 @@ pub(crate) fn check_schema(tool: &str, schema: &Json) -> Result<(), Refusal> {
 /// Whether a call's arguments fit the tool.
 pub(crate) fn check(tool: &Tool, arguments: &JsonValue) -> Result<(), Refusal> {
     let Some(schema) = &tool.input_schema else { return Ok(()) };
-    let validator = built(schema).map_err(|why| {
-        let name = &tool.name;
+    let name = &tool.name;
+    let schema = compiled(schema).map_err(|why| {
         Refusal::new(Code::Internal, format!("the input_schema of {name} is not understood: {why}"))
     })?;
-    let Err(error) = validator.validate(arguments) else { return Ok(()) };
-    let (name, version, place) = (&tool.name, tool.version, error.instance_path().to_string());
-    let place = if place.is_empty() { String::new() } else { format!("at {place}: ") };
-    // It quotes what does not fit, which may be megabytes.
-    let why: String = error.to_string().chars().take(WHY_CHARS).collect();
+    let (path, what) = match schema.check(arguments, limits::TOOL_SCHEMA_STEPS) {
+        Ok(()) => return Ok(()),
+        Err(Failure::Misfit { path, what }) => (path, what),
+        Err(Failure::OverBudget) => {
+            let most = limits::TOOL_SCHEMA_STEPS;
+            let detail = format!("it takes over {most} steps to hold the arguments to {name}");
+            return Err(Refusal::new(Code::LimitExceeded, detail)
+                .hint("send less, or register a schema with fewer alternatives"));
+        }
+    };
+    let place = if path.is_empty() { String::new() } else { format!("at {path}: ") };
+    let why: String = what.chars().take(WHY_CHARS).collect();
     let detail = format!("the arguments do not fit {name}: {place}{why}");
     let hint = format!(
         "see  abide sql \"SELECT json_extract(manifest, '$.input_schema') FROM tool_versions \
-         WHERE name = '{name}' AND version = {version}\""
+         WHERE name = '{name}' AND version = {}\"",
+        tool.version
     );
     Err(Refusal::new(Code::BadArguments, detail).hint(hint))
 }
 
-fn built(schema: &Json) -> Result<Rc<Validator>, String> {
-    let kept = BUILT.with_borrow(|built| built.get(schema.as_str()).cloned());
-    if let Some(validator) = kept {
-        return Ok(validator);
+fn compiled(schema: &Json) -> Result<Rc<Schema>, String> {
+    let kept = COMPILED.with_borrow(|compiled| compiled.get(schema.as_str()).cloned());
+    if let Some(schema) = kept {
+        return Ok(schema);
     }
-    let options = jsonschema::options().with_pattern_options(PatternOptions::regex());
-    let validator = Rc::new(options.build(&schema.value()).map_err(|why| why.to_string())?);
-    BUILT.with_borrow_mut(|built| {
-        if built.len() >= KEPT {
-            built.clear();
+    let fresh = Rc::new(Schema::compile(&schema.value())?);
+    COMPILED.with_borrow_mut(|compiled| {
+        if compiled.len() >= KEPT {
+            compiled.clear();
         }
-        built.insert(schema.as_str().to_owned(), Rc::clone(&validator));
+        compiled.insert(schema.as_str().to_owned(), Rc::clone(&fresh));
     });
-    Ok(validator)
+    Ok(fresh)
 }
 
 /// A walk over a schema as if its references were written out.

@@ -2,16 +2,16 @@
 //! it is asked to stop, on record; it acknowledges, or ends the call as it would have, or vanishes.
 
 use abide_schema::reducer::Answer;
-use abide_schema::{Abort, Code, Context, Refusal, Value, reducer};
+use abide_schema::{Abort, Code, Context, Refusal, Seq, reducer};
 
-use super::{ToolCall, ToolCallStatus, find, finish, is_held, not_held, save};
-use crate::{approval, run};
+use super::{ToolCall, ToolCallStatus, find, finish, is_held, refusal, save};
+use crate::{approval, lease, run};
 
 /// Says that a call is not wanted any more.
 #[reducer]
 pub fn cancel_tool_call(
     ctx: &mut Context<'_>,
-    call_id: String,
+    #[id(ToolCall)] call_id: String,
     reason: Option<String>,
 ) -> Result<Answer<ToolCall>, Abort> {
     let mut call = find(ctx, &call_id)?;
@@ -24,9 +24,12 @@ pub fn cancel_tool_call(
         }
         ToolCallStatus::Claimed if call.cancel_requested_at.is_none() => {
             call.error = reason.or(call.error);
-            ask_to_stop(ctx, call).map(Answer::Fresh)
+            let mut call = ask_to_stop(ctx, call)?;
+            lease::hide(ctx, &mut call.fencing_token)?;
+            Ok(Answer::Fresh(call))
         }
         ToolCallStatus::Claimed | ToolCallStatus::Cancelled => {
+            lease::hide(ctx, &mut call.fencing_token)?;
             Ok(Answer::Duplicate(call.seq, call))
         }
         ToolCallStatus::Unknown => {
@@ -47,17 +50,17 @@ pub fn cancel_tool_call(
 #[reducer]
 pub fn acknowledge_cancel(
     ctx: &mut Context<'_>,
-    call_id: String,
+    #[id(ToolCall)] call_id: String,
     fencing_token: i64,
 ) -> Result<Answer<ToolCall>, Abort> {
     let mut call = find(ctx, &call_id)?;
-    if !is_held(&call, fencing_token) {
+    if !is_held(ctx, &call, fencing_token)? {
         let again =
             call.status == ToolCallStatus::Cancelled && call.fencing_token == Some(fencing_token);
-        if again {
+        if again && lease::is_holder(ctx, fencing_token)? {
             return Ok(Answer::Duplicate(call.seq, call));
         }
-        return Err(not_held(&call, fencing_token).into());
+        return Err(refusal(ctx, &call, fencing_token)?.into());
     }
     if call.cancel_requested_at.is_none() {
         let detail = format!("nobody has asked to cancel call {call_id}");
@@ -69,23 +72,43 @@ pub fn acknowledge_cancel(
     finish::end(ctx, call).map(Answer::Fresh)
 }
 
-/// Cancels what nobody has begun of a session, and asks for the rest to stop.
-pub(crate) fn of_session(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
-    let open = "WHERE session_id = ?1 AND status IN ('pending', 'awaiting_approval', 'claimed')";
-    for call in ctx.find::<ToolCall>(open, &[Value::from(session_id)])? {
-        if call.status != ToolCallStatus::Claimed {
-            drop_waiting(ctx, call)?;
-        } else if call.cancel_requested_at.is_none() {
-            ask_to_stop(ctx, call)?;
+/// Asks workers to stop that run calls of a session, and cancels the calls that nobody has begun, those that
+/// were asked for by an event up to `up_to`: no more than `most`, and says how many. In this order: once all that
+/// run have been asked, none is put back.
+pub(crate) fn some_of_session(
+    ctx: &mut Context<'_>,
+    session_id: &str,
+    up_to: Seq,
+    most: usize,
+) -> Result<usize, Abort> {
+    use ToolCallStatus::{AwaitingApproval, Claimed, Pending};
+    let open = "WHERE session_id = ?1 AND status = ?2 AND cancel_requested_at IS NULL
+        ORDER BY rowid LIMIT ?3";
+    let mut done = 0;
+    for status in [Claimed, Pending, AwaitingApproval] {
+        let params = [session_id.into(), status.as_str().into(), ((most - done) as i64).into()];
+        let calls = ctx.find::<ToolCall>(open, &params)?;
+        for call in calls.into_iter().take_while(|call| call.created_seq <= up_to) {
+            done += 1;
+            match status {
+                Claimed => ask_to_stop(ctx, call)?,
+                _ => drop_waiting(ctx, call)?,
+            };
         }
     }
-    Ok(())
+    Ok(done)
 }
 
-/// How many calls of a session run.
-pub(crate) fn running(ctx: &mut Context<'_>, session_id: &str) -> Result<i64, Abort> {
-    let running = "WHERE session_id = ?1 AND status = 'claimed'";
-    ctx.beyond_policies(|ctx| ctx.count::<ToolCall>(running, &[Value::from(session_id)]))
+/// Whether a session has a call in this state, seen or not.
+pub(crate) fn any(
+    ctx: &mut Context<'_>,
+    session_id: &str,
+    status: ToolCallStatus,
+) -> Result<bool, Abort> {
+    let params = [session_id.into(), status.as_str().into()];
+    let first = "WHERE session_id = ?1 AND status = ?2 LIMIT 1";
+    let found = ctx.beyond_policies(|ctx| ctx.find::<ToolCall>(first, &params))?;
+    Ok(!found.is_empty())
 }
 
 fn drop_waiting(ctx: &mut Context<'_>, mut call: ToolCall) -> Result<ToolCall, Abort> {

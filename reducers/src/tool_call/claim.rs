@@ -1,19 +1,21 @@
 //! Taking a call to run it, and holding it while it runs.
 
-use abide_schema::{Abort, Caller, Code, Context, Micros, Refusal, Value, limits, reducer};
+use abide_schema::{Abort, Caller, Code, Context, Micros, Refusal, limits, reducer};
 
-use super::{ToolCall, ToolCallStatus, find, finish, is_held, not_held, pace, save};
+use super::{ToolCall, ToolCallStatus, find, finish, is_held, pace, refusal, save};
 use crate::check;
+use crate::session::{self, Session};
 use crate::tool::{self, Tool};
 
 /// How long a claim holds unless it says otherwise, in milliseconds (protocol.md).
 const LEASE_MS: i64 = 30_000;
 
-/// Takes a pending call to run it. One claimant wins. `worker` is a name to be known by.
+/// Takes a pending call to run it. One claimant wins, and only its identity can end the call. `worker` is a name to
+/// be known by, and no identity.
 #[reducer]
 pub fn claim_tool_call(
     ctx: &mut Context<'_>,
-    call_id: String,
+    #[id(ToolCall)] call_id: String,
     lease_ms: Option<i64>,
     worker: Option<String>,
 ) -> Result<ToolCall, Abort> {
@@ -39,6 +41,11 @@ pub fn claim_tool_call(
         return Err(not_to_be_claimed(&call).into());
     };
     check_capable(ctx.caller, &pinned, &call)?;
+    if !is_wanted(ctx, &call)? {
+        let (call, session) = (&call.call_id, &call.session_id);
+        let detail = format!("call {call} is being cancelled with its session {session}");
+        return Err(Refusal::new(Code::Conflict, detail).into());
+    }
     let tool = tool::find(ctx, &call.tool_name)?;
     if let Some(refusal) = pace::held_up(ctx, &tool)? {
         return Err(refusal.into());
@@ -67,7 +74,14 @@ pub fn claim_next_tool_call(
     let mut held_up = None;
     for name in &tools {
         let tool = tool::find(ctx, name)?;
-        let Some(call) = longest_waiting(ctx, name)? else { continue };
+        let call = match longest_waiting(ctx, name)? {
+            Waiting::Call(call) => *call,
+            Waiting::None => continue,
+            Waiting::Closing => {
+                held_up = Some(closing(name));
+                continue;
+            }
+        };
         if first.as_ref().is_some_and(|(first, ..)| first.created_seq <= call.created_seq) {
             continue;
         }
@@ -90,13 +104,13 @@ pub fn claim_next_tool_call(
 #[reducer]
 pub fn heartbeat_tool_call(
     ctx: &mut Context<'_>,
-    call_id: String,
+    #[id(ToolCall)] call_id: String,
     fencing_token: i64,
     lease_ms: Option<i64>,
 ) -> Result<ToolCall, Abort> {
     let mut call = find(ctx, &call_id)?;
-    if !is_held(&call, fencing_token) {
-        return Err(not_held(&call, fencing_token).into());
+    if !is_held(ctx, &call, fencing_token)? {
+        return Err(refusal(ctx, &call, fencing_token)?.into());
     }
     let until = check::lease(ctx.now, lease_ms.unwrap_or(LEASE_MS))?;
     let pinned = tool::pinned(ctx, &call)?;
@@ -168,11 +182,50 @@ fn within_timeout(pinned: &Tool, since: Option<Micros>, until: Micros) -> Micros
     }
 }
 
-/// The first to come of a tool's calls that anybody may claim.
-fn longest_waiting(ctx: &mut Context<'_>, tool: &str) -> Result<Option<ToolCall>, Abort> {
+/// Whether a session that is not ending asks for the call. What waits of one that is ending is cancelled in a
+/// moment, by its cleanup.
+fn is_wanted(ctx: &mut Context<'_>, call: &ToolCall) -> Result<bool, Abort> {
+    ctx.beyond_policies(|ctx| match ctx.get::<Session>(&call.session_id)? {
+        Some(session) => Ok(!session::is_closing(ctx, &session)?),
+        None => Ok(false),
+    })
+}
+
+/// What waits of a tool.
+enum Waiting {
+    /// The first to come that anybody may claim.
+    Call(Box<ToolCall>),
+    /// Nothing.
+    None,
+    /// So many calls of sessions that are ending that no other was found behind them.
+    Closing,
+}
+
+fn longest_waiting(ctx: &mut Context<'_>, tool: &str) -> Result<Waiting, Abort> {
     let first = "WHERE status = 'pending' AND lease_expires_at IS NULL AND retry_at IS NULL
-        AND tool_name = ?1 ORDER BY rowid LIMIT 1";
-    Ok(ctx.find::<ToolCall>(first, &[Value::from(tool)])?.into_iter().next())
+        AND tool_name = ?1 ORDER BY rowid LIMIT ?2";
+    let mut looked_at = 0;
+    // One nearly always does.
+    for most in [1, limits::CLEANUP_ROWS] {
+        let calls = ctx.find::<ToolCall>(first, &[tool.into(), (most as i64).into()])?;
+        let found = calls.len();
+        for call in calls.into_iter().skip(looked_at) {
+            if is_wanted(ctx, &call)? {
+                return Ok(Waiting::Call(Box::new(call)));
+            }
+        }
+        if found < most {
+            return Ok(if found == 0 { Waiting::None } else { Waiting::Closing });
+        }
+        looked_at = found;
+    }
+    Ok(Waiting::Closing)
+}
+
+fn closing(tool: &str) -> Refusal {
+    let detail =
+        format!("the calls of {tool} that wait longest are being cancelled with their sessions");
+    Refusal::new(Code::Overloaded, detail).hint("claim again in a moment")
 }
 
 fn nothing_waits(tools: &[String]) -> Refusal {

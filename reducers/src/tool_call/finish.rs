@@ -5,9 +5,11 @@ use abide_schema::seeded::{Bug, makes};
 use abide_schema::{Abort, Code, Context, Json, Micros, Refusal, TextEnum, reducer};
 use serde_json::Value as JsonValue;
 
-use super::{LostLease, ToolCall, ToolCallStatus, find, is_held, lease_lost, not_held, save};
+use super::{
+    LostLease, ToolCall, ToolCallStatus, find, is_held, lease_lost, lost_lease, refusal, save,
+};
 use crate::tool::{self, Tool};
-use crate::{check, run, session};
+use crate::{check, lease, run, session};
 
 /// What came of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
@@ -37,19 +39,19 @@ impl Report {
     }
 }
 
-/// Ends a call well. Only the holder of its claim can. Where the session has ended meanwhile, the
+/// Ends a call well. Only the identity that claimed it can, with the capability that the tool requires. Where the session has ended meanwhile, the
 /// result is on record and nobody is told.
 #[reducer]
 pub fn complete_tool_call(
     ctx: &mut Context<'_>,
-    call_id: String,
+    #[id(ToolCall)] call_id: String,
     fencing_token: i64,
     result: JsonValue,
 ) -> Result<Answer<ToolCall>, Abort> {
     let mut call = find(ctx, &call_id)?;
     let report =
         Report { outcome: Outcome::Succeeded, result: Some(Json::from(result)), error: None };
-    if !is_held(&call, fencing_token) {
+    if !is_held(ctx, &call, fencing_token)? {
         return after_the_end(ctx, call, fencing_token, report);
     }
     call.status = ToolCallStatus::Succeeded;
@@ -58,18 +60,19 @@ pub fn complete_tool_call(
     end(ctx, call).map(Answer::Fresh)
 }
 
-/// Ends a call badly; or, where the holder says that it may be tried again, puts it back.
+/// Ends a call badly; or, where the holder says that it may be tried again, puts it back. Only the identity that
+/// claimed it can, with the capability that the tool requires.
 #[reducer]
 pub fn fail_tool_call(
     ctx: &mut Context<'_>,
-    call_id: String,
+    #[id(ToolCall)] call_id: String,
     fencing_token: i64,
     error: String,
     retryable: Option<bool>,
 ) -> Result<Answer<ToolCall>, Abort> {
     let mut call = find(ctx, &call_id)?;
     let report = Report { outcome: Outcome::Failed, result: None, error: Some(error) };
-    if !is_held(&call, fencing_token) {
+    if !is_held(ctx, &call, fencing_token)? {
         return after_the_end(ctx, call, fencing_token, report);
     }
     let retry = tool::pinned(ctx, &call)?.retry();
@@ -90,7 +93,7 @@ pub fn fail_tool_call(
 #[reducer]
 pub fn settle_tool_call(
     ctx: &mut Context<'_>,
-    call_id: String,
+    #[id(ToolCall)] call_id: String,
     outcome: Outcome,
     result: Option<JsonValue>,
     error: Option<String>,
@@ -217,14 +220,17 @@ fn after_the_end(
     fencing_token: i64,
     report: Report,
 ) -> Result<Answer<ToolCall>, Abort> {
-    let key = (call.call_id.as_str(), fencing_token);
-    let lost = ctx.beyond_policies(|ctx| ctx.get::<LostLease>(key))?;
-    let Some(mut lost) = lost else {
-        if call.fencing_token == Some(fencing_token) && report.is_told_by(&call) {
+    let Some(mut lost) = lost_lease(ctx, &call, fencing_token)? else {
+        let again = call.fencing_token == Some(fencing_token) && report.is_told_by(&call);
+        if again && lease::is_holder(ctx, fencing_token)? {
             return Ok(Answer::Duplicate(call.seq, call));
         }
-        return Err(not_held(&call, fencing_token).into());
+        return Err(refusal(ctx, &call, fencing_token)?.into());
     };
+    if !lease::is_holder(ctx, fencing_token)? {
+        // What others say of the lease is not kept.
+        return Err(refusal(ctx, &call, fencing_token)?.into());
+    }
     let (id, status, lost_at) = (&call.call_id, call.status, lost.lost_at);
     let detail = format!("the lease on call {id} ran out at {lost_at}; the call is {status}");
     let refusal = match status {

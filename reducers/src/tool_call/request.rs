@@ -1,32 +1,40 @@
 //! Asking for a call: of a tool that is registered, with arguments that fit it, once.
 
-use abide_schema::reducer::Answer;
+use abide_schema::reducer::{Answer, DERIVED, check_chosen};
 use abide_schema::{Abort, Code, Context, Json, Refusal, Value, reducer};
 use serde_json::Value as JsonValue;
 
 use super::{ToolCall, ToolCallStatus, claim, pace};
+use crate::run::{self, Run};
 use crate::tool::{self, Tool};
-use crate::{approval, check, session};
+use crate::{approval, check, lease, session};
 
 /// Asks for a tool to be run. The same `call_id` with the same session, tool and arguments is the
 /// same call and returns the stored row; with anything else it is a conflict. With `claim_lease_ms`
 /// the caller claims it in the same breath, if it can be claimed: for agents that run their own tools.
 /// With `needs_approval` somebody must approve it, though the tool itself does not ask for that.
+/// With `run_id` and `run_fencing_token` it is a call of the run that the caller holds: its id is `<run>~<rest>`, which
+/// nothing else can be given.
 #[reducer]
 pub fn request_tool_call(
     ctx: &mut Context<'_>,
-    call_id: String,
-    session_id: String,
+    #[id(derived, ToolCall)] call_id: String,
+    #[id(session::Session)] session_id: String,
     tool_name: String,
     arguments: JsonValue,
     provider_call_id: Option<String>,
     claim_lease_ms: Option<i64>,
     needs_approval: Option<bool>,
+    #[id(Run)] run_id: Option<String>,
+    run_fencing_token: Option<i64>,
 ) -> Result<Answer<ToolCall>, Abort> {
     check::name("call_id", &call_id)?;
-    if let Some(stored) = ctx.get::<ToolCall>(&call_id)? {
+    check_parent(ctx, &call_id, &session_id, run_id.as_deref(), run_fencing_token)?;
+    if let Some(mut stored) = ctx.get::<ToolCall>(&call_id)? {
         ctx.about(&stored.session_id);
-        check_same(ctx, &stored, &session_id, &tool_name, &Json::from(arguments))?;
+        let asks = needs_approval == Some(true);
+        check_same(ctx, &stored, &session_id, &tool_name, &Json::from(arguments), asks)?;
+        lease::hide(ctx, &mut stored.fencing_token)?;
         return Ok(Answer::Duplicate(stored.created_seq, stored));
     }
     let session = session::wanted(ctx, &session_id)?;
@@ -76,6 +84,37 @@ pub fn request_tool_call(
     Ok(Answer::Fresh(call))
 }
 
+/// Holds a derived id to the run that it is derived from, and all others to not being derived. So a call belongs to a
+/// run if and only if its id says so: no caller can request it in advance.
+fn check_parent(
+    ctx: &mut Context<'_>,
+    call_id: &str,
+    session_id: &str,
+    run_id: Option<&str>,
+    fencing_token: Option<i64>,
+) -> Result<(), Abort> {
+    let (Some(run_id), Some(fencing_token)) = (run_id, fencing_token) else {
+        if run_id.is_some() || fencing_token.is_some() {
+            let detail = "request_tool_call: run_id and run_fencing_token belong together";
+            return Err(Refusal::new(Code::BadArguments, detail).into());
+        }
+        return Ok(check_chosen(call_id)?);
+    };
+    let run = run::drive::held(ctx, run_id, fencing_token)?;
+    if run.session_id != session_id {
+        let detail = format!("run {} is one of another session", run.id);
+        return Err(Refusal::new(Code::Conflict, detail).into());
+    }
+    // Without a further marker in the rest, or it would be an id of a child of the run.
+    let rest = call_id.strip_prefix(run.id.as_str()).and_then(|it| it.strip_prefix(DERIVED));
+    if rest.is_none_or(|rest| rest.is_empty() || rest.contains(DERIVED)) {
+        let detail = format!("{call_id} is no id of a call of run {}", run.id);
+        let hint = format!("calls of a run are named {}{DERIVED}<rest>", run.id);
+        return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
+    }
+    Ok(())
+}
+
 /// A call id that stands for a call which the caller cannot see.
 fn taken(abort: Abort) -> Abort {
     match abort {
@@ -109,6 +148,7 @@ fn check_same(
     session_id: &str,
     tool_name: &str,
     arguments: &Json,
+    asks: bool,
 ) -> Result<(), Abort> {
     let mut differs = Vec::new();
     if stored.session_id != session_id {
@@ -118,10 +158,14 @@ fn check_same(
         differs.push("tool");
     }
     // An approver may have edited what runs; what was asked for stands with the approval.
-    if stored.arguments != *arguments
-        && approval::asked_for(ctx, &stored.call_id)?.as_ref() != Some(arguments)
-    {
-        differs.push("arguments");
+    if asks || stored.arguments != *arguments {
+        let asked_for = approval::asked_for(ctx, &stored.call_id)?;
+        if stored.arguments != *arguments && asked_for.as_ref() != Some(arguments) {
+            differs.push("arguments");
+        }
+        if asks && asked_for.is_none() {
+            differs.push("approval");
+        }
     }
     if differs.is_empty() {
         return Ok(());

@@ -45,6 +45,10 @@ pub fn table(arguments: TokenStream, item: TokenStream) -> TokenStream {
 /// Register it with `Module::reducer(ship::definition())`. A parameter of type `Option` may be left
 /// out by the caller, one of type `Nullable` may be null, all others must be given; what is not a
 /// parameter is refused.
+///
+/// A parameter that is the id of a row says so: `#[id(Parcel)] id: String` for a row that exists, `#[id(new, Parcel)]` for
+/// one that the caller chooses for a new row. The function gets the id as it is stored: that of a caller with a scope is in
+/// the namespace of its scope. With `#[id(derived, Parcel)]` the function itself checks an id in the reserved form.
 #[proc_macro_attribute]
 pub fn reducer(_arguments: TokenStream, item: TokenStream) -> TokenStream {
     expand(reducer::expand(item.into()))

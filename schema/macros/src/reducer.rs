@@ -1,7 +1,8 @@
 //! The expansion of `#[reducer]`.
 
 use proc_macro2::TokenStream;
-use quote::quote;
+use quote::{ToTokens as _, quote};
+use syn::parse::{Parse, ParseStream};
 use syn::spanned::Spanned as _;
 use syn::{Error, FnArg, Ident, ItemFn, Pat, Result, ReturnType, Type};
 
@@ -12,10 +13,40 @@ struct Argument {
     name: Ident,
     kind: Type,
     optional: bool,
+    /// What it says about being an id: `#[id(…)]`.
+    id: Option<Id>,
+}
+
+/// `#[id(Row)]`: names a row. `#[id(new, Row)]`: the caller's choice for a new row. `#[id(derived, Row)]`: as `new`,
+/// and the reducer itself checks an id in the reserved form.
+struct Id {
+    naming: Ident,
+    row: Type,
+}
+
+impl Parse for Id {
+    fn parse(input: ParseStream<'_>) -> Result<Id> {
+        let row: Type = input.parse()?;
+        if input.is_empty() {
+            return Ok(Id { naming: Ident::new("Existing", row.span()), row });
+        }
+        input.parse::<syn::Token![,]>()?;
+        let naming = match row.to_token_stream().to_string().as_str() {
+            "new" => "New",
+            "derived" => "Derived",
+            _ => {
+                return Err(Error::new(
+                    row.span(),
+                    "#[id(Row)], #[id(new, Row)] or #[id(derived, Row)]",
+                ));
+            }
+        };
+        Ok(Id { naming: Ident::new(naming, row.span()), row: input.parse()? })
+    }
 }
 
 pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
-    let item: ItemFn = syn::parse2(item)?;
+    let mut item: ItemFn = syn::parse2(item)?;
     let mut parameters = item.sig.inputs.iter();
     if parameters.next().is_none() {
         return Err(Error::new(item.sig.span(), "a reducer's first parameter is its context"));
@@ -34,12 +65,17 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
             names.collect::<Vec<_>>().join(", ")
         }
     };
+    for parameter in &mut item.sig.inputs {
+        if let FnArg::Typed(parameter) = parameter {
+            parameter.attrs.retain(|attribute| !attribute.path().is_ident("id"));
+        }
+    }
     let (name, visibility, doc) = (&item.sig.ident, &item.vis, doc_of(&item.attrs));
     let text = name.to_string();
     let names: Vec<&Ident> = arguments.iter().map(|argument| &argument.name).collect();
     let kinds: Vec<&Type> = arguments.iter().map(|argument| &argument.kind).collect();
     let module_doc = format!("The reducer [`{text}`](fn@{text}) as registered.");
-    let (call, decode) = (call(name, &names, answer), decode(&text, &takes));
+    let (call, decode) = (call(name, &arguments, answer), decode(&text, &takes));
     let definition = definition(&text, &doc, answer);
     Ok(quote! {
         #item
@@ -64,7 +100,18 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
 }
 
 /// Running the function with decoded arguments.
-fn call(name: &Ident, names: &[&Ident], answer: &Type) -> TokenStream {
+fn call(name: &Ident, arguments: &[Argument], answer: &Type) -> TokenStream {
+    let names: Vec<&Ident> = arguments.iter().map(|argument| &argument.name).collect();
+    let values = arguments.iter().map(|Argument { name, id, .. }| match id {
+        None => quote!(::std::clone::Clone::clone(&self.#name)),
+        Some(Id { naming, row }) => quote! {
+            ::abide_schema::reducer::IdArgument::stored::<#row>(
+                ::std::clone::Clone::clone(&self.#name),
+                context,
+                ::abide_schema::reducer::Naming::#naming,
+            )?
+        },
+    });
     quote! {
         impl ::abide_schema::reducer::Call for Arguments {
             fn run(
@@ -74,8 +121,8 @@ fn call(name: &Ident, names: &[&Ident], answer: &Type) -> TokenStream {
                 ::abide_schema::reducer::Reply,
                 ::abide_schema::reducer::Abort,
             > {
-                let answer: #answer =
-                    super::#name(context, #(::std::clone::Clone::clone(&self.#names)),*);
+                #(let #names = #values;)*
+                let answer: #answer = super::#name(context, #(#names),*);
                 answer.map(::abide_schema::reducer::IntoReply::into_reply)
             }
         }
@@ -136,5 +183,7 @@ fn argument(parameter: &FnArg) -> Result<Argument> {
     let kind = (*parameter.ty).clone();
     let optional = matches!(&kind, Type::Path(path)
         if path.path.segments.last().is_some_and(|segment| segment.ident == "Option"));
-    Ok(Argument { name: pattern.ident.clone(), kind, optional })
+    let id = parameter.attrs.iter().find(|attribute| attribute.path().is_ident("id"));
+    let id = id.map(|attribute| attribute.parse_args::<Id>()).transpose()?;
+    Ok(Argument { name: pattern.ident.clone(), kind, optional, id })
 }

@@ -23,16 +23,16 @@ const PROMPT_CHARS: usize = 500;
 const LOOKS: &str =
     r#"{"name": "clerk", "system_prompt": "…", "tools": ["…"]}, as docs/agents.md says"#;
 
-/// The columns that [`shown`] reads, in its order.
+/// The columns that [`shown`] reads, in its order. The last is NULL for a caller that may not read definitions.
 const COLUMNS: &str = "a.name, a.revision, a.mode, a.description, a.hidden, a.native, \
     a.retired_at, r.definition FROM agents a \
-    JOIN agent_revisions r ON r.agent = a.name AND r.revision = a.revision";
+    LEFT JOIN agent_revisions r ON r.agent = a.name AND r.revision = a.revision";
 
 /// Those that can be begun or given tasks, but for the hidden ones.
 pub(super) async fn list(State(app): State<App>, by: By) -> Result<Response, Problem> {
     let sql =
         format!("SELECT {COLUMNS} WHERE a.hidden = 0 AND a.retired_at IS NULL ORDER BY a.name");
-    let answer = app.engine.query(&by, &sql, &Map::new(), None).await?;
+    let answer = ask(&app.engine, &by, &sql, &Map::new()).await?;
     let agents: Vec<JsonValue> = answer.rows.iter().map(|row| shown(row)).collect();
     Ok(as_json(json!({"seq": answer.seq, "agents": agents}).to_string()))
 }
@@ -83,7 +83,15 @@ pub(super) async fn change(
         return Err(Refusal::new(Code::BadArguments, detail).hint("POST /agents makes one").into());
     }
     let (mut definition, agent) = find(&app.engine, &by, &name).await?;
+    if definition.is_null() {
+        let detail = format!("the definition of agent {name} is hidden by a policy");
+        return Err(Refusal::new(Code::Denied, detail).hint("send it whole:  POST /agents").into());
+    }
     let newest = agent["revision"].as_i64().unwrap_or_default();
+    if definition.is_null() {
+        let detail = format!("the definition of agent {name} is not yours to read, nor to change");
+        return Err(Refusal::new(Code::Denied, detail).into());
+    }
     let expected = if_match(&headers)?.unwrap_or(newest);
     merge(&mut definition, patch.into());
     register(&app, &by, definition, expected, key).await?;
@@ -116,7 +124,7 @@ async fn read(
     by: &Caller,
     content: &Content,
 ) -> Result<Map<String, JsonValue>, Refusal> {
-    let _turn = app.turns.turn(by.id(), content.bytes()).await;
+    let _turn = app.turns.turn(by.principal(), content.bytes()).await;
     app.engine.check_room(by, content.bytes())?;
     content.envelope(LOOKS)
 }
@@ -151,11 +159,26 @@ async fn register(
 
 const NO_AGENTS: &str = "abide serve --agents FOLDER  has them";
 
+/// Asks for [`COLUMNS`]: without the definition where a policy hides it from the caller.
+async fn ask(
+    engine: &Engine,
+    by: &Caller,
+    sql: &str,
+    params: &Map<String, JsonValue>,
+) -> Result<Answer, Refusal> {
+    match engine.query(by, sql, params, None).await {
+        Err(refusal) if refusal.code == Code::BadSql => {
+            engine.query(by, &sql.replace("r.definition", "NULL"), params, None).await
+        }
+        answer => answer,
+    }
+}
+
 /// An agent's definition, and what is shown of it.
 async fn find(engine: &Engine, by: &Caller, name: &str) -> Result<(JsonValue, JsonValue), Refusal> {
     let sql = format!("SELECT {COLUMNS} WHERE a.name = :name");
     let params = Map::from_iter([("name".to_owned(), json!(name))]);
-    let Answer { rows, .. } = engine.query(by, &sql, &params, None).await?;
+    let Answer { rows, .. } = ask(engine, by, &sql, &params).await?;
     let row = rows.first().ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no agent {name}"))
             .hint("GET /agents lists those that there are")

@@ -48,7 +48,7 @@ pub(super) async fn start(
 ) -> Result<Response, Problem> {
     let agent = path(agent, "agent")?;
     let looks = r#"{"input": "…", "session_id": "…"}, the last optional"#;
-    let turn = app.turns.turn(by.id(), content.bytes()).await;
+    let turn = app.turns.turn(by.principal(), content.bytes()).await;
     app.engine.check_room(&by, content.bytes())?;
     let wanted: Wanted = content.envelope(looks)?;
     let key = idempotency_key(&headers)?;
@@ -66,7 +66,7 @@ pub(super) async fn start(
         return Err(Refusal::new(Code::Internal, "the batch has no result").into());
     };
     let run: JsonValue = serde_json::from_str(&begun.result).unwrap_or_default();
-    let place = format!("/v1/runs/{}", run["id"].as_str().unwrap_or_default());
+    let place = format!("/v1/runs/{}", segment(run["id"].as_str().unwrap_or_default()));
     let told = json!({"seq": done.seq, "run": run, "duplicate": done.duplicate || begun.duplicate});
     let mut response = (StatusCode::CREATED, as_json(told.to_string())).into_response();
     if let Ok(place) = place.parse() {
@@ -117,8 +117,8 @@ fn call(reducer: &str, mut args: JsonValue) -> BatchCall {
 /// the caller will repeat: the run's id or the request's. Where there is neither it is drawn.
 fn session_of(by: &Caller, agent: &str, id: Option<&str>, key: Option<&str>) -> String {
     let text = match (id, key) {
-        (Some(id), _) => json!(["id", by.id(), agent, id]).to_string(),
-        (None, Some(key)) => json!(["key", by.id(), agent, key]).to_string(),
+        (Some(id), _) => json!(["id", by.principal(), agent, id]).to_string(),
+        (None, Some(key)) => json!(["key", by.principal(), agent, key]).to_string(),
         (None, None) => uuid::Uuid::new_v4().to_string(),
     };
     let digest = Sha256::digest(text.as_bytes());
@@ -167,9 +167,16 @@ pub(super) async fn abort(
 
 /// A run by its id, as an object of its columns.
 async fn find(engine: &Engine, by: &Caller, id: &str) -> Result<(Seq, JsonValue), Refusal> {
-    let params = Map::from_iter([("id".to_owned(), json!(id))]);
     let sql = "SELECT * FROM runs WHERE id = :id";
-    let answer = engine.query(by, sql, &params, None).await?;
+    let query = async |id: &str| {
+        let params = Map::from_iter([("id".to_owned(), json!(id))]);
+        engine.query(by, sql, &params, None).await
+    };
+    let mut answer = query(id).await?;
+    // As reducers do it: an id that the caller chose is stored in the namespace of its scope.
+    if answer.rows.is_empty() && !by.namespace().is_empty() {
+        answer = query(&format!("{}{id}", by.namespace())).await?;
+    }
     let missing = || Refusal::new(Code::NotFound, format!("there is no run {id}"));
     let row = answer.rows.first().ok_or_else(missing)?;
     let cells = answer.columns.iter().zip(row.iter()).map(|(name, cell)| {
@@ -181,6 +188,17 @@ async fn find(engine: &Engine, by: &Caller, id: &str) -> Result<(Seq, JsonValue)
         (name.clone(), value)
     });
     Ok((answer.seq, JsonValue::Object(cells.collect())))
+}
+
+/// An id as one segment of a path.
+fn segment(id: &str) -> String {
+    let escaped = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+            char::from(byte).to_string()
+        }
+        byte => format!("%{byte:02X}"),
+    };
+    id.bytes().map(escaped).collect()
 }
 
 fn path(id: Result<Path<String>, PathRejection>, what: &str) -> Result<String, Refusal> {

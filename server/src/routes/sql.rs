@@ -1,15 +1,25 @@
 //! `POST /v1/sql`.
 
+use std::convert::Infallible;
+
+use abide_engine::Answer;
+use abide_engine::buffers::{Hold, size_of_rows};
 use abide_schema::Seq;
-use axum::extract::State;
-use axum::response::Response;
+use abide_schema::limits::COUNTED_BYTES;
+use axum::body::Body;
+use axum::extract::{Extension, State};
+use axum::http::HeaderValue;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse as _, Response};
+use futures_util::StreamExt as _;
+use futures_util::stream::{self, Stream};
 use serde::Deserialize;
 use serde_json::{Map, Value as JsonValue};
 
-use super::{App, By, json};
+use super::{App, By, With, json};
 use crate::content::Content;
-use crate::frames;
 use crate::problem::Problem;
+use crate::{frames, limits};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -25,10 +35,29 @@ struct Query {
 pub(super) async fn sql(
     State(app): State<App>,
     by: By,
+    Extension(mut pass): With,
     content: Content,
 ) -> Result<Response, Problem> {
     let looks = r#"{"sql": "SELECT …", "params": {…}, "as_of": 40}, the last two optional"#;
     let Query { sql, params, as_of } = content.envelope(looks)?;
     let answer = app.engine.query(&by, &sql, &params, as_of).await?;
-    Ok(json(frames::rows(None, &answer)))
+    // The credential may have been revoked while the query waited for a reader.
+    app.gate.check(&mut pass).await?;
+    let bytes = size_of_rows(&answer.rows);
+    if bytes < COUNTED_BYTES {
+        return Ok(json(frames::rows(None, &answer)));
+    }
+    let mut hold = app.engine.buffers().hold(&by);
+    hold.grow(bytes)?;
+    let kind = (CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(([kind], Body::from_stream(parts(answer, hold))).into_response())
+}
+
+/// An answer in parts: each is encoded when the socket has room for it, and its rows are let go of.
+fn parts(answer: Answer, hold: Hold) -> impl Stream<Item = Result<Vec<u8>, Infallible>> {
+    let encoding = frames::RowsInParts::new(answer, limits::ANSWER_PART_BYTES);
+    stream::iter(encoding).map(move |part| {
+        let _counted = &hold;
+        Ok(part)
+    })
 }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use axum::extract::Extension;
 use axum::routing::get;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::oneshot;
@@ -23,7 +24,11 @@ impl Loop {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it has an address");
         let life = Life::new(connections);
-        let router = Router::new().route("/", get(|| async { "in" }));
+        let admitted = |Extension(newcomer): Extension<Arc<Newcomer>>| async move {
+            newcomer.admitted();
+            "in"
+        };
+        let router = Router::new().route("/", get(admitted));
         let (shutdown, wanted) = oneshot::channel::<()>();
         let inside = life.clone();
         let accepting = tokio::spawn(async move {
@@ -74,6 +79,24 @@ async fn a_head_that_does_not_come_is_not_waited_for() {
     slow.write_all(b"GET / HTTP/1.1\r\nhost: local").await.expect("it reads");
     let begun = Instant::now();
     heard(&mut slow).await;
-    assert!(begun.elapsed() >= limits::HEAD, "{:?}", begun.elapsed());
+    let waited = begun.elapsed();
+    assert!(waited >= limits::NEWCOMER && waited < limits::HEAD, "{waited:?}");
     house.life.empty().await;
+}
+
+/// Half-sent heads of one address kept a client of the same address out for 30 seconds: they held every place.
+#[tokio::test]
+async fn half_sent_heads_make_room_for_whole_ones() {
+    let house = Loop::with_room(8).await;
+    let mut slow = Vec::new();
+    for _ in 0..20 {
+        let mut socket = house.connect().await;
+        socket.write_all(b"GET / HTTP/1.1\r\nhost: local").await.expect("it reads");
+        slow.push(socket);
+    }
+    let mut whole = house.connect().await;
+    whole.write_all(LAST).await.expect("it reads");
+    let begun = Instant::now();
+    assert!(heard(&mut whole).await.ends_with("\r\n\r\nin"));
+    assert!(begun.elapsed() < limits::NEWCOMER, "it waits for no head's end");
 }

@@ -1,17 +1,21 @@
 //! The reading half: from messages to calls under way and commands to the writer.
 
 use std::future::{Future, poll_fn};
+use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
+use abide_engine::buffers::{Hold, size_of_rows};
 use abide_engine::{Engine, Start};
+use abide_schema::limits::COUNTED_BYTES;
 use abide_schema::wire::ClientMessage;
-use abide_schema::{Code, Refusal};
+use abide_schema::{Code, Refusal, Seq};
 use axum::extract::ws::{Message, WebSocket, close_code};
-use futures_util::StreamExt as _;
 use futures_util::stream::SplitStream;
+use futures_util::{FutureExt as _, StreamExt as _};
+use serde_json::{Map, Value as JsonValue};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Error as SocketError;
@@ -93,7 +97,7 @@ impl Reader<'_> {
 
     /// Does what a message asks for, or gets it going.
     async fn take(&self, text: &str) -> Result<(), Gone> {
-        let turn = self.turns.turn(self.pass.caller.id(), text.len()).await;
+        let turn = self.turns.turn(self.pass.caller.principal(), text.len()).await;
         let read = message::read(text);
         // What follows may wait for this client to read, and must not keep others waiting.
         drop(turn);
@@ -107,25 +111,23 @@ impl Reader<'_> {
         let (engine, caller) = (self.engine.clone(), self.pass.caller.clone());
         match message {
             ClientMessage::Call { id, reducer, args, request_id } => {
+                let named = id.clone();
                 let call = async move {
                     let done = engine.call(&caller, &reducer, &args, request_id.as_deref()).await;
                     told(&id, done.map(|done| frames::call(Some(&id), &done)))
                 };
-                self.start(weight, text.len(), call).await
+                self.start(weight, text.len(), named, call).await
             }
             ClientMessage::Batch { id, calls, request_id } => {
+                let named = id.clone();
                 let batch = async move {
                     let done = engine.batch(&caller, &calls, request_id.as_deref()).await;
                     told(&id, done.map(|done| frames::batch(Some(&id), &done)))
                 };
-                self.start(weight, text.len(), batch).await
+                self.start(weight, text.len(), named, batch).await
             }
             ClientMessage::Sql { id, sql, params, as_of } => {
-                let query = async move {
-                    let answer = engine.query(&caller, &sql, &params, as_of).await;
-                    told(&id, answer.map(|answer| frames::rows(Some(&id), &answer)))
-                };
-                self.start(limits::QUERY_WEIGHT, 0, query).await
+                self.query(id, sql, params, as_of).await
             }
             ClientMessage::Subscribe { id, sql, params, from, as_of, checksum, explain } => {
                 let start = match Start::of(from, as_of) {
@@ -137,18 +139,53 @@ impl Reader<'_> {
             }
             ClientMessage::Unsubscribe { id } => self.command(Command::Unsubscribe { id }).await,
             ClientMessage::Explain { id, sql, params } => {
+                let asked = id.clone();
                 let explain = async move {
                     let explained = engine.explain(&caller, &sql, &params).await;
                     let named = Some(id.clone());
                     let frame = |explanation| frames::explanation(named, explanation);
                     told(&id, explained.map(frame))
                 };
-                self.start(limits::QUERY_WEIGHT, 0, explain).await
+                self.start(limits::QUERY_WEIGHT, 0, asked, explain).await
             }
             ClientMessage::Ping => self.answer(frames::pong()).await,
             // What was taken in is known from what is asked again; nothing is kept for it here.
             ClientMessage::Ack { .. } => Ok(()),
         }
+    }
+
+    /// Starts a query, whose answer counts against the caller's buffers until it is sent.
+    async fn query(
+        &self,
+        id: String,
+        sql: String,
+        params: Map<String, JsonValue>,
+        as_of: Option<Seq>,
+    ) -> Result<(), Gone> {
+        let (engine, caller) = (self.engine.clone(), self.pass.caller.clone());
+        let (gate, mut pass) = (self.gate.clone(), self.pass.clone());
+        let named = id.clone();
+        let query = async move {
+            let answer = engine.query(&caller, &sql, &params, as_of).await;
+            // The credential may have been revoked while the query waited for a reader.
+            let answer = match answer {
+                Ok(answer) => gate.check(&mut pass).await.map(|()| answer),
+                refused => refused,
+            };
+            let counted = answer.and_then(|answer| {
+                let mut hold = engine.buffers().hold(&caller);
+                let bytes = size_of_rows(&answer.rows);
+                if bytes >= COUNTED_BYTES {
+                    hold.grow(bytes)?;
+                }
+                Ok((frames::rows(Some(&id), &answer), hold))
+            });
+            match counted {
+                Ok((text, hold)) => (text, Some(hold)),
+                Err(refusal) => (frames::error(Some(&id), &refusal), None),
+            }
+        };
+        self.start_counted(limits::QUERY_WEIGHT, 0, named, query).await
     }
 
     /// Starts work of a message of so many bytes when there is room for it, and leaves it to itself.
@@ -159,7 +196,19 @@ impl Reader<'_> {
         &self,
         weight: usize,
         bytes: usize,
+        id: String,
         work: impl Future<Output = String> + Send + 'static,
+    ) -> Result<(), Gone> {
+        self.start_counted(weight, bytes, id, async move { (work.await, None) }).await
+    }
+
+    /// The same for work whose answer is counted until it is written.
+    async fn start_counted(
+        &self,
+        weight: usize,
+        bytes: usize,
+        id: String,
+        work: impl Future<Output = (String, Option<Hold>)> + Send + 'static,
     ) -> Result<(), Gone> {
         let weight = weight.min(limits::IN_FLIGHT) as u32;
         let room = Arc::clone(&self.in_flight).acquire_many_owned(weight);
@@ -169,11 +218,13 @@ impl Reader<'_> {
         };
         let answers = self.answers.clone();
         let mut work = Box::pin(async move {
-            let text = work.await;
+            // A task that is lost would leave the client waiting for its answer.
+            let done = AssertUnwindSafe(work).catch_unwind().await;
+            let (text, hold) = done.unwrap_or_else(|_| (frames::error(Some(&id), &failed()), None));
             // Without a writer nobody waits for the answer.
-            let _ = answers.send(Answer { text, _room: room }).await;
+            let _ = answers.send(Answer { text, _room: room, _hold: hold }).await;
         });
-        let turn = self.turns.turn(self.pass.caller.id(), bytes).await;
+        let turn = self.turns.turn(self.pass.caller.principal(), bytes).await;
         let begun = poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
         drop(turn);
         if begun.is_pending() {
@@ -187,7 +238,7 @@ impl Reader<'_> {
     }
 
     async fn answer(&self, text: String) -> Result<(), Gone> {
-        self.answers.send(Answer { text, _room: None }).await.map_err(|_| Gone)
+        self.answers.send(Answer { text, _room: None, _hold: None }).await.map_err(|_| Gone)
     }
 
     /// After an error of the socket nothing more can be read from it.
@@ -215,6 +266,12 @@ impl Reader<'_> {
             Err(Gone) => End::Gone,
         }
     }
+}
+
+fn failed() -> Refusal {
+    tracing::error!("the work of a message panicked");
+    Refusal::new(Code::Internal, "the server failed for a reason of its own")
+        .hint("the cause is in the server's log")
 }
 
 fn told(id: &str, told: Result<String, Refusal>) -> String {

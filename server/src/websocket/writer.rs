@@ -195,13 +195,13 @@ impl<'a> Voice<'a> {
     /// Says an answer, and with it those that wait already: they leave in one write.
     async fn answer(&mut self, answer: Answer) -> Result<(), Stop> {
         let mut answer = Some(answer);
-        while let Some(Answer { text, _room: room }) = answer {
+        while let Some(Answer { text, _room: room, _hold: hold }) = answer {
             let next = self.answers.try_recv().ok();
             match next {
                 Some(_) => self.gather(text).await?,
                 None => self.tell(text).await?,
             }
-            drop(room);
+            drop((room, hold));
             answer = next;
         }
         Ok(())

@@ -24,7 +24,9 @@ impl Agents for OneTool {
             return Err(Refusal::new(Code::BadArguments, detail));
         }
         let hidden = definition["hidden"] == true;
-        Ok(vec![json!({"name": name, "definition": definition, "hidden": hidden})])
+        let description = definition["description"].clone();
+        Ok(vec![json!({"name": name, "description": description, "definition": definition,
+            "hidden": hidden})])
     }
 
     fn capabilities(&self) -> JsonValue {
@@ -179,6 +181,28 @@ async fn what_a_server_can_do() {
             {"features":{"a2a":false,"agents":true,"artifacts":false,"mcp":true},"middleware":["guardrail"],"packages":null,"sandbox_backends":[],"scope":{"keys":"any","yours":{}},"stream_protocols":["sse","abide.v1"],"tools":["look"]}
         "#]],
     );
+}
+
+/// Prompts and instructions were every tenant's to read, and with them what definitions had taken from files.
+#[tokio::test]
+async fn a_tenant_reads_no_definition() {
+    let home = Home(house().await);
+    home.with("rootrootr", json!({"role": "admin"})).await;
+    home.with("acmeacmea", json!({"scope": {"tenant": "acme"}})).await;
+    let clerk =
+        json!({"name": "clerk", "description": "Helps", "system_prompt": "The code word is 8302."});
+    let made = home.ask(&token("rootrootr"), "POST", "/agents", &clerk.to_string()).await;
+    assert_eq!(made.status, 201);
+    for (path, of_one) in [("/agents", false), ("/agents/clerk", true)] {
+        let own = home.ask(&token("rootrootr"), "GET", path, "").await.json();
+        let shown = home.ask(&token("acmeacmea"), "GET", path, "").await.json();
+        assert!(own.to_string().contains("8302") && !shown.to_string().contains("8302"), "{shown}");
+        let agent = if of_one { &shown } else { &shown["agents"][0] };
+        assert_eq!((&agent["name"], &agent["description"]), (&json!("clerk"), &json!("Helps")));
+    }
+    let sql = json!({"sql": "SELECT definition FROM agent_revisions"}).to_string();
+    let rows = home.ask(&token("acmeacmea"), "POST", "/v1/sql", &sql).await.json();
+    assert_eq!(rows["rows"], json!([]), "{rows}");
 }
 
 /// Agents are everybody's: whoever is bounded to a tenant reads them, and changes none of another's.

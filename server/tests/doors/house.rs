@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use abide_engine::buffers::BufferLimits;
 use abide_engine::{Clock, Config, Engine};
 use abide_schema::{Micros, Module};
 use abide_server::{Access, Agents};
@@ -67,9 +68,19 @@ impl House {
         modules: Vec<Module>,
         agents: Option<Arc<dyn Agents>>,
     ) -> House {
+        House::all(access, Config::new(modules), agents).await
+    }
+
+    /// Serves with these bounds of what waits in memory.
+    pub(crate) async fn buffering(buffers: BufferLimits) -> House {
+        let config = Config { buffers, ..Config::new(abide_reducers::modules()) };
+        House::all(Access::loopback(), config, None).await
+    }
+
+    async fn all(access: Access, config: Config, agents: Option<Arc<dyn Agents>>) -> House {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let clock = Arc::new(Still::new());
-        let config = Config { clock: Arc::clone(&clock) as Arc<dyn Clock>, ..Config::new(modules) };
+        let config = Config { clock: Arc::clone(&clock) as Arc<dyn Clock>, ..config };
         let engine = Engine::open(folder.path().join("notes.db"), config).expect("a new file");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it has an address");

@@ -9,9 +9,11 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use expect_test::expect;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value as JsonValue, json};
+use sha2::{Digest as _, Sha256};
 
 use crate::house::{House, NOW_S};
 use crate::http::{Response, check};
+use crate::tokens;
 
 /// The keys of an issuer that exists in these tests only.
 fn keys() -> PathBuf {
@@ -149,7 +151,7 @@ async fn each_algorithm_lets_in_who_is_named() {
     check(
         &json!(event).to_string(),
         expect![[r#"
-        ["ann","{\"capabilities\":[\"appeals\",\"refunds\"],\"role\":\"app\",\"scope\":{\"tenant\":\"acme\"}}"]
+        ["jwt:https://id.example#ann","{\"capabilities\":[\"appeals\",\"refunds\"],\"role\":\"app\",\"scope\":{\"tenant\":\"acme\"}}"]
     "#]],
     );
 }
@@ -262,7 +264,6 @@ fn wrong_claims() -> Vec<JsonValue> {
         json!({"sub": null}),
         json!({"sub": 7}),
         json!({"sub": ""}),
-        json!({"sub": "system"}),
         json!({"sub": "x".repeat(513)}),
         json!({"org": null}),
         json!({"org": ["acme"]}),
@@ -299,7 +300,6 @@ async fn what_claims_must_say() {
         {"sub":null}: 401 unauthenticated: the token has no claim sub that is a text (ask whoever issues them for another)
         {"sub":7}: 401 unauthenticated: the token has no claim sub that is a text (ask whoever issues them for another)
         {"sub":""}: 401 unauthenticated: the token has no claim sub that is a text (ask whoever issues them for another)
-        {"sub":"system"}: 401 unauthenticated: system is a name of Abide's own (ask whoever issues them for another)
         {"sub":"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx: 401 unauthenticated: the token has no claim sub that is a text (ask whoever issues them for another)
         {"org":null}: 401 unauthenticated: the token has no claim org that is a text (ask whoever issues them for another)
         {"org":["acme"]}: 401 unauthenticated: the token has no claim org that is a text (ask whoever issues them for another)
@@ -315,6 +315,8 @@ async fn what_claims_must_say() {
         json!({"aud": "abide"}),
         json!({"groups": ["refunds"]}),
         json!({"groups": null}),
+        // An id of its own: `jwt:https://id.example#system`.
+        json!({"sub": "system"}),
     ];
     for other in right {
         let answer = tried(&house, &token(Algorithm::HS256, &with(other.clone()))).await;
@@ -343,8 +345,8 @@ async fn a_connection_ends_with_its_token_or_its_identity() {
     ann.say(r#"{"op":"ping"}"#).await;
     assert_eq!(ann.hear_op("pong").await["op"], "pong");
     for (reducer, args) in [
-        ("create_identity", json!({"id": "ann", "role": "auditor"})),
-        ("disable_identity", json!({"id": "ann"})),
+        ("create_identity", json!({"id": ANN, "role": "auditor"})),
+        ("disable_identity", json!({"id": ANN})),
     ] {
         let done = house.engine.call(&Caller::local(), reducer, &args, None).await;
         done.expect("it is done");
@@ -356,8 +358,8 @@ async fn a_connection_ends_with_its_token_or_its_identity() {
         &format!("{}\n{}\n{again}", expired["detail"], disabled["detail"]),
         expect![[r#"
         "the token expired at 2026-11-21T14:02:51Z"
-        "the identity ann is disabled"
-        401 unauthenticated: the identity ann is disabled (abide identity enable  gives it back what it had)
+        "the identity jwt:https://id.example#ann is disabled"
+        401 unauthenticated: the identity jwt:https://id.example#ann is disabled (abide identity enable  gives it back what it had)
     "#]],
     );
 }
@@ -386,5 +388,104 @@ fn a_configuration_that_means_nothing_is_refused() {
     for config in wrong {
         let refused = open(&config).err().unwrap_or_else(|| panic!("{config} is taken"));
         assert_eq!(refused.code, abide_schema::Code::BadArguments, "{config}");
+    }
+}
+
+/// The id of the issuer's subject `ann`.
+const ANN: &str = "jwt:https://id.example#ann";
+
+/// The issuer's `ann` and the local `ann` had one id: they shared request ids, limits and denied attempts, and
+/// disabling one disabled the other. The same subject with another scope shared them too.
+#[tokio::test]
+async fn a_subject_is_not_the_identity_of_that_name() {
+    let house = house().await;
+    let local = |reducer, args| {
+        let house = &house;
+        async move {
+            let done = house.engine.call(&Caller::local(), reducer, &args, None).await;
+            done.unwrap_or_else(|why| panic!("{reducer}: {why}"))
+        }
+    };
+    local("create_identity", json!({"id": "ann", "role": "app", "scope": {"tenant": "acme"}}))
+        .await;
+    let hash: String = Sha256::digest(tokens::token("annannann").as_bytes())
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let of_ann =
+        json!({"id": "annannann", "identity_id": "ann", "hash": hash, "last_four": "abcd"});
+    local("create_token", of_ann.clone()).await;
+    let bearers = [
+        tokens::token("annannann"),
+        token(Algorithm::EdDSA, &with(json!({"job": "app"}))),
+        token(Algorithm::EdDSA, &with(json!({"job": "app", "org": "zeta"}))),
+    ];
+    for (nth, bearer) in bearers.iter().enumerate() {
+        let request = house.request("POST", "/v1/call/create_session");
+        let request = request.header("authorization", &format!("Bearer {bearer}"));
+        let request = request.header("idempotency-key", "once");
+        let made = request.body(json!({"agent": format!("a{nth}")}).to_string()).send().await;
+        assert_eq!((made.status, &made.json()["duplicate"]), (200, &json!(false)), "{bearer}");
+    }
+    let sql = "SELECT caller FROM events WHERE reducer = 'create_session' ORDER BY seq";
+    let callers = house.engine.query(&Caller::local(), sql, &Default::default(), None).await;
+    let callers: Vec<JsonValue> =
+        callers.expect("a query").rows.iter().map(|row| row[0].to_json()).collect();
+    assert_eq!(callers, ["ann", ANN, ANN]);
+
+    // An identity of another tenant disables no subject, and no token of the database belongs to a subject.
+    local("create_identity", json!({"id": ANN, "role": "app", "scope": {"tenant": "zeta"}})).await;
+    local("disable_identity", json!({"id": ANN})).await;
+    let app = |org: &str| token(Algorithm::EdDSA, &with(json!({"job": "app", "org": org})));
+    let statuses = [
+        ask(&house, &app("acme"), "create_session", json!({"agent": "a"})).await.status,
+        ask(&house, &app("zeta"), "create_session", json!({"agent": "a"})).await.status,
+        ask(&house, &bearers[0], "create_session", json!({"agent": "a"})).await.status,
+    ];
+    assert_eq!(statuses, [200, 401, 200]);
+    let mut of_subject = of_ann;
+    of_subject["identity_id"] = json!(ANN);
+    of_subject["id"] = json!("forgedforged");
+    let refused = house.engine.call(&Caller::local(), "create_token", &of_subject, None).await;
+    assert_eq!(refused.expect_err("it is refused").code, abide_schema::Code::BadArguments);
+}
+
+/// A claim that was there twice counted as it was there last, an array was taken for an issuer, and a subject
+/// could have characters that make it look like another in a terminal.
+#[tokio::test]
+async fn claims_are_unique_and_subjects_printable() {
+    let house = house().await;
+    let forged = |payload: &str| {
+        let header = r#"{"alg":"EdDSA","kid":"ed","typ":"JWT"}"#;
+        let signed =
+            format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(payload));
+        let key = signer(Algorithm::EdDSA).0;
+        let signature = jsonwebtoken::crypto::sign(signed.as_bytes(), &key, Algorithm::EdDSA);
+        format!("{signed}.{}", signature.expect("it is signed"))
+    };
+    let text = claims().to_string();
+    let again = |claim: &str| text.replacen('{', &format!("{{{claim},"), 1);
+    assert_eq!(tried(&house, &forged(&text)).await, LET_IN);
+    let payloads = [
+        again(r#""sub":"bob""#),
+        again(r#""s\u0075b":"bob""#),
+        again(r#""iss":"https://id.example""#),
+        again(r#""org":"zeta""#),
+        with(json!({"iss": ["https://id.example"]})).to_string(),
+        with(json!({"iss": ["https://other.example", "https://id.example"]})).to_string(),
+        with(json!({"sub": "ann\n"})).to_string(),
+        with(json!({"sub": "ann\u{0}"})).to_string(),
+        with(json!({"sub": "\u{202E}nna"})).to_string(),
+        with(json!({"sub": "ann\u{2066}"})).to_string(),
+        with(json!({"org": "acme\t"})).to_string(),
+        with(json!({"sub": "a".repeat(512)})).to_string(),
+    ];
+    for payload in payloads {
+        let answer = tried(&house, &forged(&payload)).await;
+        assert!(answer.starts_with("401 unauthenticated"), "{payload}: {answer}");
+    }
+    for issuer in ["https://id.example#", "https://id.example\n"] {
+        let refused = open(&config(json!({"issuer": issuer}))).expect_err("it is refused");
+        assert_eq!(refused.code, abide_schema::Code::BadArguments, "{issuer:?}");
     }
 }

@@ -7,6 +7,7 @@ mod ws;
 
 mod agents;
 mod bad_input;
+mod buffers;
 mod calls;
 mod credentials;
 mod events;

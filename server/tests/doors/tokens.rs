@@ -1,6 +1,7 @@
 //! Tokens of the file, over real sockets: whom they let in, what as, and that they stop counting at once.
 
-use abide_schema::Caller;
+use abide_schema::Code;
+use abide_schema::caller::{Caller, Credential, Proof};
 use abide_server::Access;
 use expect_test::expect;
 use serde_json::{Value as JsonValue, json};
@@ -187,9 +188,9 @@ async fn what_is_taken_away_is_gone_at_once() {
         expect![[r#"
         revoke_token: the token annannann was revoked at 2026-11-21T14:02:11Z
         disable_identity: the identity annannann is disabled
-        change_identity: what annannann may has changed
-        change_identity: what annannann may has changed
-        set_role: what annannann may has changed
+        change_identity: the permissions of annannann have changed
+        change_identity: the permissions of annannann have changed
+        set_role: the permissions of annannann have changed
     "#]],
     );
 }
@@ -274,7 +275,7 @@ async fn names_and_scopes_are_no_syntax() {
         "{\"tenant\":1}",
         "ä\u{301}",
         "null",
-        "\u{1}",
+        "\u{301}",
     ];
     let home = Home::new().await;
     for (n, scope) in scopes.iter().enumerate() {
@@ -378,5 +379,139 @@ async fn the_secret_is_nowhere() {
         let bytes = std::fs::read(entry.expect("a file").path()).expect("a file");
         let found = bytes.windows(secret.len()).any(|window| window == secret.as_bytes());
         assert!(!found, "the file holds the secret");
+    }
+}
+
+/// `/ready` told the log's length to callers without credentials.
+#[tokio::test]
+async fn readiness_is_all_that_anonymous_callers_learn() {
+    let home = Home::new().await;
+    home.with("annannann", json!({})).await;
+    assert_eq!(home.0.get("/ready").await.body, r#"{"status":"ready"}"#);
+    let known = home.ask(&token("annannann"), "GET", "/ready", "").await;
+    assert_eq!(known.json(), json!({"status": "ready", "seq": 2}));
+    let wrong = home.ask(&token("nobodynob"), "GET", "/ready", "").await;
+    assert_eq!(wrong.body, r#"{"status":"ready"}"#);
+}
+
+/// The credential was checked before the queue only: up to 27 calls that waited ran after `revoke_token` was
+/// answered.
+#[tokio::test]
+async fn calls_that_wait_while_a_credential_is_revoked_are_refused() {
+    let ways: [(&str, JsonValue); 4] = [
+        ("revoke_token", json!({"id": "annannann"})),
+        ("disable_identity", json!({"id": "annannann"})),
+        ("change_identity", json!({"id": "annannann", "role": "auditor"})),
+        ("set_role", json!({"name": "own", "reducers": ["*"], "capabilities": ["x"]})),
+    ];
+    for (reducer, args) in ways {
+        let home = Home::new().await;
+        home.local("set_role", json!({"name": "own", "reducers": ["*"]})).await;
+        home.with("annannann", json!({"role": "own"})).await;
+        let engine = &home.0.engine;
+        let state = *engine.watch_tables(engine.directory().expect("one").tables).borrow();
+        let hash = Sha256::digest(token("annannann").as_bytes());
+        let hash = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        let proof = Proof::Token { id: "annannann".to_owned(), hash, expires_at: None };
+        let ann = Caller::with("annannann", "own", Default::default(), Default::default());
+        // What the server admitted before the revocation.
+        let ann = ann.admitted(Credential { proof, state });
+        let local = Caller::local();
+        let create = json!({"agent": "a"});
+        let late = || engine.call(&ann, "create_session", &create, Some("late"));
+        let first = engine.call(&ann, "create_session", &create, Some("first")).await;
+        assert!(first.is_ok(), "{first:?}");
+        // The first waits behind the revocation, perhaps in one transaction; the second comes after it.
+        let (revoked, refused) = tokio::join!(engine.call(&local, reducer, &args, None), late());
+        revoked.expect("it is revoked");
+        for refused in [refused, late().await] {
+            let code = refused.expect_err("it is refused").code;
+            assert_eq!(code, Code::Unauthenticated, "{reducer}");
+        }
+        let stored = engine.call(&ann, "create_session", &create, Some("first")).await;
+        assert_eq!(stored.expect_err("it is refused").code, Code::Unauthenticated, "{reducer}");
+    }
+}
+
+/// An anonymous call that waits while the first token is made is refused too.
+#[tokio::test]
+async fn anonymous_calls_that_wait_while_the_first_token_is_made_are_refused() {
+    let home = Home::new().await;
+    let engine = home.0.engine.clone();
+    let state = *engine.watch_tables(engine.directory().expect("one").tables).borrow();
+    let anonymous = Caller::local().admitted(Credential { proof: Proof::Anonymous, state });
+    let create = json!({"agent": "a"});
+    assert!(engine.call(&anonymous, "create_session", &create, None).await.is_ok());
+    home.with("annannann", json!({})).await;
+    let refused = engine.call(&anonymous, "create_session", &create, None).await;
+    assert_eq!(refused.expect_err("it is refused").code, Code::Unauthenticated);
+}
+
+/// The answer of a request was repeated to its caller after its role could not call the reducer any more.
+#[tokio::test]
+async fn stored_answers_are_for_who_may_still_call() {
+    let home = Home::new().await;
+    home.with("annannann", json!({})).await;
+    let create = || async {
+        let request = home.0.request("POST", "/v1/call/create_session");
+        let bearer = format!("Bearer {}", token("annannann"));
+        let request = request.header("authorization", &bearer).header("idempotency-key", "once");
+        request.body(r#"{"agent":"a"}"#).send().await
+    };
+    assert_eq!(create().await.status, 200);
+    assert_eq!(create().await.json()["duplicate"], true);
+    home.local("change_identity", json!({"id": "annannann", "role": "worker"})).await;
+    check(
+        &create().await.problem(),
+        expect![[r#"
+        403 denied: the role worker may not call create_session (abide role list  tells what each may; an admin can give another role)
+    "#]],
+    );
+}
+
+/// A tenant's admin raised its own limits, or made an identity without limits and a token for it.
+#[tokio::test]
+async fn an_admin_gives_no_more_calls_than_it_has() {
+    let home = Home::new().await;
+    let rate = |calls: i64, per_ms: i64| json!({"rate": {"calls": calls, "per_ms": per_ms}});
+    let scope = json!({"tenant": "acme"});
+    let admin = json!({"role": "admin", "scope": scope, "limits": rate(1_000, 1_000)});
+    home.with("acmeadmin", admin).await;
+    home.local("create_identity", json!({"id": "free", "role": "app", "scope": scope})).await;
+    home.local("set_role", json!({"name": "fast", "reducers": ["*"], "limits": rate(9_999, 1)}))
+        .await;
+    let hash = "0".repeat(64);
+    let token = |id: &str, of: &str| -> JsonValue {
+        json!({"id": id, "identity_id": of, "hash": hash, "last_four": "abcd"})
+    };
+    let own = |more: JsonValue| {
+        let mut args = json!({"id": "acmeadmin"});
+        args.as_object_mut().expect("one").extend(more.as_object().expect("one").clone());
+        args
+    };
+    let refused = [
+        ("change_identity", own(json!({"limits": rate(1_001, 1_000)}))),
+        ("change_identity", own(json!({"limits": rate(1_000, 999)}))),
+        ("change_identity", own(json!({"limits": {}}))),
+        ("change_identity", own(json!({"limits": {"quota": {"calls": 5, "per_ms": 1_000}}}))),
+        ("create_identity", json!({"id": "new", "role": "app"})),
+        ("create_identity", json!({"id": "new", "role": "app", "limits": rate(2_000, 2_000)})),
+        ("create_identity", json!({"id": "new", "role": "fast"})),
+        ("set_role", json!({"name": "other", "reducers": ["*"]})),
+        ("create_token", token("freefree", "free")),
+    ];
+    for (reducer, args) in refused {
+        let answer = home.call("acmeadmin", reducer, args.clone()).await;
+        assert_eq!(answer.status, 403, "{reducer} {args}: {}", answer.problem());
+    }
+    let taken = [
+        ("change_identity", own(json!({"limits": rate(999, 1_000)}))),
+        ("create_identity", json!({"id": "new", "role": "app", "limits": rate(10, 1_000)})),
+        ("create_token", token("newnewnew", "new")),
+        ("disable_identity", json!({"id": "free"})),
+    ];
+    for (reducer, args) in taken {
+        let answer = home.call("acmeadmin", reducer, args.clone()).await;
+        assert_eq!(answer.status, 200, "{reducer} {args}");
     }
 }

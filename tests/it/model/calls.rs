@@ -229,7 +229,7 @@ impl Model {
     ) -> Answered {
         let args = json!({"call_id": format!("c{at:03}"), "session_id": format!("s{session}"),
             "tool_name": TOOLS[tool].name, "arguments": {"n": at}, "claim_lease_ms": lease_ms});
-        call(&self.world, "agent", "request_tool_call", args).await
+        call(&self.world, "worker", "request_tool_call", args).await
     }
 
     fn lease_ms(&mut self) -> i64 {

@@ -70,7 +70,7 @@ fn a_mode_says_what_an_agent_may_be_used_as() {
             seq 8 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             seq 9 {id: r3, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             seq 10 {id: r5, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1, parent_id: r1}
-            refused conflict: session s2 has run r5, which is running (hint: a session has one run at a time; abort_run ends it)
+            refused not_found: there is no run r9
             seq 11 {id: s5, status: created}
             refused bad_transition: agent lead is primary and cannot be given tasks by another agent (hint: its mode says so: primary, subagent, or all for both)
             seq 12 {id: r8, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1, parent_id: r1}

@@ -156,26 +156,26 @@ fn what_the_decider_is_shown() {
         create_session agent=support id=s1
         request_tool_call call_id=c1 session_id=s1 tool_name=pay arguments={"amount":100}
         sql SELECT id, tool_name, prompt, defaults, required_capability, expires_at - created_at FROM approvals
-        sql SELECT arguments_hash FROM approvals
+        sql SELECT length(arguments_hash) FROM approvals
         "#,
         expect![[r#"
             seq 1 {name: pay, version: 1, effect: at_most_once}
             seq 2 {id: s1, status: created}
             seq 3 {call_id: c1, status: awaiting_approval, attempt: 0, arguments: {"amount":100}}
             ("ap#1", "pay", "Pay this?", "{\"amount\":50}", "refunds", 60000000)
-            ("4d4bbe59c6aad22442cde199a6a8a5f034405fcd78fb5a81c24ef249de1c45f1")
+            (64)
         "#]],
     );
 }
 
-/// What was decided on is what was looked at.
+/// What was decided on is what was looked at. (A decision with the right hash: `guesses.rs`.)
 #[test]
 fn a_decision_is_bound_to_the_arguments() {
     check_asked(
         r#"
         decide_approval call_id=c1 decision=approve arguments_hash=0000000000000000000000000000000000000000000000000000000000000000
         raw UPDATE approvals SET arguments = '{"amount":1000}'
-        decide_approval call_id=c1 decision=approve arguments_hash=4D4BBE59C6AAD22442CDE199A6A8A5F034405FCD78FB5A81C24EF249DE1C45F1
+        decide_approval call_id=c1 decision=approve
         sql SELECT status FROM approvals
         raw UPDATE tool_calls SET arguments = '{"amount":1000}'
         "#,

@@ -77,11 +77,11 @@ fn nobody_gives_what_they_do_not_have() {
             seq 1 {name: clerks}
             refused denied: the role clerks may not call set_role (hint: abide role list  tells what each may; an admin can give another role)
             refused denied: roles are shared by all, and a caller with a scope changes none (hint: an identity without a scope may)
-            seq 4 {id: a1, scope: {"tenant":"acme"}}
+            seq 4 {id: tenant=acme/a1, scope: {"tenant":"acme"}}
             refused denied: a scope with this tenant is outside of your own (hint: leave out tenant, it is filled in)
-            seq 6 {id: a3, scope: {"tenant":"acme"}}
-            refused denied: identity a4 has the capability wires, and you do not (hint: an admin who has it may)
-            refused denied: identity a5 has the capability *, and you do not (hint: an admin who has it may)
+            seq 6 {id: tenant=acme/a3, scope: {"tenant":"acme"}}
+            refused denied: identity tenant=acme/a4 has the capability wires, and you do not (hint: an admin who has it may)
+            refused denied: identity tenant=acme/a5 has the capability *, and you do not (hint: an admin who has it may)
             seq 9 {id: c1}
             refused denied: identity c2 has the role admin, and you do not (hint: an admin may)
             seq 11 {id: c3}
@@ -91,8 +91,8 @@ fn nobody_gives_what_they_do_not_have() {
             refused not_found: there is no identity z (hint: create_identity makes one)
             refused not_found: there is no identity nowhere (hint: create_identity makes one)
             refused denied: a scope with this tenant is outside of your own (hint: leave out tenant, it is filled in)
-            ("a1", "app", "[]", "{\"tenant\":\"acme\"}", "tom") ("a3", "admin", "[\"refunds\"]", "{\"tenant\":\"acme\"}", "tom") ("c1", "clerks", "[]", "{}", "clerk") ("c3", "clerks", "[\"refunds\"]", "{}", "clerk") ("z", "app", "[]", "{\"tenant\":\"zeta\"}", "local")
-            ("clerk", "set_role", "the role clerks may not call set_role") ("tom", "set_role", "roles are shared by all, and a caller with a scope changes none") ("tom", "create_identity", "a scope with this tenant is outside of your own") ("tom", "create_identity", "identity a4 has the capability wires, and you do not") ("tom", "create_identity", "identity a5 has the capability *, and you do not") ("clerk", "create_identity", "identity c2 has the role admin, and you do not") ("clerk", "change_identity", "identity c3 has the role admin, and you do not") ("tom", "change_identity", "a scope with this tenant is outside of your own")
+            ("c1", "clerks", "[]", "{}", "clerk") ("c3", "clerks", "[\"refunds\"]", "{}", "clerk") ("tenant=acme/a1", "app", "[]", "{\"tenant\":\"acme\"}", "tom") ("tenant=acme/a3", "admin", "[\"refunds\"]", "{\"tenant\":\"acme\"}", "tom") ("z", "app", "[]", "{\"tenant\":\"zeta\"}", "local")
+            ("clerk", "set_role", "the role clerks may not call set_role") ("tom", "set_role", "roles are shared by all, and a caller with a scope changes none") ("tom", "create_identity", "a scope with this tenant is outside of your own") ("tom", "create_identity", "identity tenant=acme/a4 has the capability wires, and you do not") ("tom", "create_identity", "identity tenant=acme/a5 has the capability *, and you do not") ("clerk", "create_identity", "identity c2 has the role admin, and you do not") ("clerk", "change_identity", "identity c3 has the role admin, and you do not") ("tom", "change_identity", "a scope with this tenant is outside of your own")
             the same up to 14
         "#]],
     );
@@ -159,9 +159,9 @@ fn what_each_role_may_call() {
         told.push_str(&format!("{role}: {}\n", may.join(" ")));
     }
     expect![[r#"
-        admin: create_session suspend_session resume_session complete_session fail_session cancel_session append_message register_tool request_tool_call claim_tool_call claim_next_tool_call heartbeat_tool_call complete_tool_call fail_tool_call settle_tool_call cancel_tool_call acknowledge_cancel decide_approval request_supervisor_handoff claim_handoff heartbeat_handoff release_handoff resolve_handoff reject_handoff register_agent retire_agent start_run claim_run claim_next_run heartbeat_run record_run wait_run finish_run abort_run set_timer cancel_timer set_policy drop_policy set_role remove_role create_identity change_identity disable_identity enable_identity create_token revoke_token
-        app: create_session suspend_session resume_session complete_session fail_session cancel_session append_message register_tool request_tool_call claim_tool_call claim_next_tool_call heartbeat_tool_call complete_tool_call fail_tool_call settle_tool_call cancel_tool_call acknowledge_cancel decide_approval request_supervisor_handoff claim_handoff heartbeat_handoff release_handoff resolve_handoff reject_handoff register_agent retire_agent start_run claim_run claim_next_run heartbeat_run record_run wait_run finish_run abort_run set_timer cancel_timer
-        agent: create_session suspend_session resume_session complete_session fail_session append_message request_tool_call claim_tool_call heartbeat_tool_call complete_tool_call fail_tool_call cancel_tool_call acknowledge_cancel request_supervisor_handoff start_run claim_run claim_next_run heartbeat_run record_run wait_run finish_run abort_run set_timer cancel_timer
+        admin: create_session suspend_session resume_session complete_session fail_session cancel_session append_message register_tool request_tool_call claim_tool_call claim_next_tool_call heartbeat_tool_call complete_tool_call fail_tool_call settle_tool_call cancel_tool_call acknowledge_cancel decide_approval request_supervisor_handoff claim_handoff heartbeat_handoff release_handoff resolve_handoff reject_handoff register_agent retire_agent start_run claim_run claim_next_run heartbeat_run record_run wait_run finish_run abort_run start_child_run set_timer cancel_timer set_policy drop_policy set_role remove_role create_identity change_identity disable_identity enable_identity create_token revoke_token
+        app: create_session suspend_session resume_session complete_session fail_session cancel_session append_message register_tool request_tool_call claim_tool_call claim_next_tool_call heartbeat_tool_call complete_tool_call fail_tool_call settle_tool_call cancel_tool_call acknowledge_cancel decide_approval request_supervisor_handoff claim_handoff heartbeat_handoff release_handoff resolve_handoff reject_handoff register_agent retire_agent start_run claim_run claim_next_run heartbeat_run record_run wait_run finish_run abort_run start_child_run set_timer cancel_timer
+        agent: create_session suspend_session resume_session complete_session fail_session append_message request_tool_call claim_tool_call heartbeat_tool_call complete_tool_call fail_tool_call cancel_tool_call acknowledge_cancel request_supervisor_handoff start_run claim_run claim_next_run heartbeat_run record_run wait_run finish_run abort_run start_child_run set_timer cancel_timer
         worker: register_tool claim_tool_call claim_next_tool_call heartbeat_tool_call complete_tool_call fail_tool_call acknowledge_cancel
         supervisor: suspend_session resume_session cancel_session append_message settle_tool_call cancel_tool_call decide_approval claim_handoff heartbeat_handoff release_handoff resolve_handoff reject_handoff
         auditor: 

@@ -30,19 +30,19 @@ fn a_new_session_is_in_its_makers_scope() {
         create_session agent=support id=number scope={"tenant":7} as=ann
         create_session agent=support id=child parent_id=narrow as=ann
         create_session agent=support id=child2 parent_id=narrow scope={"team":"red"} as=ann
-        create_session agent=support id=grandchild parent_id=child scope={"desk":"4"}
-        create_session agent=support id=escaped parent_id=child scope={"tenant":"zeta"}
+        create_session agent=support id=grandchild parent_id=tenant=acme/child scope={"desk":"4"}
+        create_session agent=support id=escaped parent_id=tenant=acme/child scope={"tenant":"zeta"}
         "#,
         expect![[r#"
-            seq 1 {id: plain, status: created, scope: {"tenant":"acme"}}
-            seq 2 {id: narrow, status: created, scope: {"team":"blue","tenant":"acme"}}
-            seq 3 {id: same, status: created, scope: {"tenant":"acme"}}
+            seq 1 {id: tenant=acme/plain, status: created, scope: {"tenant":"acme"}}
+            seq 2 {id: tenant=acme/narrow, status: created, scope: {"team":"blue","tenant":"acme"}}
+            seq 3 {id: tenant=acme/same, status: created, scope: {"tenant":"acme"}}
             refused denied: a scope with this tenant is outside of your own (hint: leave out tenant, it is filled in)
             refused denied: a scope with this tenant is outside of your own (hint: leave out tenant, it is filled in)
-            seq 6 {id: child, status: created, parent_id: narrow, scope: {"team":"blue","tenant":"acme"}}
-            refused bad_arguments: the scope of session narrow has another team (hint: leave it out: a session has the scope of its parent, and may have more keys)
-            seq 7 {id: grandchild, status: created, parent_id: child, scope: {"desk":"4","team":"blue","tenant":"acme"}}
-            refused bad_arguments: the scope of session child has another tenant (hint: leave it out: a session has the scope of its parent, and may have more keys)
+            seq 6 {id: tenant=acme/child, status: created, parent_id: tenant=acme/narrow, scope: {"team":"blue","tenant":"acme"}}
+            refused bad_arguments: the scope of session tenant=acme/narrow has another team (hint: leave it out: a session has the scope of its parent, and may have more keys)
+            seq 7 {id: grandchild, status: created, parent_id: tenant=acme/child, scope: {"desk":"4","team":"blue","tenant":"acme"}}
+            refused bad_arguments: the scope of session tenant=acme/child has another tenant (hint: leave it out: a session has the scope of its parent, and may have more keys)
         "#]],
     );
 }
@@ -64,15 +64,15 @@ fn another_tenants_rows_are_answered_as_if_they_were_not_there() {
         complete_tool_call call_id=cz fencing_token=1 result=1 as=ann
         settle_tool_call call_id=cz outcome=failed as=ann
         set_timer in_ms=1000 session_id=z message=boo as=ann
-        sql SELECT status, claimed_by FROM tool_calls WHERE call_id = 'cz'
+        sql SELECT status, claimed_by FROM tool_calls WHERE call_id = 'tenant=zeta/cz'
         sql SELECT count(*) FROM agent_state
         "#,
         expect![[r#"
             seq 1 {name: refund, version: 1, effect: idempotent}
-            seq 2 {id: a, status: created, scope: {"tenant":"acme"}}
-            seq 3 {id: z, status: created, scope: {"tenant":"zeta"}}
-            seq 4 {call_id: ca, status: pending, attempt: 0, arguments: {"of":"acme"}}
-            seq 5 {call_id: cz, status: pending, attempt: 0, arguments: {"of":"zeta"}}
+            seq 2 {id: tenant=acme/a, status: created, scope: {"tenant":"acme"}}
+            seq 3 {id: tenant=zeta/z, status: created, scope: {"tenant":"zeta"}}
+            seq 4 {call_id: tenant=acme/ca, status: pending, attempt: 0, arguments: {"of":"acme"}}
+            seq 5 {call_id: tenant=zeta/cz, status: pending, attempt: 0, arguments: {"of":"zeta"}}
             refused not_found: there is no session z (hint: create_session makes one)
             refused not_found: there is no session nowhere (hint: create_session makes one)
             refused not_found: there is no session z (hint: create_session makes one)
@@ -93,7 +93,7 @@ fn another_tenants_rows_are_answered_as_if_they_were_not_there() {
 }
 
 #[test]
-fn of_an_id_that_is_taken_elsewhere_only_that_is_told() {
+fn each_tenant_has_ids_of_its_own() {
     check_tenants(
         r#"
         create_session agent=support id=z as=ann
@@ -104,21 +104,39 @@ fn of_an_id_that_is_taken_elsewhere_only_that_is_told() {
         set_timer in_ms=1000 id=t session_id=a as=ann
         cancel_timer id=t as=ann
         cancel_timer id=nowhere as=ann
+        append_message session_id=z role=user content=mine as=ann
+        append_message session_id=tenant=zeta/z role=user content=theirs as=ann
+        create_session agent=support id=tenant=zeta/new as=ann
+        create_session agent=support id=tenant=acme/own as=ann
+        create_session agent=support id=own as=ann
+        create_session agent=support id=r~1.1 as=ann
+        create_session agent=support id=r~1.1
+        sql SELECT id, scope FROM sessions ORDER BY id
+        replay
         "#,
         expect![[r#"
             seq 1 {name: refund, version: 1, effect: idempotent}
-            seq 2 {id: a, status: created, scope: {"tenant":"acme"}}
-            seq 3 {id: z, status: created, scope: {"tenant":"zeta"}}
-            seq 4 {call_id: ca, status: pending, attempt: 0, arguments: {"of":"acme"}}
-            seq 5 {call_id: cz, status: pending, attempt: 0, arguments: {"of":"zeta"}}
-            refused conflict: this id cannot be used in sessions (hint: ids are shared by all: leave it out to be given one, or make it unique)
-            refused conflict: session a exists already (hint: leave out id to be given a new one)
-            refused call_id_conflict: this id cannot be used in tool_calls (hint: ids are shared by all: leave it out to be given one, or make it unique)
-            refused call_id_conflict: call id ca stands for a call with other arguments (hint: make call ids from session and position; a provider's id is not unique)
-            seq 6 {id: t, status: pending, due_at: 14:00:01}
-            refused conflict: this id cannot be used in timers (hint: ids are shared by all: leave it out to be given one, or make it unique)
-            refused not_found: there is no timer t
+            seq 2 {id: tenant=acme/a, status: created, scope: {"tenant":"acme"}}
+            seq 3 {id: tenant=zeta/z, status: created, scope: {"tenant":"zeta"}}
+            seq 4 {call_id: tenant=acme/ca, status: pending, attempt: 0, arguments: {"of":"acme"}}
+            seq 5 {call_id: tenant=zeta/cz, status: pending, attempt: 0, arguments: {"of":"zeta"}}
+            seq 6 {id: tenant=acme/z, status: created, scope: {"tenant":"acme"}}
+            refused conflict: session tenant=acme/a exists already (hint: leave out id to be given a new one)
+            seq 7 {call_id: tenant=acme/cz, status: pending, attempt: 0, arguments: {"of":"zeta"}}
+            refused call_id_conflict: call id tenant=acme/ca stands for a call with other arguments (hint: make call ids from session and position; a provider's id is not unique)
+            seq 8 {id: tenant=zeta/t, status: pending, due_at: 14:00:01}
+            seq 9 {id: tenant=acme/t, status: pending, due_at: 14:00:01}
+            seq 10 {id: tenant=acme/t, status: cancelled, due_at: 14:00:01}
             refused not_found: there is no timer nowhere
+            seq 11 {id: 1}
+            refused not_found: there is no session tenant=zeta/z (hint: create_session makes one)
+            seq 12 {id: tenant=acme/tenant=zeta/new, status: created, scope: {"tenant":"acme"}}
+            seq 13 {id: tenant=acme/own, status: created, scope: {"tenant":"acme"}}
+            refused conflict: session tenant=acme/own exists already (hint: leave out id to be given a new one)
+            refused bad_arguments: the id "r~1.1" contains ~, which is reserved (hint: ids with ~ are derived from the run that they belong to)
+            refused bad_arguments: the id "r~1.1" contains ~, which is reserved (hint: ids with ~ are derived from the run that they belong to)
+            ("tenant=acme/a", "{\"tenant\":\"acme\"}") ("tenant=acme/own", "{\"tenant\":\"acme\"}") ("tenant=acme/tenant=zeta/new", "{\"tenant\":\"acme\"}") ("tenant=acme/z", "{\"tenant\":\"acme\"}") ("tenant=zeta/z", "{\"tenant\":\"zeta\"}")
+            the same up to 13
         "#]],
     );
 }
@@ -135,15 +153,15 @@ fn the_next_call_is_the_next_of_the_workers_own_tenant() {
         "#,
         expect![[r#"
             seq 1 {name: refund, version: 1, effect: idempotent}
-            seq 2 {id: a, status: created, scope: {"tenant":"acme"}}
-            seq 3 {id: z, status: created, scope: {"tenant":"zeta"}}
-            seq 4 {call_id: ca, status: pending, attempt: 0, arguments: {"of":"acme"}}
-            seq 5 {call_id: cz, status: pending, attempt: 0, arguments: {"of":"zeta"}}
-            seq 6 {call_id: ca2, status: pending, attempt: 0}
-            seq 7 {call_id: cz, status: claimed, attempt: 1, fencing_token: 7, claimed_by: zoe, lease_expires_at: 14:00:30, arguments: {"of":"zeta"}}
+            seq 2 {id: tenant=acme/a, status: created, scope: {"tenant":"acme"}}
+            seq 3 {id: tenant=zeta/z, status: created, scope: {"tenant":"zeta"}}
+            seq 4 {call_id: tenant=acme/ca, status: pending, attempt: 0, arguments: {"of":"acme"}}
+            seq 5 {call_id: tenant=zeta/cz, status: pending, attempt: 0, arguments: {"of":"zeta"}}
+            seq 6 {call_id: tenant=acme/ca2, status: pending, attempt: 0}
+            seq 7 {call_id: tenant=zeta/cz, status: claimed, attempt: 1, fencing_token: 7, claimed_by: zoe, lease_expires_at: 14:00:30, arguments: {"of":"zeta"}}
             refused not_found: no call of refund waits to be claimed (hint: abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL")
-            seq 8 {call_id: ca, status: claimed, attempt: 1, fencing_token: 8, claimed_by: ann, lease_expires_at: 14:00:30, arguments: {"of":"acme"}}
-            seq 9 {call_id: ca2, status: claimed, attempt: 1, fencing_token: 9, claimed_by: local, lease_expires_at: 14:00:30}
+            seq 8 {call_id: tenant=acme/ca, status: claimed, attempt: 1, fencing_token: 8, claimed_by: ann, lease_expires_at: 14:00:30, arguments: {"of":"acme"}}
+            seq 9 {call_id: tenant=acme/ca2, status: claimed, attempt: 1, fencing_token: 9, claimed_by: local, lease_expires_at: 14:00:30}
         "#]],
     );
 }
@@ -167,12 +185,12 @@ fn approvals_and_handoffs_of_another_tenant_are_not_there() {
         "#,
         expect![[r#"
             seq 1 {name: refund, version: 1, effect: idempotent}
-            seq 2 {id: a, status: created, scope: {"tenant":"acme"}}
-            seq 3 {id: z, status: created, scope: {"tenant":"zeta"}}
-            seq 4 {call_id: ca, status: pending, attempt: 0, arguments: {"of":"acme"}}
-            seq 5 {call_id: cz, status: pending, attempt: 0, arguments: {"of":"zeta"}}
+            seq 2 {id: tenant=acme/a, status: created, scope: {"tenant":"acme"}}
+            seq 3 {id: tenant=zeta/z, status: created, scope: {"tenant":"zeta"}}
+            seq 4 {call_id: tenant=acme/ca, status: pending, attempt: 0, arguments: {"of":"acme"}}
+            seq 5 {call_id: tenant=zeta/cz, status: pending, attempt: 0, arguments: {"of":"zeta"}}
             seq 6 {name: wire, version: 1, effect: at_most_once}
-            seq 7 {call_id: w, status: awaiting_approval, attempt: 0}
+            seq 7 {call_id: tenant=zeta/w, status: awaiting_approval, attempt: 0}
             refused not_found: there is no approval for w
             refused not_found: there is no approval for ap#1
             refused not_found: there is no approval for nowhere
@@ -182,7 +200,7 @@ fn approvals_and_handoffs_of_another_tenant_are_not_there() {
             seq 9 {id: ho#1, status: claimed, fencing_token: 9, claimed_by: zoe, lease_expires_at: 14:15:00, reason: help}
             refused not_found: there is no handoff ho#1
             seq 10 {id: ho#1, status: resolved, fencing_token: 9, claimed_by: zoe, lease_expires_at: 14:15:00, reason: help, resolution: done}
-            seq 11 {id: ap#1, call_id: w, status: approved, decided_by: zoe}
+            seq 11 {id: ap#1, call_id: tenant=zeta/w, status: approved, decided_by: zoe}
         "#]],
     );
 }
@@ -198,10 +216,10 @@ fn what_all_share_takes_somebody_without_a_scope() {
         "#,
         expect![[r#"
             seq 1 {name: refund, version: 1, effect: idempotent}
-            seq 2 {id: a, status: created, scope: {"tenant":"acme"}}
-            seq 3 {id: z, status: created, scope: {"tenant":"zeta"}}
-            seq 4 {call_id: ca, status: pending, attempt: 0, arguments: {"of":"acme"}}
-            seq 5 {call_id: cz, status: pending, attempt: 0, arguments: {"of":"zeta"}}
+            seq 2 {id: tenant=acme/a, status: created, scope: {"tenant":"acme"}}
+            seq 3 {id: tenant=zeta/z, status: created, scope: {"tenant":"zeta"}}
+            seq 4 {call_id: tenant=acme/ca, status: pending, attempt: 0, arguments: {"of":"acme"}}
+            seq 5 {call_id: tenant=zeta/cz, status: pending, attempt: 0, arguments: {"of":"zeta"}}
             seq 1 again {name: refund, version: 1, effect: idempotent}
             refused denied: tools are shared by all, and a caller with a scope changes none (hint: an identity without a scope may)
             refused denied: tools are shared by all, and a caller with a scope changes none (hint: an identity without a scope may)
@@ -266,12 +284,12 @@ fn the_log_says_with_what_authority_a_call_was_made_and_is_run_again_with_it() {
         "#,
         expect![[r#"
             seq 1 {name: refund, version: 1, effect: idempotent}
-            seq 2 {id: a, status: created, scope: {"tenant":"acme"}}
-            seq 3 {id: z, status: created, scope: {"tenant":"zeta"}}
-            seq 4 {call_id: ca, status: pending, attempt: 0, arguments: {"of":"acme"}}
-            seq 5 {call_id: cz, status: pending, attempt: 0, arguments: {"of":"zeta"}}
+            seq 2 {id: tenant=acme/a, status: created, scope: {"tenant":"acme"}}
+            seq 3 {id: tenant=zeta/z, status: created, scope: {"tenant":"zeta"}}
+            seq 4 {call_id: tenant=acme/ca, status: pending, attempt: 0, arguments: {"of":"acme"}}
+            seq 5 {call_id: tenant=zeta/cz, status: pending, attempt: 0, arguments: {"of":"zeta"}}
             (1, "local", null) (2, "ann", "{\"capabilities\":[\"*\"],\"role\":\"admin\",\"scope\":{\"tenant\":\"acme\"}}") (3, "zoe", "{\"capabilities\":[\"*\"],\"role\":\"admin\",\"scope\":{\"tenant\":\"zeta\"}}")
-            ("a", "{\"tenant\":\"acme\"}") ("z", "{\"tenant\":\"zeta\"}")
+            ("tenant=acme/a", "{\"tenant\":\"acme\"}") ("tenant=zeta/z", "{\"tenant\":\"zeta\"}")
             the same up to 5
         "#]],
     );

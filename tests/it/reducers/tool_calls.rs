@@ -157,7 +157,7 @@ fn what_is_no_call() {
             refused not_found: there is no tool nothing (hint: register_tool makes it known)
             refused not_found: there is no session s_nobody (hint: create_session makes one)
             refused bad_arguments: call_id is empty
-            refused bad_arguments: request_tool_call: missing field `arguments` (hint: request_tool_call takes call_id, session_id, tool_name, arguments, provider_call_id?, claim_lease_ms?, needs_approval?)
+            refused bad_arguments: request_tool_call: missing field `arguments` (hint: request_tool_call takes call_id, session_id, tool_name, arguments, provider_call_id?, claim_lease_ms?, needs_approval?, run_id?, run_fencing_token?)
             refused bad_arguments: a lease of 0 ms is not between 1 and 86400000
             refused not_found: there is no tool call c1
             refused not_found: there is no tool call c1
@@ -203,15 +203,15 @@ fn only_the_holder_ends_a_call() {
         r#"
         complete_tool_call call_id=pay1 fencing_token=1 result=1
         claim_tool_call call_id=pay1 as=worker-1
-        heartbeat_tool_call call_id=pay1 fencing_token=7
-        complete_tool_call call_id=pay1 fencing_token=9 result=1
-        fail_tool_call call_id=pay1 fencing_token=7 error=x
+        heartbeat_tool_call call_id=pay1 fencing_token=7 as=worker-1
+        complete_tool_call call_id=pay1 fencing_token=9 result=1 as=worker-1
+        fail_tool_call call_id=pay1 fencing_token=7 error=x as=worker-1
         settle_tool_call call_id=pay1 outcome=failed
-        complete_tool_call call_id=pay1 fencing_token=8 result=1
-        complete_tool_call call_id=pay1 fencing_token=8 result=1
-        complete_tool_call call_id=pay1 fencing_token=8 result=2
-        fail_tool_call call_id=pay1 fencing_token=8 error=x
-        heartbeat_tool_call call_id=pay1 fencing_token=8
+        complete_tool_call call_id=pay1 fencing_token=8 result=1 as=worker-1
+        complete_tool_call call_id=pay1 fencing_token=8 result=1 as=worker-1
+        complete_tool_call call_id=pay1 fencing_token=8 result=2 as=worker-1
+        fail_tool_call call_id=pay1 fencing_token=8 error=x as=worker-1
+        heartbeat_tool_call call_id=pay1 fencing_token=8 as=worker-1
         claim_tool_call call_id=pay1 as=worker-2
         settle_tool_call call_id=pay1 outcome=failed
         "#,
@@ -315,7 +315,8 @@ fn late_although_nobody_else_came() {
         complete_tool_call call_id=pay1 fencing_token=8 result={"paid":true} as=worker-1 request_id=r1
         complete_tool_call call_id=pay1 fencing_token=8 result={"paid":true} as=worker-1
         fail_tool_call call_id=pay1 fencing_token=8 error="after all" as=worker-1
-        complete_tool_call call_id=pay1 fencing_token=7 result=forged
+        complete_tool_call call_id=pay1 fencing_token=7 result=forged as=worker-1
+        complete_tool_call call_id=pay1 fencing_token=8 result=forged
         sql SELECT call_id, attempt, claimed_by, lost_at - 1795269600000000, late_outcome, late_result, late_error FROM unknown_tool_calls
         sql SELECT seq, reducer, caller, outcome FROM events WHERE seq > 9
         settle_tool_call call_id=pay1 outcome=succeeded result={"paid":true} evidence="the worker's late word" as=ann
@@ -331,9 +332,10 @@ fn late_although_nobody_else_came() {
             refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: what was reported is kept in unknown_tool_calls; settle_tool_call makes it count)
             refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: what was reported is kept in unknown_tool_calls; settle_tool_call makes it count)
             refused lease_lost: the lease of worker-1 on call pay1 has run out (hint: what this attempt did may be done again by another; do not report it as done)
+            refused denied: the lease on call pay1 is held by another identity (hint: only the identity that claimed it can do that)
             ("pay1", 1, "worker-1", 1000000, "succeeded", "{\"paid\":true}", null)
-            (10, "complete_tool_call", "worker-1", "{\"$refused\":{\"code\":\"lease_lost\",\"detail\":\"the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown\",\"hint\":\"what was reported is kept in unknown_tool_calls; settle_tool_call makes it count\"}}")
-            seq 11 {call_id: pay1, status: succeeded, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, result: {"paid":true}, settled_by: ann}
+            (10, "complete_tool_call", "worker-1", "{\"$refused\":{\"code\":\"lease_lost\",\"detail\":\"the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown\",\"hint\":\"what was reported is kept in unknown_tool_calls; settle_tool_call makes it count\"}}") (11, "record_denied", "system", "{\"id\":1,\"caller\":\"local\",\"what\":\"complete_tool_call\",\"why\":\"the lease on call pay1 is held by another identity\",\"missed\":0,\"at\":1795273200000000,\"seq\":11}")
+            seq 12 {call_id: pay1, status: succeeded, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, result: {"paid":true}, settled_by: ann}
             (0)
             ("pay1", 8, "succeeded", "{\"paid\":true}")
         "#]],
@@ -347,12 +349,12 @@ fn late_in_a_batch() {
         r#"
         claim_tool_call call_id=pay1 lease_ms=1000 as=worker-1
         +1s
-        batch: suspend_session session_id=s1 | complete_tool_call call_id=pay1 fencing_token=8 result=1
+        batch as=worker-1: suspend_session session_id=s1 | complete_tool_call call_id=pay1 fencing_token=8 result=1
         sql SELECT status FROM sessions
         sql SELECT outcome FROM lost_leases
-        batch: complete_tool_call call_id=pay1 fencing_token=8 result=1
+        batch as=worker-1: complete_tool_call call_id=pay1 fencing_token=8 result=1
         sql SELECT outcome FROM lost_leases
-        batch: complete_tool_call call_id=pay1 fencing_token=8 result=1
+        batch as=worker-1: complete_tool_call call_id=pay1 fencing_token=8 result=1
         "#,
         expect![[r#"
             seq 8 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01}

@@ -104,6 +104,7 @@ impl Whole {
                 let named = Named(columns, row);
                 let permitted = policies.is_empty()
                     || policies.iter().any(|policy| self.permits(policy, &named, caller));
+                let permitted = permitted && self.follows_its_session(table, &named, caller);
                 if permitted && self.is_in_scope(table, &named, caller) {
                     let cells = shown.iter().map(|at| Bound(&row[*at]));
                     insert.execute(rusqlite::params_from_iter(cells)).unwrap();
@@ -119,12 +120,14 @@ impl Whole {
         let mut of_caller =
             self.policies.iter().filter(|it| it.role == "*" || it.role == caller.role());
         let narrowed = of_caller.any(|it| it.condition.is_some() || !it.hidden.is_empty());
-        let all = &["arguments", "outcome", "prev_hash", "hash", "authority"];
-        match (narrowed, ["admin", "auditor"].contains(&caller.role())) {
-            (true, true) => &all[..4],
-            (true, false) => all,
-            (false, true) => &[],
-            (false, false) => &all[4..],
+        let all = &["arguments", "outcome", "prev_hash", "hash", "salt", "authority"];
+        let is_bounded = !caller.scope().is_empty();
+        match (narrowed, caller.role()) {
+            (true, "admin" | "auditor") => &all[..5],
+            (true, _) => all,
+            (false, "admin" | "auditor") if !is_bounded => &[],
+            (false, "admin" | "auditor") => &all[2..5],
+            (false, _) => &all[2..],
         }
     }
 
@@ -140,6 +143,7 @@ impl Whole {
         let rows = rows.iter().map(|row| Named(columns, row)).filter(|row| {
             let any = policies.iter().any(|policy| self.permits(policy, row, caller));
             (policies.is_empty() || any)
+                && (unbounded || self.follows_its_session(table, row, caller))
                 && (caller.scope().is_empty() || self.is_in_scope(table, row, caller))
         });
         let is_shown = |name: &&String| !policies.iter().any(|it| it.hidden.contains(name));
@@ -163,6 +167,23 @@ impl Whole {
             any = true;
         }
         !any
+    }
+
+    /// Whether the policies of sessions permit the session that a row belongs to.
+    fn follows_its_session(&self, table: &str, row: &Named<'_>, caller: &Caller) -> bool {
+        let is_owned = ["agent_state", "events", "remarks"].contains(&table);
+        let policies: Vec<&Policy> = (self.policies.iter())
+            .filter(|policy| policy.table == "sessions")
+            .filter(|policy| policy.role == "*" || policy.role == caller.role())
+            .collect();
+        if !is_owned || policies.is_empty() || *row.get("session_id") == Value::Null {
+            return true;
+        }
+        let (columns, sessions) = &self.tables["sessions"];
+        let mut sessions = sessions.iter().map(|session| Named(columns, session));
+        let owner = sessions.find(|owner| owner.get("id") == row.get("session_id"));
+        owner
+            .is_some_and(|owner| policies.iter().any(|policy| self.permits(policy, &owner, caller)))
     }
 
     fn is_in_scope(&self, table: &str, row: &Named<'_>, caller: &Caller) -> bool {

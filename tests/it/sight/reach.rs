@@ -1,8 +1,10 @@
 //! What the reducers of bounded callers reach: attacked like queries are, and held to the same rules in plain
 //! Rust. A row that no policy lets be seen is not there, whichever way a reducer goes about it.
 
+use abide_reducers::Policy;
 use abide_schema::reducer::Caller;
-use abide_schema::{Code, Refusal, Value};
+use abide_schema::wire::BatchCall;
+use abide_schema::{Abort, Code, Context, Module, Refusal, Value, reducer};
 use serde_json::{Value as JsonValue, json};
 
 use super::copy::Whole;
@@ -32,6 +34,47 @@ async fn call(
         said_nothing(reducer, refusal);
     }
     told
+}
+
+/// Sets the condition of a policy by a touch, whose row is written at the end of the commit only.
+#[reducer]
+fn narrow_by_touch(ctx: &mut Context<'_>, condition: String) -> Result<(), Abort> {
+    let policy = ctx.beyond_policies(|ctx| ctx.get::<Policy>(("sessions", "app", "default")))?;
+    let policy = policy.expect("the policy was set");
+    ctx.touch(Policy { condition: Some(condition), ..policy })
+}
+
+/// A reducer that touches a policy narrows the next call of the same transaction, as one that updates it does.
+#[test]
+fn a_touched_policy_holds_for_the_next_call() {
+    let mut world = World::new();
+    world.close();
+    let mut modules = abide_reducers::modules();
+    modules.push(Module::new("touch").reducer(narrow_by_touch::definition()));
+    world.open_with(world.config(modules));
+    run(async {
+        world.session("s").await;
+        let all = json!({"table": "sessions", "role": "app", "condition": "1"});
+        world.call("set_policy", all).await.unwrap();
+        let app = caller("ann", "app", &[], &[]);
+        let batch = async |condition: &str| {
+            let say = json!({"session_id": "s", "role": "user", "content": "hi"});
+            let calls = [
+                BatchCall { reducer: "append_message".to_owned(), args: say.clone() },
+                BatchCall {
+                    reducer: "narrow_by_touch".to_owned(),
+                    args: json!({"condition": condition}),
+                },
+                BatchCall { reducer: "append_message".to_owned(), args: say },
+            ];
+            let done = world.engine().batch(&app, &calls, None).await;
+            done.map_err(|refusal| (refusal.code, refusal.detail))
+        };
+        batch("id = 's'").await.unwrap();
+        let (code, detail) = batch("0").await.unwrap_err();
+        assert!(code == Code::NotFound && detail.starts_with("call 3"), "{detail}");
+        batch("1").await.expect("the batch that narrowed was undone");
+    });
 }
 
 /// The code of a refusal; nothing where the call was done.

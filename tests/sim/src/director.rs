@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use abide_engine::{Stage, Turns};
+use abide_engine::{Point, Stage, Turns};
 
 /// How long a step may take: what takes longer has come to a standstill.
 const STANDSTILL: Duration = Duration::from_secs(120);
@@ -25,12 +25,18 @@ struct State {
     /// Nobody is directed any more.
     free: bool,
     gates: BTreeMap<Stage, Gate>,
+    /// Where a thread is to panic, and at which time that it comes there.
+    panic_at: Option<(Point, u64)>,
+    /// How often each point was reached since then.
+    reached: BTreeMap<Point, u64>,
 }
 
 #[derive(Debug, Default)]
 struct Gate {
     stopped: bool,
     let_go: bool,
+    /// The thread is gone, and counts as stopped.
+    ended: bool,
 }
 
 impl Director {
@@ -52,12 +58,27 @@ impl Director {
     pub fn step(&self, stage: Stage) {
         let mut state = self.lock();
         let gate = state.gates.entry(stage).or_default();
+        if gate.ended {
+            return;
+        }
         assert!(gate.stopped, "{stage:?} is not at its gate");
         (gate.stopped, gate.let_go) = (false, true);
         self.changed.notify_all();
         while !state.gates[&stage].stopped {
             state = self.wait_for(state);
         }
+    }
+
+    /// Has the thread panic that comes to a point for the nth time from now on.
+    pub fn panic_at(&self, point: Point, nth: u64) {
+        let mut state = self.lock();
+        state.panic_at = Some((point, nth));
+        state.reached.clear();
+    }
+
+    /// Whether the panic that was ordered has taken place.
+    pub fn has_panicked(&self) -> bool {
+        self.lock().panic_at.is_none()
     }
 
     /// Lets everybody go on from here: for the end.
@@ -91,5 +112,24 @@ impl Turns for Director {
         let gate = state.gates.entry(stage).or_default();
         gate.let_go = false;
         !state.free
+    }
+
+    fn reach(&self, point: Point) {
+        let mut state = self.lock();
+        let times = state.reached.entry(point).or_default();
+        *times += 1;
+        if state.panic_at == Some((point, state.reached[&point])) {
+            state.panic_at = None;
+            drop(state);
+            // Without the panic hook, whose words would only be noise.
+            std::panic::resume_unwind(Box::new(format!("panic on purpose at {point:?}")));
+        }
+    }
+
+    fn ended(&self, stage: Stage) {
+        let mut state = self.lock();
+        let gate = state.gates.entry(stage).or_default();
+        (gate.stopped, gate.ended) = (true, true);
+        self.changed.notify_all();
     }
 }

@@ -1,19 +1,21 @@
 //! One engine on one machine, run step by step, with a clock that stands still until it is moved.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use abide_engine::{
-    Clock, Config, Engine, Layout, OpenError, Retention, Stage, Tuning, sqlite_version,
+    Clock, Config, Engine, Entropy, Layout, OpenError, Retention, Stage, Tuning, sqlite_version,
 };
 use abide_schema::reducer::Caller;
 use abide_schema::wire::BatchCall;
 use abide_schema::{Micros, Refusal, Seq, limits};
 use abide_store::Store;
+use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 
 use crate::checks::sight;
@@ -26,29 +28,44 @@ pub const START: Micros = Micros(1_795_269_600_000_000);
 /// The threads of an engine: writer, sync, publisher, checkpointer and readers.
 const THREADS: usize = 4 + limits::READERS;
 
-/// Every log's id: ids that reducers draw follow from it.
+/// Every log's id: hashes follow from it.
 const LOG_ID: &str = "simulated";
 
-/// A clock that is moved by hand, in either direction.
+/// A clock that is moved by hand, in either direction. It also gives the run its entropy: the same bytes in
+/// every run, and never the same twice in one run, over all lives of its engine.
 #[derive(Debug)]
-pub struct VirtualClock(AtomicI64);
+pub struct VirtualClock {
+    now: AtomicI64,
+    draws: AtomicU64,
+}
 
 impl VirtualClock {
     /// One that shows [`START`].
     #[must_use]
     pub fn new() -> Arc<VirtualClock> {
-        Arc::new(VirtualClock(AtomicI64::new(START.0)))
+        Arc::new(VirtualClock { now: AtomicI64::new(START.0), draws: AtomicU64::new(0) })
     }
 
     /// Moves it.
     pub fn advance_ms(&self, ms: i64) {
-        self.0.fetch_add(ms * 1000, Ordering::Relaxed);
+        self.now.fetch_add(ms * 1000, Ordering::Relaxed);
     }
 }
 
 impl Clock for VirtualClock {
     fn now(&self) -> Micros {
-        Micros(self.0.load(Ordering::Relaxed))
+        Micros(self.now.load(Ordering::Relaxed))
+    }
+}
+
+impl Entropy for VirtualClock {
+    fn fill(&self, buffer: &mut [u8]) -> io::Result<()> {
+        for block in buffer.chunks_mut(32) {
+            let drawn = self.draws.fetch_add(1, Ordering::Relaxed);
+            let bytes: [u8; 32] = Sha256::digest(drawn.to_be_bytes()).into();
+            block.copy_from_slice(&bytes[..block.len()]);
+        }
+        Ok(())
     }
 }
 
@@ -130,8 +147,25 @@ impl Rig {
         machine: &Arc<Machine>,
         clock: &Arc<VirtualClock>,
     ) -> Result<Rig, OpenError> {
+        Rig::open_with(folder, machine, clock, |_| {})
+    }
+
+    /// The same, with some of its configuration changed.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    ///
+    /// # Panics
+    /// The folder cannot be read.
+    pub fn open_with(
+        folder: &Path,
+        machine: &Arc<Machine>,
+        clock: &Arc<VirtualClock>,
+        configure: impl FnOnce(&mut Config),
+    ) -> Result<Rig, OpenError> {
         let mut config = Config::new(abide_reducers::modules());
         config.clock = Arc::clone(clock) as Arc<dyn Clock>;
+        config.entropy = Arc::clone(clock) as Arc<dyn Entropy>;
         // Small, so that a short run meets checkpoints, a WAL that starts over, and pruning.
         config.retention = Retention { events: Some(64), age: None };
         config.tuning = Tuning {
@@ -147,6 +181,7 @@ impl Rig {
         }
         let director = Arc::new(Director::default());
         config.turns = Arc::clone(&director) as _;
+        configure(&mut config);
         let engine = Engine::open(&path, config)?;
         director.gather(THREADS);
         Ok(Rig { clock: Arc::clone(clock), director, path, engine: Some(engine) })

@@ -4,7 +4,7 @@
 use std::fs;
 
 use abide_schema::wire::BatchCall;
-use abide_schema::{Code, Refusal};
+use abide_schema::{Code, Refusal, limits};
 use serde_json::{Value as JsonValue, json};
 
 use crate::history::History;
@@ -198,7 +198,8 @@ impl Player<'_> {
 
     /// An agent at work: driven, left by its driver, taken over, put to rest, done; and one that nobody wants.
     fn runs(&mut self) -> Played {
-        let agent = json!({"name": "support", "definition": {"system_prompt": "be kind"}});
+        let agent =
+            json!({"name": "support", "definition": {"system_prompt": "be kind"}, "mode": "all"});
         self.call("app", "register_agent", agent)?;
         let run = json!({"session_id": "s2", "id": "run1", "input": "where is it?"});
         self.call("app", "start_run", run)?;
@@ -218,12 +219,26 @@ impl Player<'_> {
         self.call("app", "resume_session", json!({"session_id": "s2"}))?;
         let claim = json!({"id": "run1", "driver": "two", "lease_ms": 5_000});
         let token = self::token(&self.call("agent", "claim_run", claim)?);
+        self.delegate(token.clone())?;
         let done = json!({"id": "run1", "fencing_token": token, "end": "done",
             "output": {"content": "on its way"}});
         self.call("agent", "finish_run", done)?;
         self.call("app", "start_run", json!({"session_id": "s2", "id": "run2"}))?;
         self.call("app", "abort_run", json!({"id": "run2", "reason": "never mind"}))?;
         self.call("app", "retire_agent", json!({"name": "support"})).map(drop)
+    }
+
+    /// A run has another do something, and ends before that has ended.
+    fn delegate(&mut self, run_token: JsonValue) -> Played {
+        let wanted = json!({"call_id": "run1~1", "session_id": "s2", "tool_name": "look",
+            "arguments": {}, "run_id": "run1", "run_fencing_token": run_token,
+            "claim_lease_ms": 5_000});
+        let token = token(&self.call("agent", "request_tool_call", wanted)?);
+        let child = json!({"call_id": "run1~1", "fencing_token": token, "agent": "support",
+            "input": "look for it"});
+        self.call("agent", "start_child_run", child)?;
+        let result = json!({"call_id": "run1~1", "fencing_token": token, "result": "later"});
+        self.call("agent", "complete_tool_call", result).map(drop)
     }
 
     /// Several at once, which share a transaction; batches, whole or not at all; a row of many pages.
@@ -252,7 +267,14 @@ impl Player<'_> {
         self.call("app", "complete_session", completed)?;
         let failed = json!({"session_id": "s3", "code": "boom", "message": "it fell"});
         self.call("app", "fail_session", failed)?;
+        // More than one step of a cleanup ends.
+        let timer = json!({"session_id": "s4", "in_ms": 3_600_000});
+        let timer = BatchCall { reducer: "set_timer".to_owned(), args: timer };
+        self.put("app", vec![timer; limits::CLEANUP_ROWS + 10])?;
+        let child = json!({"agent": "support", "id": "s4_child", "parent_id": "s4"});
+        self.call("app", "create_session", child)?;
         self.call("app", "cancel_session", json!({"session_id": "s4", "reason": "no"}))?;
+        self.pass_ms(1)?;
         self.checkpoint();
         self.say("s2", "the last word").map(drop)
     }

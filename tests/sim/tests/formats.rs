@@ -76,6 +76,17 @@ fn format_1_opens_verifies_and_replays() {
     );
 }
 
+/// Events with salts.
+#[test]
+fn format_2_opens_verifies_and_replays() {
+    check(
+        2,
+        expect![[r#"
+        113 events by 55 reducers, the last 12ee6c896a51255b
+    "#]],
+    );
+}
+
 /// A release that writes another format keeps a file of it: `abide-sim keep`.
 #[test]
 fn a_file_of_every_format_is_kept() {
@@ -103,8 +114,8 @@ fn check_newer(sql: &str, words: &str) {
 
 #[test]
 fn newer_files_are_refused() {
-    let format = "its format is at version 2, this one knows 1";
-    check_newer("PRAGMA user_version = 2", format);
+    let format = "its format is at version 3, this one knows 2";
+    check_newer("PRAGMA user_version = 3", format);
     check_newer(
         "UPDATE meta SET value = '99' WHERE name = 'module.session'",
         "module session is at version 99, this one knows 1",

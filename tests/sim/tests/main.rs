@@ -6,6 +6,7 @@
 mod crashes;
 mod formats;
 mod hostile;
+mod panics;
 mod seeds;
 mod stories;
 mod upgrade;

@@ -20,9 +20,10 @@ struct Room {
     may_see: &'static [&'static str],
 }
 
-const ROOMS: [Room; 18] = [
+const ROOMS: [Room; 19] = [
     Room { name: "abide-macros", may_see: &[] },
     Room { name: "abide-schema", may_see: &["abide-macros"] },
+    Room { name: "abide-json-schema", may_see: &[] },
     Room { name: "abide-log", may_see: &["abide-schema"] },
     Room { name: "abide-live", may_see: &["abide-schema"] },
     // The disk keeps the log's events: it encodes and chains them as the log says.
@@ -31,14 +32,14 @@ const ROOMS: [Room; 18] = [
         name: "abide-engine",
         may_see: &["abide-schema", "abide-log", "abide-live", "abide-store"],
     },
-    Room { name: "abide-reducers", may_see: &["abide-schema"] },
+    Room { name: "abide-reducers", may_see: &["abide-schema", "abide-json-schema"] },
     Room { name: "abide-programs", may_see: &[] },
     Room { name: "abide-client", may_see: &["abide-schema", "abide-engine?", "abide-reducers"] },
     Room {
         name: "abide-agent",
         may_see: &["abide-client", "abide-models", "abide-programs", "abide-tools"],
     },
-    Room { name: "abide-tools", may_see: &["abide-client"] },
+    Room { name: "abide-tools", may_see: &["abide-client", "abide-json-schema"] },
     Room { name: "abide-models", may_see: &[] },
     Room { name: "abide-server", may_see: &["abide-schema", "abide-engine"] },
     Room {
@@ -63,6 +64,7 @@ const ROOMS: [Room; 18] = [
 
 const EVERYTHING: &[&str] = &[
     "abide-schema",
+    "abide-json-schema",
     "abide-log",
     "abide-live",
     "abide-store",

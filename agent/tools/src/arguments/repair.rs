@@ -11,10 +11,10 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use jsonschema::error::{TypeKind, ValidationErrorKind};
-use jsonschema::{JsonType, JsonTypeSet, ValidationError, Validator};
+use jsonschema::{JsonType, JsonTypeSet, ValidationError};
 use serde_json::{Map, Number, Value};
 
-use super::Fitted;
+use super::{Bounded, Fitted};
 
 /// A round re-types all that is objected to, so this bounds how deep strings hold strings.
 const ROUNDS: usize = 16;
@@ -29,7 +29,7 @@ const ENVELOPES: [&str; 3] = ["input", "args", "arguments"];
 const FLOAT_DIGITS: usize = 15;
 
 /// The arguments re-typed so that they fit, if that is possible.
-pub(super) fn repair(validator: &Validator, schema: &Value, arguments: &Value) -> Option<Fitted> {
+pub(super) fn repair(validator: &Bounded, schema: &Value, arguments: &Value) -> Option<Fitted> {
     retyped(validator, arguments).or_else(|| {
         let (envelope, inner) = unwrapped(schema, arguments)?;
         let mut fitted = if validator.is_valid(&inner) {
@@ -65,7 +65,7 @@ fn unwrapped(schema: &Value, arguments: &Value) -> Option<(String, Value)> {
     inner.is_object().then(|| (name.clone(), inner))
 }
 
-fn retyped(validator: &Validator, arguments: &Value) -> Option<Fitted> {
+fn retyped(validator: &Bounded, arguments: &Value) -> Option<Fitted> {
     let mut fitted = Fitted { arguments: arguments.clone(), repairs: Vec::new() };
     for _ in 0..ROUNDS {
         let mut places = Places::new();
@@ -109,7 +109,7 @@ fn collect(error: &ValidationError<'_>, places: &mut Places) {
 
 /// Re-types what stands at one place, and says how.
 fn mend(
-    validator: &Validator,
+    validator: &Bounded,
     arguments: &mut Value,
     path: &str,
     types: JsonTypeSet,
@@ -132,7 +132,7 @@ fn mend(
 
 /// Leaves out the empty string at a place, or puts null where something has to stand.
 fn leave_out(
-    validator: &Validator,
+    validator: &Bounded,
     arguments: &mut Value,
     path: &str,
     types: JsonTypeSet,

@@ -91,6 +91,25 @@ fn values_in_strings_are_taken_out() {
     );
 }
 
+/// A filter whose alternatives refer to the whole: each level of nesting was tried by each alternative, so that some
+/// hundred bytes took seconds and gigabytes.
+#[test]
+fn what_takes_too_long_does_not_fit() {
+    let way = |name: &str| -> Value {
+        json!({"properties": {"not": {"$ref": "#/$defs/f"}, name: {"type": "string"}}})
+    };
+    let ways: Vec<Value> = ["a", "b", "c", "d"].map(way).into();
+    let schema = json!({"$defs": {"f": {"oneOf": ways}}, "type": "object",
+        "properties": {"f": {"$ref": "#/$defs/f"}}});
+    let nested = (0..40).fold(json!({"z": 1}), |inner, _| json!({"not": inner}));
+    let parameters = Parameters::of(&schema).expect("it is a schema");
+    // As it stands, and as it is found in a string that is re-typed.
+    for arguments in [json!({"f": nested}), Value::from(json!({"f": nested}).to_string())] {
+        assert!(parameters.fit(arguments).is_err());
+    }
+    assert!(parameters.fit(json!({"f": {"a": 1, "b": 1, "c": 1}})).is_ok());
+}
+
 #[test]
 fn an_empty_string_stands_for_nothing_only_where_it_does_not_fit() {
     check(

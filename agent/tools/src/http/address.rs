@@ -6,7 +6,7 @@ use reqwest::Url;
 use serde_json::{Map, Value};
 
 use crate::config::{self, ConfigError};
-use crate::template::{Template, percent_encoded};
+use crate::template::{Template, as_text, percent_encoded};
 
 /// An address with places.
 pub(super) struct Address {
@@ -63,12 +63,22 @@ impl Address {
     /// What is wrong with the arguments.
     pub(super) fn fill(&self, arguments: &Map<String, Value>) -> Result<Url, String> {
         for name in self.path.names() {
-            if arguments.get(name).is_some_and(|value| value == "") {
+            let Some(value) = arguments.get(name).and_then(as_text) else { continue };
+            if value.is_empty() {
                 return Err(format!("{name} is empty, which cannot be part of a path"));
+            }
+            // Who decodes a path before resolving it sees these segments, although they are sent percent-encoded.
+            if value.split(['/', '\\']).any(is_dots) {
+                return Err(OUT_OF_THE_PATH.to_owned());
             }
         }
         let missing = |name: String| format!("{name} is left out and has to be in the address");
         let path = self.path.fill(arguments, percent_encoded).map_err(missing)?;
+        // `.` and `..` are resolved by whoever reads an address: with them the path would be another one. Literals with a
+        // place beside them can make one as well: `/.{name}`.
+        if path.split('/').any(is_dots) {
+            return Err(OUT_OF_THE_PATH.to_owned());
+        }
         let mut text = format!("{}{path}", self.origin);
         let mut queries = Vec::new();
         if let Some(query) = &self.query {
@@ -84,14 +94,19 @@ impl Address {
         }
         let url = Url::parse(&text).map_err(|why| why.to_string())?;
         let origin = Url::parse(&self.origin).map_err(|why| why.to_string())?;
-        // `.` and `..` are resolved by whoever reads an address, percent-encoded or not: with them in a place the path
-        // would be another one.
         let slashes = |path: &str| path.matches('/').count().max(1);
         if url.origin() != origin.origin() || slashes(url.path()) != slashes(&path) {
-            return Err("the arguments would lead out of the path".to_owned());
+            return Err(OUT_OF_THE_PATH.to_owned());
         }
         Ok(url)
     }
+}
+
+const OUT_OF_THE_PATH: &str = "the arguments would lead out of the path";
+
+/// Whether a segment is one that is resolved and not sent.
+fn is_dots(segment: &str) -> bool {
+    matches!(segment, "." | "..")
 }
 
 /// Names and values as a query, or as a form.

@@ -96,6 +96,24 @@ async fn check(more: Value, calls: &[Value], expected: Expect) {
     expected.assert_eq(&lines.join("\n"));
 }
 
+/// With its place at the end of the path, or alone in it, the number of slashes did not change: `..` and `.` were sent.
+#[tokio::test]
+async fn dots_are_refused_wherever_they_stand_in_a_path() {
+    let server = server().await;
+    for path in ["/{id}", "/things/{id}", "/{id}/x", "/.{id}", "/things/.{id}", "/x-{id}"] {
+        let config = json!({"name": "api", "description": "", "url": format!("{server}{path}"),
+            "parameters": {"type": "object", "properties": {"id": {}}}});
+        let config: HttpToolConfig = serde_json::from_value(config).expect("it is one");
+        let tool = HttpTool::new(config, &environment()).expect("it is right");
+        for id in ["..", ".", "a/..", "../a", "a/../b", "..\\b", "./a"] {
+            let outcome = call(&tool, json!({"id": id})).await;
+            assert_eq!(outcome.failure, Some(Failure::Arguments), "{path} {id}: {}", outcome.text);
+        }
+        let outcome = call(&tool, json!({"id": "a..b"})).await;
+        assert!(outcome.text.contains("a..b"), "{}", outcome.text);
+    }
+}
+
 #[tokio::test]
 async fn arguments_stay_where_they_belong() {
     check(
@@ -130,9 +148,9 @@ async fn arguments_stay_where_they_belong() {
             arguments 1
             api: id is empty, which cannot be part of a path
             {"error":{"code":"arguments","message":"api: id is empty, which cannot be part of a path"}}
-            ok 0
-            {"body":"","headers":{"idempotency-key":"call-1"},"request":"GET /things/%5C..%5C..%5Cx/parts?by=x&of=a%20b"}
-            {"body":{"body":"","headers":{"idempotency-key":"call-1"},"request":"GET /things/%5C..%5C..%5Cx/parts?by=x&of=a%20b"},"content_type":"application/json","status":200}
+            arguments 1
+            api: the arguments would lead out of the path
+            {"error":{"code":"arguments","message":"api: the arguments would lead out of the path"}}
             ok 0
             {"body":"","headers":{"idempotency-key":"call-1"},"request":"GET /things/%40evil.example%3A80%2F/parts?by=x&of=a%20b"}
             {"body":{"body":"","headers":{"idempotency-key":"call-1"},"request":"GET /things/%40evil.example%3A80%2F/parts?by=x&of=a%20b"},"content_type":"application/json","status":200}

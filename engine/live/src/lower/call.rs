@@ -10,7 +10,6 @@ use super::{Lower, Lowered, Scope, push_list, unquote};
 use crate::fragment::{Affinity, Fragment};
 use crate::functions::{self, Function};
 use crate::kind;
-use crate::viewer::can_fail;
 
 /// A function call as written.
 pub(super) struct Call<'e, 'b> {
@@ -72,7 +71,6 @@ impl Lower<'_> {
         let mut out = open(call);
         push_list(&mut out, &arguments);
         out.push_text(")");
-        out.risky |= can_fail(&call.name);
         Ok(out.of_kind(self.kind_of_call(call, &arguments)))
     }
 

@@ -1,5 +1,6 @@
 //! Conditions: their conjuncts, and what each of them demands of the rows it is asked about.
 
+use abide_schema::table::IndexSpec;
 use sqlite3_parser::ast::{Expr, LikeOperator, Operator};
 
 use super::{
@@ -16,17 +17,18 @@ impl Lower<'_> {
         let conjuncts = spine(expr, Operator::And)
             .into_iter()
             .map(|expr| {
-                let equal = self.equal_columns(expr, scope)?;
+                let sides = self.equal_sides(expr, scope)?.map(Box::new);
+                let equal = sides.as_ref().and_then(|it| self.columns_of(&it.0, &it.1));
                 let (condition, route) = self.condition(expr, scope)?;
-                Ok(Conjunct { condition, route, equal })
+                Ok(Conjunct { condition, route, equal, sides })
             })
             .collect();
         self.lifting = lifting;
         conjuncts
     }
 
-    /// The two columns that a conjunct says are equal.
-    fn equal_columns(&mut self, expr: &Expr, scope: &Scope) -> Lowered<Option<EqualColumns>> {
+    /// The two names that a conjunct says are equal.
+    fn equal_sides(&mut self, expr: &Expr, scope: &Scope) -> Lowered<Option<(Fragment, Fragment)>> {
         let mut bare = expr;
         while let Expr::Parenthesized(items) = bare
             && let [only] = &items[..]
@@ -37,15 +39,14 @@ impl Lower<'_> {
             |expr: &Expr| matches!(expr, Expr::Id(_) | Expr::Name(_) | Expr::Qualified(..));
         match bare {
             Expr::Binary(left, Operator::Equals, right) if is_name(left) && is_name(right) => {
-                let (left, right) = (self.expr(left, scope)?, self.expr(right, scope)?);
-                Ok(self.columns_of(&left, &right))
+                Ok(Some((self.expr(left, scope)?, self.expr(right, scope)?)))
             }
             _ => Ok(None),
         }
     }
 
     fn condition(&mut self, expr: &Expr, scope: &Scope) -> Lowered<(Fragment, Route)> {
-        self.deeper(|lower| match expr {
+        let (condition, route) = self.deeper(|lower| match expr {
             Expr::Parenthesized(inner) if inner.len() == 1 => {
                 let (condition, route) = lower.condition(&inner[0], scope)?;
                 Ok((condition.parenthesized(), route))
@@ -66,12 +67,13 @@ impl Lower<'_> {
                     Test::AtMost,
                     &end,
                 ));
+                let harmless = all_harmless([&left, &start, &end]);
                 let mut condition = left;
                 condition.push_text("BETWEEN");
                 condition.push(&start);
                 condition.push_text("AND");
                 condition.push(&end);
-                Ok((condition, route))
+                Ok((condition.harmless_if(harmless), route))
             }
             Expr::Like { lhs, not: false, op, rhs, escape: None }
                 if matches!(op, LikeOperator::Like | LikeOperator::Glob) =>
@@ -82,7 +84,6 @@ impl Lower<'_> {
                 let mut condition = left;
                 condition.push_text(if like { "LIKE" } else { "GLOB" });
                 condition.push(&right);
-                condition.risky |= !right.is_pattern();
                 Ok((condition, route))
             }
             Expr::InList { lhs, not: false, rhs: Some(list) } => {
@@ -91,11 +92,12 @@ impl Lower<'_> {
                     list.iter().map(|expr| lower.operand(expr, scope)).collect::<Lowered<_>>()?;
                 list.iter().try_for_each(|item| lower.require_comparable(&left, item))?;
                 let route = lower.membership(&left, &list);
+                let harmless = all_harmless(list.iter().chain([&left]));
                 let mut condition = left;
                 condition.push_text("IN (");
                 push_list(&mut condition, &list);
                 condition.push_text(")");
-                Ok((condition, route))
+                Ok((condition.harmless_if(harmless), route))
             }
             Expr::InSelect { lhs, not: false, rhs } => {
                 Ok((lower.in_select(lhs, subquery::Membership::Demanded, rhs, scope)?, Route::Any))
@@ -104,7 +106,9 @@ impl Lower<'_> {
                 Ok((lower.in_table(lhs, subquery::Membership::Demanded, rhs, scope)?, Route::Any))
             }
             other => Ok((lower.expr(other, scope)?, Route::Any)),
-        })
+        })?;
+        self.expansion.expression(&condition)?;
+        Ok((condition, route))
     }
 
     fn junction(
@@ -119,8 +123,10 @@ impl Lower<'_> {
             whole = Some(match whole {
                 None => (condition, route),
                 Some((mut left, left_route)) => {
+                    let harmless = all_harmless([&left, &condition]);
                     left.push_text(operator_sql(operator));
                     left.push(&condition);
+                    left.harmless = harmless;
                     let route = match operator {
                         Operator::And => left_route.and(route),
                         _ => left_route.or(route),
@@ -152,9 +158,11 @@ impl Lower<'_> {
             Operator::Greater | Operator::GreaterEquals => bounded(Test::AtLeast, Test::AtMost),
             _ => Route::Any,
         };
+        let harmless = all_harmless([&left, &right]);
         let mut condition = left.clone();
         condition.push_text(operator_sql(operator));
         condition.push(&right);
+        condition.harmless = harmless;
         match literal {
             Some(literal) if operator == Operator::Equals && self.names_part(&left) => {
                 // Said twice: as a parameter it finds the binding, as it stands it finds the index.
@@ -165,7 +173,7 @@ impl Lower<'_> {
                 both.push_text("AND");
                 both.push(&condition);
                 both.push_text(")");
-                Ok((both, route))
+                Ok((both.harmless_if(harmless), route))
             }
             _ => Ok((condition, route)),
         }
@@ -176,11 +184,8 @@ impl Lower<'_> {
         let Plain::Column(source, column) = fragment.plain else { return false };
         let table = self.catalog.table(self.sources[source].table);
         let name = table.columns[column].name;
-        let mut conditions = table.indexes.iter().filter_map(|index| index.condition);
-        conditions.any(|condition| {
-            let mut words = condition.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-            words.any(|word| word.eq_ignore_ascii_case(name))
-        })
+        let mut words = table.indexes.iter().flat_map(IndexSpec::words);
+        words.any(|word| word.eq_ignore_ascii_case(name))
     }
 }
 
@@ -255,4 +260,9 @@ impl Lower<'_> {
         let demands = columns.into_iter().map(|(source, column)| demand(source, column));
         Route::Alternatives(vec![demands.collect()])
     }
+}
+
+/// Whether each of these is harmless.
+pub(super) fn all_harmless<'f>(all: impl IntoIterator<Item = &'f Fragment>) -> bool {
+    all.into_iter().all(|fragment| fragment.harmless)
 }

@@ -6,7 +6,7 @@ use sqlite3_parser::ast::{Cmd, Expr, QualifiedName, Select, Stmt};
 use sqlite3_parser::lexer::sql::Parser;
 use sqlite3_parser::{Bump, FallibleIterator as _};
 
-use super::{Conjunct, Lower, Lowered, Scope, unquote, unsupported};
+use super::{Conjunct, Lower, Lowered, Scope, all_harmless, unquote, unsupported};
 use crate::core::{Added, Core};
 use crate::fragment::{Affinity, Fragment, quoted};
 use crate::kind::common;
@@ -51,7 +51,8 @@ impl Lower<'_> {
         scope: &Scope,
     ) -> Lowered {
         let mut out = self.expr(left, scope)?;
-        let query = self.inner(select, scope)?;
+        let before = (self.sources.len(), self.subqueries);
+        let mut query = self.inner(select, scope)?;
         let row = matches!(left, Expr::Parenthesized(items) if items.len() > 1);
         if !row {
             one_column(&query)?;
@@ -62,28 +63,38 @@ impl Lower<'_> {
             self.require_comparable(&out, &right)?;
         }
         let mut added = Added::new();
-        for ((_, core), shown) in query.cores.iter().zip(self.shown_by(&query)) {
+        let (shown_by, arms) = (self.shown_by(&query), query.cores.len());
+        let limited = query.limit.is_some();
+        for ((_, core), shown) in query.cores.iter_mut().zip(shown_by) {
             let outputs = core.outputs.iter().zip(shown).filter(|(output, _)| !output.hidden);
-            let own = query.cores.len() == 1 && core.parts().is_none() && query.limit.is_none();
+            let own = arms == 1 && core.parts().is_none() && !limited;
             if outputs.clone().all(|(_, shown)| own || shown.is_some()) {
                 let values: Vec<&Fragment> = outputs.map(|(output, _)| &output.value).collect();
-                let link = membership.link(&out, &values);
+                let mut link = membership.link(&out, &values);
+                link.harmless = out.harmless && all_harmless(values.iter().copied());
                 let equal = match values.as_slice() {
                     [only] if membership == Membership::Demanded => self.columns_of(&out, only),
                     _ => None,
                 };
+                if self.is_bounded() && !link.harmless {
+                    link = self.seen_first(core, &link);
+                }
                 if membership == Membership::Demanded && !out.has_subquery() {
                     added.insert(core.block, vec![Fragment::hint(&out, link.clone())]);
                 }
-                let link = Conjunct { condition: link, route: Route::Any, equal };
+                let sides = None;
+                let link = Conjunct { condition: link, route: Route::Any, equal, sides };
                 self.blocks[core.block].link = Some(link);
             }
         }
         out.push_text(if membership == Membership::Denied { "NOT IN" } else { "IN" });
         let mut rows = query.without_order_with(&added);
         rows.push(&self.window_of(&query)?);
-        out.push(&wrapped("(", &rows));
-        Ok(out.of_kind(Some(Kind::Integer)))
+        let rows = wrapped("(", &rows);
+        let harmless =
+            out.harmless && membership != Membership::Denied && rows.is_independent(before);
+        out.push(&rows);
+        Ok(out.of_kind(Some(Kind::Integer)).harmless_if(harmless))
     }
 
     /// `x IN t` is `x IN (SELECT * FROM t)`.
@@ -109,6 +120,7 @@ impl Lower<'_> {
 
     /// A subquery as a value: that of its first row, which must be the same row every time.
     fn scalar(&mut self, select: &Select, scope: &Scope) -> Lowered {
+        let before = (self.sources.len(), self.subqueries);
         let query = self.inner(select, scope)?;
         one_column(&query)?;
         let mut rows = query.without_order();
@@ -118,7 +130,8 @@ impl Lower<'_> {
         let kind = common(arms.clone().map(|value| self.kind_of(value)));
         let mut out = wrapped("(", &rows).of_kind(kind);
         out.affinity = Affinity::common(arms.map(|value| self.affinity_of(value)));
-        Ok(out)
+        let harmless = out.is_independent(before);
+        Ok(out.harmless_if(harmless))
     }
 
     fn inner(&mut self, select: &Select, scope: &Scope) -> Result<Query, Refusal> {

@@ -210,7 +210,12 @@ impl Body {
                 for (at, key) in keys.iter().enumerate() {
                     let is_null = nulls.get(at).copied().unwrap_or(false);
                     for (block, value) in &key.0 {
-                        added.entry(*block).or_default().push(value.equals_given(at, is_null));
+                        let equal = value.equals_given(at, is_null);
+                        let equal = match one.core_of(*block) {
+                            Some(core) => core.shielded(value, equal),
+                            None => equal,
+                        };
+                        added.entry(*block).or_default().push(equal);
                     }
                 }
                 out.fragment(&one.body_with(&added));
@@ -327,7 +332,9 @@ impl Scheme<'_> {
             Some(parts) => {
                 let shown = |by: &Fragment| core.outputs.iter().any(|output| output.value == *by);
                 let shown = |by: &Fragment| !core.distinct || shown(by);
-                let usable = |by: &Fragment| self.form(by).is_some() && shown(by);
+                let usable = |by: &Fragment| {
+                    self.form(by).is_some() && shown(by) && (by.is_column() || !core.opaque)
+                };
                 parts.into_iter().filter(usable).map(key).collect()
             }
             None => {
@@ -384,8 +391,10 @@ impl Scheme<'_> {
         let columns = (0..query.outputs().len()).filter_map(|at| {
             let values = || query.cores.iter().map(|(_, core)| (core, &core.outputs[at].value));
             let forms = values().map(|(_, value)| self.form(value));
-            let splits =
-                common(forms).is_some() && values().all(|(core, value)| splits(core, value));
+            let known = |(core, value): (&Core, &Fragment)| value.is_column() || !core.opaque;
+            let splits = common(forms).is_some()
+                && values().all(|(core, value)| splits(core, value))
+                && values().all(known);
             let key = values().map(|(core, value)| (core.block, value.clone()));
             splits.then(|| Key(key.collect()))
         });

@@ -1,10 +1,18 @@
 //! A log of a few events, and every way to tamper with it.
 
+use abide_schema::event::Salt;
 use abide_schema::{Event, Micros, Seq};
 
 use super::*;
+use crate::encoding::{chained_hash, commitment};
 
+/// Events of this format.
 fn log() -> Vec<Event> {
+    events(|n| Some([n as u8 + 1; 16]))
+}
+
+/// Events of a log whose events have these salts.
+fn events(salt: impl Fn(i64) -> Option<Salt>) -> Vec<Event> {
     let mut chain = Chain::start("log-1");
     (0..4)
         .map(|n| {
@@ -14,7 +22,8 @@ fn log() -> Vec<Event> {
                 session_id: (n % 2 == 0).then(|| format!("s_{n}")),
                 reducer: "append_message".to_owned(),
                 caller: "local".to_owned(),
-                authority: None,
+                authority: (n == 3).then(|| "{}".to_owned()),
+                salt: salt(n),
                 request_id: (n > 1).then(|| "r".repeat(n as usize)),
                 arguments: format!("{{\"n\":{n}}}"),
                 outcome: "null".to_owned(),
@@ -40,17 +49,66 @@ fn an_untouched_log_passes() {
     assert_eq!(walk(&[]), Ok(Seq::ZERO));
 }
 
+/// Files of released versions depend on these. If one differs, the encoding needs a new tag.
 #[test]
-fn the_hash_of_a_known_event_never_changes() {
-    let hex: String = log()[2].hash.iter().map(|byte| format!("{byte:02x}")).collect();
-    // Files of released versions depend on it. If this differs, the encoding needs a new tag.
-    expect_test::expect!["12c3ddd9d32616bd51c7651319505b8fbb42ecd9833a4d035480b57314497ba5"]
-        .assert_eq(&hex);
+fn the_hashes_of_known_events_never_change() {
+    let hex = |hash: &Hash| hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let last_two = |events: Vec<Event>| {
+        events[2..].iter().map(|event| hex(&event.hash) + "\n").collect::<String>()
+    };
+    expect_test::expect![[r#"
+        9f50ae94990ee6c6a7764b1db93db463a90183b152b0c2e1f8f7c96514c33503
+        407a75cc988db599d1fdd1c647ad7480716b7e35476a2174d2074964e1b7f416
+    "#]]
+    .assert_eq(&last_two(log()));
+    expect_test::expect![[r#"
+        12c3ddd9d32616bd51c7651319505b8fbb42ecd9833a4d035480b57314497ba5
+        d10c0fc50da92cbd1a4668eed0eeb90c6b9a711d72b4898c000133c6b4621955
+    "#]]
+    .assert_eq(&last_two(events(|_| None)));
+}
+
+/// A log that was begun in format 1 and goes on in this one.
+#[test]
+fn salts_may_begin_within_a_log() {
+    let mut events = events(|n| (n > 1).then_some([9; 16]));
+    assert_eq!(walk(&events), Ok(Seq(4)));
+    events[2].salt = None;
+    assert_eq!(walk(&events), Err(ChainBreak { seq: Seq(3), flaw: Flaw::Altered }));
+}
+
+/// The chain is computed from commitments, so what they commit to can be erased.
+#[test]
+fn the_chain_does_not_need_what_is_erased() {
+    let mut log = log();
+    let event = &mut log[2];
+    let kept = commitment(event, &event.salt.expect("salted"), &Digests::of(event));
+    (event.session_id, event.request_id, event.salt) = (None, None, None);
+    (event.arguments, event.outcome) = (String::new(), String::new());
+    assert_eq!(chained_hash(event, &kept), event.hash);
+    assert_eq!(log[3].prev_hash, log[2].hash);
+}
+
+/// An attacker that knows an event's hash and all of it but a number in its arguments cannot find the number: the
+/// hash is that of no candidate, with no salt and with any salt that the reader can name.
+#[test]
+fn a_hash_confirms_no_guess_of_the_contents() {
+    let guess = |log: &[Event], salt: Option<Salt>| {
+        (0..10_000).find(|pin| {
+            let mut event = log[2].clone();
+            (event.arguments, event.salt) = (format!("{{\"n\":{pin}}}"), salt);
+            event_hash(&event, &Digests::of(&event)) == event.hash
+        })
+    };
+    assert_eq!(guess(&events(|_| None), None), Some(2), "events of format 1 could be guessed");
+    for salt in [None, Some([0; 16])] {
+        assert_eq!(guess(&log(), salt), None);
+    }
 }
 
 #[test]
 fn every_altered_field_is_found_at_its_event() {
-    let alterations: [fn(&mut Event); 11] = [
+    let alterations: [fn(&mut Event); 13] = [
         |event| event.at.0 += 1,
         |event| event.session_id = Some("s_9".to_owned()),
         |event| event.session_id = None,
@@ -62,15 +120,19 @@ fn every_altered_field_is_found_at_its_event() {
         |event| event.arguments = "{\"n\":22}".to_owned(),
         |event| event.outcome = "1".to_owned(),
         |event| event.hash[31] ^= 1,
+        |event| event.salt = None,
+        |event| event.salt = Some([0; 16]),
     ];
-    for (at, alter) in alterations.iter().enumerate() {
-        let mut events = log();
-        alter(&mut events[2]);
-        assert_eq!(
-            walk(&events),
-            Err(ChainBreak { seq: Seq(3), flaw: Flaw::Altered }),
-            "alteration {at}"
-        );
+    for events in [log(), events(|_| None)] {
+        for (at, alter) in alterations.iter().enumerate() {
+            let mut altered = events.clone();
+            alter(&mut altered[2]);
+            if altered == events {
+                continue;
+            }
+            let broken = ChainBreak { seq: Seq(3), flaw: Flaw::Altered };
+            assert_eq!(walk(&altered), Err(broken), "alteration {at}");
+        }
     }
 }
 

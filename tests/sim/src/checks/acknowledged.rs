@@ -68,7 +68,8 @@ fn lost(ask: &Ask, told: &Told, refusal: &Refusal) -> Finding {
 /// No request stands in the log twice: as many events of it as calls.
 fn once_each(rig: &Rig) -> Result<(), Finding> {
     let sql = "SELECT e.caller, e.request_id, count(*), json_array_length(r.seqs) FROM events e
-        LEFT JOIN request_ids r ON r.caller = e.caller AND r.request_id = e.request_id
+        LEFT JOIN request_ids r ON r.request_id = e.request_id AND r.caller = e.caller ||
+        coalesce(nullif(char(9) || json_extract(e.authority, '$.scope'), char(9) || '{}'), '')
         WHERE e.request_id IS NOT NULL GROUP BY e.caller, e.request_id";
     let answer = rig.run(rig.engine().query(&Caller::local(), sql, &Map::new(), None));
     let answer = answer.map_err(|refusal| Finding::new(NAME, refusal))?;

@@ -13,7 +13,7 @@ use crate::checks::subscribers::{broken, row_of};
 pub(super) const QUERIES: [&str; 6] = [
     "SELECT * FROM agent_state WHERE session_id = 's0'",
     "SELECT * FROM handoff_requests WHERE status = 'pending'",
-    "SELECT call_id, status, fencing_token FROM tool_calls WHERE status <> 'succeeded'",
+    "SELECT call_id, status, attempt FROM tool_calls WHERE status <> 'succeeded'",
     "SELECT status, count(*) AS n FROM tool_calls GROUP BY status",
     "SELECT s.id, s.status, c.call_id FROM sessions s JOIN tool_calls c ON c.session_id = s.id",
     "SELECT id, agent, status FROM sessions WHERE status <> 'completed'",

@@ -1,5 +1,5 @@
 PRAGMA application_id = 1094863172;
-PRAGMA user_version = 1;
+PRAGMA user_version = 2;
 PRAGMA page_size = 4096;
 
 CREATE TABLE agent_revisions (
@@ -89,6 +89,38 @@ CREATE TABLE change_log (
   PRIMARY KEY (seq, table_name)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE cleanups (
+  id TEXT PRIMARY KEY NOT NULL,
+  kind TEXT NOT NULL CHECK (kind = 'end' OR kind = 'cancel' OR kind = 'abort'),
+  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  reason TEXT,
+  after TEXT,
+  up_to INTEGER NOT NULL,
+  due_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX cleanups_due_at ON cleanups (due_at);
+
+CREATE INDEX cleanups_session_id ON cleanups (session_id);
+
+CREATE TABLE delegations (
+  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  run_id TEXT PRIMARY KEY NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
+  parent_id TEXT NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
+  root_id TEXT NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
+  call_id TEXT REFERENCES tool_calls(call_id) DEFERRABLE INITIALLY DEFERRED,
+  depth INTEGER NOT NULL,
+  created_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX delegations_parent_id ON delegations (parent_id);
+
+CREATE INDEX delegations_root_id ON delegations (root_id);
+
+CREATE INDEX delegations_session_id ON delegations (session_id);
+
 CREATE TABLE denied_attempts (
   id INTEGER PRIMARY KEY NOT NULL,
   caller TEXT NOT NULL,
@@ -112,7 +144,8 @@ CREATE TABLE events (
   outcome TEXT NOT NULL,
   prev_hash BLOB NOT NULL,
   hash BLOB NOT NULL,
-  authority TEXT
+  authority TEXT,
+  salt BLOB
 ) STRICT;
 
 CREATE TRIGGER events_appended BEFORE INSERT ON events
@@ -362,7 +395,7 @@ CREATE TRIGGER timers_ended BEFORE UPDATE ON timers
 WHEN OLD.status <> 'pending'
 BEGIN SELECT RAISE(FAIL, 'conflict: the timer has ended'); END;
 
-CREATE INDEX timers_session_id ON timers (session_id) WHERE session_id IS NOT NULL;
+CREATE INDEX timers_session_id_status ON timers (session_id, status) WHERE session_id IS NOT NULL;
 
 CREATE TABLE tokens (
   id TEXT PRIMARY KEY NOT NULL,
@@ -425,11 +458,13 @@ WHEN EXISTS (SELECT 1 FROM sessions WHERE id = NEW.session_id
   AND (status = 'completed' OR status = 'failed'))
 BEGIN SELECT RAISE(FAIL, 'bad_transition: the session has ended'); END;
 
-CREATE INDEX tool_calls_session_id ON tool_calls (session_id);
+CREATE INDEX tool_calls_session_id_status_cancel_requested_at ON tool_calls (session_id, status, cancel_requested_at);
 
 CREATE INDEX tool_calls_status_lease_expires_at_retry_at_tool_name ON tool_calls (status, lease_expires_at, retry_at, tool_name);
 
-CREATE INDEX tool_calls_tool_name ON tool_calls (tool_name);
+CREATE INDEX tool_calls_tool_name ON tool_calls (tool_name) WHERE status = 'claimed';
+
+CREATE INDEX tool_calls_tool_name_session_id ON tool_calls (tool_name, session_id);
 
 CREATE TRIGGER tool_calls_unknown BEFORE UPDATE OF status ON tool_calls
 WHEN OLD.status = 'unknown' AND NEW.status <> 'unknown'
@@ -480,5 +515,5 @@ CREATE VIEW unknown_tool_calls AS SELECT c.call_id, c.session_id, c.tool_name, c
   c.claimed_by, c.claimed_at, l.lost_at, l.outcome AS late_outcome, l.result AS late_result,
   l.error AS late_error, l.reported_at, c.seq
 FROM tool_calls c
-LEFT JOIN lost_leases l ON l.call_id = c.call_id AND l.fencing_token = c.fencing_token
+LEFT JOIN lost_leases l ON l.call_id = c.call_id AND l.attempt = c.attempt
 WHERE c.status = 'unknown';

@@ -1,0 +1,145 @@
+//! Texts of a runtime's folder: definitions, prompts, skills and instruction files. Nothing outside of the folder is read,
+//! whatever path or symlink leads there, and nothing in it that is no text of this kind: keys and tokens lie there too.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use rustix::fs::OFlags;
+
+use crate::definition::DefinitionError;
+
+/// Bytes of a text.
+const MOST: u64 = 1 << 20;
+
+/// Reads a text below a folder, whose name, symlinks resolved, has one of these endings.
+///
+/// # Errors
+/// [`DefinitionError::Missing`] with the reason.
+pub(crate) fn read(
+    folder: &Path,
+    path: &Path,
+    endings: &[&str],
+) -> Result<String, DefinitionError> {
+    let missing = |why: String| DefinitionError::Missing {
+        what: folder.join(path).display().to_string(),
+        why,
+    };
+    let system = |why: io::Error| missing(why.to_string());
+    let root = fs::canonicalize(folder).map_err(system)?;
+    let file = fs::canonicalize(folder.join(path)).map_err(system)?;
+    let Ok(below) = file.strip_prefix(&root) else {
+        return Err(missing("it lies outside of the folder of agents".to_owned()));
+    };
+    let ending = below.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+    if !endings.contains(&ending) || below == Path::new("abide.yaml") {
+        let why = format!(
+            "it is no text for an agent: its name has to end in .{}",
+            endings.join(" or .")
+        );
+        return Err(missing(why));
+    }
+    let opened = open(&root, below).map_err(system)?;
+    if !opened.metadata().map_err(system)?.is_file() {
+        return Err(missing("it is no regular file".to_owned()));
+    }
+    let mut text = String::new();
+    opened.take(MOST + 1).read_to_string(&mut text).map_err(system)?;
+    if text.len() as u64 > MOST {
+        return Err(missing(format!("it has more than {MOST} bytes")));
+    }
+    Ok(text)
+}
+
+/// Opens a file without following any symlink: the path was resolved, and what has been put there since is not meant.
+fn open(root: &Path, below: &Path) -> io::Result<File> {
+    // A pipe would keep the reader waiting.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{Mode, ResolveFlags, open, openat2};
+        let folder = open(root, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        match openat2(&folder, below, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
+            // An older kernel, or a sandbox that knows no such call.
+            Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => {}
+            opened => return Ok(File::from(opened?)),
+        }
+    }
+    OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(root.join(below))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// `memory: ["abide.yaml"]` put the provider's key into a row that every tenant could read, and symlinks were followed.
+    #[test]
+    fn only_texts_below_the_folder_are_read() {
+        let home = tempfile::tempdir().expect("there is room");
+        let folder = home.path().join("agents");
+        fs::create_dir_all(folder.join("more")).expect("there is room");
+        let write = |path: &str| fs::write(home.path().join(path), path).expect("there is room");
+        for path in [
+            "outside.md",
+            "agents/a.md",
+            "agents/more/b.md",
+            "agents/abide.yaml",
+            "agents/.env",
+            "agents/key.pem",
+        ] {
+            write(path);
+        }
+        fs::write(folder.join("long.md"), vec![b'x'; (MOST + 1) as usize]).expect("there is room");
+        fs::create_dir(folder.join("folder.md")).expect("there is room");
+        for (target, link) in [
+            ("more/b.md", "inside.md"),
+            ("../outside.md", "out.md"),
+            ("abide.yaml", "config.md"),
+            (".env", "env.md"),
+            ("/etc/passwd", "passwd.md"),
+            ("..", "up"),
+            ("gone", "dangling.md"),
+        ] {
+            symlink(target, folder.join(link)).expect("there is room");
+        }
+        let absolute = folder.join("a.md").display().to_string();
+        let outside = home.path().join("outside.md").display().to_string();
+        let (away, no_text) = ("lies outside of the folder", "is no text for an agent");
+        let cases = [
+            ("a.md", Ok("agents/a.md")),
+            ("./more/b.md", Ok("agents/more/b.md")),
+            ("inside.md", Ok("agents/more/b.md")),
+            ("more/../a.md", Ok("agents/a.md")),
+            (&absolute, Ok("agents/a.md")),
+            (&outside, Err(away)),
+            ("../outside.md", Err(away)),
+            ("up/outside.md", Err(away)),
+            ("out.md", Err(away)),
+            ("passwd.md", Err(away)),
+            ("/etc/passwd", Err(away)),
+            ("abide.yaml", Err(no_text)),
+            ("config.md", Err(no_text)),
+            (".env", Err(no_text)),
+            ("env.md", Err(no_text)),
+            ("key.pem", Err(no_text)),
+            ("dangling.md", Err("No such file")),
+            ("folder.md", Err("is no regular file")),
+            ("long.md", Err("has more than 1048576 bytes")),
+        ];
+        for (path, expected) in cases {
+            match (read(&folder, Path::new(path), &["md"]), expected) {
+                (Ok(text), Ok(expected)) => assert_eq!(text, expected, "{path}"),
+                (Err(error), Err(why)) => {
+                    assert!(error.to_string().contains(why), "{path}: {error}")
+                }
+                (read, _) => panic!("{path}: {read:?}"),
+            }
+        }
+        let yaml = read(&folder, Path::new("abide.yaml"), &["yaml"]);
+        assert!(yaml.is_err(), "no definition either");
+    }
+}

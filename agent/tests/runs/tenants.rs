@@ -1,0 +1,257 @@
+//! Runs of a tenant while another has asked beforehand for every id that their drivers use. Call ids, sessions and runs of
+//! delegations followed from the id of the run, which callers choose, and were one room for all: a run went on with the
+//! arguments and results that another tenant had stored there, an approval was skipped, and a task was given in a
+//! session that another tenant reads. What both tenants see is held to the same without the attacker.
+//!
+//! Delegation without an end is here too.
+
+use std::time::Duration;
+
+use abide_client::{
+    Abide, ApprovalOf, Decision, Error, NewRun, NewSession, NewToolCall, RunEventKind, Scope,
+};
+use serde_json::{Value, json};
+
+use crate::house::{House, Plan};
+
+const DEFINITION: &str = "
+tools: [look, pay]
+interrupt_on: { pay: true }
+subagents:
+  - { name: helper, tools: [look], mode: subagent, system_prompt: You look things up. }
+";
+
+const SCRIPT: &str = r#"
+answers:
+  - calls:
+      - { name: look, arguments: { order: A } }
+      - { name: task, arguments: { agent: helper, task: "Look at A." } }
+  - calls: [{ name: pay, arguments: { order: A } }]
+  - text: It is paid.
+"#;
+
+/// Waits until no run is active.
+async fn until_all_ended(house: &House) {
+    let sql = "SELECT id FROM runs WHERE ended_at IS NULL";
+    let mut active = house.abide.subscribe(sql).await.expect("it can be followed");
+    while active.next().await.is_some() {
+        if active.rows().len() == 0 {
+            return;
+        }
+    }
+    panic!("the file was closed before all runs had ended");
+}
+
+fn tenant(house: &House, name: &str) -> Abide {
+    let scope = Scope::from([("tenant".to_owned(), name.to_owned())]);
+    house.abide.acting_for(&scope).expect("nothing bounds who embeds the engine")
+}
+
+/// What the attacker asks for, in this order: rows of every kind under the ids that the drivers of acme's run use, as
+/// they were, as they are, and as they are stored.
+async fn prepare(zeta: &Abide, order: usize) {
+    let mut ids: Vec<String> = Vec::new();
+    for run in ["order-42", "tenant=acme/order-42"] {
+        for call in [":1:1", ":1:2", ":2:1", "~1.1", "~1.2", "~2.1"] {
+            ids.push(format!("{run}{call}"));
+            ids.push(format!("{run}{call}:run"));
+            ids.push(format!("{run}{call}~run"));
+            ids.push(format!("{run}{call}~run~1.1"));
+        }
+        ids.push(run.to_owned());
+    }
+    let steps = ids.len();
+    ids.rotate_left(order * 7 % steps);
+    if order % 2 == 1 {
+        ids.reverse();
+    }
+    let mine = NewSession { id: Some("mine".to_owned()), ..NewSession::of("spy") };
+    zeta.create_session(mine).await.expect("it is its own");
+    for id in ids {
+        // Some are refused, and some become rows of zeta's own.
+        let session = NewSession { id: Some(id.clone()), ..NewSession::of("spy") };
+        let _: Result<_, Error> = zeta.create_session(session).await;
+        for tool in ["look", "pay", "task"] {
+            let call = NewToolCall {
+                call_id: id.clone(),
+                session_id: "mine".to_owned(),
+                tool_name: tool.to_owned(),
+                arguments: json!({"order": "FORGED", "agent": "helper", "task": "FORGED"}),
+                provider_call_id: None,
+                claim_lease_ms: None,
+                needs_approval: None,
+            };
+            if let Ok(call) = zeta.request_tool_call(call).await
+                && let Ok(claimed) = zeta.claim_tool_call(&call.call_id).await
+            {
+                let forged = json!({"text": "FORGED", "content": "FORGED", "exit_code": 0});
+                let _: Result<_, Error> = zeta.complete_tool_call(&claimed, forged).await;
+            }
+        }
+        let run = NewRun { id: Some(id.clone()), agent: Some("spy".to_owned()), ..NewRun::of(&id) };
+        let _: Result<_, Error> = zeta.start_run(run).await;
+    }
+}
+
+/// All that a tenant sees of what runs do, without the log's numbers and times.
+async fn sight(abide: &Abide) -> Vec<Vec<Value>> {
+    let mut seen = Vec::new();
+    for sql in [
+        "SELECT id, agent, status, parent_id, scope, metadata FROM sessions ORDER BY id",
+        "SELECT id, session_id, agent, parent_id, status, turn, output ->> '$.content' FROM runs ORDER BY id",
+        "SELECT call_id, session_id, tool_name, arguments, status, result FROM tool_calls ORDER BY 1",
+        "SELECT call_id, tool_name, arguments, status, decided_by FROM approvals ORDER BY 1",
+        "SELECT session_id, role, content FROM agent_state ORDER BY session_id, id",
+        "SELECT run_id, parent_id, root_id, call_id, depth FROM delegations ORDER BY 1",
+        "SELECT run_id, kind FROM run_events WHERE kind NOT IN ('token', 'done') ORDER BY run_id, number",
+    ] {
+        let rows: Vec<Vec<Value>> = abide
+            .sql(sql)
+            .rows()
+            .await
+            .expect("it can be read")
+            .rows
+            .iter()
+            .map(|row| row.iter().map(abide_client::Value::to_json).collect())
+            .collect();
+        seen.extend(rows);
+    }
+    seen
+}
+
+/// Has acme's order handled, from the request to the answer; what acme sees then, what zeta sees, and what was done.
+async fn handled(attack: Option<usize>) -> (Vec<Vec<Value>>, Vec<Vec<Value>>, Vec<String>) {
+    let plan = Plan::of(DEFINITION, SCRIPT);
+    plan.define("spy.yaml", "name: spy\nmode: all\n");
+    let house = plan.open().await;
+    let (acme, zeta) = (tenant(&house, "acme"), tenant(&house, "zeta"));
+    if let Some(order) = attack {
+        prepare(&zeta, order).await;
+        // Its own runs, if any began, are over before acme comes.
+        until_all_ended(&house).await;
+    }
+    let before = sight(&zeta).await;
+    let done_before = house.ledger().len();
+    let session = NewSession { id: Some("order-42".to_owned()), ..NewSession::of("clerk") };
+    acme.create_session(session).await.expect("it is made");
+    let run = NewRun { id: Some("order-42".to_owned()), ..NewRun::of("order-42").input("Pay A.") };
+    let run = acme.start_run(run).await.expect("it begins");
+    let (_, interrupt) = house.told(&run.id, 0).await;
+    assert_eq!(interrupt.kind, RunEventKind::Interrupt, "{:?}", interrupt.data);
+    let call = interrupt.data["tool_call_id"].as_str().expect("it names the call").to_owned();
+    assert!(!house.ledger()[done_before..].contains(&"pay A".to_owned()), "nobody has approved it");
+    acme.decide_approval(ApprovalOf::Call(call), Decision::Approve).await.expect("it is decided");
+    let (_, done) = house.told(&run.id, interrupt.number).await;
+    assert_eq!(done.kind, RunEventKind::Done, "{:?}", done.data);
+    assert_eq!(sight(&zeta).await, before, "zeta sees nothing of it");
+    let seen = (sight(&acme).await, before, house.ledger()[done_before..].to_vec());
+    house.close().await;
+    seen
+}
+
+#[tokio::test]
+async fn a_run_is_the_same_whatever_another_tenant_has_prepared() {
+    let (alone, nothing, done) = handled(None).await;
+    assert_eq!(nothing, Vec::<Vec<Value>>::new());
+    assert!(done.contains(&"pay A".to_owned()), "{done:?}");
+    for order in 0..4 {
+        let (beside, theirs, done_beside) = handled(Some(order)).await;
+        assert_eq!(alone, beside, "order {order}");
+        assert_eq!(done, done_beside, "order {order}");
+        assert!(!theirs.is_empty(), "the attacker made rows of its own");
+    }
+}
+
+/// What a driver does for a run is bounded by the scope of the run's session, and the log says so.
+#[tokio::test]
+async fn a_driver_acts_within_the_scope_of_the_session() {
+    let house = House::of("tools: [look]\n", "answers: [{ text: Hello. }]").await;
+    let acme = tenant(&house, "acme");
+    let run =
+        NewRun::of(acme.create_session(NewSession::of("clerk")).await.expect("made").id.as_str());
+    let run = acme.start_run(run.input("Hello?")).await.expect("it begins");
+    house.told(&run.id, 0).await;
+    let sql = "SELECT DISTINCT reducer, authority ->> '$.scope.tenant' FROM events \
+               WHERE reducer IN ('record_run', 'append_message', 'finish_run') ORDER BY 1";
+    let events: Vec<(String, Option<String>)> =
+        house.abide.sql(sql).fetch().await.expect("it can be read");
+    let of = |reducer: &str| (reducer.to_owned(), Some("acme".to_owned()));
+    assert_eq!(events, [of("append_message"), of("finish_run"), of("record_run")]);
+    house.close().await;
+}
+
+/// A model that delegates twice in each of its answers, to agents that do the same. The tree stops growing at its
+/// limit, and an abort of the run at the top ends all of it.
+#[tokio::test]
+async fn delegation_is_bounded_and_an_abort_ends_all_of_it() {
+    // Each level may delegate to the next one only; what else it asks for is refused.
+    let call =
+        |agent: &str| format!("{{ name: task, arguments: {{ agent: {agent}, task: Go on. }} }}");
+    let calls = ["two", "two", "three", "three", "four", "four"].map(call).join(", ");
+    let answers = vec![format!("  - calls: [{calls}]\n"); 40].concat();
+    let plan = Plan::of(
+        "subagents: [two]\nlimits: { descendants: 12, delegation_depth: 2 }\n",
+        &format!("answers:\n{answers}"),
+    );
+    plan.define("two.yaml", "name: two\nmode: subagent\nsubagents: [three]\n");
+    plan.define("three.yaml", "name: three\nmode: subagent\nsubagents: [four]\n");
+    plan.define("four.yaml", "name: four\nmode: subagent\n");
+    let house = plan.open().await;
+    assert_eq!(*house.problems.borrow(), []);
+    let run = house.begin("Go.").await;
+    house
+        .until("SELECT id FROM run_events WHERE kind = 'tool_result' AND data LIKE '%are allowed%'")
+        .await;
+    house.abide.abort_run(&run.id).await.expect("it is aborted");
+    until_all_ended(&house).await;
+    let counts: Vec<(i64, i64, i64)> = house
+        .abide
+        .sql(
+            "SELECT (SELECT count(*) FROM runs), (SELECT max(depth) FROM delegations), \
+              (SELECT count(*) FROM delegations)",
+        )
+        .fetch()
+        .await
+        .expect("it can be read");
+    let [(runs, depth, delegated)] = counts[..] else { panic!("one row") };
+    assert!(runs == delegated + 1 && delegated <= 12 && depth <= 2, "{counts:?}");
+    tokio::time::timeout(Duration::from_secs(60), house.close()).await.expect("it ends");
+}
+
+/// An agent that delegates to itself, by way of others or not, is no definition; nor can it be registered.
+#[tokio::test]
+async fn a_circle_of_delegation_is_refused() {
+    let plan = Plan::of("subagents: [other]\nmode: all\n", "answers: [{ text: Hello. }]");
+    plan.define("other.yaml", "name: other\nmode: all\nsubagents: [clerk]\n");
+    plan.define("own.yaml", "name: own\nmode: all\nsubagents: [own]\n");
+    plan.define("good.yaml", "name: good\n");
+    let house = plan.open().await;
+    let problems: Vec<String> =
+        house.problems.borrow().iter().map(|problem| problem.error.to_string()).collect();
+    assert_eq!(
+        problems,
+        [
+            "it delegates in a circle: clerk → other → clerk",
+            "it delegates in a circle: other → clerk → other",
+            "it delegates in a circle: own → own"
+        ]
+    );
+    let names: Vec<(String,)> = house
+        .abide
+        .sql("SELECT name FROM agents WHERE NOT native ORDER BY name")
+        .fetch()
+        .await
+        .expect("it can be read");
+    assert_eq!(names, [("good".to_owned(),)]);
+    let register = async |name: &str, subagents: Value| {
+        let args = json!({"name": name, "definition": {"subagents": subagents}});
+        house.abide.call("register_agent", args).await.map(drop)
+    };
+    register("a", json!(["b"])).await.expect("there is no b yet");
+    register("b", json!([{"name": "c", "subagents": ["d"]}])).await.expect("no circle");
+    for (name, subagents) in [("d", json!(["a"])), ("e", json!(["e"])), ("c", json!(["a"]))] {
+        let refused = register(name, subagents).await.expect_err("it is a circle");
+        assert!(refused.to_string().contains("would delegate to itself"), "{name}: {refused}");
+    }
+    house.close().await;
+}

@@ -1,0 +1,272 @@
+//! How many bytes wait in memory for clients: request bodies that arrive, results that leave. Counted per caller
+//! and for the whole process, so that clients that do not read, or that send slowly, are refused
+//! `overloaded` before the process runs out of memory.
+//!
+//! Each client of a server decides how fast its bytes leave. Without a count, memory is bounded by the
+//! number of connections times the largest result only.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use abide_live::Binding;
+use abide_schema::caller::Caller;
+use abide_schema::{Code, Refusal, Row, Seq, limits};
+
+/// The bounds of what waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BufferLimits {
+    /// Bytes of all callers together.
+    pub total: usize,
+    /// Bytes of one caller.
+    pub per_caller: usize,
+}
+
+impl Default for BufferLimits {
+    fn default() -> BufferLimits {
+        BufferLimits {
+            total: limits::BUFFERED_BYTES,
+            per_caller: limits::BUFFERED_BYTES_PER_CALLER,
+        }
+    }
+}
+
+/// The count. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Buffers(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    limits: BufferLimits,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    total: usize,
+    callers: HashMap<Arc<str>, usize>,
+}
+
+/// Bytes that are counted until it is dropped.
+#[derive(Debug)]
+pub struct Hold {
+    buffers: Buffers,
+    caller: Arc<str>,
+    bytes: usize,
+}
+
+impl Buffers {
+    pub(crate) fn new(limits: BufferLimits) -> Buffers {
+        Buffers(Arc::new(Shared { limits, held: Mutex::default() }))
+    }
+
+    /// A hold of a caller, of no bytes yet.
+    #[must_use]
+    pub fn hold(&self, caller: &Caller) -> Hold {
+        Hold { buffers: self.clone(), caller: caller.principal().into(), bytes: 0 }
+    }
+
+    /// Bytes that are counted now.
+    #[must_use]
+    pub fn total(&self) -> usize {
+        self.lock().total
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        // Every change is one step.
+        self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Hold {
+    /// Counts more bytes. What is larger than a bound is taken where nothing else waits, so that every result and
+    /// body within its own bound is possible. A caller of whom little waits is taken in beyond the
+    /// total, so that the others cannot lock it out.
+    ///
+    /// # Errors
+    /// `overloaded` where too much waits of the caller, or of all; then nothing more is counted.
+    pub fn grow(&mut self, bytes: usize) -> Result<(), Refusal> {
+        let BufferLimits { total, per_caller } = self.buffers.0.limits;
+        let mut held = self.buffers.lock();
+        let own = held.callers.get(&self.caller).copied().unwrap_or(0);
+        let alone = own == self.bytes;
+        if !alone && own + bytes > per_caller {
+            return Err(full("too many bytes of yours wait to be sent or received"));
+        }
+        let little = own + bytes <= total / LITTLE && held.total + bytes <= 2 * total;
+        if held.total != self.bytes && held.total + bytes > total && !little {
+            return Err(full("too many bytes wait to be sent or received"));
+        }
+        held.add(&self.caller, bytes);
+        drop(held);
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    /// Counts more bytes whatever waits already: of an answer that cannot be refused any more.
+    pub fn force(&mut self, bytes: usize) {
+        self.buffers.lock().add(&self.caller, bytes);
+        self.bytes += bytes;
+    }
+
+    /// Counts fewer: some have left.
+    pub fn shrink(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        let mut held = self.buffers.lock();
+        held.total -= bytes;
+        if let Some(own) = held.callers.get_mut(&self.caller) {
+            *own -= bytes;
+            if *own == 0 {
+                held.callers.remove(&self.caller);
+            }
+        }
+    }
+
+    /// How many it counts.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.shrink(self.bytes);
+        }
+    }
+}
+
+impl Held {
+    fn add(&mut self, caller: &Arc<str>, bytes: usize) {
+        if bytes > 0 {
+            self.total += bytes;
+            *self.callers.entry(Arc::clone(caller)).or_default() += bytes;
+        }
+    }
+}
+
+/// The part of the total that any caller may have when it is used up by others.
+const LITTLE: usize = 256;
+
+fn full(detail: &str) -> Refusal {
+    Refusal::new(Code::Overloaded, detail)
+        .hint("read the answers that wait, or ask for smaller ones with LIMIT; then try again")
+}
+
+/// The bytes that rows take in memory, roughly.
+#[must_use]
+pub fn size_of_rows(rows: &[Row]) -> usize {
+    let cell = size_of::<abide_schema::Value>();
+    let of_row = |row: &Row| 32 + row.iter().map(|value| cell + value.size()).sum::<usize>();
+    rows.iter().map(of_row).sum()
+}
+
+/// A whole result that connections have still to send.
+#[derive(Debug)]
+pub(crate) struct Whole {
+    pub(crate) rows: Vec<Row>,
+    /// Counted as its first reader's; nothing where it is small.
+    _hold: Option<Hold>,
+}
+
+impl Whole {
+    /// A result that is counted elsewhere, or not at all.
+    pub(crate) fn uncounted(rows: Vec<Row>) -> Arc<Whole> {
+        Arc::new(Whole { rows, _hold: None })
+    }
+}
+
+/// The whole results that wait, by query and seq. Many clients that subscribe to the same query at one seq share
+/// its rows, and the query runs once.
+#[derive(Debug, Default)]
+pub(crate) struct Snapshots(Mutex<HashMap<Binding, (Seq, std::sync::Weak<Whole>)>>);
+
+/// Where a connection's whole results are found and counted.
+#[derive(Clone, Debug)]
+pub(crate) struct Sharing {
+    pub(crate) snapshots: Arc<Snapshots>,
+    pub(crate) buffers: Buffers,
+    pub(crate) caller: Caller,
+}
+
+impl Sharing {
+    /// The result of a query at a seq, where somebody has it.
+    pub(crate) fn find(&self, binding: &Binding, seq: Seq) -> Option<Arc<Whole>> {
+        let known = self.snapshots.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (at, whole) = known.get(binding)?;
+        if *at == seq { whole.upgrade() } else { None }
+    }
+
+    /// Counts a result, and lets others find it. Small ones are cheaper to read again than to keep.
+    ///
+    /// # Errors
+    /// `overloaded`.
+    pub(crate) fn keep(
+        &self,
+        binding: &Binding,
+        seq: Seq,
+        rows: Vec<Row>,
+    ) -> Result<Arc<Whole>, Refusal> {
+        let bytes = size_of_rows(&rows);
+        if bytes < limits::COUNTED_BYTES {
+            return Ok(Whole::uncounted(rows));
+        }
+        let mut known = self.snapshots.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, whole)) = known.get(binding)
+            && *at == seq
+            && let Some(whole) = whole.upgrade()
+        {
+            return Ok(whole);
+        }
+        let whole = self.count(rows, bytes)?;
+        known.retain(|_, (_, whole)| whole.strong_count() > 0);
+        known.insert(binding.clone(), (seq, Arc::downgrade(&whole)));
+        Ok(whole)
+    }
+
+    /// Counts a result that no other connection has.
+    ///
+    /// # Errors
+    /// `overloaded`.
+    pub(crate) fn own(&self, rows: Vec<Row>) -> Result<Arc<Whole>, Refusal> {
+        let bytes = size_of_rows(&rows);
+        if bytes < limits::COUNTED_BYTES {
+            return Ok(Whole::uncounted(rows));
+        }
+        self.count(rows, bytes)
+    }
+
+    fn count(&self, rows: Vec<Row>, bytes: usize) -> Result<Arc<Whole>, Refusal> {
+        let mut hold = self.buffers.hold(&self.caller);
+        hold.grow(bytes)?;
+        Ok(Arc::new(Whole { rows, _hold: Some(hold) }))
+    }
+}
+
+#[cfg(all(test, not(feature = "interleavings")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callers_are_bounded_alone_and_together() {
+        let buffers = Buffers::new(BufferLimits { total: 1_024, per_caller: 400 });
+        let hold = |caller: &str, bytes| {
+            let mut hold = buffers.hold(&Caller::new(caller));
+            hold.grow(bytes).map(|()| hold).map_err(|refusal| refusal.code)
+        };
+        let large = hold("ann", 5_000).expect("alone, even the largest is taken");
+        assert_eq!(hold("ann", 1).err(), Some(Code::Overloaded));
+        assert_eq!(hold("bob", 5).err(), Some(Code::Overloaded));
+        drop(large);
+        assert_eq!(buffers.total(), 0);
+        let held: Vec<Hold> = ["ann", "bob"].map(|it| hold(it, 400).expect("room")).into();
+        assert_eq!(hold("ann", 1).err(), Some(Code::Overloaded), "a caller's own bound");
+        let third = hold("cat", 224).expect("the rest");
+        assert_eq!(hold("dan", 5).err(), Some(Code::Overloaded), "the bound of all");
+        let little = hold("dan", 4).expect("a little is always taken");
+        drop((held, third, little));
+        assert_eq!(buffers.total(), 0);
+        assert!(buffers.lock().callers.is_empty());
+    }
+}

@@ -1,0 +1,318 @@
+//! Whether what a caller was admitted with is still valid: read from the rows of credentials, by the server when
+//! it admits a caller and by the writer when a call runs.
+//!
+//! The server's check comes before the queue. A token that is revoked while calls wait would otherwise run
+//! them after the revocation was answered.
+
+use std::collections::{BTreeSet, HashMap};
+
+use abide_schema::caller::{CallLimits, Caller, Credential, Proof, Scope};
+use abide_schema::reducer::Directory;
+use abide_schema::{Code, Micros, Module, Refusal, Seq, TableSpec, Value};
+use abide_store::{StoreError, Writer};
+use serde::de::DeserializeOwned;
+
+/// A token as the database has it.
+#[derive(Debug)]
+pub struct TokenEntry {
+    id: String,
+    hash: String,
+    expires_at: Option<Micros>,
+    revoked_at: Option<Micros>,
+    disabled_at: Option<Micros>,
+    caller: Caller,
+}
+
+impl TokenEntry {
+    /// From a row of [`Directory::token`], found in a state of the tables. `None` where the row has another form.
+    #[must_use]
+    pub fn from_row(token: &str, row: &[Value], state: Seq) -> Option<TokenEntry> {
+        let [
+            hash,
+            expires_at,
+            revoked_at,
+            id,
+            own_role,
+            capabilities,
+            scope,
+            own_limits,
+            disabled_at,
+            role_capabilities,
+            role_limits,
+        ] = row
+        else {
+            return None;
+        };
+        let of_role = RoleEntry::from_row(&[role_capabilities.clone(), role_limits.clone()])?;
+        let mut capabilities: BTreeSet<String> = json(capabilities)?;
+        capabilities.extend(of_role.capabilities);
+        let scope: Scope = json(scope)?;
+        let caller = Caller::with(text(id)?, text(own_role)?, capabilities, scope);
+        let own_limits: Option<CallLimits> = match own_limits {
+            Value::Null => None,
+            limits => Some(json(limits)?),
+        };
+        let (id, hash, expires_at) = (token.to_owned(), text(hash)?, moment(expires_at));
+        let proof = Proof::Token { id: id.clone(), hash: hash.clone(), expires_at };
+        let caller = caller.limited(own_limits.unwrap_or(of_role.limits));
+        Some(TokenEntry {
+            id,
+            hash,
+            expires_at,
+            revoked_at: moment(revoked_at),
+            disabled_at: moment(disabled_at),
+            caller: caller.admitted(Credential { proof, state }),
+        })
+    }
+
+    /// SHA-256 of the token, in hexadecimal.
+    #[must_use]
+    pub fn hash(&self) -> &str {
+        &self.hash
+    }
+
+    /// When it expires.
+    #[must_use]
+    pub fn expires_at(&self) -> Option<Micros> {
+        self.expires_at
+    }
+
+    /// Whose it is, valid or not.
+    #[must_use]
+    pub fn owner(&self) -> &Caller {
+        &self.caller
+    }
+
+    /// The caller that presents it.
+    ///
+    /// # Errors
+    /// `unauthenticated` where it is revoked, expired, or its identity disabled.
+    pub fn caller(&self, now: Micros) -> Result<&Caller, Refusal> {
+        let id = &self.id;
+        if let Some(at) = self.revoked_at {
+            let detail = format!("the token {id} was revoked at {at}");
+            return Err(Refusal::new(Code::Unauthenticated, detail)
+                .hint("ask whoever runs the server for another"));
+        }
+        if let Some(at) = self.expires_at.filter(|at| *at <= now) {
+            return Err(expired(&format!("the token {id}"), at));
+        }
+        if self.disabled_at.is_some() {
+            return Err(disabled(self.caller.id()));
+        }
+        Ok(&self.caller)
+    }
+}
+
+/// What a role adds to its callers.
+#[derive(Clone, Debug, Default)]
+pub struct RoleEntry {
+    /// Capabilities.
+    pub capabilities: BTreeSet<String>,
+    /// Limits where the identity has none of its own.
+    pub limits: CallLimits,
+}
+
+impl RoleEntry {
+    /// From a row of [`Directory::role`]. `None` where the row has another form.
+    #[must_use]
+    pub fn from_row(row: &[Value]) -> Option<RoleEntry> {
+        let [capabilities, limits] = row else { return None };
+        let read = |value: &Value| *value != Value::Null;
+        Some(RoleEntry {
+            capabilities: if read(capabilities) { json(capabilities)? } else { BTreeSet::new() },
+            limits: if read(limits) { json(limits)? } else { CallLimits::default() },
+        })
+    }
+
+    /// The caller that an issuer's claims name, with what the role adds.
+    #[must_use]
+    pub fn admit(self, claimed: &Caller, expires_at: Micros, state: Seq) -> Caller {
+        let claims = claimed.capabilities().clone();
+        let capabilities = claims.iter().cloned().chain(self.capabilities).collect();
+        let scope = claimed.scope().clone();
+        let caller = Caller::with(claimed.id(), claimed.role(), capabilities, scope);
+        let proof = Proof::Claims { capabilities: claims, expires_at };
+        caller.limited(self.limits).admitted(Credential { proof, state })
+    }
+}
+
+/// Whether a row of [`Directory::disabled`] disables a caller: the identity is disabled, and its own scope is one
+/// that the caller is within. An identity of one tenant does not disable a subject of another.
+#[must_use]
+pub fn disables(row: &[Value], caller: &Caller) -> bool {
+    let [disabled, scope] = row else { return true };
+    let scope: Option<Scope> = json(scope);
+    let within =
+        |scope: Scope| scope.iter().all(|(key, value)| caller.scope().get(key) == Some(value));
+    *disabled == Value::Integer(1) && scope.is_none_or(within)
+}
+
+/// The refusal of a credential that has expired.
+#[must_use]
+pub fn expired(what: &str, at: Micros) -> Refusal {
+    Refusal::new(Code::Unauthenticated, format!("{what} expired at {at}"))
+        .hint("ask whoever issues them for a new one")
+}
+
+/// The refusal of a proof that has expired by then; nothing where it has not.
+#[must_use]
+pub fn expiry(proof: &Proof, now: Micros) -> Option<Refusal> {
+    let at = proof.expires_at().filter(|at| *at <= now)?;
+    Some(match proof {
+        Proof::Token { id, .. } => expired(&format!("the token {id}"), at),
+        _ => expired("the token", at),
+    })
+}
+
+/// The refusal of a caller whose identity is disabled.
+#[must_use]
+pub fn disabled(id: &str) -> Refusal {
+    Refusal::new(Code::Unauthenticated, format!("the identity {id} is disabled"))
+        .hint("abide identity enable  gives it back what it had")
+}
+
+/// The refusal of a caller whose permissions are not those that it was admitted with.
+#[must_use]
+pub fn changed(id: &str) -> Refusal {
+    let detail = format!("the permissions of {id} have changed");
+    Refusal::new(Code::Unauthenticated, detail).hint("connect again, with the same token")
+}
+
+/// The refusal of an anonymous caller once there are credentials.
+#[must_use]
+pub fn required() -> Refusal {
+    Refusal::new(Code::Unauthenticated, "credentials are asked for from now on")
+        .hint("connect again with a token: Authorization: Bearer <token>")
+}
+
+/// The writer's check. A credential that was admitted in the present state of the tables is valid, and costs one
+/// comparison; one of an earlier state is looked up once for each later state.
+#[derive(Debug)]
+pub(crate) struct Credentials {
+    directory: Option<Directory>,
+    /// The open transaction has written one of the tables.
+    dirty: bool,
+    /// What was looked up in the present state.
+    known: HashMap<String, Result<Caller, Refusal>>,
+}
+
+/// Credentials of earlier states that are remembered; more are looked up again.
+const KNOWN: usize = 10_000;
+
+impl Credentials {
+    pub(crate) fn new(modules: &[Module]) -> Credentials {
+        let directory = modules.iter().find_map(|module| module.directory);
+        Credentials { directory, dirty: false, known: HashMap::new() }
+    }
+
+    /// A call wrote a row of this table.
+    pub(crate) fn note(&mut self, table: &TableSpec) {
+        if self.directory.is_some_and(|directory| directory.tables.contains(&table.name)) {
+            self.dirty = true;
+            self.known.clear();
+        }
+    }
+
+    /// Calls were undone.
+    pub(crate) fn forget(&mut self) {
+        if self.dirty {
+            self.known.clear();
+        }
+    }
+
+    /// The transaction is over: committed with these changes, or rolled back.
+    pub(crate) fn settled(&mut self) {
+        self.forget();
+        self.dirty = false;
+    }
+
+    /// Whether a credential of that state needs no look at the rows.
+    pub(crate) fn is_current(&self, credential: &Credential, state: Seq) -> bool {
+        !self.dirty && credential.state == state
+    }
+
+    /// Looks a credential up in the state of the open transaction.
+    pub(crate) fn check(
+        &mut self,
+        store: &Writer,
+        caller: &Caller,
+        credential: &Credential,
+        now: Micros,
+    ) -> Result<Result<(), Refusal>, StoreError> {
+        let Some(directory) = self.directory else { return Ok(Ok(())) };
+        let key = format!("{:?} {:?}", caller.principal(), credential.proof);
+        if !self.known.contains_key(&key) {
+            if self.known.len() >= KNOWN {
+                self.known.clear();
+            }
+            let found = look_up(&directory, store, caller, &credential.proof, now)?;
+            self.known.insert(key.clone(), found);
+        }
+        Ok(match &self.known[&key] {
+            Err(refusal) => Err(refusal.clone()),
+            Ok(found) if found != caller => Err(changed(caller.id())),
+            Ok(_) => Ok(()),
+        })
+    }
+}
+
+/// The caller that a proof stands for by the rows as they are now.
+fn look_up(
+    directory: &Directory,
+    store: &Writer,
+    caller: &Caller,
+    proof: &Proof,
+    now: Micros,
+) -> Result<Result<Caller, Refusal>, StoreError> {
+    let first = |sql: &str, params: &[Value]| -> Result<Option<Vec<Value>>, StoreError> {
+        let mut found = None;
+        store.run(sql, params, &mut |row| {
+            found.get_or_insert_with(|| row.to_vec());
+        })?;
+        Ok(found)
+    };
+    let unreadable = || Refusal::new(Code::Internal, "the credentials cannot be read");
+    Ok(match proof {
+        Proof::Anonymous => {
+            let asks = first(directory.asks, &[])?;
+            let asks = asks.is_some_and(|row| row.first() == Some(&Value::Integer(1)));
+            if asks { Err(required()) } else { Ok(caller.clone()) }
+        }
+        Proof::Token { id, hash, .. } => {
+            let row = first(directory.token, &[id.as_str().into()])?;
+            match row.as_deref().map(|row| TokenEntry::from_row(id, row, Seq::ZERO)) {
+                Some(Some(entry)) if entry.hash == *hash => entry.caller(now).cloned(),
+                Some(Some(_)) | None => Err(changed(caller.id())),
+                Some(None) => Err(unreadable()),
+            }
+        }
+        Proof::Claims { capabilities, expires_at } => {
+            let disabled_row = first(directory.disabled, &[caller.id().into()])?;
+            if disabled_row.is_some_and(|row| disables(&row, caller)) {
+                return Ok(Err(disabled(caller.id())));
+            }
+            let row = first(directory.role, &[caller.role().into()])?;
+            let role =
+                row.map_or_else(|| Some(RoleEntry::default()), |row| RoleEntry::from_row(&row));
+            let scope = caller.scope().clone();
+            let claimed = Caller::with(caller.id(), caller.role(), capabilities.clone(), scope);
+            match role {
+                Some(role) => Ok(role.admit(&claimed, *expires_at, Seq::ZERO)),
+                None => Err(unreadable()),
+            }
+        }
+    })
+}
+
+fn text(value: &Value) -> Option<String> {
+    if let Value::Text(text) = value { Some(text.clone()) } else { None }
+}
+
+fn json<T: DeserializeOwned>(value: &Value) -> Option<T> {
+    serde_json::from_str(&text(value)?).ok()
+}
+
+fn moment(value: &Value) -> Option<Micros> {
+    if let Value::Integer(at) = value { Some(Micros(*at)) } else { None }
+}

@@ -1,0 +1,199 @@
+//! Request ids: which calls a caller's own name for a request stands for, so that a retry is answered and
+//! not run; and how a replay rebuilds that from the log.
+//!
+//! The events of a request stand next to each other in the log, each with the request's id. So they tell
+//! what was asked, unless calls of a batch had been done before: those have no event. Such a batch ends with
+//! an event of its own, [`RECORD`], whose arguments say what the request id stands for.
+
+use abide_schema::event::{Event, Hash};
+use abide_schema::id::is_control;
+use abide_schema::reducer::{Abort, Call, Caller, Context, Reply};
+use abide_schema::{Code, Json, Refusal, Seq, limits};
+use abide_store::RequestIdRow;
+use serde_json::{Value as JsonValue, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::outcome::Echo;
+use crate::registry::ReadyCall;
+
+/// The name of the event that records what a request id stands for. No reducer may have it.
+pub(crate) const RECORD: &str = "record_request";
+
+/// The caller's own name for a unit.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) id: String,
+    /// Over the reducers and their arguments, in order.
+    pub(crate) fingerprint: Hash,
+}
+
+impl Request {
+    /// A request of these calls.
+    pub(crate) fn new(id: &str, calls: &[ReadyCall]) -> Result<Request, Refusal> {
+        if id.is_empty() || id.len() > limits::NAME_BYTES {
+            let detail = format!("a request id has 1 to {} bytes", limits::NAME_BYTES);
+            return Err(Refusal::new(Code::BadRequest, detail));
+        }
+        if id.chars().any(is_control) {
+            let detail = "a request id has no control characters";
+            return Err(Refusal::new(Code::BadRequest, detail));
+        }
+        let mut fingerprint = Fingerprint::default();
+        calls.iter().for_each(|call| fingerprint.add(call));
+        Ok(Request { id: id.to_owned(), fingerprint: fingerprint.finish() })
+    }
+
+    /// What is kept of it, with the seq that answered each call.
+    pub(crate) fn row(&self, caller: &Caller, seqs: &[Seq]) -> RequestIdRow {
+        RequestIdRow {
+            caller: caller.principal().to_owned(),
+            request_id: self.id.clone(),
+            fingerprint: self.fingerprint.to_vec(),
+            seqs: Json::from(json!(seqs)),
+        }
+    }
+
+    /// The call whose event records it; see [`RECORD`].
+    pub(crate) fn record(&self, seqs: &[Seq]) -> ReadyCall {
+        recorded(&json!({"fingerprint": self.fingerprint, "seqs": seqs}))
+    }
+}
+
+#[derive(Debug, Default)]
+struct Fingerprint(Sha256);
+
+impl Fingerprint {
+    /// As it began in format 1, where the scope was part of the fingerprint and not of the key.
+    fn of_format_1(caller: &Caller) -> Fingerprint {
+        let mut hash = Sha256::new();
+        if !caller.scope().is_empty() {
+            hash.update(json!(caller.scope()).to_string().as_bytes());
+        }
+        Fingerprint(hash)
+    }
+
+    fn add(&mut self, call: &ReadyCall) {
+        self.0.update((call.reducer.len() as u64).to_be_bytes());
+        self.0.update(call.reducer.as_bytes());
+        self.0.update(call.digest);
+    }
+
+    fn finish(self) -> Hash {
+        self.0.finalize().into()
+    }
+}
+
+/// The call of a [`RECORD`] event with these arguments. It writes no rows.
+pub(crate) fn recorded(arguments: &JsonValue) -> ReadyCall {
+    struct Nothing;
+    impl Call for Nothing {
+        fn run(&self, _: &mut Context<'_>) -> Result<Reply, Abort> {
+            Ok(nothing())
+        }
+    }
+    let echo = Echo::of(arguments);
+    let arguments = abide_schema::canonical::to_text(arguments);
+    let digest = Sha256::digest(arguments.as_bytes()).into();
+    ReadyCall { reducer: RECORD, call: Box::new(Nothing), arguments, digest, echo }
+}
+
+/// What a [`RECORD`] event answers.
+pub(crate) fn nothing() -> Reply {
+    Reply { result: "null".to_owned(), duplicate_of: None, refusal: None }
+}
+
+/// Rebuilds the request ids of a log from its events.
+#[derive(Debug, Default)]
+pub(crate) struct Rebuilding {
+    open: Option<Open>,
+}
+
+/// A request of which more events may follow.
+#[derive(Debug)]
+struct Open {
+    caller: Caller,
+    id: String,
+    is_format_1: bool,
+    fingerprint: Fingerprint,
+    seqs: Vec<Seq>,
+    /// What a [`RECORD`] event said of it.
+    recorded: Option<(Hash, Vec<Seq>)>,
+}
+
+impl Rebuilding {
+    /// Takes in the next event, which this call of this caller gave. Returns the request that ended with the
+    /// event before.
+    pub(crate) fn take(
+        &mut self,
+        event: &Event,
+        caller: Caller,
+        call: &ReadyCall,
+    ) -> Option<RequestIdRow> {
+        let ended = if self.continues(event) { None } else { self.finish() };
+        let Some(id) = &event.request_id else { return ended };
+        let open = self.open.get_or_insert_with(|| Open {
+            fingerprint: match event.salt {
+                Some(_) => Fingerprint::default(),
+                None => Fingerprint::of_format_1(&caller),
+            },
+            is_format_1: event.salt.is_none(),
+            caller,
+            id: id.clone(),
+            seqs: Vec::new(),
+            recorded: None,
+        });
+        if call.reducer == RECORD {
+            open.recorded = read_record(&event.arguments);
+        } else {
+            open.fingerprint.add(call);
+            open.seqs.push(event.seq);
+        }
+        ended
+    }
+
+    /// Whether an event belongs to the request of the events before.
+    pub(crate) fn continues(&self, event: &Event) -> bool {
+        self.open.as_ref().is_some_and(|open| {
+            open.caller.id() == event.caller
+                && open.caller.authority() == event.authority.as_deref()
+                && Some(&open.id) == event.request_id.as_ref()
+        })
+    }
+
+    /// The request of the last events, now that none of it follows.
+    pub(crate) fn finish(&mut self) -> Option<RequestIdRow> {
+        let Open { caller, id, is_format_1, fingerprint, seqs, recorded } = self.open.take()?;
+        let (fingerprint, seqs) = recorded.unwrap_or_else(|| (fingerprint.finish(), seqs));
+        let mut row = Request { id, fingerprint }.row(&caller, &seqs);
+        if is_format_1 {
+            caller.id().clone_into(&mut row.caller);
+        }
+        Some(row)
+    }
+
+    /// Forgets the request of the last events: the replay ends within it.
+    pub(crate) fn forget(&mut self) {
+        self.open = None;
+    }
+}
+
+fn read_record(arguments: &str) -> Option<(Hash, Vec<Seq>)> {
+    let mut said: JsonValue = serde_json::from_str(arguments).ok()?;
+    let fingerprint = serde_json::from_value(said["fingerprint"].take()).ok()?;
+    Some((fingerprint, serde_json::from_value(said["seqs"].take()).ok()?))
+}
+
+/// The seqs that a request id stands for.
+pub(crate) fn seqs_of(row: &RequestIdRow) -> Vec<Seq> {
+    serde_json::from_value(row.seqs.value()).unwrap_or_default()
+}
+
+/// Whether a row of a file may stand although the log gives another one: a batch of format 1 in which some
+/// calls had been done before. Its log does not hold those calls, so the row is taken as it is if it agrees
+/// with the events that there are.
+pub(crate) fn may_be_kept(found: &RequestIdRow, rebuilt: &RequestIdRow, unsalted: Seq) -> bool {
+    let (found, rebuilt) = (seqs_of(found), seqs_of(rebuilt));
+    let mut rest = found.iter();
+    found.len() > rebuilt.len()
+        && rebuilt.iter().all(|seq| *seq <= unsalted && rest.any(|found| found == seq))
+}

@@ -1,0 +1,362 @@
+//! SQLite's functions whose single call can take work that is more than linear in its arguments. SQLite looks whether a
+//! statement is to end between steps of its virtual machine, and a call is one step: `instr` of two megabytes
+//! takes 17 s, and nothing can end it. These have the same results, count their work, and end with the statement.
+//!
+//! All other functions are linear in values whose size is bounded; see [`crate::interrupt`].
+//!
+//! *Invariant:* what a function returns is, byte by byte and by type, what SQLite's own returns.
+//!
+//! One that is not SQLite's own is not used to read a range of an index for LIKE and GLOB. (Of LIKE it could be only with
+//! a NOCASE index; the router of live queries has ranges of its own.)
+
+mod glob;
+
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use abide_schema::limits;
+use memchr::memmem;
+use rusqlite::functions::{Context, FunctionFlags, SubType};
+use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
+use rusqlite::{Connection, Error, Result, ffi};
+
+use crate::interrupt::Interrupt;
+
+/// What SQLite marks a JSON value with: the letter J.
+const JSON: u32 = 74;
+
+const PRETTY: &str = "SELECT json_pretty(?1, ?2)";
+
+/// How deep JSON may be nested, as SQLite has it.
+const JSON_DEPTH: usize = 1_000;
+
+/// What the functions of one connection work with.
+#[derive(Clone, Debug)]
+struct Work {
+    interrupt: Interrupt,
+    /// SQLite's own functions, where they are needed.
+    own: Arc<OnceLock<Mutex<Connection>>>,
+}
+
+/// A text that need not be UTF-8.
+struct Text(Vec<u8>);
+
+impl ToSql for Text {
+    fn to_sql(&self) -> Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(ValueRef::Text(&self.0)))
+    }
+}
+
+/// Replaces them on a connection.
+pub(crate) fn install(connection: &Connection, interrupt: &Interrupt) -> Result<()> {
+    let work = Work { interrupt: interrupt.clone(), own: Arc::default() };
+    let flags = FunctionFlags::SQLITE_UTF8
+        | FunctionFlags::SQLITE_DETERMINISTIC
+        | FunctionFlags::SQLITE_INNOCUOUS;
+    macro_rules! define {
+        ($name:literal, $arguments:literal, $flags:expr, $function:expr) => {{
+            let work = work.clone();
+            let function = move |context: &Context<'_>| ($function)(&work, context);
+            connection.create_scalar_function($name, $arguments, $flags, function)?;
+        }};
+    }
+    define!("instr", 2, flags, Work::instr);
+    define!("replace", 3, flags, Work::replace);
+    define!("like", 2, flags, Work::like);
+    define!("like", 3, flags, Work::like);
+    define!("glob", 2, flags, Work::glob);
+    define!("trim", 2, flags, |work: &Work, context: &_| work.trim(context, (true, true)));
+    define!("ltrim", 2, flags, |work: &Work, context: &_| work.trim(context, (true, false)));
+    define!("rtrim", 2, flags, |work: &Work, context: &_| work.trim(context, (false, true)));
+    define!("unhex", 2, flags, Work::unhex);
+    let json = flags | FunctionFlags::SQLITE_RESULT_SUBTYPE;
+    define!("json_patch", 2, json, |work: &Work, context: &_| {
+        let patched = work.patch("SELECT json_patch(?1, ?2)", context)?;
+        let subtype: SubType = Some(JSON).filter(|_| patched.is_some());
+        Ok((patched.map(Text), subtype))
+    });
+    define!("jsonb_patch", 2, flags, |work: &Work, context: &_| {
+        work.patch("SELECT jsonb_patch(?1, ?2)", context)
+    });
+    define!("json_pretty", 1, flags, Work::pretty);
+    define!("json_pretty", 2, flags, Work::pretty);
+    Ok(())
+}
+
+/// The error of a statement that ends here.
+fn interrupted() -> Error {
+    failure(ffi::SQLITE_INTERRUPT, None)
+}
+
+fn too_big() -> Error {
+    failure(ffi::SQLITE_TOOBIG, None)
+}
+
+fn failed(message: &str) -> Error {
+    failure(ffi::SQLITE_ERROR, Some(message.to_owned()))
+}
+
+fn failure(code: i32, message: Option<String>) -> Error {
+    Error::SqliteFailure(ffi::Error::new(code), message)
+}
+
+impl Work {
+    /// Counts work, in bytes.
+    fn charge(&self, bytes: usize) -> Result<()> {
+        if self.interrupt.charge(bytes as u64) { Ok(()) } else { Err(interrupted()) }
+    }
+
+    /// An argument as text; nothing where it is NULL.
+    fn text<'a>(&self, context: &'a Context<'_>, at: usize) -> Result<Option<Cow<'a, [u8]>>> {
+        Ok(match context.get_raw(at) {
+            ValueRef::Null => None,
+            ValueRef::Text(bytes) | ValueRef::Blob(bytes) => Some(Cow::Borrowed(bytes)),
+            ValueRef::Integer(number) => Some(Cow::Owned(number.to_string().into_bytes())),
+            // How many digits there are is SQLite's own affair.
+            ValueRef::Real(number) => {
+                let text: Option<String> =
+                    self.own()?.query_row("SELECT CAST(?1 AS TEXT)", [number], |row| row.get(0))?;
+                text.map(|text| Cow::Owned(text.into_bytes()))
+            }
+        })
+    }
+
+    /// A connection whose functions are SQLite's.
+    fn own(&self) -> Result<MutexGuard<'_, Connection>> {
+        if self.own.get().is_none() {
+            let connection = Connection::open_in_memory()?;
+            crate::interrupt::set_value_bytes(&connection, limits::QUERY_VALUE_BYTES)?;
+            let _ = self.own.set(Mutex::new(connection));
+        }
+        let own = self.own.get().expect("it was just set");
+        Ok(own.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn instr(&self, context: &Context<'_>) -> Result<Option<i64>> {
+        let blobs = [0, 1].map(|at| matches!(context.get_raw(at), ValueRef::Blob(_)));
+        let (Some(text), Some(wanted)) = (self.text(context, 0)?, self.text(context, 1)?) else {
+            return Ok(None);
+        };
+        self.charge(text.len() + wanted.len())?;
+        let (text, wanted) = (&*text, &*wanted);
+        let Some(first) = wanted.first() else { return Ok(Some(1)) };
+        let is_text = blobs != [true, true];
+        let found = if is_text && is_within_character(*first) {
+            // SQLite goes from one character to the next, and no character begins so but the first.
+            text.starts_with(wanted).then_some(0)
+        } else {
+            memmem::find(text, wanted)
+        };
+        let Some(found) = found else { return Ok(Some(0)) };
+        let before = if is_text {
+            text.get(1..=found)
+                .map_or(0, |text| text.iter().filter(|byte| !is_within_character(**byte)).count())
+        } else {
+            found
+        };
+        Ok(Some(1 + i64::try_from(before).unwrap_or(i64::MAX)))
+    }
+
+    fn replace(&self, context: &Context<'_>) -> Result<Option<Text>> {
+        let Some(text) = self.text(context, 0)? else { return Ok(None) };
+        let Some(wanted) = self.text(context, 1)? else { return Ok(None) };
+        if wanted.first().is_none_or(|first| *first == 0) {
+            return Ok(Some(Text(text.into_owned())));
+        }
+        let Some(other) = self.text(context, 2)? else { return Ok(None) };
+        self.charge(text.len() + wanted.len() + other.len())?;
+        let found: Vec<usize> = memmem::find_iter(&text, &*wanted).collect();
+        let bytes = text.len() - found.len() * wanted.len() + found.len() * other.len();
+        if bytes > limits::QUERY_VALUE_BYTES {
+            return Err(too_big());
+        }
+        self.charge(bytes)?;
+        let (mut out, mut copied) = (Vec::with_capacity(bytes), 0);
+        for at in found {
+            out.extend_from_slice(&text[copied..at]);
+            out.extend_from_slice(&other);
+            copied = at + wanted.len();
+        }
+        out.extend_from_slice(&text[copied..]);
+        Ok(Some(Text(out)))
+    }
+
+    fn like(&self, context: &Context<'_>) -> Result<Option<bool>> {
+        let escape = if context.len() == 3 {
+            let Some(escape) = self.text(context, 2)? else {
+                // SQLite looks at the length of the pattern first.
+                self.pattern(context)?;
+                return Ok(None);
+            };
+            self.pattern(context)?;
+            let single = glob::single_character(&escape);
+            Some(single.ok_or_else(|| failed("ESCAPE expression must be a single character"))?)
+        } else {
+            None
+        };
+        self.matches(context, &glob::Dialect::like(escape))
+    }
+
+    fn glob(&self, context: &Context<'_>) -> Result<Option<bool>> {
+        self.matches(context, &glob::Dialect::glob())
+    }
+
+    /// The pattern, where it is not too long.
+    fn pattern<'a>(&self, context: &'a Context<'_>) -> Result<Option<Cow<'a, [u8]>>> {
+        let pattern = self.text(context, 0)?;
+        if pattern.as_ref().is_some_and(|pattern| pattern.len() > limits::PATTERN_BYTES) {
+            return Err(failed("LIKE or GLOB pattern too complex"));
+        }
+        Ok(pattern)
+    }
+
+    fn matches(&self, context: &Context<'_>, dialect: &glob::Dialect) -> Result<Option<bool>> {
+        let pattern = self.pattern(context)?;
+        let (Some(pattern), Some(text)) = (pattern, self.text(context, 1)?) else {
+            return Ok(None);
+        };
+        let mut charge = |steps| self.interrupt.charge(steps);
+        let matched = dialect.matches(&pattern, &text, &mut charge);
+        matched.map(Some).ok_or_else(interrupted)
+    }
+
+    fn trim(&self, context: &Context<'_>, (left, right): (bool, bool)) -> Result<Option<Text>> {
+        let Some(text) = self.text(context, 0)? else { return Ok(None) };
+        let Some(set) = self.text(context, 1)? else { return Ok(None) };
+        self.charge(text.len() + set.len())?;
+        let set = glob::characters(&set);
+        let mut text = &*text;
+        // Of several that fit, in what is not UTF-8, the first one is taken.
+        let taken = |fits: &dyn Fn(&[u8]) -> bool| {
+            let at = set.iter().position(|character| fits(character));
+            self.charge(16 * at.unwrap_or(set.len()))?;
+            Ok::<_, Error>(at.map(|at| set[at].len()))
+        };
+        while left && !text.is_empty() {
+            let Some(length) = taken(&|character| text.starts_with(character))? else { break };
+            text = &text[length..];
+        }
+        while right && !text.is_empty() {
+            let Some(length) = taken(&|character| text.ends_with(character))? else { break };
+            text = &text[..text.len() - length];
+        }
+        Ok(Some(Text(text.to_vec())))
+    }
+
+    fn unhex(&self, context: &Context<'_>) -> Result<Option<Vec<u8>>> {
+        let (Some(text), Some(passed)) = (self.text(context, 0)?, self.text(context, 1)?) else {
+            return Ok(None);
+        };
+        self.charge(text.len() + passed.len())?;
+        let text = glob::until_nul(&text);
+        let digit = |at: usize| text.get(at).and_then(|byte| char::from(*byte).to_digit(16));
+        let (mut out, mut at) = (Vec::with_capacity(text.len() / 2), 0);
+        while at < text.len() {
+            match (digit(at), digit(at + 1)) {
+                (Some(high), Some(low)) => {
+                    out.push(u8::try_from(high << 4 | low).expect("two digits are a byte"));
+                    at += 2;
+                }
+                (Some(_), None) => return Ok(None),
+                (None, _) => {
+                    let (character, next) = glob::read(text, at);
+                    let mut passes = 0;
+                    let mut known = false;
+                    while passes < passed.len() && !known {
+                        let (other, next) = glob::read_all(&passed, passes);
+                        (known, passes) = (other == character, next);
+                    }
+                    self.charge(16 * passes)?;
+                    if !known {
+                        return Ok(None);
+                    }
+                    at = next;
+                }
+            }
+        }
+        Ok(Some(out))
+    }
+
+    /// SQLite's own: for each key of the patch it looks through the keys of the document.
+    fn patch(&self, sql: &str, context: &Context<'_>) -> Result<Option<Vec<u8>>> {
+        let values = [context.get_raw(0), context.get_raw(1)];
+        let keys = values.map(|value| match value {
+            ValueRef::Text(text) => memchr::memchr_iter(b':', text).count(),
+            // As JSONB a key takes two bytes and its value one.
+            ValueRef::Blob(blob) => blob.len() / 3,
+            _ => 0,
+        });
+        let bytes = values.map(|value| match value {
+            ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes.len(),
+            _ => 0,
+        });
+        // A key of the patch that is not there moves what follows.
+        self.charge(keys[1].saturating_mul(16 * keys[0] + bytes[0] + bytes[1]))?;
+        self.of_own(sql, values)
+    }
+
+    /// What SQLite's own function makes of values.
+    fn of_own(&self, sql: &str, values: [ValueRef<'_>; 2]) -> Result<Option<Vec<u8>>> {
+        let own = self.own()?;
+        let mut statement = own.prepare_cached(sql)?;
+        statement.query_row(values.map(ToSqlOutput::Borrowed), |row| {
+            Ok(row.get_ref(0)?.as_bytes_or_null()?.map(<[u8]>::to_vec))
+        })
+    }
+
+    /// SQLite's own, where the result is not too large: each line is indented by its depth.
+    fn pretty(&self, context: &Context<'_>) -> Result<Option<Text>> {
+        let indent = if context.len() == 2 { self.text(context, 1)? } else { None };
+        let indent = indent.as_deref().map_or(&b"    "[..], glob::until_nul);
+        let given = context.get_raw(0);
+        // JSONB is not looked at as strictly by this function as by `json`; as text it could not be larger than this.
+        let lines = |blob: &[u8]| blob.len().saturating_mul(blob.len().min(JSON_DEPTH));
+        if let ValueRef::Blob(blob) = given
+            && lines(blob).saturating_mul(indent.len() + 8) <= limits::QUERY_VALUE_BYTES
+        {
+            self.charge(blob.len())?;
+            return Ok(self.of_own(PRETTY, [given, ValueRef::Text(indent)])?.map(Text));
+        }
+        let Some(json) =
+            self.of_own("SELECT json(?1) WHERE ?2 IS NULL", [given, ValueRef::Null])?
+        else {
+            return Ok(None);
+        };
+        let bytes = pretty_bytes(&json, indent.len());
+        if bytes > limits::QUERY_VALUE_BYTES {
+            return Err(too_big());
+        }
+        self.charge(bytes)?;
+        let values = [ValueRef::Text(&json), ValueRef::Text(indent)];
+        Ok(self.of_own(PRETTY, values)?.map(Text))
+    }
+}
+
+/// How long a JSON text becomes with each element on a line of its own.
+fn pretty_bytes(json: &[u8], indent: usize) -> usize {
+    let (mut bytes, mut depth, mut quoted, mut escaped) = (json.len(), 0_usize, false, false);
+    for byte in json.iter().copied() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            _ if quoted => {}
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            b',' | b':' => {}
+            _ => continue,
+        }
+        if !quoted && matches!(byte, b'[' | b'{' | b']' | b'}' | b',' | b':') {
+            bytes = bytes.saturating_add(1).saturating_add(indent.saturating_mul(depth));
+        }
+    }
+    bytes
+}
+
+/// Whether a byte goes on with a character of UTF-8.
+fn is_within_character(byte: u8) -> bool {
+    byte & 0xC0 == 0x80
+}
+
+#[cfg(test)]
+mod tests;

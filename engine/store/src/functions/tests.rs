@@ -1,0 +1,227 @@
+//! The functions beside SQLite's own, which are the oracle; and what the calls cost that held a thread for as long as 26 s.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+use abide_schema::limits;
+use proptest::prelude::*;
+use rusqlite::Connection;
+use rusqlite::types::Value;
+
+use crate::interrupt::{Interrupt, Why};
+use crate::reader::QueryLimits;
+
+/// A connection with our functions.
+fn replaced() -> (Connection, Interrupt) {
+    let mut connection = Connection::open_in_memory().unwrap();
+    let interrupt = Interrupt::install(&mut connection, limits::QUERY_VALUE_BYTES).unwrap();
+    (connection, interrupt)
+}
+
+/// One with SQLite's, with the same bounds.
+fn original() -> Connection {
+    use rusqlite::limits::Limit;
+    let connection = Connection::open_in_memory().unwrap();
+    let bytes = i32::try_from(limits::PATTERN_BYTES).unwrap();
+    connection.set_limit(Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, bytes).unwrap();
+    connection
+}
+
+/// The type and the bytes of an expression, or the error.
+fn told(connection: &Connection, expression: &str, values: &[Value]) -> String {
+    let sql = format!("SELECT typeof(x), hex(CAST(x AS BLOB)) FROM (SELECT {expression} AS x)");
+    let told = connection.query_row(&sql, rusqlite::params_from_iter(values), |row| {
+        Ok(format!("{} {}", row.get::<_, String>(0)?, row.get::<_, String>(1)?))
+    });
+    told.unwrap_or_else(|error| error.to_string())
+}
+
+/// Each of the functions and operators, of three values.
+const EXPRESSIONS: &[&str] = &[
+    "instr(?1, ?2)",
+    "replace(?1, ?2, ?3)",
+    "?1 LIKE ?2",
+    "?1 NOT LIKE ?2",
+    "?1 LIKE ?2 ESCAPE ?3",
+    "?1 GLOB ?2",
+    "like(?1, ?2)",
+    "like(?1, ?2, ?3)",
+    "glob(?1, ?2)",
+    "trim(?1, ?2)",
+    "ltrim(?1, ?2)",
+    "rtrim(?1, ?2)",
+    "trim(?1)",
+    "unhex(?1)",
+    "unhex(?1, ?2)",
+    "json_patch(?1, ?2)",
+    "hex(jsonb_patch(?1, ?2))",
+    "json_array(json_patch(?1, ?2), 1)",
+    "json_pretty(?1)",
+    "json_pretty(?1, ?2)",
+];
+
+/// Few characters, so that something matches; some of them mean something to LIKE, GLOB or JSON.
+fn text() -> impl Strategy<Value = String> {
+    let character = prop::sample::select(vec![
+        "a", "A", "b", "é", "É", "%", "_", "*", "?", "[", "]", "^", "-", "\\", "\0", "1", "f", " ",
+        "日", "😀",
+    ]);
+    prop::collection::vec(character, 0..9).prop_map(|characters| characters.concat())
+}
+
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    let byte = prop::sample::select(vec![
+        b'a', b'A', b'%', b'*', b'[', b']', b'-', 0x80, 0xBF, 0xC3, 0xA9, 0xE2, 0xF0, 0xFF, 0,
+    ]);
+    prop::collection::vec(byte, 0..8)
+}
+
+fn value() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        12 => text().prop_map(Value::Text),
+        3 => bytes().prop_map(Value::Blob),
+        1 => Just(Value::Null),
+        1 => (-20_i64..200).prop_map(Value::Integer),
+        1 => prop::sample::select(vec![0.1, 1.5, -2.0, 1e300, 0.1 + 0.2]).prop_map(Value::Real),
+        2 => prop::sample::select(vec![
+            r#"{"a":1,"b":{"c":[1,2]}}"#, r#"{"b":{"c":null},"d":"x"}"#, "[1,[2],{}]",
+            "{a:'x'}", "null",
+            r#"{"a":"]\"["}"#,
+        ]).prop_map(|text| Value::Text(text.to_owned())),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_500))]
+
+    #[test]
+    fn results_are_those_of_sqlite(
+        values in prop::collection::vec(value(), 3),
+        raw in any::<bool>(),
+    ) {
+        let ((ours, _), own) = (replaced(), original());
+        for expression in EXPRESSIONS {
+            // Also of texts that are not UTF-8.
+            let cast = |at: usize, expression: &str| {
+                expression.replace(&format!("?{at}"), &format!("CAST(?{at} AS TEXT)"))
+            };
+            let expression = if raw {
+                (1..=3).fold((*expression).to_owned(), |e, at| cast(at, &e))
+            } else {
+                (*expression).to_owned()
+            };
+            let given = (1..=3).filter(|at| expression.contains(&format!("?{at}"))).count();
+            let values = &values[..given];
+            prop_assert_eq!(
+                told(&ours, &expression, values), told(&own, &expression, values),
+                "{} of {:?}", expression, values
+            );
+        }
+    }
+
+    /// Longer ones of two letters, which have many partial matches.
+    #[test]
+    fn long_results_are_those_of_sqlite(
+        text in "[ab]{0,200}",
+        other in "[ab%_*?]{0,12}",
+        third in "[abc]{0,3}",
+    ) {
+        let ((ours, _), own) = (replaced(), original());
+        let values = [text, other, third].map(Value::Text);
+        for expression in &EXPRESSIONS[..12] {
+            let given = (1..=3).filter(|at| expression.contains(&format!("?{at}"))).count();
+            let values = &values[..given];
+            prop_assert_eq!(told(&ours, expression, values), told(&own, expression, values));
+        }
+    }
+}
+
+/// They may stand wherever SQLite's own may.
+#[test]
+fn indexes_checks_and_generated_columns_may_use_them() {
+    let (ours, _) = replaced();
+    ours.execute_batch(
+        "PRAGMA trusted_schema = off;
+         CREATE TABLE t (a TEXT CHECK (a NOT LIKE 'x%'), b AS (replace(a, 'a', 'b')) STORED);
+         CREATE INDEX i ON t (instr(a, 'b')) WHERE a GLOB '*a*';
+         CREATE TRIGGER r AFTER INSERT ON t WHEN trim(new.a, 'z') = '' BEGIN SELECT RAISE(FAIL, 'empty'); END;
+         INSERT INTO t VALUES ('aab');",
+    )
+    .unwrap();
+    assert_eq!(
+        told(&ours, "(SELECT b FROM t WHERE a GLOB '*a*' AND instr(a, 'b') = 3)", &[]),
+        "text 626262"
+    );
+    assert!(ours.execute("INSERT INTO t VALUES ('xa')", []).is_err());
+}
+
+const LARGE: QueryLimits = QueryLimits {
+    columns: usize::MAX,
+    rows: limits::QUERY_ROWS,
+    bytes: limits::QUERY_BYTES,
+    time: std::time::Duration::from_secs(3_600),
+    of_processor: false,
+    steps: 1_000_000,
+    memory_bytes: usize::MAX,
+    value_bytes: limits::QUERY_VALUE_BYTES,
+};
+
+/// What held a reader or the writer for so long, as measured before: `instr` 17 s, `replace` 26 s, LIKE 18 s. Each
+/// ends within a million steps, and functions count their work as steps, or is refused.
+#[test]
+fn no_call_takes_more_than_it_is_allowed() {
+    let (ours, interrupt) = replaced();
+    for (expression, ends) in [
+        ("instr(printf('%.*c', 1500000, 'a'), printf('%.*c', 750000, 'a') || 'b')", true),
+        ("replace(printf('%.*c', 4000000, 'a'), printf('%.*c', 2000000, 'a') || 'b', '')", true),
+        ("replace(printf('%.*c', 100000, 'a'), 'a', printf('%.*c', 100000, 'b'))", true),
+        ("printf('%.*c', 4000000, 'a') LIKE '%' || printf('%.*c', 4000, 'a') || 'b'", false),
+        ("printf('%.*c', 4000000, 'a') LIKE '%a' || printf('%.*c', 4000, '_') || 'b%c'", false),
+        ("printf('%.*c', 4000000, 'a') GLOB '*[a-b]' || printf('%.*c', 4000, '?') || 'b'", false),
+        ("'x' LIKE printf('%.*c', 5000, '%')", true),
+        ("trim(printf('%.*c', 1000000, 'a'), printf('%.*c', 100000, 'b') || 'a')", false),
+        ("ltrim(printf('%.*c', 4000000, 'a'), printf('%.*c', 4000, 'b') || 'a')", false),
+        ("unhex(printf('%.*c', 1000000, '-'), printf('%.*c', 100000, '_') || '-')", false),
+        (
+            "json_patch((SELECT json_group_object(value, 1) FROM json_each('[' || substr(replace(hex(zeroblob(15000)), '00', ',1'), 2) || ']')),
+                (SELECT json_group_object(key || 'x', 1) FROM json_each('[' || substr(replace(hex(zeroblob(15000)), '00', ',1'), 2) || ']')))",
+            false,
+        ),
+        (
+            "json_pretty(replace(hex(zeroblob(900)), '00', '[') || '1' \
+             || replace(hex(zeroblob(900)), '00', ']'), printf('%.*c', 1000000, ' '))",
+            true,
+        ),
+    ] {
+        interrupt.take_worked();
+        let running = interrupt.start(&LARGE);
+        let answer = told(&ours, expression, &[]);
+        drop(running);
+        let worked = interrupt.take_worked();
+        let interrupted = answer == "interrupted" && interrupt.why() == Why::Steps;
+        assert!(ends != interrupted, "{expression}: {answer}, {worked} steps");
+        // Only `json_patch` counts all of its work at once, and then does not begin.
+        let most = if expression.starts_with("json_patch") { u64::MAX } else { 2_500_000 };
+        assert!(worked <= most, "{expression}: {worked} steps");
+    }
+}
+
+/// A statement that is over its time ends within a call.
+#[test]
+fn time_ends_a_call() {
+    let (ours, interrupt) = replaced();
+    let limits = QueryLimits { time: std::time::Duration::ZERO, steps: u64::MAX, ..LARGE };
+    let running = interrupt.start(&limits);
+    let answer = told(&ours, "instr(zeroblob(1000000), x'01')", &[]);
+    drop(running);
+    assert_eq!((answer.as_str(), interrupt.why()), ("interrupted", Why::Time));
+    assert_eq!(told(&ours, "instr(zeroblob(1000000), x'01')", &[]), "integer 30");
+}
+
+/// A function of many paths reads the document for each of them.
+#[test]
+fn arguments_are_bounded() {
+    let (ours, _) = replaced();
+    let paths = vec!["'$.a'"; limits::FUNCTION_ARGUMENTS].join(", ");
+    let told = told(&ours, &format!("json_extract('{{}}', {paths})"), &[]);
+    assert!(told.contains("too many arguments"), "{told}");
+}

@@ -1,0 +1,88 @@
+//! Who may read a database: its files are made for their owner alone, whatever the umask, and one that others may read is
+//! warned about. SQLite gives the WAL, its index and a journal the mode of the database.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+
+use crate::error::OpenError;
+
+/// Read and write for the owner.
+const OWNER: u32 = 0o600;
+
+/// Read or write for the group or for all.
+const OTHERS: u32 = 0o066;
+
+/// The file that a path stands for: a symlink's target, so that each name of a file has the same lock, WAL and index. SQLite
+/// resolves the name in the same way.
+pub(crate) fn resolved(path: &Path) -> Result<PathBuf, OpenError> {
+    match fs::symlink_metadata(path) {
+        Ok(meta) if meta.is_symlink() => fs::canonicalize(path).map_err(|why| match why.kind() {
+            io::ErrorKind::NotFound => OpenError::Dangling(path.to_owned()),
+            _ => OpenError::Io { path: path.to_owned(), why },
+        }),
+        _ => Ok(path.to_owned()),
+    }
+}
+
+/// Makes an empty file that there is not, not even as a symlink, nor any of the files that SQLite puts beside it. Returns its
+/// path, of which no part is a symlink.
+pub(crate) fn create(path: &Path) -> Result<PathBuf, OpenError> {
+    let companions = ["-wal", "-shm", "-journal", "-lock"].map(|suffix| beside(path, suffix));
+    if companions.iter().any(|companion| fs::symlink_metadata(companion).is_ok()) {
+        return Err(OpenError::Exists(path.to_owned()));
+    }
+    create_empty(path)?;
+    fs::canonicalize(path).map_err(|why| OpenError::Io { path: path.to_owned(), why })
+}
+
+/// Makes an empty file that there is not, not even as a symlink.
+pub(crate) fn create_empty(path: &Path) -> Result<(), OpenError> {
+    let file = OpenOptions::new().write(true).create_new(true).mode(OWNER).open(path);
+    // The umask may have taken some of the mode away.
+    let made = file.and_then(|file| file.set_permissions(Permissions::from_mode(OWNER)));
+    made.map_err(|why| match why.kind() {
+        io::ErrorKind::AlreadyExists => OpenError::Exists(path.to_owned()),
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            OpenError::ReadOnly(path.to_owned())
+        }
+        _ => OpenError::Io { path: path.to_owned(), why },
+    })
+}
+
+/// Opens the file beside a database by which a process has it. A symlink there is refused: it could make or lock any file.
+pub(crate) fn open_lock(path: &Path) -> io::Result<File> {
+    let no_follow = OFlags::NOFOLLOW.bits().cast_signed();
+    let mut options = OpenOptions::new();
+    options.write(true).custom_flags(no_follow);
+    let path = beside(path, "-lock");
+    match options.clone().create_new(true).mode(OWNER).open(&path) {
+        Ok(file) => {
+            file.set_permissions(Permissions::from_mode(OWNER))?;
+            Ok(file)
+        }
+        Err(why) if why.kind() == io::ErrorKind::AlreadyExists => options.open(path),
+        Err(why) => Err(why),
+    }
+}
+
+/// Warns where others than the owner may read or write a database.
+pub(crate) fn warn_if_open(path: &Path) {
+    let Ok(meta) = fs::metadata(path) else { return };
+    let mode = meta.mode() & 0o777;
+    if mode & OTHERS != 0 {
+        let file = path.display();
+        tracing::warn!("{file} has mode {mode:o}: other users can read it; run  chmod 600 {file}");
+    }
+}
+
+/// The path of a companion file: `abide.db-wal` and the like.
+pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name: OsString = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}

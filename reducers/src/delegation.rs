@@ -1,0 +1,198 @@
+//! Delegation: a run that is started for a tool call of another run, in a session of its own.
+//!
+//! Everything about the child follows from the call that it is started for. Its session has the id of the call, its
+//! run `<call>~run`; the call in turn is `<parent run>~<rest>`, see [`DERIVED`]. So a child belongs to exactly one
+//! call, and no caller can create it beforehand. Depth and descendants are counted in the rows here; they do not
+//! depend on anything that callers set.
+
+use abide_schema::reducer::{Answer, DERIVED, Sight};
+use abide_schema::{
+    Abort, Code, Context, Micros, Module, Refusal, Seq, Value, limits, reducer, table,
+};
+use serde_json::json;
+
+use crate::agent::AgentRevision;
+use crate::run::{self, NewRun, Run, RunEventKind};
+use crate::tool_call::{self, ToolCall};
+use crate::{agent, lease, session};
+
+/// A run that another run has delegated a task to.
+#[table(name = "delegations", without_rowid, index(session_id), index(parent_id), index(root_id))]
+pub struct Delegation {
+    /// The session of the child run.
+    #[column(references = "sessions(id)")]
+    pub session_id: String,
+    /// The child run.
+    #[column(key, references = "runs(id)")]
+    pub run_id: String,
+    /// The run that it was started for.
+    #[column(references = "runs(id)")]
+    pub parent_id: String,
+    /// The root run, which has no parent.
+    #[column(references = "runs(id)")]
+    pub root_id: String,
+    /// The tool call that it was started for, if it was one.
+    #[column(references = "tool_calls(call_id)")]
+    pub call_id: Option<String>,
+    /// How many runs stand above it.
+    pub depth: i64,
+    /// When it was started.
+    pub created_at: Micros,
+    /// The event of that.
+    pub seq: Seq,
+}
+
+/// The domain.
+#[must_use]
+pub fn module() -> Module {
+    Module::new("delegation")
+        .seen::<Delegation>(Sight::OfScope)
+        .reducer(start_child_run::definition())
+}
+
+/// Starts a run of another agent for a tool call that the caller holds and that was requested by a run. The child
+/// has a session of its own under the session of the call, and the same scope. The same call again returns the same
+/// run. Depth and number of the descendants of one run are limited.
+#[reducer]
+pub fn start_child_run(
+    ctx: &mut Context<'_>,
+    #[id(ToolCall)] call_id: String,
+    fencing_token: i64,
+    agent: String,
+    input: String,
+) -> Result<Answer<Run>, Abort> {
+    let call = tool_call::held(ctx, &call_id, fencing_token)?;
+    let mut parent = parent_of(ctx, &call)?;
+    let id = format!("{call_id}{DERIVED}run");
+    if let Some(mut before) = ctx.get::<Run>(&id)? {
+        lease::hide(ctx, &mut before.fencing_token)?;
+        return again(before, &call, &parent, &agent);
+    }
+    agent::ready(ctx, &agent, true)?;
+    let place = admit(ctx, &parent)?;
+    let above = session::wanted(ctx, &call.session_id)?;
+    let child = session::make_child(ctx, call_id.clone(), agent.clone(), &above)?;
+    let new = NewRun {
+        id: Some(id),
+        agent,
+        as_subagent: true,
+        input: Some(input.clone()),
+        parent_id: Some(parent.id.clone()),
+        deadline_at: parent.deadline_at,
+    };
+    let child = run::begin(ctx, child, new)?;
+    note(ctx, &child, &parent, place, Some(call_id))?;
+    let told = json!({"from_agent": parent.agent, "to_agent": child.agent, "task": input,
+        "run_id": child.id, "session_id": child.session_id});
+    run::tell(ctx, &mut parent, RunEventKind::Delegation, told)?;
+    run::save(ctx, parent)?;
+    ctx.about(&call.session_id);
+    Ok(Answer::Fresh(child))
+}
+
+/// The run that requested a call. Only the holder of a run can make a call under its id.
+fn parent_of(ctx: &mut Context<'_>, call: &ToolCall) -> Result<Run, Abort> {
+    let run = match call.call_id.rsplit_once(DERIVED) {
+        Some((run, _)) => ctx.get::<Run>(run)?,
+        None => None,
+    };
+    match run.filter(|run| run.session_id == call.session_id) {
+        Some(run) => Ok(run),
+        None => {
+            let detail = format!("call {} was not requested by a run", call.call_id);
+            let hint = "a run requests its calls with run_id and run_fencing_token";
+            Err(Refusal::new(Code::BadTransition, detail).hint(hint).into())
+        }
+    }
+}
+
+/// The answer where the child run exists: it is returned only if it is the one that would be started.
+fn again(before: Run, call: &ToolCall, parent: &Run, agent: &str) -> Result<Answer<Run>, Abort> {
+    let is_same = before.session_id == call.call_id
+        && before.parent_id.as_deref() == Some(&parent.id)
+        && before.agent == agent;
+    if is_same {
+        return Ok(Answer::Duplicate(before.seq, before));
+    }
+    let detail = format!("run {} exists, and was not started for call {}", before.id, call.call_id);
+    Err(Refusal::new(Code::Conflict, detail).into())
+}
+
+/// Where a child stands: the run at the top, and how many runs are above it.
+pub(crate) struct Place {
+    root_id: String,
+    depth: i64,
+}
+
+/// Admits one more run under a parent, if the parent is active and the limits leave room.
+pub(crate) fn admit(ctx: &mut Context<'_>, parent: &Run) -> Result<Place, Abort> {
+    if parent.status.is_terminal() || parent.abort_requested_at.is_some() {
+        let detail =
+            format!("run {} has ended or is being aborted, and delegates nothing", parent.id);
+        return Err(Refusal::new(Code::BadTransition, detail).into());
+    }
+    let above = ctx.beyond_policies(|ctx| ctx.get::<Delegation>(&parent.id))?;
+    let (root_id, depth) =
+        above.map_or((parent.id.clone(), 1), |above| (above.root_id, above.depth + 1));
+    let (deepest, most) = allowed(ctx, &root_id)?;
+    if depth > deepest {
+        let detail =
+            format!("run {} is {} deep, at most {deepest} is allowed", parent.id, depth - 1);
+        let hint =
+            "limits.delegation_depth of the first agent sets it, up to the limit of the server";
+        return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
+    }
+    // Of one tree, whose runs are all within the scope of its root.
+    let of_root = "WHERE root_id = ?1";
+    let count = ctx.count_everywhere::<Delegation>(of_root, &[Value::from(root_id.as_str())])?;
+    if count >= most {
+        let detail = format!("run {root_id} has {count} descendants, at most {most} are allowed");
+        let hint = "limits.descendants of its agent sets it, up to the limit of the server";
+        return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
+    }
+    Ok(Place { root_id, depth })
+}
+
+/// How deep a tree may be and how many runs may be in it, by the definition of the agent at the top.
+fn allowed(ctx: &mut Context<'_>, root_id: &str) -> Result<(i64, i64), Abort> {
+    let defined = ctx.beyond_policies(|ctx| {
+        let Some(root) = ctx.get::<Run>(root_id)? else { return Ok(None) };
+        ctx.get::<AgentRevision>((root.agent.as_str(), root.revision))
+    })?;
+    let limits = defined.map(|defined| defined.definition.value()["limits"].clone());
+    let at_most = |name: &str, most: i64| {
+        let own = limits.as_ref().and_then(|limits| limits[name].as_i64());
+        own.map_or(most, |own| own.clamp(0, most))
+    };
+    let depth = at_most("delegation_depth", limits::DELEGATION_DEPTH);
+    Ok((depth, at_most("descendants", limits::RUN_DESCENDANTS)))
+}
+
+/// Counts a run among the descendants of its parent.
+pub(crate) fn note(
+    ctx: &mut Context<'_>,
+    child: &Run,
+    parent: &Run,
+    Place { root_id, depth }: Place,
+    call_id: Option<String>,
+) -> Result<(), Abort> {
+    let row = Delegation {
+        session_id: child.session_id.clone(),
+        run_id: child.id.clone(),
+        parent_id: parent.id.clone(),
+        root_id,
+        call_id,
+        depth,
+        created_at: ctx.now,
+        seq: ctx.seq,
+    };
+    ctx.insert(row).map(drop)
+}
+
+/// The runs that a run has delegated to directly. At most [`limits::RUN_DESCENDANTS`].
+pub(crate) fn children(ctx: &mut Context<'_>, run_id: &str) -> Result<Vec<Run>, Abort> {
+    let of_run = "WHERE parent_id = ?1";
+    let rows = ctx.find::<Delegation>(of_run, &[Value::from(run_id)])?;
+    let runs = rows.iter().map(|row| ctx.get::<Run>(&row.run_id));
+    Ok(runs.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
+}

@@ -1,0 +1,463 @@
+//! From a schema's JSON to what is evaluated. Takes time in proportion to the schema: a place is read once, however
+//! many references lead to it.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use regex::RegexBuilder;
+use serde_json::{Map, Number, Value};
+
+use crate::text::quote;
+use crate::{Id, Keyword, Pattern, Schema, Types, number};
+
+/// Bytes of a compiled pattern, and the steps that a byte of text is counted as. In the worst case each byte is held
+/// against each state of the automaton, and a state takes some thirty bytes.
+const PATTERN_SIZES: [(usize, usize); 3] = [(4 << 10, 8), (32 << 10, 64), (256 << 10, 512)];
+
+/// Bytes of all compiled patterns of a schema: compiling takes time too.
+const PATTERNS_BYTES: usize = 1 << 20;
+
+const TYPES: [&str; 7] = ["array", "boolean", "integer", "null", "number", "object", "string"];
+
+/// What a schema is compiled for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    Verdict,
+    Cost,
+}
+
+/// The version of JSON Schema, as far as they differ here.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Draft {
+    Four,
+    Six,
+    Seven,
+    Of2019,
+    Of2020,
+}
+
+pub(crate) fn compile(root: &Value, purpose: Use) -> Result<Schema, String> {
+    let draft = draft(root, purpose)?;
+    let (ids, nodes, todo) = (HashMap::new(), Vec::new(), VecDeque::new());
+    let room = PATTERNS_BYTES;
+    let mut compiler = Compiler { root, purpose, draft, ids, nodes, todo, room };
+    compiler.place(root);
+    while let Some((id, schema)) = compiler.todo.pop_front() {
+        compiler.nodes[id] = compiler.subschema(schema)?;
+    }
+    Ok(Schema { nodes: compiler.nodes })
+}
+
+fn draft(root: &Value, purpose: Use) -> Result<Draft, String> {
+    let Some(named) = root.get("$schema") else { return Ok(Draft::Of2020) };
+    let text = named.as_str().unwrap_or_default();
+    let known = [
+        ("json-schema.org/draft-04/schema", Draft::Four),
+        ("json-schema.org/draft-06/schema", Draft::Six),
+        ("json-schema.org/draft-07/schema", Draft::Seven),
+        ("json-schema.org/draft/2019-09/schema", Draft::Of2019),
+        ("json-schema.org/draft/2020-12/schema", Draft::Of2020),
+    ];
+    let found = known.into_iter().find(|(name, _)| text.contains(name));
+    match found {
+        Some((_, draft)) => Ok(draft),
+        None if purpose == Use::Cost => Ok(Draft::Of2020),
+        None => Err(format!("its $schema is {}, which is not known", quote(named))),
+    }
+}
+
+struct Compiler<'a> {
+    root: &'a Value,
+    purpose: Use,
+    draft: Draft,
+    /// Places that were seen, by where they lie in memory.
+    ids: HashMap<*const Value, Id>,
+    nodes: Vec<Vec<Keyword>>,
+    /// Places that are not read yet: no recursion, however long a chain of references is.
+    todo: VecDeque<(Id, &'a Value)>,
+    /// Bytes that are left for patterns.
+    room: usize,
+}
+
+type Compiled<T> = Result<T, String>;
+
+impl<'a> Compiler<'a> {
+    /// The place of a subschema among the nodes.
+    fn place(&mut self, schema: &'a Value) -> Id {
+        *self.ids.entry(std::ptr::from_ref(schema)).or_insert_with(|| {
+            let id = self.nodes.len();
+            self.nodes.push(Vec::new());
+            self.todo.push_back((id, schema));
+            id
+        })
+    }
+
+    fn subschema(&mut self, schema: &'a Value) -> Compiled<Vec<Keyword>> {
+        let members = match schema {
+            Value::Bool(true) => return Ok(Vec::new()),
+            Value::Bool(false) => return Ok(vec![Keyword::False]),
+            Value::Object(members) => members,
+            other => return Err(format!("{} is no schema", quote(other))),
+        };
+        self.check_supported(schema, members)?;
+        let mut keywords = Vec::new();
+        if let Some(target) = members.get("$ref") {
+            let found = self.resolve(target)?;
+            keywords.push(Keyword::Ref(self.place(found)));
+            if self.draft <= Draft::Seven {
+                // Then its siblings are ignored.
+                return Ok(keywords);
+            }
+        }
+        for name in ["$dynamicRef", "$recursiveRef"] {
+            // Where it leads depends on the way there; for its cost, to the place that it names.
+            if let Some(target) = members.get(name) {
+                let found = self.resolve(target).unwrap_or(self.root);
+                keywords.push(Keyword::Ref(self.place(found)));
+            }
+        }
+        self.any_value(members, &mut keywords)?;
+        self.numbers(members, &mut keywords)?;
+        self.texts(members, &mut keywords)?;
+        self.objects(members, &mut keywords)?;
+        self.arrays(members, &mut keywords)?;
+        self.combinations(members, &mut keywords)?;
+        Ok(keywords)
+    }
+
+    fn check_supported(&mut self, schema: &Value, members: &'a Map<String, Value>) -> Compiled<()> {
+        if self.purpose == Use::Cost {
+            return Ok(());
+        }
+        for name in ["$dynamicRef", "$recursiveRef"] {
+            if members.contains_key(name) {
+                return Err(format!("it has a {name}"));
+            }
+        }
+        for name in ["unevaluatedProperties", "unevaluatedItems"] {
+            if self.draft >= Draft::Of2019
+                && members.get(name).is_some_and(|it| *it != Value::Bool(true))
+            {
+                return Err(format!("it has {name}, which is not supported"));
+            }
+        }
+        // References within it would lead to places in it, and not in the whole.
+        let is_name = |id: &Value| id.as_str().is_some_and(|id| !id.starts_with('#'));
+        if !std::ptr::eq(schema, self.root) && members.get("$id").is_some_and(is_name) {
+            return Err("a part of it has an $id".to_owned());
+        }
+        Ok(())
+    }
+
+    fn resolve(&self, target: &Value) -> Compiled<&'a Value> {
+        let text = target.as_str().ok_or_else(|| format!("$ref is {}", quote(target)))?;
+        let lost = || format!("it refers to {text:?}, which is not in it");
+        let own = self.root.get("$id").and_then(Value::as_str).unwrap_or_default();
+        let own = own.trim_end_matches('#');
+        let rest = text.strip_prefix('#').or_else(|| text.strip_prefix(own)?.strip_prefix('#'));
+        let fragment = decoded(rest.ok_or_else(lost)?).ok_or_else(lost)?;
+        if fragment.is_empty() || fragment.starts_with('/') {
+            return self.root.pointer(&fragment).ok_or_else(lost);
+        }
+        anchored(self.root, &fragment).ok_or_else(lost)
+    }
+
+    fn any_value(
+        &mut self,
+        members: &'a Map<String, Value>,
+        into: &mut Vec<Keyword>,
+    ) -> Compiled<()> {
+        if let Some(types) = members.get("type") {
+            into.push(Keyword::Type(self.types(types)?));
+        }
+        if let Some(values) = members.get("enum") {
+            let values = values.as_array().ok_or_else(|| wrong("enum", values, "an array"))?;
+            into.push(Keyword::Enum(values.clone()));
+        }
+        if let (Some(value), true) = (members.get("const"), self.draft >= Draft::Six) {
+            into.push(Keyword::Const(value.clone()));
+        }
+        Ok(())
+    }
+
+    fn types(&self, value: &Value) -> Compiled<Types> {
+        let one = |value: &Value| {
+            let found = TYPES.into_iter().find(|name| value.as_str() == Some(name));
+            found.ok_or_else(|| wrong("type", value, "the name of a type"))
+        };
+        let names = match value {
+            Value::Array(names) if !names.is_empty() => {
+                names.iter().map(one).collect::<Compiled<Vec<_>>>()?
+            }
+            name => vec![one(name)?],
+        };
+        Ok(Types { names, by_notation: self.draft == Draft::Four })
+    }
+
+    fn numbers(&mut self, members: &Map<String, Value>, into: &mut Vec<Keyword>) -> Compiled<()> {
+        let of = |name: &str| match members.get(name) {
+            None => Ok(None),
+            Some(Value::Number(number)) => Ok(Some(number.clone())),
+            Some(other) => Err(wrong(name, other, "a number")),
+        };
+        let (least, most) = (of("minimum")?, of("maximum")?);
+        if self.draft == Draft::Four {
+            let exclusive = |name: &str| members.get(name) == Some(&Value::Bool(true));
+            into.extend(least.map(|limit| match exclusive("exclusiveMinimum") {
+                true => Keyword::ExclusiveMinimum(limit),
+                false => Keyword::Minimum(limit),
+            }));
+            into.extend(most.map(|limit| match exclusive("exclusiveMaximum") {
+                true => Keyword::ExclusiveMaximum(limit),
+                false => Keyword::Maximum(limit),
+            }));
+        } else {
+            into.extend(least.map(Keyword::Minimum));
+            into.extend(most.map(Keyword::Maximum));
+            into.extend(of("exclusiveMinimum")?.map(Keyword::ExclusiveMinimum));
+            into.extend(of("exclusiveMaximum")?.map(Keyword::ExclusiveMaximum));
+        }
+        if let Some(of) = of("multipleOf")? {
+            if number::compare(&of, &Number::from(0)).is_le() {
+                return Err(format!("multipleOf is {of}, which is not above 0"));
+            }
+            into.push(Keyword::MultipleOf(of));
+        }
+        Ok(())
+    }
+
+    fn texts(&mut self, members: &Map<String, Value>, into: &mut Vec<Keyword>) -> Compiled<()> {
+        into.extend(count(members, "minLength")?.map(Keyword::MinLength));
+        into.extend(count(members, "maxLength")?.map(Keyword::MaxLength));
+        if let Some(source) = members.get("pattern") {
+            let text = source.as_str().ok_or_else(|| wrong("pattern", source, "a text"))?;
+            into.push(Keyword::Pattern(self.pattern(text)?));
+        }
+        Ok(())
+    }
+
+    fn pattern(&mut self, source: &str) -> Compiled<Pattern> {
+        let mut pattern = Pattern { source: source.to_owned(), regex: None, steps_per_byte: 0 };
+        if self.purpose == Use::Cost {
+            return Ok(pattern);
+        }
+        let wrong = || format!("{} is no pattern that is matched in linear time", quoted(source));
+        let translated = jsonschema_regex::to_rust_regex(source).map_err(|()| wrong())?;
+        for (bytes, steps_per_byte) in PATTERN_SIZES {
+            if bytes > self.room {
+                break;
+            }
+            match RegexBuilder::new(&translated).size_limit(bytes).build() {
+                Ok(regex) => {
+                    self.room -= bytes;
+                    (pattern.regex, pattern.steps_per_byte) = (Some(regex), steps_per_byte);
+                    return Ok(pattern);
+                }
+                Err(regex::Error::CompiledTooBig(_)) => {}
+                Err(_) => return Err(wrong()),
+            }
+        }
+        Err(format!("{} makes its patterns too large", quoted(source)))
+    }
+
+    fn objects(
+        &mut self,
+        members: &'a Map<String, Value>,
+        into: &mut Vec<Keyword>,
+    ) -> Compiled<()> {
+        into.extend(count(members, "minProperties")?.map(Keyword::MinProperties));
+        into.extend(count(members, "maxProperties")?.map(Keyword::MaxProperties));
+        if let Some(required) = members.get("required") {
+            into.push(Keyword::Required(names("required", required)?));
+        }
+        let named = self.by_name(members, "properties")?;
+        let mut patterns = Vec::new();
+        for (source, id) in self.by_name(members, "patternProperties")? {
+            patterns.push((self.pattern(&source)?, id));
+        }
+        let rest = members.get("additionalProperties").map(|rest| self.place(rest));
+        if !named.is_empty() || !patterns.is_empty() || rest.is_some() {
+            into.push(Keyword::Properties { named: named.into_iter().collect(), patterns, rest });
+        }
+        if let (Some(schema), true) = (members.get("propertyNames"), self.draft >= Draft::Six) {
+            into.push(Keyword::PropertyNames(self.place(schema)));
+        }
+        self.dependencies(members, into)?;
+        if self.purpose == Use::Cost {
+            for name in ["unevaluatedProperties", "unevaluatedItems"] {
+                into.extend(members.get(name).map(|it| Keyword::Everywhere(self.place(it))));
+            }
+        }
+        Ok(())
+    }
+
+    fn dependencies(
+        &mut self,
+        members: &'a Map<String, Value>,
+        into: &mut Vec<Keyword>,
+    ) -> Compiled<()> {
+        let (mut required, mut schemas) = (Vec::new(), Vec::new());
+        // Later drafts have it for compatibility.
+        for (name, value) in object(members, "dependencies")? {
+            match value {
+                Value::Array(_) => required.push((name.clone(), names(name, value)?)),
+                schema => schemas.push((name.clone(), self.place(schema))),
+            }
+        }
+        if self.draft >= Draft::Of2019 {
+            for (name, value) in object(members, "dependentRequired")? {
+                required.push((name.clone(), names(name, value)?));
+            }
+            schemas.extend(self.by_name(members, "dependentSchemas")?);
+        }
+        if !required.is_empty() {
+            into.push(Keyword::DependentRequired(required));
+        }
+        if !schemas.is_empty() {
+            into.push(Keyword::DependentSchemas(schemas));
+        }
+        Ok(())
+    }
+
+    fn arrays(&mut self, members: &'a Map<String, Value>, into: &mut Vec<Keyword>) -> Compiled<()> {
+        into.extend(count(members, "minItems")?.map(Keyword::MinItems));
+        into.extend(count(members, "maxItems")?.map(Keyword::MaxItems));
+        if members.get("uniqueItems") == Some(&Value::Bool(true)) {
+            into.push(Keyword::UniqueItems);
+        }
+        let (tuple, rest) = if self.draft == Draft::Of2020 {
+            (members.get("prefixItems"), members.get("items"))
+        } else {
+            match members.get("items") {
+                Some(tuple @ Value::Array(_)) => (Some(tuple), members.get("additionalItems")),
+                items => (None, items),
+            }
+        };
+        let prefix = tuple.map_or(Ok(Vec::new()), |tuple| self.list("items", tuple))?;
+        let rest = rest.map(|rest| self.place(rest));
+        if !prefix.is_empty() || rest.is_some() {
+            into.push(Keyword::Items { prefix, rest });
+        }
+        if let (Some(schema), true) = (members.get("contains"), self.draft >= Draft::Six) {
+            let counted = self.draft >= Draft::Of2019;
+            let of = |name| if counted { count(members, name) } else { Ok(None) };
+            let (min, max) = (of("minContains")?.unwrap_or(1), of("maxContains")?);
+            into.push(Keyword::Contains { schema: self.place(schema), min, max });
+        }
+        Ok(())
+    }
+
+    fn combinations(
+        &mut self,
+        members: &'a Map<String, Value>,
+        into: &mut Vec<Keyword>,
+    ) -> Compiled<()> {
+        for name in ["allOf", "anyOf", "oneOf"] {
+            if let Some(list) = members.get(name) {
+                let ids = self.list(name, list)?;
+                if ids.is_empty() {
+                    return Err(wrong(name, list, "an array of schemas"));
+                }
+                into.push(match name {
+                    "allOf" => Keyword::AllOf(ids),
+                    "anyOf" => Keyword::AnyOf(ids),
+                    _ => Keyword::OneOf(ids),
+                });
+            }
+        }
+        if let Some(schema) = members.get("not") {
+            into.push(Keyword::Not(self.place(schema)));
+        }
+        if let (Some(test), true) = (members.get("if"), self.draft >= Draft::Seven) {
+            let test = self.place(test);
+            let then = members.get("then").map(|then| self.place(then));
+            let otherwise = members.get("else").map(|otherwise| self.place(otherwise));
+            into.push(Keyword::If { test, then, otherwise });
+        }
+        Ok(())
+    }
+
+    fn list(&mut self, name: &str, value: &'a Value) -> Compiled<Vec<Id>> {
+        let list = value.as_array().ok_or_else(|| wrong(name, value, "an array of schemas"))?;
+        Ok(list.iter().map(|schema| self.place(schema)).collect())
+    }
+
+    fn by_name(
+        &mut self,
+        members: &'a Map<String, Value>,
+        name: &str,
+    ) -> Compiled<BTreeMap<String, Id>> {
+        let all = object(members, name)?;
+        Ok(all.map(|(name, schema)| (name.clone(), self.place(schema))).collect())
+    }
+}
+
+fn object<'a>(
+    members: &'a Map<String, Value>,
+    name: &str,
+) -> Compiled<impl Iterator<Item = (&'a String, &'a Value)>> {
+    let object = match members.get(name) {
+        None => None,
+        Some(Value::Object(object)) => Some(object),
+        Some(other) => return Err(wrong(name, other, "an object")),
+    };
+    Ok(object.into_iter().flatten())
+}
+
+fn names(name: &str, value: &Value) -> Compiled<Vec<String>> {
+    let list = value.as_array().ok_or_else(|| wrong(name, value, "an array of names"))?;
+    let text = |one: &Value| one.as_str().map(str::to_owned);
+    let texts = list.iter().map(|one| text(one).ok_or_else(|| wrong(name, one, "a name")));
+    texts.collect()
+}
+
+fn count(members: &Map<String, Value>, name: &str) -> Compiled<Option<u64>> {
+    let Some(value) = members.get(name) else { return Ok(None) };
+    // 2.0 is a count too.
+    let whole = value.as_f64().filter(|float| float.fract() == 0.0 && *float >= 0.0);
+    let count = value.as_u64().or(whole.map(|float| float as u64));
+    count.map(Some).ok_or_else(|| wrong(name, value, "a count"))
+}
+
+fn quoted(text: &str) -> String {
+    quote(&Value::from(text))
+}
+
+fn wrong(name: &str, value: &Value, wanted: &str) -> String {
+    format!("{name} is {}, which is not {wanted}", quote(value))
+}
+
+/// A fragment of a reference without its percent-encoding.
+fn decoded(fragment: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(fragment.len());
+    let mut rest = fragment.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let mut digit = || char::from(rest.next()?).to_digit(16);
+        let (high, low) = (digit()?, digit()?);
+        bytes.push((high * 16 + low) as u8);
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// The subschema that bears a name of its own.
+fn anchored<'a>(root: &'a Value, name: &str) -> Option<&'a Value> {
+    let mut todo = vec![root];
+    while let Some(value) = todo.pop() {
+        match value {
+            Value::Object(members) => {
+                let bears =
+                    |key: &str, text: &str| members.get(key).and_then(Value::as_str) == Some(text);
+                if bears("$anchor", name) || bears("$id", &format!("#{name}")) {
+                    return Some(value);
+                }
+                todo.extend(members.values());
+            }
+            Value::Array(items) => todo.extend(items),
+            _ => {}
+        }
+    }
+    None
+}

@@ -1,0 +1,33 @@
+//! Values as they are quoted in errors.
+
+use std::io;
+
+use serde_json::Value;
+
+/// Bytes of a value that are quoted.
+const QUOTED: usize = 200;
+
+/// A value as JSON, cut where it is long. Takes no longer for a large one.
+pub(crate) fn quote(value: &Value) -> String {
+    let mut quoted = Cut(Vec::new());
+    let cut = serde_json::to_writer(&mut quoted, value).is_err();
+    let mut text = String::from_utf8_lossy(&quoted.0).trim_end_matches('\u{fffd}').to_owned();
+    if cut {
+        text.push('…');
+    }
+    text
+}
+
+struct Cut(Vec<u8>);
+
+impl io::Write for Cut {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let room = QUOTED - self.0.len().min(QUOTED);
+        self.0.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        if bytes.len() > room { Err(io::Error::other("it is long")) } else { Ok(bytes.len()) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,29 @@
+//! An argument that must be given and may be null.
+
+use serde_json::Value as JsonValue;
+
+/// An argument that must be given but may be null. (A plain `Option` may be left out.)
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nullable<T>(pub Option<T>);
+
+impl<T: schemars::JsonSchema> schemars::JsonSchema for Nullable<T> {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        Option::<T>::schema_name()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        Option::<T>::json_schema(generator)
+    }
+}
+
+impl<'de, T: serde::de::DeserializeOwned> serde::Deserialize<'de> for Nullable<T> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // By way of a JSON value: `deserialize_option` would take a missing field for null.
+        let value = JsonValue::deserialize(deserializer)?;
+        let value = match value {
+            JsonValue::Null => None,
+            value => Some(T::deserialize(value).map_err(serde::de::Error::custom)?),
+        };
+        Ok(Nullable(value))
+    }
+}

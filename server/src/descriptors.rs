@@ -1,0 +1,54 @@
+//! File descriptors: how many connections the process can have.
+
+use abide_schema::limits::READERS;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::limits;
+
+/// Descriptors that are not for connections: the database, its WAL and lock once for each SQLite connection, the
+/// listener, standard streams, and programs that tools run. Without a reserve a full server could not accept
+/// a connection to refuse it, nor open a file.
+const RESERVED: u64 = 64 + 4 * READERS as u64;
+
+/// Raises the soft limit of open files to the hard limit. Returns how many connections fit.
+pub(crate) fn connections() -> u32 {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let wanted = u64::from(limits::CONNECTIONS) * 2 + RESERVED;
+    let wanted = maximum.map_or(wanted, |maximum| maximum.min(wanted));
+    let mut limit = current;
+    if current.is_some_and(|current| current < wanted) {
+        match setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }) {
+            Ok(()) => limit = Some(wanted),
+            Err(why) => tracing::warn!(%why, "the limit of open files was not raised"),
+        }
+    }
+    let fit = within(limit);
+    if fit < limits::CONNECTIONS {
+        tracing::warn!(
+            connections = fit,
+            "few files can be open; raise the limit with  ulimit -n  or LimitNOFILE="
+        );
+    }
+    fit
+}
+
+/// Connections that fit into a limit of open files.
+fn within(limit: Option<u64>) -> u32 {
+    let Some(limit) = limit else { return limits::CONNECTIONS };
+    let left = limit.saturating_sub(RESERVED).max(limit / 4).max(1);
+    left.min(u64::from(limits::CONNECTIONS)) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_a_reserve() {
+        assert_eq!(within(None), limits::CONNECTIONS);
+        assert_eq!(within(Some(1_000_000)), limits::CONNECTIONS);
+        assert_eq!(within(Some(250)), 170);
+        assert_eq!(within(Some(64)), 16);
+        assert_eq!(within(Some(0)), 1);
+    }
+}

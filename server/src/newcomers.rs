@@ -1,0 +1,241 @@
+//! Connections that have not shown who they are: bounded per address and together, and closed after a few seconds.
+//!
+//! A connection costs a descriptor before its first request is complete. A client that opens thousands and
+//! sends half a head on each would use them all up. Where an address, or all of them, have too many, the oldest
+//! that has had its chance is closed in favour of the new one.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use crate::limits;
+
+/// The connections. Clones share them.
+#[derive(Clone, Debug)]
+pub(crate) struct Newcomers(Arc<State>);
+
+#[derive(Debug)]
+struct State {
+    per_address: usize,
+    total: usize,
+    waiting: Mutex<Waiting>,
+    /// One of them has left.
+    left: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    next: u64,
+    count: usize,
+    /// By address, then in the order they came.
+    addresses: HashMap<IpAddr, BTreeMap<u64, Entry>>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    since: Instant,
+    close: Arc<Notify>,
+}
+
+/// A connection that has not shown who it is.
+#[derive(Debug)]
+pub(crate) struct Newcomer {
+    all: Newcomers,
+    address: IpAddr,
+    number: u64,
+    since: Instant,
+    close: Arc<Notify>,
+}
+
+impl Newcomers {
+    /// For a server of so many connections.
+    pub(crate) fn new(connections: u32) -> Newcomers {
+        let total = (connections as usize / 2).max(1);
+        let per_address = limits::NEWCOMERS_PER_ADDRESS.min(total.div_ceil(2));
+        let (waiting, left) = (Mutex::default(), Notify::new());
+        Newcomers(Arc::new(State { per_address, total, waiting, left }))
+    }
+
+    /// Takes a connection in. Where there are too many, waits until one has left or can be closed: a tenth of a
+    /// second at most.
+    pub(crate) async fn enter(&self, address: IpAddr) -> Newcomer {
+        let address = network(address);
+        loop {
+            let left = self.0.left.notified();
+            match self.try_enter(address) {
+                Ok(newcomer) => return newcomer,
+                Err(next) => {
+                    tokio::select! {
+                        () = left => {}
+                        () = sleep_until(next) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes a connection in, or says when the next may be closed for it.
+    fn try_enter(&self, address: IpAddr) -> Result<Newcomer, Instant> {
+        let mut waiting = self.lock();
+        let own = waiting.addresses.get(&address).map_or(0, BTreeMap::len);
+        let crowded = if own >= self.0.per_address {
+            Some(address)
+        } else if waiting.count >= self.0.total {
+            let longest = waiting.addresses.iter().max_by_key(|(_, entries)| entries.len());
+            longest.map(|(address, _)| *address)
+        } else {
+            None
+        };
+        if let Some(crowded) = crowded {
+            let oldest = waiting.addresses.get(&crowded).and_then(BTreeMap::first_key_value);
+            if let Some((number, entry)) = oldest {
+                let due = entry.since + limits::NEWCOMER_CHANCE;
+                if Instant::now() < due {
+                    return Err(due);
+                }
+                let (number, close) = (*number, Arc::clone(&entry.close));
+                waiting.remove(crowded, number);
+                close.notify_one();
+            }
+        }
+        let (number, since, close) = (waiting.next, Instant::now(), Arc::new(Notify::new()));
+        waiting.next += 1;
+        waiting.count += 1;
+        let entry = Entry { since, close: Arc::clone(&close) };
+        waiting.addresses.entry(address).or_default().insert(number, entry);
+        drop(waiting);
+        Ok(Newcomer { all: self.clone(), address, number, since, close })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting {
+    /// Whether it was still there.
+    fn remove(&mut self, address: IpAddr, number: u64) -> bool {
+        let Some(entries) = self.addresses.get_mut(&address) else { return false };
+        let was = entries.remove(&number).is_some();
+        if entries.is_empty() {
+            self.addresses.remove(&address);
+        }
+        self.count -= usize::from(was);
+        was
+    }
+}
+
+impl Newcomer {
+    /// It has shown who it is.
+    pub(crate) fn admitted(&self) {
+        let was = self.all.lock().remove(self.address, self.number);
+        if was {
+            self.all.0.left.notify_waiters();
+        }
+    }
+
+    /// Returns when the connection is to be closed: another needs its place, or it had its time. Never for one that
+    /// has shown who it is.
+    pub(crate) async fn overdue(&self) {
+        tokio::select! {
+            () = self.close.notified() => return,
+            () = sleep_until(self.since + limits::NEWCOMER) => {}
+        }
+        let waits = |waiting: &Waiting| {
+            let own = waiting.addresses.get(&self.address);
+            own.is_some_and(|entries| entries.contains_key(&self.number))
+        };
+        if !waits(&self.all.lock()) {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+impl Drop for Newcomer {
+    fn drop(&mut self) {
+        self.admitted();
+    }
+}
+
+/// Whom an address is counted as: of IPv6 the network, as each host has 2^64 addresses in it.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let network = u128::from(address) & !u128::from(u64::MAX);
+            IpAddr::V6(Ipv6Addr::from(network))
+        }
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn address(last: u8) -> IpAddr {
+        IpAddr::from([127, 0, 0, last])
+    }
+
+    async fn is_closed(newcomer: &Newcomer) -> bool {
+        tokio::time::timeout(Duration::from_millis(1), newcomer.overdue()).await.is_ok()
+    }
+
+    /// 10,000 half-sent heads kept everybody else out for 30 seconds.
+    #[tokio::test(start_paused = true)]
+    async fn the_oldest_of_a_crowded_address_make_room() {
+        let newcomers = Newcomers::new(8);
+        let begun = Instant::now();
+        let mut held = Vec::new();
+        for _ in 0..100 {
+            held.push(newcomers.enter(address(1)).await);
+            assert!(newcomers.lock().count <= 2, "a bound for each address");
+        }
+        assert!(begun.elapsed() <= 50 * (limits::NEWCOMER_CHANCE + Duration::from_millis(1)));
+        assert!(is_closed(&held[0]).await && !is_closed(&held[99]).await);
+        let before = Instant::now();
+        let other = newcomers.enter(address(2)).await;
+        assert_eq!(before.elapsed(), Duration::ZERO, "another address does not wait");
+        other.admitted();
+        // tidy: on the paused clock of the test, it takes no time
+        tokio::time::sleep(limits::NEWCOMER).await;
+        assert!(is_closed(&held[99]).await, "it had its time");
+        assert!(!is_closed(&other).await, "it is known");
+        drop((held, other));
+        assert!(newcomers.lock().addresses.is_empty() && newcomers.lock().count == 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_shows_in_time_who_it_is_is_never_closed() {
+        let newcomers = Newcomers::new(8);
+        let first = newcomers.enter(address(1)).await;
+        let second = newcomers.enter(address(1)).await;
+        let third = async {
+            let third = newcomers.enter(address(1)).await;
+            assert!(!is_closed(&first).await && !is_closed(&second).await);
+            third
+        };
+        let shows = async {
+            tokio::task::yield_now().await;
+            first.admitted();
+        };
+        let before = Instant::now();
+        tokio::join!(third, shows);
+        assert!(
+            before.elapsed() < limits::NEWCOMER_CHANCE,
+            "it waits for a place, not for the bound"
+        );
+    }
+
+    #[test]
+    fn a_network_of_ipv6_counts_as_one() {
+        let of = |text: &str| network(text.parse().expect("an address"));
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
+        assert_ne!(of("2001:db8:0:1::1"), of("2001:db8::1"));
+        assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
+    }
+}

@@ -1,0 +1,286 @@
+//! Leases: only the identity that claimed a call, a run or a handoff can end it, prolong it or give it back, and only
+//! with the capability that it took. Tokens are the seq of the claim and could be read: an app without the capability
+//! completed a worker's refund with a result of its own, and had an `at_most_once` call run again.
+
+use std::collections::BTreeMap;
+
+use abide_schema::reducer::Caller;
+use abide_schema::{Code, Value};
+use serde_json::{Map, Value as JsonValue, json};
+
+use crate::traffic::Random;
+use crate::world::{World, run};
+
+fn caller(id: &str, role: &str, capabilities: &[&str]) -> Caller {
+    let capabilities = capabilities.iter().map(|it| (*it).to_owned()).collect();
+    Caller::with(id, role, capabilities, BTreeMap::new())
+}
+
+async fn call(
+    world: &World,
+    who: &Caller,
+    reducer: &str,
+    args: &JsonValue,
+) -> Result<JsonValue, Code> {
+    let done = world.engine().call(who, reducer, args, None).await;
+    let done = done.map_err(|refusal| refusal.code)?;
+    Ok(serde_json::from_str(&done.result).unwrap())
+}
+
+/// A refund, a run and a handoff that are held by `worker-1`; their tokens.
+async fn held() -> (World, [i64; 3]) {
+    let (world, worker) = (World::new(), caller("worker-1", "app", &["refunds"]));
+    world.session("s1").await;
+    for (reducer, args) in [
+        (
+            "register_tool",
+            json!({"name": "refund", "required_capability": "refunds",
+            "retry": {"max_attempts": 9}}),
+        ),
+        ("register_agent", json!({"name": "support", "definition": {}})),
+        (
+            "request_tool_call",
+            json!({"call_id": "c1", "session_id": "s1", "tool_name": "refund",
+            "arguments": {}}),
+        ),
+        ("start_run", json!({"session_id": "s1", "id": "r1"})),
+        ("create_session", json!({"agent": "support", "id": "s2"})),
+    ] {
+        world.call(reducer, args).await.unwrap();
+    }
+    let handoff = json!({"session_id": "s2", "reason": "x", "required_capability": "refunds"});
+    let handoff = world.call("request_supervisor_handoff", handoff).await.unwrap();
+    let handoff: JsonValue = serde_json::from_str(&handoff.result).unwrap();
+    let claims = [
+        ("claim_tool_call", json!({"call_id": "c1", "lease_ms": 60_000, "worker": "w"})),
+        ("claim_run", json!({"id": "r1", "driver": "d", "lease_ms": 60_000})),
+        ("claim_handoff", json!({"id": handoff["id"], "lease_ms": 60_000})),
+    ];
+    let mut tokens = [0; 3];
+    for (token, (reducer, args)) in tokens.iter_mut().zip(claims) {
+        let claimed = call(&world, &worker, reducer, &args).await.unwrap();
+        *token = claimed["fencing_token"].as_i64().expect("the claim's answer tells the token");
+    }
+    (world, tokens)
+}
+
+/// Every reducer that takes a fencing token or ends a claim, as its holder would call it.
+async fn uses(world: &World, [call, run, handoff]: [i64; 3]) -> Vec<(&'static str, JsonValue)> {
+    let ho = world.rows("SELECT id FROM handoff_requests").await[0][0].to_json();
+    vec![
+        (
+            "heartbeat_tool_call",
+            json!({"call_id": "c1", "fencing_token": call, "lease_ms": 70_000}),
+        ),
+        ("complete_tool_call", json!({"call_id": "c1", "fencing_token": call, "result": "forged"})),
+        ("fail_tool_call", json!({"call_id": "c1", "fencing_token": call, "error": "forged"})),
+        (
+            "fail_tool_call",
+            json!({"call_id": "c1", "fencing_token": call, "error": "forged",
+            "retryable": true}),
+        ),
+        ("acknowledge_cancel", json!({"call_id": "c1", "fencing_token": call})),
+        ("claim_run", json!({"id": "r1", "driver": "d", "lease_ms": 60_000})),
+        ("heartbeat_run", json!({"id": "r1", "fencing_token": run, "lease_ms": 70_000})),
+        ("record_run", json!({"id": "r1", "fencing_token": run, "spent": {"iteration": true}})),
+        ("wait_run", json!({"id": "r1", "fencing_token": run, "interrupt": {}})),
+        ("finish_run", json!({"id": "r1", "fencing_token": run, "end": "done"})),
+        (
+            "request_tool_call",
+            json!({"call_id": "r1~1", "session_id": "s1", "tool_name": "refund", "arguments": {},
+            "run_id": "r1", "run_fencing_token": run}),
+        ),
+        (
+            "start_child_run",
+            json!({"call_id": "c1", "fencing_token": call, "agent": "support", "input": "x"}),
+        ),
+        ("heartbeat_handoff", json!({"id": ho, "fencing_token": handoff, "lease_ms": 70_000})),
+        ("heartbeat_handoff", json!({"id": ho, "lease_ms": 70_000})),
+        ("release_handoff", json!({"id": ho, "fencing_token": handoff})),
+        ("resolve_handoff", json!({"id": ho, "fencing_token": handoff, "resolution": "forged"})),
+        ("reject_handoff", json!({"id": ho, "fencing_token": handoff, "reason": "forged"})),
+    ]
+}
+
+/// Reducers that name a token and are left out above would be left out of the test.
+#[test]
+fn every_reducer_with_a_token_is_tried() {
+    run(async {
+        let (world, tokens) = held().await;
+        let tried = uses(&world, tokens).await;
+        for module in abide_reducers::modules() {
+            for reducer in module.reducers {
+                let takes_token = (reducer.arguments)().to_string().contains("fencing_token");
+                let is_tried = tried.iter().any(|(name, _)| *name == reducer.name);
+                assert!(is_tried || !takes_token, "{} takes a token", reducer.name);
+            }
+        }
+    });
+}
+
+#[test]
+fn who_does_not_hold_a_lease_ends_nothing() {
+    run(async {
+        let (world, tokens) = held().await;
+        world.call("cancel_tool_call", json!({"call_id": "c1"})).await.unwrap();
+        let rows = "SELECT c.status, c.attempt, c.lease_expires_at,
+            r.status, r.lease_expires_at, r.iterations,
+            h.status, h.lease_expires_at FROM tool_calls c, runs r, handoff_requests h";
+        let before = world.rows(rows).await;
+        let strangers = [
+            caller("acme-app", "app", &[]),
+            caller("worker-2", "app", &["refunds"]),
+            Caller::new("root"),
+            // The worker's own name for itself is no identity.
+            caller("w", "app", &["refunds"]),
+            caller("d", "app", &["refunds"]),
+        ];
+        for stranger in &strangers {
+            for (reducer, args) in uses(&world, tokens).await {
+                let answered = call(&world, stranger, reducer, &args).await;
+                let code = answered.expect_err(&format!("{stranger:?} {reducer}"));
+                assert!(
+                    matches!(code, Code::Denied | Code::Conflict),
+                    "{stranger:?} {reducer}: {code}"
+                );
+                assert_eq!(before, world.rows(rows).await, "{stranger:?} {reducer}");
+            }
+        }
+        // Who has lost the capability since cannot end the call or answer the handoff, either.
+        let demoted = caller("worker-1", "app", &[]);
+        for (reducer, args) in uses(&world, tokens).await {
+            let needs_none = ["release_handoff", "request_tool_call"].contains(&reducer);
+            if !reducer.ends_with("_run") && !needs_none {
+                let denied = call(&world, &demoted, reducer, &args).await;
+                assert_eq!(denied.expect_err(reducer), Code::Denied, "{reducer}");
+            }
+        }
+        let holder = caller("worker-1", "app", &["refunds"]);
+        for (reducer, args) in uses(&world, tokens).await {
+            if reducer.starts_with("heartbeat") || reducer == "record_run" {
+                call(&world, &holder, reducer, &args).await.expect(reducer);
+            }
+        }
+    });
+}
+
+/// What the true holder says too late is kept; what another says of its lease is not.
+#[test]
+fn late_results_are_those_of_the_former_holder() {
+    run(async {
+        let (world, [token, ..]) = held().await;
+        world.pass_ms(61_000).await;
+        let late =
+            |result: &str| json!({"call_id": "c1", "fencing_token": token, "result": result});
+        for forger in [caller("acme-app", "app", &[]), Caller::new("root")] {
+            let refused = call(&world, &forger, "complete_tool_call", &late("forged")).await;
+            assert_eq!(refused.unwrap_err(), Code::Denied);
+        }
+        let reported = "SELECT count(*) FROM lost_leases WHERE reported_at IS NOT NULL";
+        assert_eq!(world.rows(reported).await[0][0], Value::Integer(0));
+        let holder = caller("worker-1", "app", &["refunds"]);
+        let refused = call(&world, &holder, "complete_tool_call", &late("paid")).await;
+        assert_eq!(refused.unwrap_err(), Code::LeaseLost);
+        let kept = "SELECT result FROM lost_leases";
+        assert_eq!(world.rows(kept).await[0][0], Value::from("\"paid\""));
+    });
+}
+
+/// Bounded callers, the holder among them, see no tokens in rows; claims tell them, to the holder alone.
+#[test]
+fn tokens_are_told_to_the_holder() {
+    run(async {
+        let (world, [token, ..]) = held().await;
+        let app = caller("acme-app", "app", &[]);
+        for table in ["tool_calls", "lost_leases", "runs", "handoff_requests"] {
+            let sql = format!("SELECT fencing_token FROM {table}");
+            let refused = world.engine().query(&app, &sql, &Map::new(), None).await;
+            assert_eq!(refused.unwrap_err().code, Code::BadSql, "{table}");
+        }
+        let view = "SELECT call_id FROM unknown_tool_calls";
+        world.engine().query(&app, view, &Map::new(), None).await.unwrap();
+        let cancel = json!({"call_id": "c1"});
+        for who in [&app, &app] {
+            let answer = call(&world, who, "cancel_tool_call", &cancel).await.unwrap();
+            assert_eq!(answer["fencing_token"], JsonValue::Null);
+        }
+        let again =
+            json!({"call_id": "c1", "session_id": "s1", "tool_name": "refund", "arguments": {}});
+        let answer = call(&world, &app, "request_tool_call", &again).await.unwrap();
+        assert_eq!(answer["fencing_token"], JsonValue::Null);
+        let holder = caller("worker-1", "app", &["refunds"]);
+        let answer = call(&world, &holder, "request_tool_call", &again).await.unwrap();
+        assert_eq!(answer["fencing_token"], json!(token));
+        for (reducer, args) in [
+            ("start_run", json!({"session_id": "s1", "id": "r1"})),
+            ("abort_run", json!({"id": "r1"})),
+            ("abort_run", json!({"id": "r1"})),
+        ] {
+            let answer = call(&world, &app, reducer, &args).await.unwrap();
+            assert_eq!(answer["fencing_token"], JsonValue::Null, "{reducer}");
+        }
+    });
+}
+
+/// Random callers, tokens and moments: an attempt ends by its holder or by time, and by none else.
+#[test]
+fn only_holders_end_what_they_hold() {
+    for seed in 0..20 {
+        run(play(seed));
+    }
+}
+
+async fn play(seed: u64) {
+    let (world, mut random) = (World::new(), Random::new(seed));
+    let people = ["a", "b", "c"].map(|id| caller(id, "app", &["x"]));
+    world.session("s1").await;
+    let retry = json!({"max_attempts": 1_000});
+    let tool =
+        json!({"name": "put", "effect": "idempotent", "required_capability": "x", "retry": retry});
+    world.call("register_tool", tool).await.unwrap();
+    for nth in 0..4 {
+        let args = json!({"call_id": format!("c{nth}"), "session_id": "s1", "tool_name": "put",
+            "arguments": {}});
+        world.call("request_tool_call", args).await.unwrap();
+    }
+    // By call: who claimed it last, and the token.
+    let mut holders: BTreeMap<String, (usize, i64)> = BTreeMap::new();
+    for _ in 0..120 {
+        let (nth, by) = (random.below(4), random.below(3));
+        let id = format!("c{nth}");
+        let held = holders.get(&id).copied();
+        if random.below(10) == 0 {
+            world.pass_ms(random.below(2_000) as i64).await;
+        }
+        if random.below(3) == 0 {
+            let args = json!({"call_id": id, "lease_ms": 1_500, "worker": "a"});
+            if let Ok(row) = call(&world, &people[by], "claim_tool_call", &args).await {
+                holders.insert(id, (by, row["fencing_token"].as_i64().unwrap()));
+            }
+            continue;
+        }
+        let token = match (held, random.below(4)) {
+            (Some((_, token)), 0..=2) => token,
+            _ => random.below(60) as i64,
+        };
+        let (reducer, args) = match random.below(3) {
+            0 => ("heartbeat_tool_call", json!({"call_id": id, "fencing_token": token})),
+            1 => (
+                "fail_tool_call",
+                json!({"call_id": id, "fencing_token": token, "error": "e",
+                "retryable": true}),
+            ),
+            _ => {
+                ("complete_tool_call", json!({"call_id": id, "fencing_token": token, "result": by}))
+            }
+        };
+        if call(&world, &people[by], reducer, &args).await.is_ok() {
+            assert_eq!(held, Some((by, token)), "seed {seed}: {reducer} {args} by {by}");
+        }
+    }
+    for row in world.rows("SELECT call_id, result FROM tool_calls WHERE status = 'succeeded'").await
+    {
+        let Value::Text(id) = &row[0] else { panic!("{row:?}") };
+        assert_eq!(row[1].to_json(), json!(holders[id.as_str()].0.to_string()), "seed {seed}");
+    }
+}

@@ -1,0 +1,98 @@
+//! Secrets of the process that starts tools. A program that was a tool read the provider's key in `/proc/$PPID/environ`.
+
+use std::fs;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt as _;
+
+use serde_json::{Value as JsonValue, json};
+
+use crate::program::{Process, abide, run};
+
+/// Somebody who owns nothing.
+const NOBODY: u32 = 65_534;
+
+/// Shows all that a program can find of its parent, and what it has itself.
+const SPY: &str = "tr '\\0' ' ' < /proc/$PPID/environ; cat /proc/self/fd/[3-9]; echo own; env; \
+                   head -c 1 /proc/$PPID/maps > /dev/null && echo open || echo closed";
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+#[test]
+fn a_tool_finds_no_secret_of_the_process_that_starts_it() {
+    let users: &[u32] = if is_root() { &[0, NOBODY] } else { &[1] };
+    for user in users {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("agents");
+        fs::create_dir_all(place.join("agents")).unwrap();
+        let spy = json!({"name": "spy", "description": "Looks around.", "effect": "read_only",
+            "stdin": "empty",
+            "command": ["sh", "-c", SPY], "timeout_ms": 5000,
+            "env": {"GIVEN": {"env": "MY_LOGIN"}}});
+        let config = json!({"programs": [spy], "models": {"providers":
+            [{"id": "script", "kind": "script", "script": "answers.json", "models": ["m"]}]}});
+        let answers =
+            json!({"answers": [{"calls": [{"name": "spy", "arguments": {}}]}, {"text": "Done."}]});
+        fs::write(place.join("abide.yaml"), config.to_string()).unwrap();
+        fs::write(place.join("answers.json"), answers.to_string()).unwrap();
+        fs::write(place.join("agents/clerk.yaml"), "tools: [spy]\n").unwrap();
+        let mut command = abide();
+        if is_root() {
+            for path in [folder.path(), &place, &place.join("agents")] {
+                chown(path, Some(*user), Some(*user)).unwrap();
+            }
+            command.uid(*user).gid(*user);
+        }
+        command.current_dir(folder.path());
+        command.args([
+            "--db", "a.db", "agent", "run", "clerk", "Look.", "--id", "r1", "--agents", "agents",
+        ]);
+        command.env("OPENAI_API_KEY", "s3cret-key").env("MY_LOGIN", "s3cret-login");
+        command.env("ABIDE_TOKEN", "s3cret-token").env("ODD", "s3cret-odd");
+        let ended = Process::spawn(&mut command).ended();
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let db = folder.path().join("a.db").display().to_string();
+        let sql = "SELECT result, error FROM tool_calls";
+        let rows: JsonValue = run(["sql", "--json", "--db", &db, sql]).json();
+        let told = rows["rows"].to_string();
+        assert!(told.contains("own"), "the tool ran: {told}");
+        assert_eq!(
+            told.matches("s3cret").count(),
+            told.matches("GIVEN=s3cret-login").count(),
+            "{told}"
+        );
+        assert!(told.contains("GIVEN=s3cret-login"), "what is meant for it, it has: {told}");
+        // Root may look into every process.
+        assert!(*user == 0 || told.contains("closed"), "{told}");
+    }
+}
+
+/// The token of the environment is the server's own still, although the environment does not have it any more.
+#[test]
+fn a_server_that_starts_tools_keeps_its_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = abide();
+    command.args([
+        "serve",
+        "--json",
+        "--listen",
+        "127.0.0.1:0",
+        "--agents",
+        "none",
+        "--db",
+        "a.db",
+    ]);
+    command.current_dir(folder.path()).env("ABIDE_TOKEN", "s3cret-token");
+    let server = Process::spawn(&mut command);
+    let greeting: JsonValue = serde_json::from_str(&server.line()).unwrap();
+    let url = format!("http://{}", greeting["listening"].as_str().unwrap());
+    let environment = fs::read(format!("/proc/{}/environ", server.id())).unwrap_or_default();
+    assert!(!String::from_utf8_lossy(&environment).contains("s3cret"), "of the process itself");
+    let call = ["call", "create_session", "agent=a", "--url", &url];
+    let without = run(call);
+    assert!(without.stderr.contains("[unauthenticated]"), "{without:?}");
+    run([&call[..], &["--token", "s3cret-token"]].concat()).good();
+    server.terminate();
+    assert_eq!(server.ended().code, Some(0));
+}

@@ -1,0 +1,274 @@
+//! A panic at every named point of every thread ([`Point`]). Callers, queries, subscribers and whoever waits for time
+//! have something under way when it happens: each of them must be answered, the engine must close, and its file
+//! must hold what was acknowledged.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use abide_engine::{Budget, Connection, Engine, Point, Start, Update, Wanted};
+use abide_schema::wire::BatchCall;
+use abide_schema::{Caller, Code, Refusal};
+use serde_json::{Map, json};
+
+use crate::checks::{Finding, acknowledged, log, rows};
+use crate::disk::{Fault, Machine};
+use crate::history::History;
+use crate::rig::{Ask, Rig, STRANGER, VirtualClock, caller, folder};
+
+const NAME: &str = "a panic leaves nobody waiting";
+
+/// Rounds of traffic in which the point has to be reached.
+const ROUNDS: usize = 12;
+
+/// What is subscribed to. The groups are large for the budget, so that readers fill accumulators.
+const QUERIES: [&str; 3] = [
+    "SELECT id, status FROM sessions",
+    "SELECT role, count(*) AS n, max(id) AS last FROM agent_state GROUP BY role",
+    "SELECT s.id, a.id AS message FROM sessions s JOIN agent_state a ON a.session_id = s.id",
+];
+
+/// Messages that there are before anything goes wrong: a group of many rows.
+const MESSAGES: usize = 400;
+
+type Work<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// Runs a case: the panic at the nth time that the point is reached. Says how often anybody was refused for it.
+///
+/// # Errors
+/// What was found; among it, that the point is never reached.
+pub fn run(point: Point, nth: u64, closes: bool) -> Result<usize, Finding> {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_time().start_paused(true).build();
+    let runtime = runtime.expect("a runtime without sockets can be had");
+    let _inside = runtime.enter();
+    let (folder, clock) = (folder(), VirtualClock::new());
+    let machine = Arc::new(Machine::new(Fault::None, nth));
+    let budget = Budget { average: 1_000, most: 2_000, commit: 1_000_000 };
+    let rig = Rig::open_with(folder.path(), &machine, &clock, |config| {
+        config.live_budget = budget;
+        // A short run meets a checkpoint in every round.
+        config.tuning.checkpoint_bytes = 1;
+    });
+    let mut traffic = Traffic::begin(rig.expect("it opens"))?;
+    traffic.rig.director.panic_at(point, nth);
+    for round in 0..ROUNDS {
+        traffic.round(round, point)?;
+        if traffic.rig.director.has_panicked() {
+            traffic.after(point)?;
+            return traffic.end(folder.path(), &machine, &clock, closes);
+        }
+    }
+    Err(Finding::new(NAME, format!("{point:?} was not reached {nth} times")))
+}
+
+/// An engine at work, and what it said.
+struct Traffic {
+    rig: Rig,
+    listener: Connection,
+    history: History,
+    /// How often somebody was refused because of the panic.
+    refused: usize,
+}
+
+impl Traffic {
+    fn begin(rig: Rig) -> Result<Traffic, Finding> {
+        let mut listener = rig.engine().connect(&Caller::local());
+        let mut history = History::default();
+        for (session, messages) in [("s1", MESSAGES), ("s2", 1)] {
+            let mut calls =
+                vec![call("create_session", json!({"agent": "support", "id": session}))];
+            calls.extend((0..messages).map(|nth| say(session, nth)));
+            let ask = Ask { caller: "app", calls, request_id: session.to_owned() };
+            let told = rig.run(ask.put(rig.engine())).map_err(|why| Finding::new(NAME, why))?;
+            history.told.push((ask, told));
+        }
+        for (nth, sql) in QUERIES.into_iter().enumerate() {
+            let (id, params) = (format!("q{nth}"), Map::new());
+            rig.run(listener.subscribe(&Wanted::new(&id, sql, &params)))
+                .map_err(|why| Finding::new(NAME, why))?;
+        }
+        Ok(Traffic { rig, listener, history, refused: 0 })
+    }
+
+    /// Everybody asks for something, the engine does what there is to do, and everybody is answered.
+    fn round(&mut self, round: usize, point: Point) -> Result<(), Finding> {
+        let engine = self.rig.engine().clone();
+        let due =
+            json!({"id": format!("t{round}"), "in_ms": 1, "session_id": "s2", "message": "now"});
+        let asks = [
+            ask("app", round, 0, vec![say("s1", round), say("s2", round)]),
+            ask("app", round, 1, vec![call("set_timer", due)]),
+            ask("app", round, 2, vec![say("s1", round)]),
+            ask(STRANGER, round, 3, vec![say("s1", round)]),
+        ];
+        engine.note_denied(&caller(STRANGER), "a door", "it is closed");
+        self.rig.clock.advance_ms(1_000);
+        let head = engine.durable_seq();
+        let mut calls: Vec<_> = asks.iter().map(|ask| Box::pin(ask.put(&engine))).collect();
+        let mut others: Vec<Work<'_, Result<(), Refusal>>> = vec![
+            Box::pin(async {
+                engine.query(&Caller::local(), QUERIES[0], &Map::new(), None).await.map(drop)
+            }),
+            Box::pin(async {
+                engine.query(&Caller::local(), QUERIES[1], &Map::new(), Some(head)).await.map(drop)
+            }),
+            Box::pin(subscribe(&engine, Start::Now)),
+            Box::pin(subscribe(&engine, Start::AsOf(head))),
+            Box::pin(subscribe(&engine, Start::After(head))),
+            Box::pin(async { engine.live_templates().await.map(drop) }),
+            Box::pin(async { engine.fire_due().await }),
+        ];
+        let mut told: Vec<_> = calls.iter().map(|_| None).collect();
+        let mut refusals = Vec::new();
+        let mut context = Context::from_waker(Waker::noop());
+        loop {
+            for (call, told) in calls.iter_mut().zip(&mut told) {
+                if told.is_none()
+                    && let Poll::Ready(answer) = call.as_mut().poll(&mut context)
+                {
+                    *told = Some(answer);
+                }
+            }
+            others.retain_mut(|other| match other.as_mut().poll(&mut context) {
+                Poll::Ready(answer) => {
+                    refusals.extend(answer.err());
+                    false
+                }
+                Poll::Pending => true,
+            });
+            while self.listener.try_next().is_some() {}
+            if !self.rig.step() {
+                break;
+            }
+        }
+        self.rig.checkpoint();
+        let waiting = told.iter().filter(|told| told.is_none()).count() + others.len();
+        if waiting > 0 {
+            let what = format!("{waiting} wait on, and nothing is done any more");
+            return Err(Finding::new(NAME, what));
+        }
+        drop((calls, others));
+        for (ask, answer) in asks.into_iter().zip(told) {
+            match answer.expect("all are answered") {
+                Ok(told) => self.history.told.push((ask, told)),
+                Err(refusal) if refusal.code == Code::Denied => {}
+                Err(refusal) => {
+                    self.history.open.push(ask);
+                    refusals.push(refusal);
+                }
+            }
+        }
+        self.judge(&refusals, point)
+    }
+
+    /// Only the panic refuses anybody, with the code that belongs to it.
+    fn judge(&mut self, refusals: &[Refusal], point: Point) -> Result<(), Finding> {
+        let code = if point.is_contained() { Code::Internal } else { Code::Poisoned };
+        self.refused += refusals.len();
+        match refusals.iter().find(|refusal| refusal.code != code) {
+            Some(refusal) => Err(Finding::new(NAME, format!("[{}] {refusal}", refusal.code))),
+            None => Ok(()),
+        }
+    }
+
+    /// What holds once the panic has taken place.
+    fn after(&mut self, point: Point) -> Result<(), Finding> {
+        let fault = |what: String| Err(Finding::new(NAME, what));
+        if point.is_contained() {
+            let before = self.refused;
+            if before > 1 {
+                return fault(format!("{before} were refused for one query"));
+            }
+            // Each reader has its turn again, the one that panicked included.
+            (0..4).try_for_each(|nth| self.round(100 + nth, point))?;
+            self.rig.engine().ready().map_err(|why| Finding::new(NAME, why))?;
+            return if self.refused == before {
+                Ok(())
+            } else {
+                fault("a later one was refused".into())
+            };
+        }
+        match self.rig.engine().ready() {
+            Err(refusal) if refusal.code == Code::Poisoned => {}
+            other => return fault(format!("it says {other:?} of itself")),
+        }
+        let late = ask("app", 99, 0, vec![say("s1", 99)]);
+        match self.rig.run(late.put(self.rig.engine())) {
+            Err(refusal) if refusal.code == Code::Poisoned => self.history.open.push(late),
+            other => return fault(format!("the next call was told {other:?}")),
+        }
+        // What came before is told first. One end for each subscription.
+        let mut ended = 0;
+        while ended < QUERIES.len() {
+            if let Update::Error { refusal, .. } = self.rig.run(self.listener.next()) {
+                if refusal.code != Code::Poisoned {
+                    return fault(format!("a subscription was told {refusal}"));
+                }
+                ended += 1;
+            }
+        }
+        match self.rig.run(subscribe(self.rig.engine(), Start::Now)) {
+            Err(refusal) if refusal.code == Code::Poisoned => Ok(()),
+            other => fault(format!("the next subscription was told {other:?}")),
+        }
+    }
+
+    /// The engine closes, or its process is killed; then the file is held to everything.
+    fn end(
+        self,
+        folder: &std::path::Path,
+        machine: &Arc<Machine>,
+        clock: &Arc<VirtualClock>,
+        closes: bool,
+    ) -> Result<usize, Finding> {
+        let Traffic { rig, listener, history, refused } = self;
+        drop(listener);
+        if closes {
+            rig.close();
+        } else {
+            machine.cut_power(); // As far as this process can tell: it is killed.
+            drop(rig);
+            machine.revive(Fault::None);
+        }
+        let rig = Rig::open(folder, machine, clock);
+        let rig = rig.map_err(|why| Finding::new("it opens again", why))?;
+        acknowledged::check(&rig, &history)?;
+        rig.close();
+        let file = folder.join("abide.db");
+        log::check(&file)?;
+        rows::check(&file, folder)?;
+        Ok(refused)
+    }
+}
+
+async fn subscribe(engine: &Engine, start: Start) -> Result<(), Refusal> {
+    let (mut connection, params) = (engine.connect(&Caller::local()), Map::new());
+    for (id, sql) in [("a", QUERIES[0]), ("b", QUERIES[2])] {
+        connection.subscribe(&Wanted { start, ..Wanted::new(id, sql, &params) }).await?;
+    }
+    connection.unsubscribe("a");
+    Ok(())
+}
+
+fn ask(caller: &'static str, round: usize, nth: usize, calls: Vec<BatchCall>) -> Ask {
+    Ask { caller, calls, request_id: format!("r{round}.{nth}") }
+}
+
+fn say(session: &str, nth: usize) -> BatchCall {
+    let args = json!({"session_id": session, "role": "user", "content": format!("message {nth}")});
+    call("append_message", args)
+}
+
+fn call(reducer: &str, args: serde_json::Value) -> BatchCall {
+    BatchCall { reducer: reducer.to_owned(), args }
+}
+
+/// Every case that is run: each point, the first times that it is reached.
+#[must_use]
+pub fn all_cases() -> Vec<(Point, u64, bool)> {
+    // Accumulators are filled once, and kept from then on.
+    let most = |point| if matches!(point, Point::Adopt | Point::Fill) { 1 } else { 3 };
+    let times = |point| (1..=most(point)).map(move |nth| (point, nth, nth % 2 == 1));
+    Point::ALL.into_iter().flat_map(times).collect()
+}
