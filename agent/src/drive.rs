@@ -51,7 +51,7 @@ impl Shop {
             }
             _ => Scope::new(),
         };
-        self.abide.acting_for(&scope)
+        self.abide.acting_for(&scope).await
     }
 }
 

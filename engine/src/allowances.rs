@@ -37,7 +37,7 @@ impl Allowances {
         }
         let calls = i64::try_from(calls).unwrap_or(i64::MAX);
         let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
-        if callers.len() >= limits::LIMITED_CALLERS && !callers.contains_key(caller.principal()) {
+        if callers.len() >= limits::LIMITED_CALLERS && !callers.contains_key(caller.quota_key()) {
             // Whoever has not called for a month has everything again.
             let idle_ns =
                 (i128::from(now.0) - i128::from(*limits::ALLOWED_SPAN_MS.end()) * 1_000) * 1_000;
@@ -47,7 +47,7 @@ impl Allowances {
                 return Err(Refusal::new(Code::Overloaded, detail));
             }
         }
-        let used = callers.entry(caller.principal().to_owned()).or_default();
+        let used = callers.entry(caller.quota_key().to_owned()).or_default();
         let mut after = *used;
         allowed.rate.map_or(Ok(()), |rate| after.pace(rate, calls, now))?;
         allowed.quota.map_or(Ok(()), |quota| after.count(quota, calls, now))?;

@@ -62,7 +62,7 @@ impl Buffers {
     /// A hold of a caller, of no bytes yet.
     #[must_use]
     pub fn hold(&self, caller: &Caller) -> Hold {
-        Hold { buffers: self.clone(), caller: caller.principal().into(), bytes: 0 }
+        Hold { buffers: self.clone(), caller: caller.quota_key().into(), bytes: 0 }
     }
 
     /// Bytes that are counted now.

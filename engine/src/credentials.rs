@@ -241,6 +241,7 @@ impl Credentials {
         now: Micros,
     ) -> Result<Result<(), Refusal>, StoreError> {
         let Some(directory) = self.directory else { return Ok(Ok(())) };
+        let caller = caller.checked_as();
         let key = format!("{:?} {:?}", caller.principal(), credential.proof);
         if !self.known.contains_key(&key) {
             if self.known.len() >= KNOWN {

@@ -43,11 +43,11 @@ impl Denials {
 
     /// Takes in an attempt. What to record of it, or nothing where there were too many of this caller's.
     pub(crate) fn admit(&mut self, denial: &Denial, now: Micros) -> Option<JsonValue> {
-        if self.witnesses.is_empty() || !self.has_room(denial.caller.principal(), now) {
+        if self.witnesses.is_empty() || !self.has_room(denial.caller.quota_key(), now) {
             return None;
         }
         let fresh = || Tally { left: limits::DENIALS_AT_ONCE, since: now, missed: 0 };
-        let tally = self.callers.entry(denial.caller.principal().to_owned()).or_insert_with(fresh);
+        let tally = self.callers.entry(denial.caller.quota_key().to_owned()).or_insert_with(fresh);
         tally.fill_up(now);
         if tally.left == 0 {
             tally.missed += 1;

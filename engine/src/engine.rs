@@ -161,7 +161,7 @@ impl Engine {
     /// `overloaded` where too much of the caller waits already.
     pub fn check_room(&self, caller: &Caller, bytes: usize) -> Result<(), Refusal> {
         let weight = limits::CALL_OVERHEAD_BYTES + bytes;
-        if self.inner.jobs.takes(caller.principal(), weight) { Ok(()) } else { Err(overloaded()) }
+        if self.inner.jobs.takes(caller.quota_key(), weight) { Ok(()) } else { Err(overloaded()) }
     }
 
     /// Runs several reducers in one transaction, all or nothing.
@@ -231,7 +231,7 @@ impl Engine {
         let bytes: usize = params.values().map(Value::size).sum();
         let weight = 1 + bytes / limits::READER_QUEUE_UNIT_BYTES;
         let read = move |reader: &mut Reader| query::run(reader, &layout, &sql, &params, as_of);
-        let answer = self.inner.readers.run(caller.principal(), weight, read).await??;
+        let answer = self.inner.readers.run(caller.quota_key(), weight, read).await??;
         if !makes(Bug::QueryBeforeSync) {
             self.inner.wait_durable(answer.seq).await?;
         }
@@ -280,7 +280,7 @@ impl Engine {
                 None => blueprint.explain(&binding),
             }
         };
-        self.inner.read(caller.principal(), explain).await
+        self.inner.read(caller.quota_key(), explain).await
     }
 
     /// The same for a caller whose sight is bounded: understood as a live query is, so that it names
@@ -310,7 +310,7 @@ impl Engine {
                 let found = resume::once(reader, &tables, &binding, as_of)?;
                 Ok((binding, found))
             };
-            match self.inner.read(caller.principal(), read).await {
+            match self.inner.read(caller.quota_key(), read).await {
                 Err(refusal) if is_outdated(&refusal) => {
                     let now = self.inner.policies.viewer(caller);
                     viewer = now.expect("whether a sight is bounded does not depend on policies");
@@ -349,7 +349,7 @@ impl Engine {
         let denial = Denial { caller: caller.clone(), what, why };
         let (job, weight) = (Job::Denied(denial), limits::CALL_OVERHEAD_BYTES);
         // Where nothing is taken any more, no attempt succeeds either.
-        let _ = self.inner.send(Some(caller.principal()), job, weight);
+        let _ = self.inner.send(Some(caller.quota_key()), job, weight);
     }
 
     /// The time by the engine's clock.
@@ -659,7 +659,7 @@ impl Inner {
             return Err(Refusal::new(Code::Denied, detail));
         }
         let unit = Unit { caller: caller.clone(), calls, request, due: None, reply };
-        self.send(Some(caller.principal()), Job::Unit(unit), weight)?;
+        self.send(Some(caller.quota_key()), Job::Unit(unit), weight)?;
         let done = answer.await.map_err(|_| self.health.dropped())??;
         // What was refused on record is refused all the same.
         let refused = done.calls.iter().find_map(|call| call.refusal.clone());
@@ -732,7 +732,7 @@ impl Inner {
                 Err(refusal) => Err(told(refusal, &binding, viewer.as_ref())),
             }
         };
-        self.read(caller.principal(), plan).await
+        self.read(caller.quota_key(), plan).await
     }
 
     /// Returns when a state is on the disk.

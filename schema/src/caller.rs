@@ -66,6 +66,8 @@ struct Authority {
     /// The id and the scope; `None` where the scope is empty.
     principal: Option<String>,
     credential: Option<Credential>,
+    /// The caller that the credential was checked for, where this one is narrower.
+    narrowed_from: Option<Caller>,
     /// What ids that it chooses begin with.
     namespace: String,
 }
@@ -178,6 +180,7 @@ impl Caller {
             recorded,
             principal,
             credential: None,
+            narrowed_from: None,
             namespace,
         }))
     }
@@ -219,10 +222,23 @@ impl Caller {
             }
         }
         let within = Caller::with(id, role, capabilities.clone(), both).limited(*limits);
-        Ok(match &self.0.credential {
-            Some(credential) => within.admitted(credential.clone()),
-            None => within,
-        })
+        let Some(credential) = &self.0.credential else { return Ok(within) };
+        let mut authority = Arc::unwrap_or_clone(within.admitted(credential.clone()).0);
+        authority.narrowed_from = Some(self.checked_as().clone());
+        Ok(Caller(Arc::new(authority)))
+    }
+
+    /// The caller that the credential was checked for: this one without what [`Caller::acting_for`] has added.
+    #[must_use]
+    pub fn checked_as(&self) -> &Caller {
+        self.0.narrowed_from.as_ref().unwrap_or(self)
+    }
+
+    /// What rate limits, queue lanes, readers and buffers are counted by. It is the principal of the caller that
+    /// the credential was checked for, so that a caller gains no quota when it narrows its scope.
+    #[must_use]
+    pub fn quota_key(&self) -> &str {
+        self.checked_as().principal()
     }
 
     /// Who comes over loopback while there are no credentials.
@@ -244,8 +260,7 @@ impl Caller {
         &self.0.id
     }
 
-    /// What its request ids, limits, queue lane and denied attempts are counted by: the id and the scope. One
-    /// subject with two scopes is two principals.
+    /// What its request ids are kept under: the id and the scope. One subject with two scopes is two principals.
     #[must_use]
     pub fn principal(&self) -> &str {
         self.0.principal.as_deref().unwrap_or(&self.0.id)

@@ -13,6 +13,9 @@ use crate::refusal::{Code, Refusal};
 /// The WebSocket subprotocol.
 pub const SUBPROTOCOL: &str = "abide.v1";
 
+/// The header that narrows a request, or all of a WebSocket, to a scope: a JSON object of strings.
+pub const SCOPE_HEADER: &str = "abide-scope";
+
 /// One call of a batch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -8,8 +8,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use abide_schema::wire::SUBPROTOCOL;
-use abide_schema::{Code, Refusal};
+use abide_schema::wire::{SCOPE_HEADER, SUBPROTOCOL};
+use abide_schema::{Code, Refusal, Scope, limits};
 use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
 use axum::http::{HeaderMap, Method, Uri};
@@ -122,8 +122,42 @@ impl Access {
     }
 }
 
-/// Lets a request in, or turns it away.
+/// Admits a request with the scope that it asks for, or refuses it.
 async fn admit(
+    gate: &Gate,
+    method: &Method,
+    uri: &Uri,
+    headers: &HeaderMap,
+) -> Result<Pass, Refusal> {
+    let pass = authenticate(gate, method, uri, headers).await?;
+    match requested_scope(headers)? {
+        Some(scope) => Ok(Pass { caller: pass.caller.acting_for(&scope)? }),
+        None => Ok(pass),
+    }
+}
+
+/// The scope that a request is narrowed to. A header that is repeated is refused, because a proxy and the server
+/// could each read another one.
+fn requested_scope(headers: &HeaderMap) -> Result<Option<Scope>, Refusal> {
+    let mut given = headers.get_all(SCOPE_HEADER).iter();
+    let Some(value) = given.next() else { return Ok(None) };
+    let read: Option<Scope> = serde_json::from_slice(value.as_bytes()).ok();
+    match (read, given.next()) {
+        (Some(scope), None) if scope.len() <= limits::SCOPE_KEYS => {
+            Ok((!scope.is_empty()).then_some(scope))
+        }
+        _ => {
+            let keys = limits::SCOPE_KEYS;
+            let detail =
+                format!("the header {SCOPE_HEADER} is not one JSON object of at most {keys} texts");
+            Err(Refusal::new(Code::BadRequest, detail)
+                .hint(r#"for example  Abide-Scope: {"tenant": "acme"}"#))
+        }
+    }
+}
+
+/// Finds the caller by the credential of a request.
+async fn authenticate(
     gate: &Gate,
     method: &Method,
     uri: &Uri,
@@ -161,7 +195,7 @@ pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Ne
         Err(refusal) => {
             let open = OPEN.contains(&request.uri().path()) && request.method() != Method::POST;
             // Probes are answered also while credentials cannot be looked up.
-            if !open || refusal.code == Code::Denied {
+            if !open || matches!(refusal.code, Code::Denied | Code::BadRequest) {
                 return Problem(refusal).into_response();
             }
         }

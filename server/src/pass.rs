@@ -69,24 +69,28 @@ impl Gate {
         if credential.state == state {
             return Ok(());
         }
+        let checked = pass.caller.checked_as();
         let caller = match &credential.proof {
             Proof::Anonymous if self.asks().await? => return Err(required()),
             Proof::Anonymous => {
                 let credential = Credential { proof: Proof::Anonymous, state };
-                pass.caller.clone().admitted(credential)
+                checked.clone().admitted(credential)
             }
             Proof::Token { id, hash, .. } => self.token(id, hash).await?,
             Proof::Claims { capabilities, expires_at } => {
-                let (id, role) = (pass.caller.id(), pass.caller.role());
-                let scope = pass.caller.scope().clone();
+                let (id, role) = (checked.id(), checked.role());
+                let scope = checked.scope().clone();
                 let claimed = Caller::with(id, role, capabilities.clone(), scope);
                 self.claimed(&claimed, *expires_at).await?
             }
         };
-        if caller != pass.caller {
+        if caller != *checked {
             return Err(changed(caller.id()));
         }
-        pass.caller = caller;
+        pass.caller = match checked.scope() == pass.caller.scope() {
+            true => caller,
+            false => caller.acting_for(pass.caller.scope())?,
+        };
         Ok(())
     }
 

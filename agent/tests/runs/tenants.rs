@@ -42,9 +42,9 @@ async fn until_all_ended(house: &House) {
     panic!("the file was closed before all runs had ended");
 }
 
-fn tenant(house: &House, name: &str) -> Abide {
+async fn tenant(house: &House, name: &str) -> Abide {
     let scope = Scope::from([("tenant".to_owned(), name.to_owned())]);
-    house.abide.acting_for(&scope).expect("nothing bounds who embeds the engine")
+    house.abide.acting_for(&scope).await.expect("nothing bounds who embeds the engine")
 }
 
 /// What the attacker asks for, in this order: rows of every kind under the ids that the drivers of acme's run use, as
@@ -124,7 +124,7 @@ async fn handled(attack: Option<usize>) -> (Vec<Vec<Value>>, Vec<Vec<Value>>, Ve
     let plan = Plan::of(DEFINITION, SCRIPT);
     plan.define("spy.yaml", "name: spy\nmode: all\n");
     let house = plan.open().await;
-    let (acme, zeta) = (tenant(&house, "acme"), tenant(&house, "zeta"));
+    let (acme, zeta) = (tenant(&house, "acme").await, tenant(&house, "zeta").await);
     if let Some(order) = attack {
         prepare(&zeta, order).await;
         // Its own runs, if any began, are over before acme comes.
@@ -166,7 +166,7 @@ async fn a_run_is_the_same_whatever_another_tenant_has_prepared() {
 #[tokio::test]
 async fn a_driver_acts_within_the_scope_of_the_session() {
     let house = House::of("tools: [look]\n", "answers: [{ text: Hello. }]").await;
-    let acme = tenant(&house, "acme");
+    let acme = tenant(&house, "acme").await;
     let run =
         NewRun::of(acme.create_session(NewSession::of("clerk")).await.expect("made").id.as_str());
     let run = acme.start_run(run.input("Hello?")).await.expect("it begins");

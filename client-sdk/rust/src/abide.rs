@@ -1,9 +1,10 @@
 //! [`Abide`], the handle on a store of sessions, wherever its engine runs.
 
+use std::collections::BTreeMap;
 #[cfg(feature = "embedded")]
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use abide_schema::Scope;
@@ -35,6 +36,8 @@ struct Inner {
     deadline: Duration,
     /// Shared with the subscriptions.
     mismatches: Arc<AtomicU64>,
+    /// Handles of the same server that [`Abide::acting_for`] has made and that are still in use.
+    narrowed: Mutex<BTreeMap<Scope, Weak<Inner>>>,
 }
 
 #[derive(Debug)]
@@ -108,25 +111,46 @@ impl Abide {
     }
 
     fn over(backend: Backend, deadline: Duration) -> Abide {
-        Abide { inner: Arc::new(Inner { backend, deadline, mismatches: Arc::default() }) }
+        let (mismatches, narrowed) = <(Arc<AtomicU64>, Mutex<_>)>::default();
+        Abide { inner: Arc::new(Inner { backend, deadline, mismatches, narrowed }) }
     }
 
     /// The same store, reached within a scope: calls, queries and subscriptions of the handle are bounded by it, and
-    /// by what bounds the caller anyway. For drivers, which work for one tenant at a time. The handle of a server
-    /// is bounded by its token alone: give drivers that connect to a server a token for each scope.
+    /// by what bounds the caller anyway. For drivers, which work for one tenant at a time. With a server it is a
+    /// connection of its own, which handles for the same scope share.
     ///
     /// # Errors
-    /// `denied` where the caller's own scope has another text for a key.
-    pub fn acting_for(&self, scope: &Scope) -> Result<Abide, Error> {
+    /// `denied` where the caller's own scope has another text for a key. [`Error::Unreachable`] where the server
+    /// does not answer.
+    pub async fn acting_for(&self, scope: &Scope) -> Result<Abide, Error> {
         if scope.is_empty() {
             return Ok(self.clone());
         }
-        let backend = match &self.inner.backend {
+        let deadline = self.inner.deadline;
+        match &self.inner.backend {
             #[cfg(feature = "embedded")]
-            Backend::Embedded(embedded) => Backend::Embedded(embedded.acting_for(scope)?),
-            Backend::Remote(_) => return Ok(self.clone()),
-        };
-        Ok(Abide::over(backend, self.inner.deadline))
+            Backend::Embedded(embedded) => {
+                Ok(Abide::over(Backend::Embedded(embedded.acting_for(scope)?), deadline))
+            }
+            Backend::Remote(remote) => {
+                if let Some(inner) = self.narrowed().get(scope).and_then(Weak::upgrade) {
+                    return Ok(Abide { inner });
+                }
+                let made = Abide::remote(remote.within(scope).await?, deadline);
+                let mut narrowed = self.narrowed();
+                narrowed.retain(|_, handle| handle.strong_count() > 0);
+                // Another caller may have connected meanwhile; its connection serves both.
+                if let Some(inner) = narrowed.get(scope).and_then(Weak::upgrade) {
+                    return Ok(Abide { inner });
+                }
+                narrowed.insert(scope.clone(), Arc::downgrade(&made.inner));
+                Ok(made)
+            }
+        }
+    }
+
+    fn narrowed(&self) -> MutexGuard<'_, BTreeMap<Scope, Weak<Inner>>> {
+        self.inner.narrowed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Calls a reducer. The arguments serialise to an object; the result is JSON unless
@@ -200,6 +224,10 @@ impl Abide {
             #[cfg(feature = "embedded")]
             Backend::Embedded(embedded) => embedded.close().await,
             Backend::Remote(remote) => remote.close().await,
+        }
+        let narrowed: Vec<_> = self.narrowed().values().filter_map(Weak::upgrade).collect();
+        for inner in narrowed {
+            Box::pin(Abide { inner }.close()).await;
         }
     }
 

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use abide_schema::limits::MESSAGE_BYTES;
 use abide_schema::wire::BatchCall;
-use abide_schema::{Code, Refusal, Seq};
+use abide_schema::{Code, Refusal, Scope, Seq};
 use serde::Serialize;
 use serde_json::{Map, Value as JsonValue};
 use tokio::sync::mpsc::{self, UnboundedSender};
@@ -31,6 +31,8 @@ use mailbox::{Inbox, Mailbox};
 /// The handle. When the last one and the last subscription are dropped, the connection is closed.
 #[derive(Debug)]
 pub(crate) struct Remote {
+    /// Where further connections are made to; `None` where a test makes them.
+    address: Option<Address>,
     commands: UnboundedSender<Command>,
     shared: Arc<Shared>,
     next: AtomicU64,
@@ -49,8 +51,18 @@ pub(crate) struct Shared {
 
 impl Remote {
     pub(crate) async fn connect(url: &str, token: Option<&str>) -> Result<Remote, Error> {
-        let dial = Address::parse(url, token)?.dial();
-        Remote::over(dial).await
+        Remote::at(Address::parse(url, token)?).await
+    }
+
+    /// A connection of its own to the same server, narrowed to a scope.
+    pub(crate) async fn within(&self, scope: &Scope) -> Result<Remote, Error> {
+        let address = self.address.clone().ok_or(Error::Closed)?;
+        Remote::at(address.within(scope)?).await
+    }
+
+    async fn at(address: Address) -> Result<Remote, Error> {
+        let remote = Remote::over(address.clone().dial()).await?;
+        Ok(Remote { address: Some(address), ..remote })
     }
 
     async fn over(dial: Dial) -> Result<Remote, Error> {
@@ -60,7 +72,7 @@ impl Remote {
         shared.connected.send_replace(true);
         let actor = Actor::new(dial, to_do, Arc::clone(&shared));
         tokio::spawn(actor.run(socket));
-        Ok(Remote { commands, shared, next: AtomicU64::new(1) })
+        Ok(Remote { address: None, commands, shared, next: AtomicU64::new(1) })
     }
 
     pub(crate) fn reconnects(&self) -> u64 {

@@ -124,7 +124,7 @@ async fn read(
     by: &Caller,
     content: &Content,
 ) -> Result<Map<String, JsonValue>, Refusal> {
-    let _turn = app.turns.turn(by.principal(), content.bytes()).await;
+    let _turn = app.turns.turn(by.quota_key(), content.bytes()).await;
     app.engine.check_room(by, content.bytes())?;
     content.envelope(LOOKS)
 }

@@ -27,7 +27,7 @@ pub(super) async fn call(
             .hint("GET /v1/schema lists them")
     })?;
     let request_id = idempotency_key(&headers)?;
-    let turn = app.turns.turn(by.principal(), content.bytes()).await;
+    let turn = app.turns.turn(by.quota_key(), content.bytes()).await;
     app.engine.check_room(&by, content.bytes())?;
     let args = content.value()?;
     let done = begin(turn, app.engine.call(&by, &reducer, &args, request_id)).await?;
@@ -48,7 +48,7 @@ pub(super) async fn batch(
     content: Content,
 ) -> Result<Response, Problem> {
     let looks = r#"{"calls": [{"reducer": "…", "args": {…}}, …]}"#;
-    let turn = app.turns.turn(by.principal(), content.bytes()).await;
+    let turn = app.turns.turn(by.quota_key(), content.bytes()).await;
     app.engine.check_room(&by, content.bytes())?;
     let Batch { calls } = content.envelope(looks)?;
     let request_id = idempotency_key(&headers)?;

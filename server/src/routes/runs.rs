@@ -48,7 +48,7 @@ pub(super) async fn start(
 ) -> Result<Response, Problem> {
     let agent = path(agent, "agent")?;
     let looks = r#"{"input": "…", "session_id": "…"}, the last optional"#;
-    let turn = app.turns.turn(by.principal(), content.bytes()).await;
+    let turn = app.turns.turn(by.quota_key(), content.bytes()).await;
     app.engine.check_room(&by, content.bytes())?;
     let wanted: Wanted = content.envelope(looks)?;
     let key = idempotency_key(&headers)?;

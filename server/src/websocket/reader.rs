@@ -97,7 +97,7 @@ impl Reader<'_> {
 
     /// Does what a message asks for, or gets it going.
     async fn take(&self, text: &str) -> Result<(), Gone> {
-        let turn = self.turns.turn(self.pass.caller.principal(), text.len()).await;
+        let turn = self.turns.turn(self.pass.caller.quota_key(), text.len()).await;
         let read = message::read(text);
         // What follows may wait for this client to read, and must not keep others waiting.
         drop(turn);
@@ -224,7 +224,7 @@ impl Reader<'_> {
             // Without a writer nobody waits for the answer.
             let _ = answers.send(Answer { text, _room: room, _hold: hold }).await;
         });
-        let turn = self.turns.turn(self.pass.caller.principal(), bytes).await;
+        let turn = self.turns.turn(self.pass.caller.quota_key(), bytes).await;
         let begun = poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
         drop(turn);
         if begun.is_pending() {

@@ -5,9 +5,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_schema::wire::SUBPROTOCOL;
-use abide_schema::{Code, Refusal};
-use serde_json::Value as JsonValue;
+use abide_schema::wire::{SCOPE_HEADER, SUBPROTOCOL};
+use abide_schema::{Code, Refusal, Scope};
+use serde_json::{Value as JsonValue, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -90,6 +90,16 @@ impl Address {
         Ok(Address { url: url.to_owned(), host, port, request })
     }
 
+    /// The same, narrowed to a scope.
+    pub(crate) fn within(mut self, scope: &Scope) -> Result<Address, Error> {
+        let value = HeaderValue::from_str(&ascii_json(scope)).map_err(|_| {
+            let detail = "the scope is too large for a header";
+            Refusal::new(Code::BadArguments, detail)
+        })?;
+        self.request.headers_mut().insert(SCOPE_HEADER, value);
+        Ok(self)
+    }
+
     #[cfg(test)]
     pub(crate) fn request(self) -> Request {
         self.request
@@ -120,6 +130,21 @@ impl Address {
         let _ = stream.set_nodelay(true);
         shake_hands(request, Box::new(stream), &url).await
     }
+}
+
+/// A scope as JSON of printable ASCII, which every proxy lets through in a header.
+fn ascii_json(scope: &Scope) -> String {
+    let mut text = String::new();
+    for c in json!(scope).to_string().chars() {
+        if c == ' ' || c.is_ascii_graphic() {
+            text.push(c);
+            continue;
+        }
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            text.push_str(&format!("\\u{unit:04x}"));
+        }
+    }
+    text
 }
 
 /// The handshake over any stream.
