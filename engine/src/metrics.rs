@@ -118,6 +118,8 @@ metrics! {
     duplicates_total;
     /// Calls that time made: timers, leases that ran out, deadlines.
     due_total;
+    /// Calls that waited for work which takes many steps, such as validations; readers did it.
+    deferred_total;
     /// Attempts that were denied, whether they were put on record or not.
     denied_total;
     /// Calls and queries that were refused because of their caller's pace or quota.

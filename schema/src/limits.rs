@@ -205,12 +205,24 @@ pub const TOOL_CALLS: RangeInclusive<i64> = 1..=10_000;
 /// Bytes of a tool's JSON Schema as text. The longest of recorded tools are a tenth of it.
 pub const TOOL_SCHEMA_BYTES: usize = 64 << 10;
 
-/// Steps that it may take to hold arguments to a tool's JSON Schema, on the writer's thread. A step is a subschema, a
-/// comparison or some bytes of text: tens of nanoseconds. Calls of recorded tools take some hundreds.
+/// Steps that it may take to hold arguments to a tool's JSON Schema. A step is a subschema, a comparison or some bytes of
+/// text. `abide-bench validation` prints how many steps recorded calls take, and how long so many take.
 pub const TOOL_SCHEMA_STEPS: u64 = 500_000;
 
-/// Subschemas that a tool's JSON Schema may come to with its local references written out: each call's
-/// arguments are held against them on the writer's thread.
+/// Steps of some work that the writer does itself ([`crate::work`]): less than the rest of the call takes. Readers do
+/// what takes more.
+pub const WRITER_STEPS: u64 = 2_000;
+
+/// How often a call is deferred. More means that a schema changes again and again while arguments are held to it.
+pub const DEFERRALS: usize = 8;
+
+/// Bytes of a JSON Schema without patterns that the writer compiles itself.
+pub const WRITER_SCHEMA_BYTES: usize = 4 << 10;
+
+/// Levels of arrays and objects in a tool's JSON Schema. Recorded tools have a dozen.
+pub const TOOL_SCHEMA_DEPTH: usize = 64;
+
+/// Subschemas that a tool's JSON Schema may come to with its local references written out.
 pub const TOOL_SCHEMA_NODES: usize = 10_000;
 
 /// Tools that a worker may ask the next call of in one call.

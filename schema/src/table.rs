@@ -365,6 +365,12 @@ impl Json {
         &self.0
     }
 
+    /// A value as it is stored.
+    #[must_use]
+    pub fn of(value: &JsonValue) -> Json {
+        Json(canonical::to_text(value))
+    }
+
     /// The value.
     #[must_use]
     pub fn value(&self) -> JsonValue {

@@ -29,4 +29,5 @@ mod sight;
 mod tenants;
 mod timers;
 mod traffic;
+mod validation;
 mod world;

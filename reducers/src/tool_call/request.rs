@@ -1,5 +1,7 @@
 //! Asking for a call: of a tool that is registered, with arguments that fit it, once.
 
+use std::sync::Arc;
+
 use abide_schema::reducer::{Answer, DERIVED, check_chosen};
 use abide_schema::{Abort, Code, Context, Json, Refusal, Value, reducer};
 use serde_json::Value as JsonValue;
@@ -39,7 +41,8 @@ pub fn request_tool_call(
     }
     let session = session::wanted(ctx, &session_id)?;
     let tool = tool::find(ctx, &tool_name)?;
-    tool::arguments::check(&tool, &arguments)?;
+    let arguments = Arc::new(arguments);
+    tool::arguments::check(ctx, &tool, &arguments)?;
     check_count(ctx, &tool, &session_id)?;
     let (now, seq) = (ctx.now, ctx.seq);
     let mut call = ToolCall {
@@ -47,7 +50,7 @@ pub fn request_tool_call(
         session_id,
         tool_name,
         tool_version: tool.version,
-        arguments: Json::from(arguments),
+        arguments: Json::of(&arguments),
         provider_call_id,
         status: ToolCallStatus::Pending,
         attempt: 0,
