@@ -126,6 +126,8 @@ metrics! {
     limited_total;
     /// Transactions committed.
     commits_total;
+    /// Steps of SQLite's virtual machine that the writer took, for calls, live queries and what is due.
+    writer_steps_total;
     /// Transactions run a second time because a refused call had already written.
     careful_reruns_total;
     /// Syncs of the WAL.

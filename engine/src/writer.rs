@@ -248,6 +248,7 @@ impl WriterThread {
         };
         drop(held);
         self.count(&units, &outcomes, deltas.len());
+        self.metrics.writer_steps_total.set(self.executor.store.steps());
         let weight = weight(&units);
         let (mut answers, mut denied, mut records) = (carried, Vec::new(), Vec::new());
         for (unit, mut outcome) in units.into_iter().zip(outcomes) {

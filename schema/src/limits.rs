@@ -75,6 +75,9 @@ pub const POLICY_BYTES: usize = 4 << 10;
 /// Policies of one table for one role.
 pub const POLICIES_OF_ONE: i64 = 16;
 
+/// Policies of all tables and roles: the writer reads all of them whenever one changes.
+pub const POLICIES: i64 = 1_000;
+
 /// Milliseconds that one query may run: it holds one of few readers.
 pub const QUERY_MS: u64 = 10_000;
 

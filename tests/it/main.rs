@@ -8,6 +8,7 @@
 
 mod broken;
 mod cleanup;
+mod costs;
 mod database;
 mod durability;
 mod explain;

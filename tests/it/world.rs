@@ -83,6 +83,10 @@ impl World {
         self.folder.path().join("abide.db")
     }
 
+    pub(crate) fn clock_now(&self) -> i64 {
+        self.clock.0.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn engine(&self) -> &Engine {
         self.engine.as_ref().expect("the engine is open")
     }

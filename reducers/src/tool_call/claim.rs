@@ -1,11 +1,13 @@
 //! Taking a call to run it, and holding it while it runs.
 
+use abide_schema::reducer::DERIVED;
 use abide_schema::{Abort, Caller, Code, Context, Micros, Refusal, limits, reducer};
 
 use super::{ToolCall, ToolCallStatus, find, finish, is_held, pace, refusal, save};
-use crate::check;
+use crate::run::Run;
 use crate::session::{self, Session};
 use crate::tool::{self, Tool};
+use crate::{check, cleanup};
 
 /// How long a claim holds unless it says otherwise, in milliseconds (protocol.md).
 const LEASE_MS: i64 = 30_000;
@@ -43,7 +45,7 @@ pub fn claim_tool_call(
     check_capable(ctx.caller, &pinned, &call)?;
     if !is_wanted(ctx, &call)? {
         let (call, session) = (&call.call_id, &call.session_id);
-        let detail = format!("call {call} is being cancelled with its session {session}");
+        let detail = format!("call {call} is being cancelled with its run or session {session}");
         return Err(Refusal::new(Code::Conflict, detail).into());
     }
     let tool = tool::find(ctx, &call.tool_name)?;
@@ -182,12 +184,20 @@ fn within_timeout(pinned: &Tool, since: Option<Micros>, until: Micros) -> Micros
     }
 }
 
-/// Whether a session that is not ending asks for the call. What waits of one that is ending is cancelled in a
-/// moment, by its cleanup.
-fn is_wanted(ctx: &mut Context<'_>, call: &ToolCall) -> Result<bool, Abort> {
-    ctx.beyond_policies(|ctx| match ctx.get::<Session>(&call.session_id)? {
-        Some(session) => Ok(!session::is_closing(ctx, &session)?),
-        None => Ok(false),
+/// Whether anybody still wants the call: its session is not ending, and its run was not aborted. What waits of one that
+/// was is cancelled in a moment, by its cleanup.
+pub(super) fn is_wanted(ctx: &mut Context<'_>, call: &ToolCall) -> Result<bool, Abort> {
+    ctx.beyond_policies(|ctx| {
+        let Some(session) = ctx.get::<Session>(&call.session_id)? else { return Ok(false) };
+        if session::is_closing(ctx, &session)? || cleanup::is_aborting(ctx, call)? {
+            return Ok(false);
+        }
+        // A driver that was asked to stop may have requested it since.
+        let run = match call.call_id.rsplit_once(DERIVED) {
+            Some((run, _)) => ctx.get::<Run>(run)?,
+            None => None,
+        };
+        Ok(run.is_none_or(|run| run.abort_requested_at.is_none()))
     })
 }
 
@@ -223,8 +233,9 @@ fn longest_waiting(ctx: &mut Context<'_>, tool: &str) -> Result<Waiting, Abort> 
 }
 
 fn closing(tool: &str) -> Refusal {
-    let detail =
-        format!("the calls of {tool} that wait longest are being cancelled with their sessions");
+    let detail = format!(
+        "the calls of {tool} that wait longest are being cancelled with their runs or sessions"
+    );
     Refusal::new(Code::Overloaded, detail).hint("claim again in a moment")
 }
 

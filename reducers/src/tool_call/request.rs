@@ -75,7 +75,7 @@ pub fn request_tool_call(
     } else if let Some(lease_ms) = claim_lease_ms {
         check::lease(now, lease_ms)?;
         let capable = tool.required_capability.as_deref().is_none_or(|it| ctx.caller.can(it));
-        if capable && pace::held_up(ctx, &tool)?.is_none() {
+        if capable && claim::is_wanted(ctx, &call)? && pace::held_up(ctx, &tool)?.is_none() {
             claim::take(ctx, &tool, &tool, &mut call, lease_ms, None)?;
         }
     }
@@ -132,9 +132,12 @@ fn taken(abort: Abort) -> Abort {
 /// Holds a session to the number of calls that a tool allows it.
 fn check_count(ctx: &mut Context<'_>, tool: &Tool, session_id: &str) -> Result<(), Abort> {
     let Some(most) = tool.limits().calls_per_session else { return Ok(()) };
-    let params = [Value::from(session_id), Value::from(tool.name.as_str())];
-    let of_both = "WHERE session_id = ?1 AND tool_name = ?2";
-    let count = ctx.beyond_policies(|ctx| ctx.count::<ToolCall>(of_both, &params))?;
+    let params = [Value::from(session_id), Value::from(tool.name.as_str()), most.into()];
+    // No more are looked at than are allowed, also where there are more because more were allowed before. The session
+    // is the caller's own, so they all are.
+    let of_both = "WHERE rowid IN (SELECT rowid FROM tool_calls
+        WHERE session_id = ?1 AND tool_name = ?2 LIMIT ?3)";
+    let count = ctx.count_everywhere::<ToolCall>(of_both, &params)?;
     if count < most {
         return Ok(());
     }
