@@ -231,6 +231,10 @@ pub const TOOL_SCHEMA_NODES: usize = 10_000;
 /// Tools that a worker may ask the next call of in one call.
 pub const TOOLS_OF_A_CLAIM: usize = 100;
 
+/// Rows that one claim looks at for one that it may take: those that its policies hide, that are being cancelled, or
+/// that match a part of its scope only.
+pub const LOOKS_OF_A_CLAIM: usize = 1_000;
+
 /// Denied attempts of one caller that are put on record in a row, each with its event. Further ones
 /// are counted, and one more is recorded every [`DENIAL_EVERY_MS`].
 pub const DENIALS_AT_ONCE: u32 = 10;

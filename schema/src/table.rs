@@ -421,6 +421,12 @@ impl Key for i64 {
     }
 }
 
+impl<A: Into<Value>, B: Into<Value>, C: Into<Value>, D: Into<Value>> Key for (A, B, C, D) {
+    fn cells(self) -> Vec<Value> {
+        vec![self.0.into(), self.1.into(), self.2.into(), self.3.into()]
+    }
+}
+
 impl<A: Into<Value>, B: Into<Value>, C: Into<Value>> Key for (A, B, C) {
     fn cells(self) -> Vec<Value> {
         vec![self.0.into(), self.1.into(), self.2.into()]

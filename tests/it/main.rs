@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
 mod broken;
+mod claims;
 mod cleanup;
 mod costs;
 mod database;

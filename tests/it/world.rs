@@ -16,7 +16,7 @@ use tempfile::TempDir;
 pub(crate) const START: Micros = Micros(1_795_269_600_000_000);
 
 /// The tables that reducers write, and the columns that order their rows.
-pub(crate) const TABLES: [(&str, &str); 15] = [
+pub(crate) const TABLES: [(&str, &str); 16] = [
     ("sessions", "id"),
     ("agent_state", "id"),
     ("tools", "name"),
@@ -32,6 +32,7 @@ pub(crate) const TABLES: [(&str, &str); 15] = [
     ("runs", "id"),
     ("run_events", "id"),
     ("cleanups", "id"),
+    ("waiting", "queue, part, since, id"),
 ];
 
 /// The rows of each table.

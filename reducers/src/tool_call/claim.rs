@@ -7,6 +7,7 @@ use super::{ToolCall, ToolCallStatus, find, finish, is_held, pace, refusal, save
 use crate::run::Run;
 use crate::session::{self, Session};
 use crate::tool::{self, Tool};
+use crate::waiting::{self, Next};
 use crate::{check, cleanup};
 
 /// How long a claim holds unless it says otherwise, in milliseconds (protocol.md).
@@ -212,24 +213,58 @@ enum Waiting {
 }
 
 fn longest_waiting(ctx: &mut Context<'_>, tool: &str) -> Result<Waiting, Abort> {
+    if !ctx.caller.scope().is_empty() {
+        return longest_waiting_of_scope(ctx, tool);
+    }
     let first = "WHERE status = 'pending' AND lease_expires_at IS NULL AND retry_at IS NULL
         AND tool_name = ?1 ORDER BY rowid LIMIT ?2";
-    let mut looked_at = 0;
-    // One nearly always does.
-    for most in [1, limits::CLEANUP_ROWS] {
-        let calls = ctx.find::<ToolCall>(first, &[tool.into(), (most as i64).into()])?;
+    let (mut looked_at, mut closing) = (0, false);
+    // The first nearly always is one that the caller may take.
+    for most in [1, limits::LOOKS_OF_A_CLAIM] {
+        let params = [tool.into(), (most as i64).into()];
+        let calls = ctx.beyond_policies(|ctx| ctx.find::<ToolCall>(first, &params))?;
         let found = calls.len();
         for call in calls.into_iter().skip(looked_at) {
-            if is_wanted(ctx, &call)? {
-                return Ok(Waiting::Call(Box::new(call)));
+            match candidate(ctx, &call.call_id)? {
+                Waiting::None => {}
+                Waiting::Closing => closing = true,
+                found => return Ok(found),
             }
         }
         if found < most {
-            return Ok(if found == 0 { Waiting::None } else { Waiting::Closing });
+            break;
         }
         looked_at = found;
     }
-    Ok(Waiting::Closing)
+    Ok(if closing { Waiting::Closing } else { Waiting::None })
+}
+
+/// The same of a caller with a scope: only what waits there is looked at.
+fn longest_waiting_of_scope(ctx: &mut Context<'_>, tool: &str) -> Result<Waiting, Abort> {
+    let (mut looks, mut behind, mut closing) =
+        (limits::LOOKS_OF_A_CLAIM, None::<(i64, String)>, false);
+    loop {
+        let place = behind.as_ref().map(|(since, id)| (*since, id.as_str()));
+        let next = waiting::next(ctx, &waiting::calls_of(tool), place, &mut looks)?;
+        let Next::Found(since, id) = next else {
+            return Ok(if closing { Waiting::Closing } else { Waiting::None });
+        };
+        match candidate(ctx, &id)? {
+            Waiting::None => {}
+            Waiting::Closing => closing = true,
+            found => return Ok(found),
+        }
+        behind = Some((since, id));
+    }
+}
+
+/// Whether the caller may take a call: nothing where a policy hides it.
+fn candidate(ctx: &mut Context<'_>, call_id: &str) -> Result<Waiting, Abort> {
+    let Some(call) = ctx.get::<ToolCall>(call_id)? else { return Ok(Waiting::None) };
+    Ok(match is_wanted(ctx, &call)? {
+        true => Waiting::Call(Box::new(call)),
+        false => Waiting::Closing,
+    })
 }
 
 fn closing(tool: &str) -> Refusal {

@@ -9,7 +9,7 @@ use serde_json::Value as JsonValue;
 use super::{ToolCall, ToolCallStatus, claim, pace};
 use crate::run::{self, Run};
 use crate::tool::{self, Tool};
-use crate::{approval, check, lease, session};
+use crate::{approval, check, lease, session, waiting};
 
 /// Asks for a tool to be run. The same `call_id` with the same session, tool and arguments is the
 /// same call and returns the stored row; with anything else it is a conflict. With `claim_lease_ms`
@@ -80,6 +80,9 @@ pub fn request_tool_call(
         }
     }
     let call = ctx.insert(call).map_err(taken)?;
+    if call.waits() {
+        waiting::note(ctx, call.entry(), true)?;
+    }
     if asks {
         ctx.beyond_policies(|ctx| approval::request(ctx, &tool, &call))?;
     }
