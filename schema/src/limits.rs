@@ -209,7 +209,7 @@ pub const TOOL_CALLS: RangeInclusive<i64> = 1..=10_000;
 pub const TOOL_SCHEMA_BYTES: usize = 64 << 10;
 
 /// Steps that it may take to hold arguments to a tool's JSON Schema. A step is a subschema, a comparison or some bytes of
-/// text. `abide-bench validation` prints how many steps recorded calls take, and how long so many take.
+/// text. `abide-bench writer` prints how many steps recorded calls take, and how long so many take.
 pub const TOOL_SCHEMA_STEPS: u64 = 500_000;
 
 /// Steps of some work that the writer does itself ([`crate::work`]): less than the rest of the call takes. Readers do
