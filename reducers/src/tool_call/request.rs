@@ -79,15 +79,20 @@ pub fn request_tool_call(
             claim::take(ctx, &tool, &tool, &mut call, lease_ms, None)?;
         }
     }
-    let call = ctx.insert(call).map_err(taken)?;
-    if call.waits() {
-        waiting::note(ctx, call.entry(), true)?;
-    }
+    let call = keep(ctx, call)?;
     if asks {
         ctx.beyond_policies(|ctx| approval::request(ctx, &tool, &call))?;
     }
     session::touch(ctx, session)?;
     Ok(Answer::Fresh(call))
+}
+
+fn keep(ctx: &mut Context<'_>, call: ToolCall) -> Result<ToolCall, Abort> {
+    let call = ctx.insert(call).map_err(taken)?;
+    if call.waits() {
+        waiting::note(ctx, call.entry(), true)?;
+    }
+    Ok(call)
 }
 
 /// Holds a derived id to the run that it is derived from, and all others to not being derived. So a call belongs to a
