@@ -22,6 +22,7 @@ use abide_schema::{
     Abort, Caller, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, table,
 };
 
+use crate::waiting::{self, Waiting};
 use crate::{check, lease, tool};
 
 pub mod cancel;
@@ -260,7 +261,9 @@ pub fn module() -> Module {
         .copied(("tool_calls", "arguments"), COPIES_OF_ARGUMENTS)
         .copied(("tool_calls", "result"), COPIES_OF_RESULTS)
         .copied(("tool_calls", "error"), COPIES_OF_ERRORS)
+        .step(waiting::FILL_CALLS)
         .table::<ToolClaim>()
+        .table::<Waiting>()
         .view("unknown_tool_calls", UNKNOWN_CALLS)
         .view("undelivered_results", UNDELIVERED_RESULTS)
         .reducer(request_tool_call::definition())
@@ -310,8 +313,27 @@ pub(crate) fn held(
 pub(crate) fn save(ctx: &mut Context<'_>, mut call: ToolCall) -> Result<ToolCall, Abort> {
     call.updated_at = ctx.now;
     call.seq = ctx.seq;
+    let before = ctx.beyond_policies(|ctx| ctx.get::<ToolCall>(&call.call_id))?;
     ctx.update(&call)?;
+    let waited = before.is_some_and(|before| before.waits());
+    if waited != call.waits() {
+        waiting::note(ctx, call.entry(), call.waits())?;
+    }
     Ok(call)
+}
+
+impl ToolCall {
+    /// Whether a worker can claim it now.
+    fn waits(&self) -> bool {
+        self.status == ToolCallStatus::Pending && self.retry_at.is_none()
+    }
+
+    /// What it waits in.
+    fn entry(&self) -> waiting::Entry<'_> {
+        let queue = waiting::calls_of(&self.tool_name);
+        let (since, id, session_id) = (self.created_seq.0, &*self.call_id, &*self.session_id);
+        waiting::Entry { queue, since, id, session_id }
+    }
 }
 
 /// Whether the caller holds the call under this token. Who does, and lacks the capability that the tool requires, is
