@@ -26,6 +26,8 @@ pub mod table;
 pub mod value;
 pub mod wire;
 
+/// What is checked of every JSON text that comes in, next to where it is parsed.
+pub use abide_json_integers as integers;
 pub use abide_macros::{TextEnum, reducer, table};
 
 pub use caller::{Caller, Scope};
