@@ -45,7 +45,7 @@ impl Deferred {
     fn queue(self) {
         let Some(unit) = &self.unit else { return };
         let weight = 1 + unit.bytes() / limits::READER_QUEUE_UNIT_BYTES;
-        let (caller, readers) = (unit.caller.principal().to_owned(), Arc::clone(&self.readers));
+        let (caller, readers) = (unit.caller.quota_key().to_owned(), Arc::clone(&self.readers));
         let job: ReaderJob = Box::new(move |_: &mut Reader| self.run());
         // A job that is not taken in is dropped, and answers its caller.
         let _ = readers.push(Some(&caller), job, weight);
@@ -64,7 +64,7 @@ impl Deferred {
     fn resubmit(mut self) {
         let Some(unit) = self.unit.take() else { return };
         let weight = unit.calls.len() * limits::CALL_OVERHEAD_BYTES + unit.bytes();
-        let caller = unit.caller.principal().to_owned();
+        let caller = unit.caller.quota_key().to_owned();
         let refusal = match self.jobs.push(Some(&caller), Job::Unit(unit), weight) {
             Ok(()) => return,
             Err(Rejected::Full(Job::Unit(unit))) => {

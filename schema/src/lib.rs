@@ -27,6 +27,8 @@ pub mod value;
 pub mod wire;
 pub mod work;
 
+/// What is checked of every JSON text that comes in, next to where it is parsed.
+pub use abide_json_integers as integers;
 pub use abide_macros::{TextEnum, reducer, table};
 
 pub use caller::{Caller, Scope};
