@@ -20,7 +20,7 @@ struct Room {
     may_see: &'static [&'static str],
 }
 
-const ROOMS: [Room; 19] = [
+const ROOMS: [Room; 20] = [
     Room { name: "abide-macros", may_see: &[] },
     Room { name: "abide-schema", may_see: &["abide-macros"] },
     Room { name: "abide-json-schema", may_see: &[] },
@@ -41,7 +41,8 @@ const ROOMS: [Room; 19] = [
     },
     Room { name: "abide-tools", may_see: &["abide-client", "abide-json-schema"] },
     Room { name: "abide-models", may_see: &[] },
-    Room { name: "abide-server", may_see: &["abide-schema", "abide-engine"] },
+    Room { name: "abide-heap", may_see: &[] },
+    Room { name: "abide-server", may_see: &["abide-schema", "abide-engine", "abide-heap"] },
     Room {
         name: "abide",
         may_see: &[
@@ -64,6 +65,7 @@ const ROOMS: [Room; 19] = [
 
 const EVERYTHING: &[&str] = &[
     "abide-schema",
+    "abide-heap",
     "abide-json-schema",
     "abide-log",
     "abide-live",
