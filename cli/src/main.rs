@@ -27,6 +27,7 @@ mod replay;
 mod role;
 mod serve;
 mod signals;
+mod size;
 mod span;
 mod sql;
 mod table;

@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use abide_engine::buffers::BufferLimits;
 use abide_engine::{Config, Engine, Retention};
-use abide_schema::{Code, Refusal};
+use abide_schema::{Code, Refusal, limits};
 use abide_server::{Access, Jwt, check_listens};
 use clap::Args;
 use serde_json::json;
@@ -18,7 +19,7 @@ use crate::connect::check_folder;
 use crate::failure::Failure;
 use crate::options::{DEFAULT_LISTEN, Options};
 use crate::output::{say, say_json};
-use crate::{signals, span};
+use crate::{signals, size, span};
 
 /// What `abide serve` is given.
 #[derive(Args, Debug)]
@@ -42,6 +43,16 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "FILE")]
     jwt: Option<PathBuf>,
 
+    /// Hold at most so many bytes in memory for all clients that do not read, or that send slowly, and
+    /// answer `overloaded` beyond it: 512kB, 96MB, 2GB
+    #[arg(long, value_name = "SIZE", default_value = DEFAULT_BUFFER, value_parser = buffer_size)]
+    buffer_limit: usize,
+
+    /// The same for the connections of one caller together  [default: 96MB, or --buffer-limit where
+    /// that is less]
+    #[arg(long, value_name = "SIZE", value_parser = buffer_size)]
+    buffer_limit_per_caller: Option<usize>,
+
     /// Drive the runs of agents as well, with the models, tools and definitions of this folder
     #[arg(long, value_name = "FOLDER")]
     agents: Option<PathBuf>,
@@ -58,6 +69,31 @@ impl Serve {
             (events, age) => Retention { events, age },
         }
     }
+
+    /// # Errors
+    /// One caller would have more than all callers together.
+    fn buffers(&self) -> Result<BufferLimits, Refusal> {
+        let total = self.buffer_limit;
+        let usual = limits::BUFFERED_BYTES_PER_CALLER.min(total);
+        let per_caller = self.buffer_limit_per_caller.unwrap_or(usual);
+        if per_caller > total {
+            let detail = "--buffer-limit-per-caller is more than --buffer-limit";
+            return Err(Refusal::new(Code::BadArguments, detail)
+                .hint("give both; --buffer-limit is for all callers together"));
+        }
+        Ok(BufferLimits { total, per_caller })
+    }
+}
+
+/// [`limits::BUFFERED_BYTES`].
+const DEFAULT_BUFFER: &str = "256MB";
+
+/// The least that the server works with: every answer below it is held to this bound, too.
+const LEAST_BUFFER: usize = 1 << 20;
+
+fn buffer_size(text: &str) -> Result<usize, String> {
+    let bytes = size::parse(text)?;
+    if bytes < LEAST_BUFFER { Err("at least 1MB".to_owned()) } else { Ok(bytes) }
 }
 
 const EXAMPLES: &str = "\
@@ -67,6 +103,8 @@ Examples:
   abide serve --listen 0.0.0.0:7341                # for other machines, once there is a token
   abide serve --jwt issuer.json                    # who signed in elsewhere; see docs/authority.md
   abide serve --keep-changes-for 7d                # clients may be away for a week
+  abide serve --buffer-limit 1GB --buffer-limit-per-caller 200MB
+                                                   # for a machine with much memory
   abide serve --agents .abide                      # and drive the runs of agents
 
 SIGTERM or Ctrl-C stops it in order: what was taken in is answered and on disk. It exits
@@ -75,13 +113,15 @@ ABIDE_LOG=info tells more on stderr.";
 
 #[cfg(debug_assertions)]
 mod fault;
+#[cfg(test)]
+mod tests;
 
 /// Serves until a signal.
 ///
 /// # Errors
 /// The address or the file cannot be had.
 pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
-    let db = options.db_or_default();
+    let (db, buffers) = (options.db_or_default(), args.buffers()?);
     // A token of the file that the shell has for other commands is looked up there like any other: were it
     // the server's own, revoking it would do nothing.
     let options = &Options {
@@ -105,7 +145,7 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     check_folder(&db)?;
     let stop = signals::asked_to_stop()?;
     let retention = args.retention();
-    let config = Config { retention, ..Config::new(abide_reducers::modules()) };
+    let config = Config { retention, buffers, ..Config::new(abide_reducers::modules()) };
     #[cfg(debug_assertions)]
     let config = fault::armed(config);
     let engine = Engine::open(&db, config);

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use abide_live::Binding;
 use abide_schema::caller::Caller;
 use abide_schema::{Code, Refusal, Row, Seq, limits};
+use tokio::sync::Notify;
 
 /// The bounds of what waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,11 +39,14 @@ pub struct Buffers(Arc<Shared>);
 struct Shared {
     limits: BufferLimits,
     held: Mutex<Held>,
+    fallen: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Held {
     total: usize,
+    /// The largest total since [`Buffers::restart_peak`].
+    peak: usize,
     callers: HashMap<Arc<str>, usize>,
 }
 
@@ -56,7 +60,7 @@ pub struct Hold {
 
 impl Buffers {
     pub(crate) fn new(limits: BufferLimits) -> Buffers {
-        Buffers(Arc::new(Shared { limits, held: Mutex::default() }))
+        Buffers(Arc::new(Shared { limits, held: Mutex::default(), fallen: Notify::new() }))
     }
 
     /// A hold of a caller, of no bytes yet.
@@ -69,6 +73,18 @@ impl Buffers {
     #[must_use]
     pub fn total(&self) -> usize {
         self.lock().total
+    }
+
+    /// Waits until the total has fallen to half of its peak or less, and by [`limits::RECLAIMED_BYTES`] at least.
+    /// The allocator has memory then that nothing uses. One task waits.
+    pub async fn fallen(&self) {
+        self.0.fallen.notified().await;
+    }
+
+    /// The next fall is counted from what is held now.
+    pub fn restart_peak(&self) {
+        let mut held = self.lock();
+        held.peak = held.total;
     }
 
     fn lock(&self) -> MutexGuard<'_, Held> {
@@ -114,11 +130,16 @@ impl Hold {
         self.bytes -= bytes;
         let mut held = self.buffers.lock();
         held.total -= bytes;
+        let fallen = held.has_fallen();
         if let Some(own) = held.callers.get_mut(&self.caller) {
             *own -= bytes;
             if *own == 0 {
                 held.callers.remove(&self.caller);
             }
+        }
+        drop(held);
+        if fallen {
+            self.buffers.0.fallen.notify_one();
         }
     }
 
@@ -141,8 +162,13 @@ impl Held {
     fn add(&mut self, caller: &Arc<str>, bytes: usize) {
         if bytes > 0 {
             self.total += bytes;
+            self.peak = self.peak.max(self.total);
             *self.callers.entry(Arc::clone(caller)).or_default() += bytes;
         }
+    }
+
+    fn has_fallen(&self) -> bool {
+        self.total <= self.peak / 2 && self.peak - self.total >= limits::RECLAIMED_BYTES
     }
 }
 
@@ -246,6 +272,9 @@ impl Sharing {
 
 #[cfg(all(test, not(feature = "interleavings")))]
 mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
     use super::*;
 
     #[test]
@@ -268,5 +297,25 @@ mod tests {
         drop((held, third, little));
         assert_eq!(buffers.total(), 0);
         assert!(buffers.lock().callers.is_empty());
+    }
+
+    #[test]
+    fn a_fall_far_below_the_peak_is_told_once() {
+        let buffers = Buffers::new(BufferLimits::default());
+        let fallen = || {
+            let mut context = Context::from_waker(Waker::noop());
+            pin!(buffers.fallen()).poll(&mut context).is_ready()
+        };
+        let mut hold = buffers.hold(&Caller::new("ann"));
+        hold.force(4 * limits::RECLAIMED_BYTES);
+        hold.shrink(limits::RECLAIMED_BYTES);
+        assert!(!fallen(), "it is more than half of the peak");
+        hold.shrink(limits::RECLAIMED_BYTES);
+        assert!(fallen());
+        buffers.restart_peak();
+        hold.shrink(limits::RECLAIMED_BYTES - 1);
+        assert!(!fallen(), "too little");
+        hold.shrink(limits::RECLAIMED_BYTES);
+        assert!(fallen());
     }
 }

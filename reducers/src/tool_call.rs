@@ -336,8 +336,7 @@ impl ToolCall {
     }
 }
 
-/// Whether the caller holds the call under this token. Who does, and lacks the capability that the tool requires, is
-/// denied.
+/// Whether the caller holds the call under this token. A holder without the required capability is denied.
 fn is_held(ctx: &mut Context<'_>, call: &ToolCall, fencing_token: i64) -> Result<bool, Abort> {
     let Some(current) = call.fencing_token else { return Ok(false) };
     let fenced = current != fencing_token && !makes(Bug::NoFencing);
@@ -352,8 +351,8 @@ fn is_held(ctx: &mut Context<'_>, call: &ToolCall, fencing_token: i64) -> Result
     Ok(true)
 }
 
-/// Why a caller cannot end a call, or prolong its lease, under a token. Who holds its last lease, or held the one of
-/// the token, is told how it was lost; all others that they do not hold it.
+/// Why a caller cannot end a call, or prolong its lease, under a token. The current or former holder learns how the
+/// lease was lost; other callers learn only that they do not hold it.
 fn refusal(ctx: &mut Context<'_>, call: &ToolCall, fencing_token: i64) -> Result<Refusal, Abort> {
     let Some(current) = call.fencing_token else { return Ok(not_held(call, fencing_token)) };
     let held = lease::is_holder(ctx, current)?
@@ -377,7 +376,7 @@ fn lost_lease(
 /// Why a call cannot be ended, or its lease prolonged, under a token.
 fn not_held(call: &ToolCall, fencing_token: i64) -> Refusal {
     let (id, status) = (&call.call_id, call.status);
-    let holder = call.claimed_by.as_deref().unwrap_or("nobody");
+    let holder = call.claimed_by.as_deref().unwrap_or("no worker");
     match (status, call.fencing_token == Some(fencing_token)) {
         (ToolCallStatus::Claimed, false) => {
             lease_lost(format!("call {id} is claimed by {holder} under another token"))

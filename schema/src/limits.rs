@@ -63,6 +63,10 @@ pub const BUFFERED_BYTES: usize = 256 << 20;
 /// The same of one caller: one of the largest results, or eight of the largest bodies.
 pub const BUFFERED_BYTES_PER_CALLER: usize = 96 << 20;
 
+/// What must leave, of the bytes that wait for clients, before unused memory is given back to the system. Smaller
+/// falls are used again sooner than they are given back.
+pub const RECLAIMED_BYTES: usize = 16 << 20;
+
 /// Results from this size on are counted and shared. Smaller ones are bounded by the number of connections.
 pub const COUNTED_BYTES: usize = 64 << 10;
 

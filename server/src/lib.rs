@@ -28,6 +28,7 @@ mod page;
 mod pass;
 mod patience;
 mod problem;
+mod reclaim;
 mod routes;
 mod serve;
 mod sse;

@@ -108,3 +108,7 @@ pub(crate) const KEYS_LOOK_US: i64 = 10_000_000;
 
 /// The same, where a token names a key that is not known: it may be a new one.
 pub(crate) const KEYS_LOOK_SOON_US: i64 = 1_000_000;
+
+/// From a fall of the bytes that wait for clients to giving memory back. A connection frees its own memory shortly
+/// after what was counted of it, and several connections end together.
+pub(crate) const RECLAIM_AFTER: Duration = Duration::from_millis(250);

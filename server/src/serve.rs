@@ -28,7 +28,7 @@ use crate::patience::Patient;
 use crate::problem::Problem;
 use crate::routes::{self, App};
 use crate::turns::Turns;
-use crate::{descriptors, limits};
+use crate::{descriptors, limits, reclaim};
 
 /// Serves an engine until `shutdown` completes, then finishes what is in flight and returns, after
 /// seven seconds at the latest. The engine is left running: closing it is its opener's part.
@@ -64,8 +64,12 @@ pub async fn serve_with(
 
     let life = Life::new(descriptors::connections());
     let turns = Turns::new();
+    let buffers = engine.buffers().clone();
     let router = routes::router(App { engine, gate, life: life.clone(), turns, agents });
-    accept(&listener, &router, &life, shutdown).await;
+    tokio::select! {
+        () = accept(&listener, &router, &life, shutdown) => {}
+        never = reclaim::run(&buffers) => match never {},
+    }
     drop(listener);
 
     life.go(Phase::Draining);

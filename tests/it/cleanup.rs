@@ -125,7 +125,7 @@ fn a_cancellation_reaches_everything_in_bounded_steps() {
 
 /// The first step and what is refused after it are one batch, so that no other step comes between.
 #[test]
-fn nothing_begins_meanwhile() {
+fn no_work_starts_during_cancellation() {
     run(async {
         let mut world = family().await;
         let before = world.state(None).await;
@@ -288,7 +288,7 @@ fn a_call_that_an_aborted_run_requests_is_not_claimed() {
 }
 
 #[test]
-fn sessions_stand_so_deep_and_no_deeper() {
+fn session_depth_is_limited() {
     run(async {
         let world = World::new();
         world.session("d0").await;

@@ -177,7 +177,7 @@ fn other_machines_need_a_token() {
 /// Two texts of 600 bytes held up `/health` for 6.3 s, 29 levels of the same outlived SIGTERM, and four calls of `instr` took all
 /// readers for 17.5 s. Any of them is refused, or answered, at once.
 #[test]
-fn texts_of_one_tenant_hold_nobody_up() {
+fn planning_does_not_delay_other_tenants() {
     let (mut server, root) = deployment();
     let zeta = token(&server, &root, &["zeta", "--role", "app", "--scope", "tenant=zeta"]);
     let acme = token(&server, &root, &["acme", "--role", "app", "--scope", "tenant=acme"]);

@@ -26,4 +26,5 @@ mod sharing;
 mod term;
 mod terminal;
 mod timers;
+mod unread;
 mod verify;

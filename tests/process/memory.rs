@@ -25,7 +25,7 @@ const ATTACKS: [&str; 9] = [
 ];
 
 /// A line of what Linux tells of a process, in bytes (proc_pid_status(5)).
-fn bytes(id: u32, name: &str) -> Option<u64> {
+pub(crate) fn bytes(id: u32, name: &str) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim_start_matches(':').trim().trim_end_matches(" kB").parse().ok()?;

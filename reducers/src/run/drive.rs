@@ -24,8 +24,8 @@ pub struct Spent {
     pub cost_micros: Option<i64>,
 }
 
-/// Takes over a run that nobody drives, or that was this driver's before: after a restart of the same identity under
-/// the same name it goes on at once. Whoever held it before is refused from now on.
+/// Claims a run without a driver, or claims it again after a restart of the same identity under the same driver name.
+/// The previous fencing token is no longer accepted.
 #[reducer]
 pub fn claim_run(
     ctx: &mut Context<'_>,

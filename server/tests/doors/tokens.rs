@@ -132,7 +132,7 @@ async fn from_the_first_token_on_everybody_needs_one() {
     check(
         &socket.hear_op("error").await.to_string(),
         expect![[r#"
-        {"code":"unauthenticated","detail":"credentials are asked for from now on","hint":"connect again with a token: Authorization: Bearer <token>","op":"error"}
+        {"code":"unauthenticated","detail":"credentials are now required","hint":"connect again with a token: Authorization: Bearer <token>","op":"error"}
     "#]],
     );
     assert_eq!(socket.closed().await.map(|frame| u16::from(frame.code)), Some(1008));
@@ -143,7 +143,7 @@ async fn from_the_first_token_on_everybody_needs_one() {
 
 /// Everything that takes a token away acts on the next request, and on who is connected.
 #[tokio::test]
-async fn what_is_taken_away_is_gone_at_once() {
+async fn revocation_closes_open_connections() {
     let ways: [(&str, JsonValue); 5] = [
         ("revoke_token", json!({"id": "annannann"})),
         ("disable_identity", json!({"id": "annannann", "reason": "left"})),
@@ -196,7 +196,7 @@ async fn what_is_taken_away_is_gone_at_once() {
 }
 
 #[tokio::test]
-async fn a_token_expires_also_under_who_is_connected() {
+async fn expiry_closes_open_connections() {
     let home = Home::new().await;
     home.with("annannann", json!({})).await;
     home.token_of("annannann", "shortshort", Some(60_000)).await;
@@ -219,7 +219,7 @@ async fn a_token_expires_also_under_who_is_connected() {
 
 /// Whatever stands in the place of a token is `unauthenticated`, in the same words, on every door.
 #[tokio::test]
-async fn no_token_but_the_token_is_taken() {
+async fn similar_tokens_are_refused() {
     let home = Home::new().await;
     home.with("annannann", json!({})).await;
     let good = token("annannann");
@@ -253,7 +253,7 @@ async fn no_token_but_the_token_is_taken() {
     check(
         &told.join("\n"),
         expect![[r#"
-        401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
+        401 unauthenticated: the token is not known (ask the operator of the server for the current one)
     "#]],
     );
     assert_eq!(home.denied().await, [""; 0], "nobody is known who could be named");
@@ -449,7 +449,7 @@ async fn anonymous_calls_that_wait_while_the_first_token_is_made_are_refused() {
 
 /// The answer of a request was repeated to its caller after its role could not call the reducer any more.
 #[tokio::test]
-async fn stored_answers_are_for_who_may_still_call() {
+async fn a_demoted_caller_gets_no_stored_answer() {
     let home = Home::new().await;
     home.with("annannann", json!({})).await;
     let create = || async {

@@ -52,6 +52,10 @@ const ROOMS: [Room; 20] = [
     },
     Room { name: "abide-models", may_see: &["abide-json-integers"] },
     Room { name: "abide-server", may_see: &["abide-schema", "abide-engine"] },
+    Room { name: "abide-tools", may_see: &["abide-client", "abide-json-schema"] },
+    Room { name: "abide-models", may_see: &[] },
+    Room { name: "abide-heap", may_see: &[] },
+    Room { name: "abide-server", may_see: &["abide-schema", "abide-engine", "abide-heap"] },
     Room {
         name: "abide",
         may_see: &[
@@ -75,6 +79,7 @@ const ROOMS: [Room; 20] = [
 const EVERYTHING: &[&str] = &[
     "abide-schema",
     "abide-json-integers",
+    "abide-heap",
     "abide-json-schema",
     "abide-log",
     "abide-live",

@@ -1,0 +1,243 @@
+//! What a server holds for clients that do not read, or that send slowly: so much for each caller and for all
+//! together, and little after they have left.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Instant;
+
+use serde_json::{Value as JsonValue, json};
+
+use crate::memory::bytes;
+use crate::program::{PATIENCE, left_out, run};
+use crate::server::Server;
+
+const MB: u64 = 1 << 20;
+
+/// What a server may hold beside what it counts: caches of readers, stacks, buffers of connections, and results
+/// that readers have made and that are then refused.
+const BESIDE: u64 = 96 * MB;
+
+/// What may remain of it: caches fill with what is read, and small connections are not counted.
+const REMAINS: u64 = 32 * MB;
+
+/// A server with two tenants, of which `acme` has a session `s` of 10 MB.
+struct House {
+    server: Server,
+    acme: String,
+    zeta: String,
+    /// What it held in memory before the test.
+    before: u64,
+}
+
+impl House {
+    /// Nothing where the system does not tell what a process holds.
+    fn new(options: &[&str]) -> Option<House> {
+        let folder = tempfile::tempdir().unwrap();
+        let db = folder.path().join("abide.db");
+        let token = |words: &[&str]| {
+            let words = [&["token", "create"], words, &["--db", db.to_str().unwrap()]].concat();
+            run(words).good().trim_end().to_owned()
+        };
+        token(&["root", "--role", "admin", "--can", "*"]);
+        let acme = token(&["acme", "--role", "app", "--scope", "tenant=acme"]);
+        let zeta = token(&["zeta", "--role", "app", "--scope", "tenant=zeta"]);
+        let mut server = Server::start_in(folder);
+        server.restart_with(options);
+        let mut house = House { server, acme, zeta, before: 0 };
+        let session = json!({"id": "s", "agent": "a"});
+        let answer = house.post(&house.acme, "/v1/call/create_session", &session);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        let content = "x".repeat(100 << 10);
+        let args = json!({"session_id": "s", "role": "user", "content": content});
+        let call = json!({"reducer": "append_message", "args": args});
+        for _ in 0..2 {
+            let batch = json!({"calls": vec![&call; 51]});
+            let answer = house.post(&house.acme, "/v1/batch", &batch);
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        }
+        let Some(before) = bytes(house.server.id(), "VmRSS") else {
+            left_out("what clients that do not read make a server hold: this system has no /proc");
+            return None;
+        };
+        house.before = before;
+        Some(house)
+    }
+
+    fn connect(&self, token: &str, head: &str) -> TcpStream {
+        let mut socket = TcpStream::connect(self.server.address()).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let head = format!("{head}\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n");
+        socket.write_all(head.as_bytes()).unwrap();
+        socket
+    }
+
+    /// Sends a request and reads nothing.
+    fn ask(&self, token: &str, path: &str, body: &JsonValue) -> TcpStream {
+        let mut socket = self.connect(token, &format!("POST {path} HTTP/1.1"));
+        let body = body.to_string();
+        let rest = format!("connection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        socket.write_all(rest.as_bytes()).unwrap();
+        socket
+    }
+
+    /// Sends a request and reads the whole answer.
+    fn post(&self, token: &str, path: &str, body: &JsonValue) -> String {
+        let mut answer = String::new();
+        self.ask(token, path, body).read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    /// Opens a WebSocket, subscribes, and reads the beginning of the answer and no more.
+    fn subscribe(&self, token: &str, from: u64) -> (TcpStream, String) {
+        let mut socket = self.connect(token, "GET /v1/ws HTTP/1.1");
+        let rest = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
+            sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-protocol: abide.v1\r\n\r\n";
+        socket.write_all(rest.as_bytes()).unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(byte(&mut socket));
+        }
+        assert!(head.starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&head));
+        let sql = "SELECT id, content FROM agent_state WHERE session_id = 's' AND seq >= :from";
+        let params = json!({"from": from});
+        let text = json!({"op": "subscribe", "id": "q", "sql": sql, "params": params}).to_string();
+        // RFC 6455, 5.2: one text frame, its length in 16 bits, masked with zeros.
+        let length = u16::try_from(text.len()).unwrap().to_be_bytes();
+        let header = [0x81, 0x80 | 126, length[0], length[1], 0, 0, 0, 0];
+        socket.write_all(&[header.as_slice(), text.as_bytes()].concat()).unwrap();
+        let hello = frame_bytes(&mut socket);
+        socket.read_exact(&mut vec![0; hello]).unwrap();
+        let mut begin = vec![0; frame_bytes(&mut socket).min(100)];
+        socket.read_exact(&mut begin).unwrap();
+        (socket, String::from_utf8(begin).unwrap())
+    }
+
+    /// Another tenant is answered: a call, a query, a subscription.
+    fn check_zeta(&self) {
+        let answer = self.post(&self.zeta, "/v1/call/create_session", &json!({"agent": "a"}));
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        let query = json!({"sql": "SELECT count(*) FROM sessions"});
+        let answer = self.post(&self.zeta, "/v1/sql", &query);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        let (_, begin) = self.subscribe(&self.zeta, 0);
+        assert!(begin.contains(r#""op":"snapshot""#), "{begin}");
+    }
+
+    /// What it has held at most is bounded by so many bytes that are counted.
+    fn check_peak(&self, counted: u64) {
+        let peak = bytes(self.server.id(), "VmHWM").unwrap();
+        let most = self.before + counted + BESIDE;
+        assert!(peak < most, "it held {peak} bytes, {} before", self.before);
+    }
+
+    /// All clients have left: what it holds falls back to where it began.
+    fn check_fall(&self) {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let held = bytes(self.server.id(), "VmRSS").unwrap();
+            if held < self.before + REMAINS {
+                return;
+            }
+            assert!(Instant::now() < until, "it holds {held} bytes, {} before", self.before);
+            // It looks again when the server has had time to do something.
+            self.post(&self.zeta, "/v1/sql", &json!({"sql": "SELECT 1"}));
+        }
+    }
+}
+
+fn byte(socket: &mut TcpStream) -> u8 {
+    let mut byte = [0];
+    socket.read_exact(&mut byte).unwrap();
+    byte[0]
+}
+
+/// The header of a frame from the server: how long its payload is.
+fn frame_bytes(socket: &mut TcpStream) -> usize {
+    byte(socket);
+    let more = match byte(socket) {
+        126 => 2,
+        127 => 8,
+        short => return usize::from(short),
+    };
+    (0..more).fold(0, |length, _| length << 8 | usize::from(byte(socket)))
+}
+
+/// 100 clients that subscribed to a result of 10 MB and never read made a server hold 2 GB, most of which it kept
+/// when they had left. The budgets are a quarter of the usual ones: debug builds encode slowly.
+#[test]
+fn subscribers_that_never_read() {
+    let limits = ["--buffer-limit", "64MB", "--buffer-limit-per-caller", "24MB"];
+    let Some(house) = House::new(&limits) else { return };
+    let mut open = Vec::new();
+    for _ in 0..100 {
+        let (socket, begin) = house.subscribe(&house.acme, 0);
+        assert!(begin.contains(r#""op":"snapshot""#), "{begin}");
+        open.push(socket);
+    }
+    // Other results are not shared with those: there is room for one more.
+    let refused = (1..4).filter(|from| {
+        let (socket, begin) = house.subscribe(&house.acme, *from);
+        open.push(socket);
+        begin.contains(r#""code":"overloaded""#)
+    });
+    assert!(refused.count() >= 2);
+    house.check_zeta();
+    house.check_peak(24 * MB);
+    drop(open);
+    house.check_fall();
+}
+
+/// An answer of 60 MB that was not read cost 80 MB on each connection, for two minutes.
+#[test]
+fn answers_that_are_never_read() {
+    let Some(house) = House::new(&[]) else { return };
+    let sql = "SELECT a.id, a.content FROM agent_state a, (VALUES (1), (2), (3), (4), (5), (6)) \
+        WHERE a.session_id = 's'";
+    let mut open = Vec::new();
+    let mut refused = 0;
+    for _ in 0..5 {
+        let mut socket = house.ask(&house.acme, "/v1/sql", &json!({"sql": sql}));
+        let mut status = [0; 12];
+        socket.read_exact(&mut status).unwrap();
+        match &status {
+            b"HTTP/1.1 200" => {}
+            b"HTTP/1.1 503" => refused += 1,
+            other => panic!("{}", String::from_utf8_lossy(other)),
+        }
+        open.push(socket);
+    }
+    assert_eq!(refused, 4, "one fits into 96 MB");
+    house.check_zeta();
+    // One that is held, and one that is refused once it is made.
+    house.check_peak(2 * 64 * MB);
+    drop(open);
+    house.check_fall();
+}
+
+/// 120 bodies of 7.9 MB that one token sent slowly held 1 GB.
+#[test]
+fn bodies_that_never_end() {
+    let Some(house) = House::new(&[]) else { return };
+    let body = vec![b' '; 7_900_000];
+    let mut open = Vec::new();
+    let mut refused = 0;
+    for _ in 0..120 {
+        let mut socket = house.connect(&house.acme, "POST /v1/sql HTTP/1.1");
+        let rest = format!("content-length: {}\r\n\r\n", body.len() + 1);
+        socket.write_all(rest.as_bytes()).unwrap();
+        // Where it is refused half-way, the rest may not be taken any more.
+        let _ = socket.write_all(&body);
+        open.push(socket);
+    }
+    for socket in &mut open[20..] {
+        let mut status = [0; 12];
+        socket.read_exact(&mut status).unwrap();
+        assert_eq!(&status, b"HTTP/1.1 503");
+        refused += 1;
+    }
+    assert_eq!(refused, 100, "twelve fit into 96 MB");
+    house.check_zeta();
+    house.check_peak(96 * MB);
+    drop(open);
+    house.check_fall();
+}
