@@ -244,7 +244,7 @@ impl Connection {
         let read = move |reader: &mut _| {
             resume::begin(reader, &tables, &binding, (start, checksum), &sharing)
         };
-        let resumed = self.engine.inner.read(self.caller.quota_key(), read).await?;
+        let resumed = self.engine.inner.read(self.caller.reader_key(), read).await?;
         self.engine.inner.wait_durable(resumed.seq()).await?;
         Ok(resumed)
     }
@@ -365,7 +365,7 @@ impl Connection {
             let tables = Arc::clone(&self.engine.inner.tables);
             let sharing = self.engine.inner.sharing(&self.caller);
             let read = move |reader: &mut _| resume::resume_all(reader, &tables, wanted, &sharing);
-            match self.engine.inner.read(self.caller.quota_key(), read).await {
+            match self.engine.inner.read(self.caller.reader_key(), read).await {
                 Ok((_, resumed)) if resumed.iter().any(is_too_late) => {}
                 Ok((seq, resumed)) => match self.engine.inner.wait_durable(seq).await {
                     Ok(()) => return self.tell_caught_up(seq, resumed),

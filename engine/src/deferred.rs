@@ -45,7 +45,7 @@ impl Deferred {
     fn queue(self) {
         let Some(unit) = &self.unit else { return };
         let weight = 1 + unit.bytes() / limits::READER_QUEUE_UNIT_BYTES;
-        let (caller, readers) = (unit.caller.quota_key().to_owned(), Arc::clone(&self.readers));
+        let (caller, readers) = (unit.caller.reader_key().to_owned(), Arc::clone(&self.readers));
         let job: ReaderJob = Box::new(move |_: &mut Reader| self.run());
         // A job that is not taken in is dropped, and answers its caller.
         let _ = readers.push(Some(&caller), job, weight);

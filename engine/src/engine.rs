@@ -232,7 +232,7 @@ impl Engine {
         let bytes: usize = params.values().map(Value::size).sum();
         let weight = 1 + bytes / limits::READER_QUEUE_UNIT_BYTES;
         let read = move |reader: &mut Reader| query::run(reader, &layout, &sql, &params, as_of);
-        let answer = self.inner.readers.run(caller.quota_key(), weight, read).await??;
+        let answer = self.inner.readers.run(caller.reader_key(), weight, read).await??;
         if !makes(Bug::QueryBeforeSync) {
             self.inner.wait_durable(answer.seq).await?;
         }
@@ -281,7 +281,7 @@ impl Engine {
                 None => blueprint.explain(&binding),
             }
         };
-        self.inner.read(caller.quota_key(), explain).await
+        self.inner.read(caller.reader_key(), explain).await
     }
 
     /// The same for a caller whose sight is bounded: understood as a live query is, so that it names
@@ -311,7 +311,7 @@ impl Engine {
                 let found = resume::once(reader, &tables, &binding, as_of)?;
                 Ok((binding, found))
             };
-            match self.inner.read(caller.quota_key(), read).await {
+            match self.inner.read(caller.reader_key(), read).await {
                 Err(refusal) if is_outdated(&refusal) => {
                     let now = self.inner.policies.viewer(caller);
                     viewer = now.expect("whether a sight is bounded does not depend on policies");
@@ -733,7 +733,7 @@ impl Inner {
                 Err(refusal) => Err(told(refusal, &binding, viewer.as_ref())),
             }
         };
-        self.read(caller.quota_key(), plan).await
+        self.read(caller.reader_key(), plan).await
     }
 
     /// Returns when a state is on the disk.

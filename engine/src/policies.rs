@@ -42,7 +42,7 @@ const AUDITOR: &str = "auditor";
 const KINDS: usize = 1_000;
 
 /// Callers whose values are kept ready.
-const VIEWERS: usize = 10_000;
+const VIEWERS: usize = 1_000;
 
 const ROWS: &str = "SELECT table_name, role, condition, hidden FROM main.policies
   ORDER BY table_name, role, name";

@@ -260,6 +260,14 @@ impl Caller {
         &self.0.id
     }
 
+    /// What readers are shared out by: the callers of one scope have one share, so that a tenant with several
+    /// identities has no more than a tenant with one. Without a scope it is [`Caller::quota_key`].
+    #[must_use]
+    pub fn reader_key(&self) -> &str {
+        let checked = self.checked_as();
+        if checked.scope().is_empty() { checked.principal() } else { checked.namespace() }
+    }
+
     /// What its request ids are kept under: the id and the scope. One subject with two scopes is two principals.
     #[must_use]
     pub fn principal(&self) -> &str {
@@ -399,6 +407,23 @@ mod tests {
         let refused = blue.acting_for(&scope("tenant", "zeta")).expect_err("another text");
         assert_eq!(refused.code, Code::Denied);
         assert_eq!(wide.acting_for(&Scope::new()), Ok(wide));
+    }
+
+    /// Quotas are those of the credential, and identities of one tenant share its readers.
+    #[test]
+    fn a_narrower_scope_and_a_second_identity_add_no_share() {
+        let scope = |key: &str, value: &str| Scope::from([(key.to_owned(), value.to_owned())]);
+        let credential = || Credential { proof: Proof::Anonymous, state: Seq::ZERO };
+        let zeta = |id: &str| {
+            let caller = Caller::with(id, "app", BTreeSet::new(), scope("tenant", "zeta"));
+            caller.admitted(credential())
+        };
+        let (one, two) = (zeta("one"), zeta("two"));
+        let narrowed = one.acting_for(&scope("team", "blue")).expect("another key");
+        assert_ne!(narrowed.principal(), one.principal());
+        assert_eq!(narrowed.quota_key(), one.quota_key());
+        assert_eq!((narrowed.reader_key(), one.reader_key()), (two.reader_key(), two.reader_key()));
+        assert_ne!(one.quota_key(), two.quota_key());
     }
 
     #[test]

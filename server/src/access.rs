@@ -136,11 +136,18 @@ async fn admit(
     }
 }
 
+/// Bytes of the header that narrows a request. The engine keeps the views of recent callers, each with its scope.
+const SCOPE_BYTES: usize = 1 << 10;
+
 /// The scope that a request is narrowed to. A header that is repeated is refused, because a proxy and the server
 /// could each read another one.
 fn requested_scope(headers: &HeaderMap) -> Result<Option<Scope>, Refusal> {
     let mut given = headers.get_all(SCOPE_HEADER).iter();
     let Some(value) = given.next() else { return Ok(None) };
+    if value.len() > SCOPE_BYTES {
+        let detail = format!("the header {SCOPE_HEADER} has over {SCOPE_BYTES} bytes");
+        return Err(Refusal::new(Code::BadRequest, detail).hint("use shorter scope values"));
+    }
     let read: Option<Scope> = serde_json::from_slice(value.as_bytes()).ok();
     match (read, given.next()) {
         (Some(scope), None) if scope.len() <= limits::SCOPE_KEYS => {

@@ -189,11 +189,13 @@ fn planning_does_not_delay_other_tenants() {
         "SELECT instr(printf('%.*c', 1500000, 'a'), printf('%.*c', 750000, 'a') || 'b') AS n,
         printf('%.*c', 4000000, 'a') LIKE '%' || printf('%.*c', 4000, 'a') || 'b' AS m";
     let multiplied = multiplied.as_str();
-    let by_zeta = |sql| as_who(&server, &zeta, &["sql", sql, "--json"]);
+    let url = server.url();
+    let by_zeta = |sql| run(["sql", sql, "--json", "--token", &zeta, "--url", &url]);
     refused(&by_zeta(multiplied), "limit_exceeded");
     std::thread::scope(|threads| {
         let asked: Vec<_> = (0..8)
-            .map(|nth| threads.spawn(move || by_zeta(if nth % 2 == 0 { multiplied } else { long })))
+            .map(|nth| if nth % 2 == 0 { multiplied } else { long })
+            .map(|sql| threads.spawn(move || by_zeta(sql)))
             .collect();
         let begun = std::time::Instant::now();
         for _ in 0..5 {
