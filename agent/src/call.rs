@@ -1,6 +1,7 @@
 //! Tool calls: asked for, claimed, run, and put on record; and what the model is told of them.
 
 use abide_client::{Abide, Call, Code, Error, NewToolCall, Session, ToolCall, ToolCallStatus};
+use abide_json_integers as integers;
 use abide_tools::{Cut, Effect, Failure, Invocation, ToolOutcome, ToolView};
 use futures_util::StreamExt as _;
 use futures_util::stream;
@@ -22,9 +23,10 @@ pub(crate) fn is_for_the_model(code: Code) -> bool {
     matches!(code, Code::BadArguments | Code::NotFound | Code::LimitExceeded | Code::CallIdConflict)
 }
 
-/// A text as arguments, or as itself.
+/// A text as arguments; as itself, if it is no JSON or has integers that would lose digits.
 pub(crate) fn arguments_or_text(text: &str) -> Value {
-    serde_json::from_str(text).unwrap_or_else(|_| json!(text))
+    let exact = integers::check(text).ok().and_then(|()| serde_json::from_str(text).ok());
+    exact.unwrap_or_else(|| json!(text))
 }
 
 /// The call that asks for a tool call, or what the model is told instead.
@@ -233,10 +235,15 @@ async fn report(driver: &Driver, claimed: &ToolCall, outcome: ToolOutcome) -> St
     }
 }
 
-/// Puts a result on record; where it is too large for that, the call fails and says so. Left as it was it would count as one
-/// whose worker vanished, and run again.
+/// Puts a result on record; where it is too large for that, or has integers that are not kept, the call fails and says so.
+/// Left as it was it would count as one whose worker vanished, and run again.
 async fn complete(abide: &Abide, claimed: &ToolCall, result: Value) -> Result<(), Error> {
-    let bytes = result.to_string().len();
+    let text = result.to_string();
+    if let Err(found) = integers::check(&text) {
+        let told = format!("{} ran, and its result cannot be kept: {found}", claimed.tool_name);
+        return abide.fail_tool_call(claimed, &told).await.map(drop);
+    }
+    let bytes = text.len();
     let completed = match bytes > RESULT_BYTES {
         true => None,
         false => Some(abide.complete_tool_call(claimed, result).await),

@@ -2,6 +2,7 @@
 //! told what is wrong, once; then the run fails. What does not fit is never told as if it did.
 
 use abide_client::{Call, Message};
+use abide_json_integers as integers;
 use abide_tools::Parameters;
 use serde_json::Value;
 
@@ -42,8 +43,12 @@ pub(crate) fn of_program(schema: &Value, told: Option<Value>, text: &str) -> Jud
 }
 
 fn of_text(schema: &Value, text: &str) -> Judged {
-    match serde_json::from_str(unfenced(text)) {
-        Ok(value) => held_to(schema, value),
+    let text = unfenced(text);
+    match serde_json::from_str(text) {
+        Ok(value) => match integers::check(text) {
+            Ok(()) => held_to(schema, value),
+            Err(found) => Judged::Misfit(format!("{found}: write it as a string")),
+        },
         Err(why) => Judged::Misfit(format!("it is not JSON: {why}")),
     }
 }

@@ -11,6 +11,7 @@ mod plot;
 mod policies;
 mod statistics;
 mod turns;
+mod writer;
 
 use clap::{Parser, Subcommand};
 
@@ -34,6 +35,8 @@ enum Bench {
     Policies(policies::Options),
     /// Claims by 32 workers, bounded or not, beside a million timers that wait; how late timers fire.
     Authority(authority::Options),
+    /// How long single calls hold the writer: validations, the cancellation of thousands of sessions.
+    Writer(writer::Options),
     /// Agents: a step beside the model's own time, many runs at once, a token on its way to who listens.
     Agents(agents::Options),
     /// A process of `agents`.
@@ -57,6 +60,7 @@ fn main() {
         Bench::Live(options) => live::run(&options),
         Bench::Policies(options) => policies::run(&options),
         Bench::Authority(options) => authority::run(&options),
+        Bench::Writer(options) => writer::run(&options),
         Bench::Agents(options) => agents::run(&options),
         Bench::AgentsCrowd(options) => agents::crowd::measure(&options),
         Bench::LiveRouting(options) => live::routing::measure(&options),

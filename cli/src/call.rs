@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::{fs, io};
 
 use abide_client::{Called, Seq};
-use abide_schema::{Code, Refusal};
+use abide_schema::{Code, Refusal, integers};
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Map, Value as JsonValue};
@@ -114,8 +114,11 @@ fn read_object(file: &str) -> Result<Map<String, JsonValue>, Failure> {
         }
         _ => Failure::usage(format!("{name} cannot be read: {why}"), hint),
     })?;
-    serde_json::from_str(&text)
-        .map_err(|why| Failure::usage(format!("{name} holds no JSON object: {why}"), hint))
+    let object = serde_json::from_str(&text)
+        .map_err(|why| Failure::usage(format!("{name} holds no JSON object: {why}"), hint))?;
+    integers::check(&text)
+        .map_err(|found| Failure::usage(format!("{name}: {found}"), integers::HINT))?;
+    Ok(object)
 }
 
 /// Where a value was taken as JSON and the reducer wanted otherwise, says how to send it as text.

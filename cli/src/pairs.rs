@@ -3,6 +3,7 @@
 //! `key=value` guesses: what reads as JSON is taken as JSON (a number, `true`, `null`, an object, a
 //! list, a quoted text), anything else is text. The other two forms leave nothing to guess.
 
+use abide_schema::integers;
 use serde_json::{Map, Value as JsonValue};
 
 use crate::failure::Failure;
@@ -26,12 +27,18 @@ pub(crate) fn parse(texts: &[String]) -> Result<Pairs, Failure> {
         let (key, value) = split(text)?;
         let value = match value {
             Typed::Text(text) => JsonValue::String(text.to_owned()),
-            Typed::Json(json) => serde_json::from_str(json).map_err(|why| {
-                let detail = format!("the value of {key} is not JSON: {why}");
-                Failure::usage(detail, format!("quote it for the shell: '{key}:={{\"a\": 1}}'"))
-            })?,
+            Typed::Json(json) => {
+                let value = serde_json::from_str(json).map_err(|why| {
+                    let detail = format!("the value of {key} is not JSON: {why}");
+                    let hint = format!("quote it for the shell: '{key}:={{\"a\": 1}}'");
+                    Failure::usage(detail, hint)
+                })?;
+                check_integers(key, json)?;
+                value
+            }
             Typed::Guess(typed) => match guess(typed) {
                 Some(json) => {
+                    check_integers(key, typed)?;
                     pairs.guessed.push((key.to_owned(), typed.to_owned()));
                     json
                 }
@@ -89,13 +96,17 @@ fn split(text: &str) -> Result<(&str, Typed<'_>), Failure> {
     Ok((key, typed))
 }
 
-/// The JSON that a text is, if it is any that can be kept exactly.
+/// The JSON that a text is, if it is any.
 fn guess(typed: &str) -> Option<JsonValue> {
     let json: JsonValue = serde_json::from_str(typed).ok()?;
-    // A long row of digits is an id that happens to have no letters: as a double it would lose some.
-    let digits_only = !typed.contains(['.', 'e', 'E']);
-    let exact = !json.is_f64() || !digits_only;
-    exact.then_some(json)
+    // A long row of digits is an id that happens to have no letters.
+    let is_id = json.is_number() && integers::check(typed).is_err();
+    (!is_id).then_some(json)
+}
+
+fn check_integers(key: &str, json: &str) -> Result<(), Failure> {
+    integers::check(json)
+        .map_err(|found| Failure::usage(format!("the value of {key}: {found}"), integers::HINT))
 }
 
 #[cfg(test)]
@@ -156,11 +167,25 @@ mod tests {
     #[test]
     fn no_digit_of_a_long_number_is_lost() {
         check(
-            &["id=123456789012345678901234567890", "n=9223372036854775807"],
+            &[
+                "id=123456789012345678901234567890",
+                "n=9223372036854775807",
+                "next=9223372036854775808",
+                "least=-9223372036854775809",
+            ],
             expect![[r#"
                 {"id":"123456789012345678901234567890",
-                "n":9223372036854775807}"#]],
+                "least":"-9223372036854775809",
+                "n":9223372036854775807,
+                "next":"9223372036854775808"}"#]],
         );
+        let refused = || {
+            expect![[r#"
+            the value of a: the integer 100000000000000000000000 at /0/x does not fit 64 bits with sign
+            send it as a string: JSON integers are those of 64 bits with sign"#]]
+        };
+        check(&[r#"a=[{"x": 100000000000000000000000}]"#], refused());
+        check(&[r#"a:=[{"x": 100000000000000000000000}]"#], refused());
     }
 
     #[test]

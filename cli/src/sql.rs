@@ -17,7 +17,7 @@ use crate::terminal::Terminal;
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Sql {
-    /// One SELECT (or WITH, or EXPLAIN); reducers write, statements do not
+    /// One SELECT or WITH; unbounded callers also EXPLAIN. Reducers write, statements do not
     sql: String,
 
     /// Values for `:name` in the statement: name=value each

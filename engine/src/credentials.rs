@@ -92,7 +92,7 @@ impl TokenEntry {
         if let Some(at) = self.revoked_at {
             let detail = format!("the token {id} was revoked at {at}");
             return Err(Refusal::new(Code::Unauthenticated, detail)
-                .hint("ask whoever runs the server for another"));
+                .hint("ask the operator of the server for a new token"));
         }
         if let Some(at) = self.expires_at.filter(|at| *at <= now) {
             return Err(expired(&format!("the token {id}"), at));
@@ -169,7 +169,7 @@ pub fn expiry(proof: &Proof, now: Micros) -> Option<Refusal> {
 #[must_use]
 pub fn disabled(id: &str) -> Refusal {
     Refusal::new(Code::Unauthenticated, format!("the identity {id} is disabled"))
-        .hint("abide identity enable  gives it back what it had")
+        .hint("an administrator enables it again with: abide identity enable")
 }
 
 /// The refusal of a caller whose permissions are not those that it was admitted with.
@@ -182,7 +182,7 @@ pub fn changed(id: &str) -> Refusal {
 /// The refusal of an anonymous caller once there are credentials.
 #[must_use]
 pub fn required() -> Refusal {
-    Refusal::new(Code::Unauthenticated, "credentials are asked for from now on")
+    Refusal::new(Code::Unauthenticated, "credentials are now required")
         .hint("connect again with a token: Authorization: Bearer <token>")
 }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use abide_live::BindingId;
 use abide_schema::seeded::{Bug, makes};
+use abide_schema::work::SharedWork;
 use abide_schema::{Refusal, Seq};
 use tokio::sync::{oneshot, watch};
 
@@ -29,6 +30,8 @@ pub(crate) struct UnitDone {
     pub(crate) calls: Vec<CallDone>,
     /// Whether an earlier request had done it.
     pub(crate) duplicate: bool,
+    /// Work that is to be done first: nothing of the unit was done yet, and nobody is answered.
+    pub(crate) deferred: Vec<(usize, SharedWork)>,
 }
 
 /// A transaction that is in the WAL.

@@ -42,8 +42,9 @@ use crate::resume;
 use crate::retention::{ChangeLog, Retention};
 use crate::threads::Threads;
 use crate::timers::Timers;
+use crate::unit::Unit;
 use crate::watches::Watches;
-use crate::writer::{Job, Unit, WriterThread};
+use crate::writer::{Job, WriterThread};
 
 /// What an engine is opened with.
 #[derive(Clone, Debug)]
@@ -658,7 +659,7 @@ impl Inner {
             let detail = format!("{} is the engine's own name", Caller::SYSTEM);
             return Err(Refusal::new(Code::Denied, detail));
         }
-        let unit = Unit { caller: caller.clone(), calls, request, due: None, reply };
+        let unit = Unit::new(caller.clone(), calls, request, reply);
         self.send(Some(caller.quota_key()), Job::Unit(unit), weight)?;
         let done = answer.await.map_err(|_| self.health.dropped())??;
         // What was refused on record is refused all the same.

@@ -7,6 +7,7 @@ use abide_log::{Chain, Digests};
 use abide_schema::event::{Event, Salt};
 use abide_schema::reducer::{Caller, Guard, Reply, Seed, Transaction};
 use abide_schema::seeded::{Bug, makes};
+use abide_schema::work::Effort;
 use abide_schema::{Abort, Code, Context, Micros, Refusal, Row, Seq, TableSpec, Value};
 use abide_store::{StoreError, Writer};
 use sha2::{Digest as _, Sha256};
@@ -131,16 +132,17 @@ impl Executor {
         Executor { judge: Some(judge), ..self }
     }
 
-    /// Runs one call and appends its event.
+    /// Runs one call and appends its event. Work that it depends on is bounded by `effort`, if there is one.
     pub(crate) fn run(
         &mut self,
         caller: &Caller,
         request_id: Option<&str>,
         call: &ReadyCall,
+        effort: Option<Effort<'_>>,
     ) -> Result<CallDone, Abort> {
         let salt = self.salts.next().map_err(|error| Abort::Broken(Box::new(error)))?;
         let recorded = Recorded { at: self.now(), salt: Some(salt) };
-        self.run_again(recorded, caller, request_id, call)
+        self.run_within(recorded, caller, request_id, call, effort)
     }
 
     /// The time that a call has which runs now.
@@ -148,13 +150,24 @@ impl Executor {
         self.clock.now().max(self.last_at)
     }
 
-    /// As [`Executor::run`], with the time and the salt of the log.
+    /// As [`Executor::run`], with the time and the salt of the log, and all the work.
     pub(crate) fn run_again(
         &mut self,
         recorded: Recorded,
         caller: &Caller,
         request_id: Option<&str>,
         call: &ReadyCall,
+    ) -> Result<CallDone, Abort> {
+        self.run_within(recorded, caller, request_id, call, None)
+    }
+
+    fn run_within(
+        &mut self,
+        recorded: Recorded,
+        caller: &Caller,
+        request_id: Option<&str>,
+        call: &ReadyCall,
+        effort: Option<Effort<'_>>,
     ) -> Result<CallDone, Abort> {
         self.wrote = false;
         let (seq, at) = (self.chain.seq.next(), recorded.at);
@@ -164,11 +177,12 @@ impl Executor {
             seed = Seed::Salt([unrecorded, unrecorded].concat().try_into().unwrap_or_default());
         }
         let (reply, session_id) = if caller.is_unbounded() {
-            run_in(Context::new(seq, at, caller, seed, self), call, &[])?
+            run_in(Context::new(seq, at, caller, seed, self).within(effort), call, &[])?
         } else {
             let bounds = Arc::clone(&self.bounds);
             let mut rows = Bounded::new(self, &bounds, caller)?;
-            run_in(Context::new(seq, at, caller, seed, &mut rows), call, &bounds.guards)?
+            let context = Context::new(seq, at, caller, seed, &mut rows).within(effort);
+            run_in(context, call, &bounds.guards)?
         };
         if let Some(seq) = reply.duplicate_of {
             assert!(!self.wrote, "{} wrote rows and called itself a duplicate", call.reducer);
@@ -478,5 +492,7 @@ pub(crate) fn refusal_of(abort: &Abort) -> Refusal {
             Some(error) => error.to_refusal(),
             None => Refusal::new(Code::Internal, format!("the reducer broke: {error}")),
         },
+        // Only where effort is bounded, and there it is no refusal.
+        Abort::Deferred => Refusal::new(Code::Internal, "the call was deferred"),
     }
 }

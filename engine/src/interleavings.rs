@@ -281,7 +281,7 @@ impl Desk {
     /// Writes a commit, for a caller who then waits for the answer.
     fn write(&self, seq: i64, commits: &Queue<Commit>) -> thread::JoinHandle<()> {
         let (reply, answer) = oneshot::channel();
-        let outcome = Ok(UnitDone { calls: Vec::new(), duplicate: false });
+        let outcome = Ok(UnitDone { calls: Vec::new(), duplicate: false, deferred: Vec::new() });
         *self.platter.written.lock().expect("nobody panics") = seq;
         let answers = vec![Answer { reply, outcome }];
         commits.push_wait(Commit { to: Seq(seq), answers, deltas: Vec::new() }, 1);

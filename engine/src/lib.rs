@@ -27,6 +27,7 @@ pub mod buffers;
 mod checkpointer;
 mod connection;
 pub mod credentials;
+mod deferred;
 mod denials;
 mod durable;
 mod engine;
@@ -57,6 +58,7 @@ mod resume;
 mod retention;
 mod threads;
 mod timers;
+mod unit;
 mod watches;
 mod writer;
 

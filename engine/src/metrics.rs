@@ -118,12 +118,16 @@ metrics! {
     duplicates_total;
     /// Calls that time made: timers, leases that ran out, deadlines.
     due_total;
+    /// Calls that waited for work which takes many steps, such as validations; readers did it.
+    deferred_total;
     /// Attempts that were denied, whether they were put on record or not.
     denied_total;
     /// Calls and queries that were refused because of their caller's pace or quota.
     limited_total;
     /// Transactions committed.
     commits_total;
+    /// Steps of SQLite's virtual machine that the writer took, for calls, live queries and what is due.
+    writer_steps_total;
     /// Transactions run a second time because a refused call had already written.
     careful_reruns_total;
     /// Syncs of the WAL.

@@ -235,7 +235,7 @@ impl<T> Queue<T> {
     }
 
     /// Takes nothing more in, and drops what waits and what the engine itself still adds: the taker has
-    /// panicked. Whoever waits for the answer to an item sees that its reply is gone.
+    /// panicked. The waiter of an item observes that its reply was dropped.
     pub(crate) fn abandon(&self) {
         let mut left = Vec::new();
         let mut state = self.lock();

@@ -76,7 +76,7 @@ impl Readers {
     ) -> Result<T, Refusal> {
         let (reply, answer) = oneshot::channel();
         let job: ReaderJob = Box::new(move |reader| {
-            // Nobody may be waiting any more; then the work was for nothing.
+            // The caller may have gone; then the result is dropped.
             let _ = reply.send(work(reader));
         });
         self.queue.push(Some(by), job, weight).map_err(|rejected| match rejected {
@@ -94,7 +94,7 @@ impl Readers {
         &self.queue
     }
 
-    /// Takes nothing more, and ends what runs: whoever asked may ask again.
+    /// Accepts no more jobs and interrupts running queries. Callers may retry.
     pub(crate) fn close(&self) {
         self.queue.close();
         let mut stoppers = self.stoppers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -177,5 +177,5 @@ fn given_up() -> Refusal {
 
 /// What is said while the engine goes down.
 pub(crate) fn closing() -> Refusal {
-    Refusal::new(Code::Overloaded, "the engine is closing").hint("try again when it is back")
+    Refusal::new(Code::Overloaded, "the engine is closing").hint("retry after the restart")
 }

@@ -6,7 +6,7 @@ use std::fmt;
 
 use abide_schema::event::Hash;
 use abide_schema::reducer::{Call, Definition};
-use abide_schema::{Code, Module, Refusal, canonical, limits};
+use abide_schema::{Code, Module, Refusal, canonical, integers, limits};
 use serde_json::Value as JsonValue;
 use sha2::{Digest as _, Sha256};
 
@@ -70,7 +70,14 @@ impl Registry {
             let hint = "it calls what time does when the moment has come, and keeps records";
             return Err(Refusal::new(Code::Denied, detail).hint(hint));
         }
-        self.ready_any(reducer, arguments)
+        let ready = self.ready_any(reducer, arguments)?;
+        // Doors check the text that came in; a caller in this process sends values. What time does and a replay passes
+        // here not: a log may hold what was taken before.
+        integers::check(&ready.arguments).map_err(|found| {
+            let refusal = Refusal::from(found);
+            Refusal { detail: format!("{reducer}: {}", refusal.detail), ..refusal }
+        })?;
+        Ok(ready)
     }
 
     /// Understands any call, also one that only time makes.

@@ -1,9 +1,8 @@
 //! The engine's threads, and what a panic in one of them does to the others.
 //!
 //! *Invariant:* every waiter is answered when a thread panics. The engine is poisoned, the queues of the commit
-//! pipeline are abandoned, so that its other threads end and every reply in them is dropped, and who waits for
-//! a reply that is dropped gets `poisoned`. A panic within a query is caught by its reader and comes nowhere
-//! near this (`readers.rs`).
+//! pipeline are abandoned, so that its other threads end and every reply in them is dropped; a waiter whose
+//! reply is dropped gets `poisoned`. A reader catches a panic of a query itself (`readers.rs`).
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -3,6 +3,7 @@
 //! *Invariant:* this thread is the only one that writes the file, and the only one that advances the
 //! log. *Invariant:* it tells nobody anything: answers and deltas leave by way of the sync thread.
 
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,10 +13,12 @@ use abide_live::{
 };
 use abide_schema::reducer::Caller;
 use abide_schema::seeded::{Bug, makes};
+use abide_schema::work::SharedWork;
 use abide_schema::{Abort, Code, Refusal, Seq, TableSpec, Value, limits};
 use abide_store::{Reader, StoreError, change_log};
 use tokio::sync::oneshot;
 
+use crate::deferred::Deferred;
 use crate::denials::{self, Denial, Denials};
 use crate::durable::{Answer, Commit, UnitDone};
 use crate::execute::{CallDone, Executor, broken};
@@ -33,7 +36,8 @@ use crate::requests::{self, Request};
 use crate::resume::{self, ReaderSql};
 use crate::retention::ChangeLog;
 use crate::threads::panic_text;
-use crate::timers::{Due, Timers};
+use crate::timers::Timers;
+use crate::unit::Unit;
 use crate::watches::Watches;
 
 /// Everything that can wake the writer.
@@ -58,17 +62,6 @@ pub(crate) enum Job {
 pub(crate) struct Adopt {
     wanted: Wanted,
     filled: Option<(Seq, Filled)>,
-}
-
-/// One or more calls of one caller, all or nothing.
-#[derive(Debug)]
-pub(crate) struct Unit {
-    pub(crate) caller: Caller,
-    pub(crate) calls: Vec<ReadyCall>,
-    pub(crate) request: Option<Request>,
-    /// The row whose moment has come, where it is time that calls.
-    pub(crate) due: Option<Due>,
-    pub(crate) reply: oneshot::Sender<Result<UnitDone, Refusal>>,
 }
 
 /// A subscription to take in.
@@ -133,8 +126,7 @@ pub(crate) struct WriterThread {
 /// What a commit weighs among those that wait for their sync: one, and more where it is large, so that a sync, which
 /// everybody waits for, is never of many megabytes.
 fn weight(units: &[Unit]) -> usize {
-    let calls = units.iter().flat_map(|unit| &unit.calls);
-    1 + calls.map(|call| call.arguments.len()).sum::<usize>() / limits::UNSYNCED_UNIT_BYTES
+    1 + units.iter().map(Unit::bytes).sum::<usize>() / limits::UNSYNCED_UNIT_BYTES
 }
 
 /// A refused call had already written, so the transaction must start over.
@@ -144,7 +136,9 @@ struct Tangled;
 enum UnitFailure {
     /// It alone is refused.
     Refused(Refusal),
-    /// It is refused, but rows of it are in the transaction.
+    /// Work is to be done before it runs.
+    Deferred(Vec<(usize, SharedWork)>),
+    /// It did not end well, but rows of it are in the transaction.
     Tangled,
     /// The transaction cannot go on.
     Storage(StoreError),
@@ -204,14 +198,7 @@ impl WriterThread {
         let mut units = Vec::with_capacity(due.len());
         for due in due {
             match self.registry.ready_any(due.reducer, &due.arguments) {
-                Ok(call) => units.push(Unit {
-                    caller: Caller::system(),
-                    calls: vec![call],
-                    request: None,
-                    due: Some(due),
-                    // Nobody waits for the answer.
-                    reply: oneshot::channel().0,
-                }),
+                Ok(call) => units.push(Unit::of_engine(vec![call], Some(due))),
                 Err(refusal) => self.timers.refused(&due, &refusal, now),
             }
         }
@@ -228,9 +215,7 @@ impl WriterThread {
             let ready = self.registry.ready_any(witness, &arguments);
             ready.inspect_err(|why| tracing::error!(%why, "a denied attempt is not recorded")).ok()
         });
-        let calls = calls.collect();
-        let (caller, reply) = (Caller::system(), oneshot::channel().0);
-        vec![Unit { caller, calls, request: None, due: None, reply }]
+        vec![Unit::of_engine(calls.collect(), None)]
     }
 
     /// The commit pipeline: units → transaction → answers and deltas, off to the sync thread.
@@ -263,9 +248,16 @@ impl WriterThread {
         };
         drop(held);
         self.count(&units, &outcomes, deltas.len());
+        self.metrics.writer_steps_total.set(self.executor.store.steps());
         let weight = weight(&units);
         let (mut answers, mut denied, mut records) = (carried, Vec::new(), Vec::new());
-        for (unit, outcome) in units.into_iter().zip(outcomes) {
+        for (unit, mut outcome) in units.into_iter().zip(outcomes) {
+            if let Ok(UnitDone { deferred, .. }) = &mut outcome
+                && !deferred.is_empty()
+            {
+                Deferred::start(unit, std::mem::take(deferred), &self.jobs, &self.fillers);
+                continue;
+            }
             let record = self.denied(&unit, &outcome);
             let to = if record.is_empty() { &mut answers } else { &mut denied };
             to.push(Answer { reply: unit.reply, outcome });
@@ -384,6 +376,9 @@ impl WriterThread {
             match outcome {
                 Ok(done) => outcomes.push(Ok(done)),
                 Err(UnitFailure::Refused(refusal)) => outcomes.push(Err(refusal)),
+                Err(UnitFailure::Deferred(deferred)) => {
+                    outcomes.push(Ok(UnitDone { calls: Vec::new(), duplicate: false, deferred }));
+                }
                 Err(UnitFailure::Tangled) => return Ok(Err(Tangled)),
                 Err(UnitFailure::Storage(error)) => return Err(error),
             }
@@ -395,13 +390,13 @@ impl WriterThread {
         let mark = self.executor.mark();
         self.executor.store.savepoint().map_err(UnitFailure::Storage)?;
         self.executor.overlay.begin_unit();
-        let refusal = match self.run_calls(unit) {
+        let failure = match self.run_calls(unit) {
             Ok(done) => {
                 self.executor.overlay.keep_unit();
                 self.executor.store.release().map_err(UnitFailure::Storage)?;
                 return Ok(done);
             }
-            Err((UnitFailure::Refused(refusal), _)) => refusal,
+            Err((failure @ (UnitFailure::Refused(_) | UnitFailure::Deferred(_)), _)) => failure,
             Err((failure, _)) => return Err(failure),
         };
         self.executor.store.rollback_to_savepoint().map_err(UnitFailure::Storage)?;
@@ -409,12 +404,12 @@ impl WriterThread {
         if !makes(Bug::GapAfterRefusal) {
             self.executor.return_to(mark);
         }
-        Err(UnitFailure::Refused(refusal))
+        Err(failure)
     }
 
     fn run_unit(&mut self, unit: &Unit) -> Result<UnitDone, UnitFailure> {
         self.run_calls(unit).map_err(|(failure, wrote)| match failure {
-            UnitFailure::Refused(_) if wrote => UnitFailure::Tangled,
+            UnitFailure::Refused(_) | UnitFailure::Deferred(_) if wrote => UnitFailure::Tangled,
             failure => failure,
         })
     }
@@ -430,9 +425,10 @@ impl WriterThread {
             return Ok(done);
         }
         let request_id = unit.request.as_ref().map(|request| request.id.as_str());
-        let mut calls = Vec::with_capacity(unit.calls.len());
-        for call in &unit.calls {
-            let run = || self.executor.run(&unit.caller, request_id, call);
+        let (mut calls, deferred) = (Vec::with_capacity(unit.calls.len()), RefCell::default());
+        for (nth, call) in unit.calls.iter().enumerate() {
+            let effort = unit.effort(nth, &deferred);
+            let run = || self.executor.run(&unit.caller, request_id, call, effort);
             let outcome = catch_unwind(AssertUnwindSafe(run))
                 .unwrap_or_else(|panic| Err(panicked(&panic_text(panic.as_ref()))));
             match outcome {
@@ -444,9 +440,14 @@ impl WriterThread {
                 Ok(done) => calls.push(done),
                 Err(abort) => {
                     let wrote = self.executor.wrote() || calls.iter().any(|done| !done.duplicate);
-                    return Err((fail(abort, call, calls.len(), unit), wrote));
+                    let failure = fail(abort, call, calls.len(), unit);
+                    return Err((or_deferred(failure, deferred), wrote));
                 }
             }
+        }
+        let deferred = deferred.into_inner();
+        if !deferred.is_empty() {
+            return Err((UnitFailure::Deferred(deferred), true));
         }
         if let Some(request) = &unit.request
             && !makes(Bug::RequestIdIgnored)
@@ -456,7 +457,7 @@ impl WriterThread {
             let last = unit.calls.len() - 1;
             remembered.map_err(|abort| (fail(abort, &unit.calls[last], last, unit), true))?;
         }
-        Ok(UnitDone { calls, duplicate: false })
+        Ok(UnitDone { calls, duplicate: false, deferred })
     }
 
     /// Refuses a caller whose credential was revoked while its call waited.
@@ -498,7 +499,7 @@ impl WriterThread {
             let result = self.executor.shown(caller, result).map_err(UnitFailure::Storage)?;
             calls.push(CallDone { seq, result, duplicate: true, refusal });
         }
-        Ok(Some(UnitDone { calls, duplicate: true }))
+        Ok(Some(UnitDone { calls, duplicate: true, deferred: Vec::new() }))
     }
 
     /// Notes what a request id stands for, in the log too where the events of the request do not tell.
@@ -695,6 +696,7 @@ impl WriterThread {
                 Ok(done) if done.calls.iter().any(|call| call.refusal.is_some()) => {
                     self.metrics.refusals_total.add(1);
                 }
+                Ok(done) if !done.deferred.is_empty() => self.metrics.deferred_total.add(1),
                 Ok(done) if done.duplicate => self.metrics.duplicates_total.add(1),
                 Ok(done) => self.metrics.calls_total.add(done.calls.len() as u64),
                 Err(refusal) => {
@@ -711,10 +713,20 @@ type UnitOutcome = Result<UnitDone, Refusal>;
 type Deltas = Vec<(BindingId, Arc<SharedDelta>)>;
 type Transacted = (Vec<UnitOutcome>, Deltas);
 
+/// What a unit failed with; where work of it was deferred, that may have led to the failure, and it runs again first.
+fn or_deferred(failure: UnitFailure, deferred: RefCell<Vec<(usize, SharedWork)>>) -> UnitFailure {
+    match (failure, deferred.into_inner()) {
+        (UnitFailure::Refused(_), work) if !work.is_empty() => UnitFailure::Deferred(work),
+        (failure, _) => failure,
+    }
+}
+
 /// Sorts a failed call: does it end the transaction, or only its own unit?
 fn fail(abort: Abort, call: &ReadyCall, position: usize, unit: &Unit) -> UnitFailure {
     let mut refusal = match abort {
         Abort::Refused(refusal) => refusal,
+        // Replaced by the work that it is deferred for.
+        Abort::Deferred => Refusal::new(Code::Internal, "the call was deferred"),
         Abort::Broken(error) => {
             match error.downcast::<StoreError>() {
                 Ok(error) if !error.is_the_statements_own() => return UnitFailure::Storage(*error),

@@ -5,6 +5,8 @@
 //!    └─────▶ expired, cancelled        (nobody decided in time; nobody wants the call)
 //! ```
 
+use std::sync::Arc;
+
 use abide_schema::reducer::{Answer, Sight};
 use abide_schema::{
     Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, Value, reducer, table,
@@ -151,9 +153,9 @@ pub fn decide_approval(
     // Whoever sees the approval decides about its call, seen or not.
     ctx.beyond_policies(|ctx| session::wanted(ctx, &approval.session_id))?;
     let mut call = ctx.beyond_policies(|ctx| tool_call::find(ctx, &approval.call_id))?;
-    if let Some(arguments) = &approved_arguments {
+    if let Some(arguments) = approved_arguments.map(Arc::new) {
         let tool = tool::pinned(ctx, &call)?;
-        tool::arguments::check(&tool, arguments)?;
+        tool::arguments::check(ctx, &tool, &arguments)?;
     }
     if let Some(arguments) = &approved_arguments_text {
         call.arguments = arguments.clone();

@@ -16,7 +16,7 @@ use abide_schema::{
     Abort, Code, Context, Micros, Module, Refusal, Seq, TextEnum, limits, reducer, table,
 };
 
-use crate::tool_call::cancel;
+use crate::tool_call::{ToolCall, cancel};
 use crate::{session, timer};
 
 /// What is to be ended.
@@ -122,6 +122,13 @@ impl Task {
 /// Begins a cleanup: takes the first step, and leaves a row for what is not done then.
 pub(crate) fn begin(ctx: &mut Context<'_>, task: Task) -> Result<(), Abort> {
     take_steps(ctx, task).map(drop)
+}
+
+/// Whether a step is yet to cancel a call, because its run was aborted.
+pub(crate) fn is_aborting(ctx: &mut Context<'_>, call: &ToolCall) -> Result<bool, Abort> {
+    let of_session = "WHERE session_id = ?1 AND up_to >= ?2";
+    let params = [call.session_id.as_str().into(), call.created_seq.0.into()];
+    Ok(ctx.count_everywhere::<Cleanup>(of_session, &params)? > 0)
 }
 
 /// Leaves a cleanup to steps of its own: for one of many that follow from one call.

@@ -23,6 +23,7 @@ pub mod tool_call;
 
 mod check;
 mod lease;
+mod waiting;
 
 use abide_schema::Module;
 
@@ -42,6 +43,7 @@ pub use timer::{Timer, TimerStatus};
 pub use token::Token;
 pub use tool::{Effect, Tool};
 pub use tool_call::{LostLease, ToolCall, ToolCallStatus};
+pub use waiting::Waiting;
 
 /// The built-in modules, in the order their tables are made. A user's own are registered beside them
 /// in the same way.

@@ -126,9 +126,15 @@ fn require_room(
 ) -> Result<(), Abort> {
     let of_both = [Value::from(&**table), Value::from(&**role)];
     let count = ctx.count::<Policy>("WHERE table_name = ?1 AND role = ?2", &of_both)?;
-    if count < limits::POLICIES_OF_ONE {
+    if count >= limits::POLICIES_OF_ONE {
+        let detail = format!("{table} has {count} policies for {role} already");
+        let refusal = Refusal::new(Code::LimitExceeded, detail);
+        return Err(refusal.hint("write them as one, with OR").into());
+    }
+    let count = ctx.count::<Policy>("", &[])?;
+    if count < limits::POLICIES {
         return Ok(());
     }
-    let detail = format!("{table} has {count} policies for {role} already");
-    Err(Refusal::new(Code::LimitExceeded, detail).hint("write them as one, with OR").into())
+    let detail = format!("there are {count} policies already");
+    Err(Refusal::new(Code::LimitExceeded, detail).hint("drop_policy takes one back").into())
 }

@@ -27,7 +27,7 @@ use serde_json::{Value as JsonValue, json};
 
 use crate::session::{Session, SessionStatus};
 use crate::tool_call::{ToolCallStatus, cancel};
-use crate::{agent, check, delegation, lease, message, session};
+use crate::{agent, check, delegation, lease, message, session, waiting};
 
 pub mod drive;
 pub mod end;
@@ -221,6 +221,7 @@ pub struct Told {
 #[must_use]
 pub fn module() -> Module {
     Module::new("run")
+        .step(waiting::FILL_RUNS)
         .seen::<Run>(Sight::OfScopeWithout(&["fencing_token"]))
         .seen::<RunEvent>(Sight::OfScope)
         .copied(("runs", "output"), &[("run_events", "data")])
@@ -328,6 +329,7 @@ pub(crate) fn begin(
         seq,
     };
     ctx.insert(run.clone())?;
+    waiting::note(ctx, run.entry(), true)?;
     status(ctx, &mut run, "thinking")?;
     session::touch(ctx, session)?;
     save(ctx, run)
@@ -499,6 +501,25 @@ fn tell_all(ctx: &mut Context<'_>, run: &mut Run, events: Vec<Told>) -> Result<(
 pub(crate) fn save(ctx: &mut Context<'_>, mut run: Run) -> Result<Run, Abort> {
     run.updated_at = ctx.now;
     run.seq = ctx.seq;
+    let before = ctx.beyond_policies(|ctx| ctx.get::<Run>(&run.id))?;
     ctx.update(&run)?;
+    let waited = before.is_some_and(|before| before.waits());
+    if waited != run.waits() {
+        waiting::note(ctx, run.entry(), run.waits())?;
+    }
     Ok(run)
+}
+
+impl Run {
+    /// Whether a driver can claim it now.
+    fn waits(&self) -> bool {
+        self.status == RunStatus::Running && self.driver.is_none()
+    }
+
+    /// What it waits in.
+    fn entry(&self) -> waiting::Entry<'_> {
+        let queue = waiting::RUNS.to_owned();
+        let (since, id, session_id) = (self.created_at.0, &*self.id, &*self.session_id);
+        waiting::Entry { queue, since, id, session_id }
+    }
 }

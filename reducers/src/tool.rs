@@ -265,7 +265,9 @@ pub fn register_tool(
     check::name("name", &name)?;
     check_policies(timeout_ms, retry.as_ref(), approval.as_ref(), limits.as_ref())?;
     let input_schema = input_schema.map(Json::from);
-    input_schema.as_ref().map_or(Ok(()), |schema| arguments::check_schema(&name, schema))?;
+    if let Some(schema) = &input_schema {
+        arguments::check_schema(ctx, &name, schema)?;
+    }
     let annotations = annotations.map(JsonValue::Object);
     let effect = effect.or_else(|| annotations.as_ref().map(Effect::of_annotations));
     let before = ctx.get::<Tool>(&name)?;

@@ -22,6 +22,7 @@ use abide_schema::{
     Abort, Caller, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, table,
 };
 
+use crate::waiting::{self, Waiting};
 use crate::{check, lease, tool};
 
 pub mod cancel;
@@ -260,7 +261,9 @@ pub fn module() -> Module {
         .copied(("tool_calls", "arguments"), COPIES_OF_ARGUMENTS)
         .copied(("tool_calls", "result"), COPIES_OF_RESULTS)
         .copied(("tool_calls", "error"), COPIES_OF_ERRORS)
+        .step(waiting::FILL_CALLS)
         .table::<ToolClaim>()
+        .table::<Waiting>()
         .view("unknown_tool_calls", UNKNOWN_CALLS)
         .view("undelivered_results", UNDELIVERED_RESULTS)
         .reducer(request_tool_call::definition())
@@ -310,12 +313,30 @@ pub(crate) fn held(
 pub(crate) fn save(ctx: &mut Context<'_>, mut call: ToolCall) -> Result<ToolCall, Abort> {
     call.updated_at = ctx.now;
     call.seq = ctx.seq;
+    let before = ctx.beyond_policies(|ctx| ctx.get::<ToolCall>(&call.call_id))?;
     ctx.update(&call)?;
+    let waited = before.is_some_and(|before| before.waits());
+    if waited != call.waits() {
+        waiting::note(ctx, call.entry(), call.waits())?;
+    }
     Ok(call)
 }
 
-/// Whether the caller holds the call under this token. Who does, and lacks the capability that the tool requires, is
-/// denied.
+impl ToolCall {
+    /// Whether a worker can claim it now.
+    fn waits(&self) -> bool {
+        self.status == ToolCallStatus::Pending && self.retry_at.is_none()
+    }
+
+    /// What it waits in.
+    fn entry(&self) -> waiting::Entry<'_> {
+        let queue = waiting::calls_of(&self.tool_name);
+        let (since, id, session_id) = (self.created_seq.0, &*self.call_id, &*self.session_id);
+        waiting::Entry { queue, since, id, session_id }
+    }
+}
+
+/// Whether the caller holds the call under this token. A holder without the required capability is denied.
 fn is_held(ctx: &mut Context<'_>, call: &ToolCall, fencing_token: i64) -> Result<bool, Abort> {
     let Some(current) = call.fencing_token else { return Ok(false) };
     let fenced = current != fencing_token && !makes(Bug::NoFencing);
@@ -330,8 +351,8 @@ fn is_held(ctx: &mut Context<'_>, call: &ToolCall, fencing_token: i64) -> Result
     Ok(true)
 }
 
-/// Why a caller cannot end a call, or prolong its lease, under a token. Who holds its last lease, or held the one of
-/// the token, is told how it was lost; all others that they do not hold it.
+/// Why a caller cannot end a call, or prolong its lease, under a token. The current or former holder learns how the
+/// lease was lost; other callers learn only that they do not hold it.
 fn refusal(ctx: &mut Context<'_>, call: &ToolCall, fencing_token: i64) -> Result<Refusal, Abort> {
     let Some(current) = call.fencing_token else { return Ok(not_held(call, fencing_token)) };
     let held = lease::is_holder(ctx, current)?
@@ -355,7 +376,7 @@ fn lost_lease(
 /// Why a call cannot be ended, or its lease prolonged, under a token.
 fn not_held(call: &ToolCall, fencing_token: i64) -> Refusal {
     let (id, status) = (&call.call_id, call.status);
-    let holder = call.claimed_by.as_deref().unwrap_or("nobody");
+    let holder = call.claimed_by.as_deref().unwrap_or("no worker");
     match (status, call.fencing_token == Some(fencing_token)) {
         (ToolCallStatus::Claimed, false) => {
             lease_lost(format!("call {id} is claimed by {holder} under another token"))

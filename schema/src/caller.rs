@@ -133,7 +133,7 @@ impl PartialEq for Caller {
 impl Eq for Caller {}
 
 impl Caller {
-    /// The engine itself, when time has come for something. Nobody else is called so.
+    /// The engine itself, for calls that are due by time. The name is reserved.
     pub const SYSTEM: &'static str = "system";
 
     /// What the ids of subjects of an issuer begin with.
@@ -208,7 +208,7 @@ impl Caller {
         Caller(Arc::new(authority))
     }
 
-    /// The same caller within a scope: bounded by its own and by this. For who works for others, one of them at a time.
+    /// The same caller within a scope: bounded by its own and by this. For services that act for one tenant at a time.
     ///
     /// # Errors
     /// `denied` where its own scope has another text for one of the keys.
@@ -381,7 +381,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_bounded_by_nothing_has_everything() {
+    fn an_unbounded_caller_has_all_permissions() {
         let local = Caller::local();
         assert!(local.is_unbounded() && local.can("refunds") && local.reaches(None));
         assert_eq!(local.authority(), None);

@@ -1,8 +1,9 @@
 //! Canonical JSON: one text for one value.
 //!
 //! Object keys sorted by their UTF-8 bytes, no white space, integers as digits, doubles in the
-//! shortest form that reads back the same, the last of duplicate keys kept. Numbers beyond 64 bits
-//! are doubles, as in RFC 8785 (JCS); unlike there, `1.0` and `1` stay apart, as they do in SQLite.
+//! shortest form that reads back the same, the last of duplicate keys kept. Unlike in RFC 8785 (JCS),
+//! `1.0` and `1` stay apart, as they do in SQLite, and integers keep all of their digits: what does not
+//! fit 64 bits with sign is refused where it comes in ([`crate::integers`]).
 
 use serde_json::Value;
 

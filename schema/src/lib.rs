@@ -5,7 +5,7 @@
 //! SQLite, HTTP, threads or clocks, so every other room can speak it.
 //!
 //! In reading order: [`value`] what a cell holds · [`mod@table`] how a table is declared ·
-//! [`mod@reducer`] what a rule is given and gives back · [`caller`] who calls · [`event`] what the log
+//! [`mod@reducer`] what a rule is given and gives back · [`work`] what it has done before it runs · [`caller`] who calls · [`event`] what the log
 //! keeps · [`refusal`] how a "no" is said · [`wire`] what travels · [`mod@checksum`] how both ends know
 //! that they agree · [`limits`] every bound.
 
@@ -25,7 +25,10 @@ pub mod seeded;
 pub mod table;
 pub mod value;
 pub mod wire;
+pub mod work;
 
+/// What is checked of every JSON text that comes in, next to where it is parsed.
+pub use abide_json_integers as integers;
 pub use abide_macros::{TextEnum, reducer, table};
 
 pub use caller::{Caller, Scope};

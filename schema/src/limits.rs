@@ -79,6 +79,9 @@ pub const POLICY_BYTES: usize = 4 << 10;
 /// Policies of one table for one role.
 pub const POLICIES_OF_ONE: i64 = 16;
 
+/// Policies of all tables and roles: the writer reads all of them whenever one changes.
+pub const POLICIES: i64 = 1_000;
+
 /// Milliseconds that one query may run: it holds one of few readers.
 pub const QUERY_MS: u64 = 10_000;
 
@@ -209,16 +212,32 @@ pub const TOOL_CALLS: RangeInclusive<i64> = 1..=10_000;
 /// Bytes of a tool's JSON Schema as text. The longest of recorded tools are a tenth of it.
 pub const TOOL_SCHEMA_BYTES: usize = 64 << 10;
 
-/// Steps that it may take to hold arguments to a tool's JSON Schema, on the writer's thread. A step is a subschema, a
-/// comparison or some bytes of text: tens of nanoseconds. Calls of recorded tools take some hundreds.
+/// Steps that it may take to hold arguments to a tool's JSON Schema. A step is a subschema, a comparison or some bytes of
+/// text. `abide-bench writer` prints how many steps recorded calls take, and how long so many take.
 pub const TOOL_SCHEMA_STEPS: u64 = 500_000;
 
-/// Subschemas that a tool's JSON Schema may come to with its local references written out: each call's
-/// arguments are held against them on the writer's thread.
+/// Steps of some work that the writer does itself ([`crate::work`]): less than the rest of the call takes. Readers do
+/// what takes more.
+pub const WRITER_STEPS: u64 = 2_000;
+
+/// How often a call is deferred. More means that a schema changes again and again while arguments are held to it.
+pub const DEFERRALS: usize = 8;
+
+/// Bytes of a JSON Schema without patterns that the writer compiles itself.
+pub const WRITER_SCHEMA_BYTES: usize = 4 << 10;
+
+/// Levels of arrays and objects in a tool's JSON Schema. Recorded tools have a dozen.
+pub const TOOL_SCHEMA_DEPTH: usize = 64;
+
+/// Subschemas that a tool's JSON Schema may come to with its local references written out.
 pub const TOOL_SCHEMA_NODES: usize = 10_000;
 
 /// Tools that a worker may ask the next call of in one call.
 pub const TOOLS_OF_A_CLAIM: usize = 100;
+
+/// Rows that one claim looks at for one that it may take: those that its policies hide, that are being cancelled, or
+/// that match a part of its scope only.
+pub const LOOKS_OF_A_CLAIM: usize = 1_000;
 
 /// Denied attempts of one caller that are put on record in a row, each with its event. Further ones
 /// are counted, and one more is recorded every [`DENIAL_EVERY_MS`].

@@ -20,6 +20,7 @@ pub use crate::nullable::Nullable;
 use crate::refusal::{Code, Refusal};
 use crate::table::{Key, Kind, Table, TableSpec};
 use crate::value::{Row, Value};
+use crate::work::Effort;
 
 /// Stands in ids that are derived from a parent's: the id of the parent, this, and the rest. A caller cannot choose
 /// an id that contains it, so a derived id is never taken by somebody else.
@@ -83,6 +84,9 @@ pub enum Abort {
     /// The machinery failed. The caller is told `internal` (or what the failure says it is).
     #[error("{0}")]
     Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The call is undone, and runs again once some work for it is done; see [`crate::work`].
+    #[error("the call waits for work that takes many steps")]
+    Deferred,
 }
 
 /// Rows as a reducer reaches them; implemented by the engine.
@@ -220,6 +224,8 @@ pub struct Context<'a> {
     seed: Seed,
     drawn: StdCell<u32>,
     session_id: Option<String>,
+    /// What work may take here; without it all of it is done at once.
+    pub(crate) effort: Option<Effort<'a>>,
 }
 
 impl<'a> Context<'a> {
@@ -233,7 +239,14 @@ impl<'a> Context<'a> {
         seed: Seed,
         rows: &'a mut dyn Transaction,
     ) -> Context<'a> {
-        Context { seq, now, caller, rows, seed, drawn: StdCell::new(0), session_id: None }
+        let (drawn, session_id, effort) = (StdCell::new(0), None, None);
+        Context { seq, now, caller, rows, seed, drawn, session_id, effort }
+    }
+
+    /// The same, with a bound on the work that is done while the writer waits.
+    #[must_use]
+    pub fn within(self, effort: Option<Effort<'a>>) -> Context<'a> {
+        Context { effort, ..self }
     }
 
     /// Names the session that this call is about, for the event.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use abide_json_integers::{self as integers, OutOfRange};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -180,6 +181,12 @@ impl Refusal {
             problem["retry_after_ms"] = ms.into();
         }
         problem
+    }
+}
+
+impl From<OutOfRange> for Refusal {
+    fn from(found: OutOfRange) -> Refusal {
+        Refusal::new(Code::BadArguments, found.to_string()).hint(integers::HINT)
     }
 }
 

@@ -365,6 +365,12 @@ impl Json {
         &self.0
     }
 
+    /// A value as it is stored.
+    #[must_use]
+    pub fn of(value: &JsonValue) -> Json {
+        Json(canonical::to_text(value))
+    }
+
     /// The value.
     #[must_use]
     pub fn value(&self) -> JsonValue {
@@ -412,6 +418,12 @@ impl Key for &String {
 impl Key for i64 {
     fn cells(self) -> Vec<Value> {
         vec![self.into()]
+    }
+}
+
+impl<A: Into<Value>, B: Into<Value>, C: Into<Value>, D: Into<Value>> Key for (A, B, C, D) {
+    fn cells(self) -> Vec<Value> {
+        vec![self.0.into(), self.1.into(), self.2.into(), self.3.into()]
     }
 }
 

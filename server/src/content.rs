@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use abide_engine::buffers::Hold;
 use abide_schema::caller::Caller;
-use abide_schema::{Code, Refusal, limits::MESSAGE_BYTES};
+use abide_schema::{Code, Refusal, integers, limits::MESSAGE_BYTES};
 use axum::body::Body;
 use axum::extract::{FromRequest, Request};
 use axum::http::header::{CONTENT_LENGTH, EXPECT};
@@ -46,9 +46,11 @@ impl Content {
         if self.text.trim_ascii().is_empty() {
             return Ok(JsonValue::Null);
         }
-        serde_json::from_str(&self.text).map_err(|why| {
+        let value = serde_json::from_str(&self.text).map_err(|why| {
             not_json(&why).hint("send one JSON object in UTF-8, or nothing where nothing is needed")
-        })
+        })?;
+        integers::check(&self.text)?;
+        Ok(value)
     }
 
     /// The JSON object in the form that a route takes; `looks` is what it looks like.
@@ -66,12 +68,14 @@ impl Content {
             );
             return Err(refused(refusal));
         }
-        serde_json::from_str(&self.text).map_err(|why| match why.classify() {
+        let envelope = serde_json::from_str(&self.text).map_err(|why| match why.classify() {
             serde_json::error::Category::Data => {
                 refused(Refusal::new(Code::BadRequest, format!("the body has another form: {why}")))
             }
             _ => refused(not_json(&why)),
-        })
+        })?;
+        integers::check(&self.text)?;
+        Ok(envelope)
     }
 }
 

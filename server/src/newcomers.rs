@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_shows_in_time_who_it_is_is_never_closed() {
+    async fn authenticated_connections_are_not_evicted() {
         let newcomers = Newcomers::new(8);
         let first = newcomers.enter(address(1)).await;
         let second = newcomers.enter(address(1)).await;

@@ -16,7 +16,7 @@ pub(crate) struct Pass {
     pub(crate) caller: Caller,
 }
 
-/// Lets people in, and looks again whether they may stay.
+/// Admits callers and checks their credentials again.
 #[derive(Clone, Debug)]
 pub(crate) struct Gate {
     pub(crate) access: Access,
@@ -30,7 +30,7 @@ impl Gate {
         Gate { access, engine, directory }
     }
 
-    /// Whether whoever comes has to show something.
+    /// Whether credentials are required.
     pub(crate) async fn asks(&self) -> Result<bool, Refusal> {
         match &self.directory {
             _ if self.access.asks() => Ok(true),
@@ -94,7 +94,7 @@ impl Gate {
         Ok(())
     }
 
-    /// Returns when somebody may stay no longer, with what they are told.
+    /// Returns when the credential is no longer valid, with the refusal.
     pub(crate) async fn until_void(&self, mut pass: Pass) -> Refusal {
         loop {
             if let Err(refusal) = self.check(&mut pass).await {
@@ -145,7 +145,7 @@ impl Gate {
         // From here on the owner is known, and may learn why the token is not valid.
         let admitted = entry.caller(self.engine.now());
         if let Err(refusal) = &admitted {
-            self.engine.note_denied(entry.owner(), "to come in", &refusal.detail);
+            self.engine.note_denied(entry.owner(), "authenticate", &refusal.detail);
         }
         admitted.cloned()
     }
@@ -160,7 +160,7 @@ impl Gate {
         let caller = role.admit(claimed, expires_at, state);
         if directory.disables(&caller).await? {
             let refused = disabled(caller.id());
-            self.engine.note_denied(&caller, "to come in", &refused.detail);
+            self.engine.note_denied(&caller, "authenticate", &refused.detail);
             return Err(refused);
         }
         Ok(caller)
@@ -190,8 +190,8 @@ fn token_parts(shown: &str) -> Option<(String, String)> {
     Some((id.to_owned(), hash))
 }
 
-/// The same words for whatever is not known, so that nothing can be learned by trying.
+/// One refusal for every unknown credential, so that attempts reveal nothing.
 pub(crate) fn unknown() -> Refusal {
     Refusal::new(Code::Unauthenticated, "the token is not known")
-        .hint("ask whoever runs the server for the current one")
+        .hint("ask the operator of the server for the current one")
 }

@@ -9,7 +9,7 @@ use std::future::Future;
 use std::pin::{Pin, pin};
 
 use abide_engine::{Connection, Start, Update, Wanted};
-use abide_schema::{Code, Refusal, Seq};
+use abide_schema::{Code, Refusal, Seq, integers};
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Query, State};
@@ -83,10 +83,12 @@ pub(crate) async fn subscribe(
 }
 
 fn params(text: &str) -> Result<Map<String, JsonValue>, Refusal> {
-    serde_json::from_str(text).map_err(|why| {
+    let params = serde_json::from_str(text).map_err(|why| {
         Refusal::new(Code::BadRequest, format!("params is not a JSON object: {why}"))
             .hint("params={\"sid\": \"s_42\"}, percent-encoded")
-    })
+    })?;
+    integers::check(text)?;
+    Ok(params)
 }
 
 /// Where a reconnect left off.

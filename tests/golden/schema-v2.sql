@@ -517,3 +517,11 @@ CREATE VIEW unknown_tool_calls AS SELECT c.call_id, c.session_id, c.tool_name, c
 FROM tool_calls c
 LEFT JOIN lost_leases l ON l.call_id = c.call_id AND l.attempt = c.attempt
 WHERE c.status = 'unknown';
+
+CREATE TABLE waiting (
+  queue TEXT NOT NULL,
+  part TEXT NOT NULL,
+  since INTEGER NOT NULL,
+  id TEXT NOT NULL,
+  PRIMARY KEY (queue, part, since, id)
+) STRICT, WITHOUT ROWID;

@@ -125,7 +125,7 @@ fn a_cancellation_reaches_everything_in_bounded_steps() {
 
 /// The first step and what is refused after it are one batch, so that no other step comes between.
 #[test]
-fn nothing_begins_meanwhile() {
+fn no_work_starts_during_cancellation() {
     run(async {
         let mut world = family().await;
         let before = world.state(None).await;
@@ -244,8 +244,51 @@ fn an_abort_cancels_the_calls_of_its_run() {
     });
 }
 
+/// The first step cancels 100 calls. The others of the aborted run could be claimed until their step came, and ran.
 #[test]
-fn sessions_stand_so_deep_and_no_deeper() {
+fn a_call_of_an_aborted_run_is_not_claimed() {
+    run(async {
+        let mut world = family().await;
+        world.call("start_run", json!({"session_id": "s1", "id": "r1"})).await.unwrap();
+        let before = world.state(None).await;
+        let abort = to("abort_run", json!({"id": "r1"}));
+        let last = json!({"call_id": format!("t{:04}", CALLS - 1)});
+        let claim = to("claim_tool_call", last);
+        let refused = batch(&world, vec![abort.clone(), claim]).await.unwrap_err().to_string();
+        assert!(refused.contains("being cancelled"), "{refused}");
+        assert!(before == world.state(None).await, "a refused batch leaves nothing");
+        // What another session asks for is found behind them.
+        let next = to("claim_next_tool_call", json!({"tools": ["put"]}));
+        let done = world.engine().batch(&Caller::local(), &[abort, next], None).await.unwrap();
+        assert!(done.results[1].result.contains("\"below\""), "{}", done.results[1].result);
+        check_replay(&mut world);
+    });
+}
+
+/// A driver that was asked to stop may still request calls. Nobody claims them.
+#[test]
+fn a_call_that_an_aborted_run_requests_is_not_claimed() {
+    run(async {
+        let world = family().await;
+        world.call("start_run", json!({"session_id": "grandchild", "id": "r1"})).await.unwrap();
+        let claim = json!({"id": "r1", "driver": "d", "lease_ms": 60_000});
+        let token = world.call("claim_run", claim).await.unwrap().seq.0;
+        let request = |nth: i64| {
+            json!({"call_id": format!("r1~{nth}"), "session_id": "grandchild", "tool_name": "put",
+            "arguments": {}, "run_id": "r1", "run_fencing_token": token})
+        };
+        world.call("request_tool_call", request(1)).await.unwrap();
+        world.call("claim_tool_call", json!({"call_id": "r1~1"})).await.unwrap();
+        world.call("abort_run", json!({"id": "r1"})).await.unwrap();
+        world.pass_ms(0).await;
+        world.call("request_tool_call", request(2)).await.unwrap();
+        let refused = world.call("claim_tool_call", json!({"call_id": "r1~2"})).await.unwrap_err();
+        assert!(refused.detail.contains("being cancelled"), "{refused}");
+    });
+}
+
+#[test]
+fn session_depth_is_limited() {
     run(async {
         let world = World::new();
         world.session("d0").await;

@@ -275,7 +275,9 @@ fn a_long_random_run_leaves_a_sound_file() {
         assert_eq!(count("SELECT count(*) FROM events WHERE NOT json_valid(arguments)"), 0);
         assert_eq!(count("SELECT count(*) FROM events WHERE NOT json_valid(outcome)"), 0);
         assert_eq!(count("SELECT count(*) FROM agent_state WHERE NOT json_valid(data)"), 0);
-        for (table, _) in crate::world::TABLES {
+        // But for `waiting`, which follows from other rows.
+        for (table, _) in crate::world::TABLES.into_iter().filter(|(table, _)| *table != "waiting")
+        {
             let lost = format!(
                 "SELECT count(*) FROM {table} WHERE seq NOT IN
                 (SELECT seq FROM events)"

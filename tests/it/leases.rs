@@ -119,7 +119,7 @@ fn every_reducer_with_a_token_is_tried() {
 }
 
 #[test]
-fn who_does_not_hold_a_lease_ends_nothing() {
+fn non_holders_cannot_end_leases() {
     run(async {
         let (world, tokens) = held().await;
         world.call("cancel_tool_call", json!({"call_id": "c1"})).await.unwrap();
@@ -188,7 +188,7 @@ fn late_results_are_those_of_the_former_holder() {
 
 /// Bounded callers, the holder among them, see no tokens in rows; claims tell them, to the holder alone.
 #[test]
-fn tokens_are_told_to_the_holder() {
+fn only_holders_see_fencing_tokens() {
     run(async {
         let (world, [token, ..]) = held().await;
         let app = caller("acme-app", "app", &[]);

@@ -610,7 +610,7 @@ fn no_subscription_holds_the_writer() {
 
 /// Four queries of one caller took all readers, so no credential could be checked, the administrator's included.
 #[test]
-fn nobody_has_all_readers() {
+fn one_caller_cannot_use_all_readers() {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.enable_time().build().unwrap().block_on(async {
         let world = World::new();

@@ -7,7 +7,9 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
 mod broken;
+mod claims;
 mod cleanup;
+mod costs;
 mod database;
 mod durability;
 mod explain;
@@ -29,4 +31,5 @@ mod sight;
 mod tenants;
 mod timers;
 mod traffic;
+mod validation;
 mod world;

@@ -252,7 +252,7 @@ fn every_identity_is_told_what_it_may_see_and_nothing_else() {
 
 /// A policy that narrows, and what it hides written in the same transaction: neither is told.
 #[test]
-fn nothing_slips_out_between_a_policy_and_what_it_hides() {
+fn a_policy_change_sends_the_exact_difference() {
     let world = world();
     run(async {
         let ann = caller("ann", "agent", &[], &[("tenant", "a")]);

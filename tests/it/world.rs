@@ -16,7 +16,7 @@ use tempfile::TempDir;
 pub(crate) const START: Micros = Micros(1_795_269_600_000_000);
 
 /// The tables that reducers write, and the columns that order their rows.
-pub(crate) const TABLES: [(&str, &str); 15] = [
+pub(crate) const TABLES: [(&str, &str); 16] = [
     ("sessions", "id"),
     ("agent_state", "id"),
     ("tools", "name"),
@@ -32,6 +32,7 @@ pub(crate) const TABLES: [(&str, &str); 15] = [
     ("runs", "id"),
     ("run_events", "id"),
     ("cleanups", "id"),
+    ("waiting", "queue, part, since, id"),
 ];
 
 /// The rows of each table.
@@ -81,6 +82,10 @@ impl World {
 
     pub(crate) fn path(&self) -> PathBuf {
         self.folder.path().join("abide.db")
+    }
+
+    pub(crate) fn clock_now(&self) -> i64 {
+        self.clock.0.load(Ordering::Relaxed)
     }
 
     pub(crate) fn engine(&self) -> &Engine {

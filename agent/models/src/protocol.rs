@@ -18,9 +18,11 @@ mod responses;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
+use abide_json_integers as integers;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::frames::Framing;
@@ -223,11 +225,33 @@ fn parse<'a, T: Deserialize<'a>>(data: &'a str) -> Result<T, ModelError> {
     })
 }
 
+/// Arguments that a frame holds as JSON and not as text, as text: canonical, or as they are written where their integers
+/// would lose digits.
+fn arguments_text(arguments: &Value, data: &str, path: &[&str]) -> String {
+    let written = integers::check(data).err().and_then(|_| written(data, path));
+    written.map_or_else(|| arguments.to_string(), str::to_owned)
+}
+
+/// The value at a path of names and indexes, as it is written.
+fn written<'a>(data: &'a str, path: &[&str]) -> Option<&'a str> {
+    path.iter().try_fold(data, |at, step| {
+        let value = match step.parse::<usize>() {
+            Ok(index) => serde_json::from_str::<Vec<&RawValue>>(at).ok()?.get(index).copied(),
+            Err(_) => {
+                let members: BTreeMap<String, &RawValue> = serde_json::from_str(at).ok()?;
+                members.get(*step).copied()
+            }
+        };
+        value.map(RawValue::get)
+    })
+}
+
 /// The arguments of an earlier call for a protocol that wants an object. What the model gave that is
-/// none goes in as it is, under a name of its own: left out, the model would not see its mistake.
+/// none goes in as it is, under a name of its own: left out, the model would not see its mistake. So does what would
+/// lose digits of an integer.
 fn arguments_object(arguments: &str) -> Value {
     match serde_json::from_str(arguments) {
-        Ok(Value::Object(object)) => Value::Object(object),
+        Ok(Value::Object(object)) if integers::check(arguments).is_ok() => Value::Object(object),
         _ if arguments.trim().is_empty() => json!({}),
         _ => json!({ "unparsed": arguments }),
     }

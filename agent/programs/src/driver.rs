@@ -10,6 +10,7 @@ use std::io;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use abide_json_integers as integers;
 use rustix::process::Signal;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
@@ -371,7 +372,7 @@ impl Driver {
         if let TerminalRule::Line { pointer, equals, text } = &self.rule
             && !ends
         {
-            let line = serde_json::from_str::<Value>(&raw).unwrap_or_default();
+            let line = serde_json::from_str::<Value>(&integers::quoted(&raw)).unwrap_or_default();
             if line.pointer(pointer) == Some(equals) {
                 let told = text.as_ref().and_then(|text| line.pointer(text)?.as_str());
                 let text = told.unwrap_or(&self.said.text).trim_end().to_owned();

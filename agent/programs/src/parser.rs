@@ -11,6 +11,7 @@ mod generic;
 mod opencode;
 mod streamed;
 
+use abide_json_integers as integers;
 use serde_json::{Map, Value};
 
 pub use claude::ClaudeParser;
@@ -64,9 +65,9 @@ pub trait Parser: Send {
     }
 }
 
-/// The line as a JSON object; none if it is none.
+/// The line as a JSON object; none if it is none. Integers that would lose digits are strings in it.
 fn object(line: &str) -> Option<Map<String, Value>> {
-    match serde_json::from_str(line) {
+    match serde_json::from_str(&integers::quoted(line)) {
         Ok(Value::Object(object)) => Some(object),
         _ => None,
     }

@@ -89,7 +89,7 @@ impl ServerHandler for Faulty {
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let mut names = vec!["die", "flood", "fail", "refuse", "grow", "hang", "cancelled", "big"];
-        names.extend(["nonsense", "kinds"]);
+        names.extend(["nonsense", "kinds", "unsigned", "long"]);
         if self.grown.load(Ordering::Relaxed) {
             names.push("late");
         }
@@ -144,10 +144,23 @@ impl ServerHandler for Faulty {
                 Err(ErrorData::invalid_params("the path is outside of what is allowed", None))
             }
             "kinds" => Ok(CallToolResponse::Complete(kinds())),
+            "unsigned" => Ok(structured(&json!({"a/b": [u64::MAX]}))),
+            // The SDK of a server writes no longer integer, so it writes the line itself.
+            "long" => {
+                println!(
+                    r#"{{"jsonrpc":"2.0","id":{},"result":{{"content":[],"structuredContent":{{"n":{}}}}}}}"#,
+                    context.id, "100000000000000000000000"
+                );
+                std::future::pending().await
+            }
             "pid" => Ok(said(&process::id().to_string())),
             other => Ok(said(other)),
         }
     }
+}
+
+fn structured(value: &Value) -> CallToolResponse {
+    CallToolResponse::Complete(CallToolResult::structured(value.clone()))
 }
 
 fn said(text: &str) -> CallToolResponse {

@@ -14,6 +14,7 @@ mod told;
 #[cfg(test)]
 mod tests;
 
+use abide_json_integers as integers;
 use abide_json_schema::Schema;
 use jsonschema::{PatternOptions, ValidationError, Validator};
 use serde_json::{Map, Value};
@@ -71,6 +72,7 @@ impl Parameters {
     /// # Errors
     /// Why it is none.
     pub fn of(schema: &Value) -> Result<Parameters, String> {
+        integers::check(&schema.to_string()).map_err(|found| found.to_string())?;
         let linear = jsonschema::options().with_pattern_options(PatternOptions::regex());
         // Patterns are matched in linear time where they can be. Those that look around cannot, and are matched
         // with a bound on how often they may step back.
@@ -94,6 +96,10 @@ impl Parameters {
         let arguments = serde_json::from_str(text).map_err(|why| {
             let takes = told::parameters(&self.schema);
             Misfit(format!("the arguments are not JSON: {why}. {takes}"))
+        })?;
+        integers::check(text).map_err(|found| {
+            let takes = told::parameters(&self.schema);
+            Misfit(format!("the arguments do not fit: {found}; {}. {takes}", integers::HINT))
         })?;
         self.fit(arguments)
     }

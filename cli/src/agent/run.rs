@@ -199,12 +199,12 @@ async fn consent(abide: &Abide, place: &Place, data: &Value, yes: bool) -> Resul
             note(Printable::line(&format!("waits: {asked}")) + "\n  hint: " + &command);
             return Ok(());
         }
-        // Nobody else has the file while this has it open.
+        // No other process has the file while this one has it open.
         None => {
-            let no = format!("no: {asked}: nobody can be asked here; --yes approves all");
+            let no = format!("no: {asked}: no terminal to ask; --yes approves all");
             note(Printable::line(&no));
             let no = abide.decide_approval(approval, Decision::Reject);
-            no.comment("nobody could be asked").await
+            no.comment("no terminal to ask").await
         }
     };
     settle(decided)

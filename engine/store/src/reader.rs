@@ -290,7 +290,7 @@ impl Snapshot<'_> {
             }
             Why::Closing => {
                 return Refusal::new(Code::Overloaded, "the engine is closing")
-                    .hint("try again when it is back");
+                    .hint("retry after the restart");
             }
             Why::Time | Why::Nothing => {
                 let ms = limits.time.as_millis();

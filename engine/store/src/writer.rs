@@ -1,6 +1,6 @@
 //! The connection that writes: rows, events and undo images, inside transactions of its caller.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
 use abide_schema::event::{Event, Hash};
@@ -81,6 +81,8 @@ pub struct Writer {
     connection: Connection,
     tables: HashMap<&'static str, TableSql>,
     interrupt: Interrupt,
+    /// Steps of all statements so far.
+    steps: Cell<u64>,
 }
 
 impl Writer {
@@ -89,7 +91,23 @@ impl Writer {
         let tables = tables.map(|table| (table.name, TableSql::new(table))).collect();
         // Undo images of one commit are one value, as long as SQLite lets it be.
         let interrupt = Interrupt::install(&mut connection, usize::MAX)?;
-        Ok(Writer { connection, tables, interrupt })
+        Ok(Writer { connection, tables, interrupt, steps: Cell::new(0) })
+    }
+
+    /// Steps of SQLite's virtual machine that all statements took so far. They tell what a call costs without a clock.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.steps.get()
+    }
+
+    fn count(&self, steps: u64) {
+        self.steps.set(self.steps.get() + steps);
+    }
+
+    /// Counts the steps of a statement that was run.
+    fn count_of(&self, statement: &CachedStatement<'_>) {
+        let steps = statement.reset_status(StatementStatus::VmStep);
+        self.count(u64::try_from(steps).unwrap_or(0));
     }
 
     /// From here on statements together may take so much; the one that takes more is interrupted, with
@@ -210,7 +228,10 @@ impl Writer {
         let mut statement = self.connection.prepare_cached(&self.sql(table).get)?;
         cell::bind(&mut statement, key)?;
         let mut rows = statement.raw_query();
-        Ok(rows.next()?.map(|row| cell::read_row(row, table.columns.len())).transpose()?)
+        let found = rows.next()?.map(|row| cell::read_row(row, table.columns.len())).transpose();
+        drop(rows);
+        self.count_of(&statement);
+        Ok(found?)
     }
 
     /// The rows of `SELECT * FROM table <clause>`.
@@ -264,7 +285,9 @@ impl Writer {
         cell::bind_some(&mut statement, new, |at| {
             changed & (1 << at) != 0 || table.key.contains(&at)
         })?;
-        statement.raw_execute()?;
+        let done = statement.raw_execute();
+        self.count_of(&statement);
+        done?;
         Ok(())
     }
 
@@ -391,13 +414,16 @@ impl Writer {
     ) -> Result<u64, StoreError> {
         self.interrupt.take_worked();
         let steps = run(&self.connection, sql, params, each)?;
+        self.count(steps);
         Ok(steps + self.interrupt.take_worked())
     }
 
     fn execute(&self, sql: &str, params: &[Value]) -> Result<(), StoreError> {
         let mut statement = self.connection.prepare_cached(sql)?;
         cell::bind(&mut statement, params)?;
-        statement.raw_execute()?;
+        let done = statement.raw_execute();
+        self.count_of(&statement);
+        done?;
         Ok(())
     }
 

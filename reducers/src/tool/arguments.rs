@@ -1,17 +1,19 @@
 //! Arguments held to a tool's JSON Schema.
 //!
-//! A schema is data of a stranger that runs on the writer's thread. It is bounded when it is registered: in bytes, in
-//! patterns, and in what it comes to with its references written out. Each evaluation counts its steps and ends when
-//! they are used up ([`limits::TOOL_SCHEMA_STEPS`]): a recursive schema with several ways down takes exponential time on
-//! arguments that are nested for the purpose. The verdict follows from schema and arguments alone, so a replay decides
-//! alike.
+//! A schema is data of a stranger. It is bounded when it is registered: in bytes, in depth, in patterns, and in what it
+//! comes to with its references written out. Each evaluation counts its steps and ends when they are used up
+//! ([`limits::TOOL_SCHEMA_STEPS`]): a recursive schema with several ways down takes exponential time on arguments that
+//! are nested for the purpose. The verdict follows from schema and arguments alone, so a replay decides alike.
+//!
+//! Both are [`Work`]: the writer compiles small schemas and evaluates few steps, and readers do what takes more before
+//! the call runs.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use abide_json_schema::{Failure, Schema};
-use abide_schema::{Code, Json, Refusal, limits};
+use abide_schema::work::{Verdict, WHOLE, Work};
+use abide_schema::{Abort, Code, Context, Json, Refusal, limits};
 use serde_json::Value as JsonValue;
 
 use super::Tool;
@@ -25,19 +27,107 @@ const NESTED_REFERENCES: usize = 64;
 /// How much is told of why arguments do not fit.
 const WHY_CHARS: usize = 300;
 
-type Compiled = BTreeMap<String, Rc<Schema>>;
-
-thread_local! {
-    /// By the schema's text: compiling one has no other effect than taking time.
-    static COMPILED: RefCell<Compiled> = const { RefCell::new(Compiled::new()) };
-}
+/// By the schema's text: compiling one has no other effect than taking time.
+static COMPILED: Mutex<BTreeMap<String, Arc<Schema>>> = Mutex::new(BTreeMap::new());
 
 /// Whether a tool's schema can be held to at all.
-pub(crate) fn check_schema(tool: &str, schema: &Json) -> Result<(), Refusal> {
+pub(crate) fn check_schema(ctx: &mut Context<'_>, tool: &str, schema: &Json) -> Result<(), Abort> {
+    ctx.settle(&Registration { tool: tool.to_owned(), schema: schema.clone() })
+}
+
+/// Whether a call's arguments fit the tool.
+pub(crate) fn check(
+    ctx: &mut Context<'_>,
+    tool: &Tool,
+    arguments: &Arc<JsonValue>,
+) -> Result<(), Abort> {
+    let Some(schema) = tool.input_schema.clone() else { return Ok(()) };
+    let (tool, version, arguments) = (tool.name.clone(), tool.version, Arc::clone(arguments));
+    ctx.settle(&Validation { tool, version, schema, arguments })
+}
+
+/// The check of a schema before it is kept.
+#[derive(Clone, Debug, PartialEq)]
+struct Registration {
+    tool: String,
+    schema: Json,
+}
+
+impl Work for Registration {
+    fn attempt(&self, steps: u64) -> Option<Verdict> {
+        let Registration { tool, schema } = self;
+        (steps == WHOLE || is_small(schema)).then(|| acceptable(tool, schema))
+    }
+}
+
+/// The check of a call's arguments.
+#[derive(Clone, Debug, PartialEq)]
+struct Validation {
+    tool: String,
+    version: i64,
+    schema: Json,
+    arguments: Arc<JsonValue>,
+}
+
+impl Work for Validation {
+    fn attempt(&self, steps: u64) -> Option<Verdict> {
+        let Validation { tool, schema, arguments, .. } = self;
+        let schema = match known(schema) {
+            Some(schema) => schema,
+            None if steps < WHOLE && !is_small(schema) => return None,
+            None => match compiled(schema) {
+                Ok(schema) => schema,
+                Err(why) => {
+                    let detail = format!("the input_schema of {tool} is not understood: {why}");
+                    return Some(Err(Refusal::new(Code::Internal, detail)));
+                }
+            },
+        };
+        let most = limits::TOOL_SCHEMA_STEPS;
+        match schema.check(arguments, steps.min(most)) {
+            Ok(()) => Some(Ok(())),
+            Err(Failure::Misfit { path, what }) => Some(Err(self.misfit(&path, &what))),
+            // It may be over in depth, too, and is then over with any number of steps.
+            Err(Failure::OverBudget) if steps < most => None,
+            Err(Failure::OverBudget) => {
+                let detail = format!("it takes over {most} steps to hold the arguments to {tool}");
+                Some(Err(Refusal::new(Code::LimitExceeded, detail)
+                    .hint("send less, or register a schema with fewer alternatives")))
+            }
+        }
+    }
+}
+
+impl Validation {
+    fn misfit(&self, path: &str, what: &str) -> Refusal {
+        let Validation { tool, version, .. } = self;
+        let place = if path.is_empty() { String::new() } else { format!("at {path}: ") };
+        let why: String = what.chars().take(WHY_CHARS).collect();
+        let detail = format!("the arguments do not fit {tool}: {place}{why}");
+        let hint = format!(
+            "see  abide sql \"SELECT json_extract(manifest, '$.input_schema') FROM tool_versions \
+             WHERE name = '{tool}' AND version = {version}\""
+        );
+        Refusal::new(Code::BadArguments, detail).hint(hint)
+    }
+}
+
+/// Whether a schema is so small that compiling it takes less than the rest of a call.
+fn is_small(schema: &Json) -> bool {
+    let text = schema.as_str();
+    text.len() <= limits::WRITER_SCHEMA_BYTES && !text.contains("\"pattern")
+}
+
+fn acceptable(tool: &str, schema: &Json) -> Result<(), Refusal> {
     let (bytes, most) = (schema.as_str().len(), limits::TOOL_SCHEMA_BYTES);
     if bytes > most {
         let detail =
             format!("the input_schema of {tool} has {bytes} bytes, at most {most} are taken");
+        return Err(Refusal::new(Code::LimitExceeded, detail));
+    }
+    let most = limits::TOOL_SCHEMA_DEPTH;
+    if depth(schema.as_str()) > most {
+        let detail = format!("the input_schema of {tool} is nested more than {most} levels deep");
         return Err(Refusal::new(Code::LimitExceeded, detail));
     }
     let root = schema.value();
@@ -48,46 +138,40 @@ pub(crate) fn check_schema(tool: &str, schema: &Json) -> Result<(), Refusal> {
     })
 }
 
-/// Whether a call's arguments fit the tool.
-pub(crate) fn check(tool: &Tool, arguments: &JsonValue) -> Result<(), Refusal> {
-    let Some(schema) = &tool.input_schema else { return Ok(()) };
-    let name = &tool.name;
-    let schema = compiled(schema).map_err(|why| {
-        Refusal::new(Code::Internal, format!("the input_schema of {name} is not understood: {why}"))
-    })?;
-    let (path, what) = match schema.check(arguments, limits::TOOL_SCHEMA_STEPS) {
-        Ok(()) => return Ok(()),
-        Err(Failure::Misfit { path, what }) => (path, what),
-        Err(Failure::OverBudget) => {
-            let most = limits::TOOL_SCHEMA_STEPS;
-            let detail = format!("it takes over {most} steps to hold the arguments to {name}");
-            return Err(Refusal::new(Code::LimitExceeded, detail)
-                .hint("send less, or register a schema with fewer alternatives"));
+/// How deep the arrays and objects of a JSON text are nested. Does not recurse.
+fn depth(text: &str) -> usize {
+    let (mut depth, mut deepest, mut in_string, mut escaped) = (0_usize, 0, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b'[' | b'{' if !in_string => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
+            _ => {}
         }
-    };
-    let place = if path.is_empty() { String::new() } else { format!("at {path}: ") };
-    let why: String = what.chars().take(WHY_CHARS).collect();
-    let detail = format!("the arguments do not fit {name}: {place}{why}");
-    let hint = format!(
-        "see  abide sql \"SELECT json_extract(manifest, '$.input_schema') FROM tool_versions \
-         WHERE name = '{name}' AND version = {}\"",
-        tool.version
-    );
-    Err(Refusal::new(Code::BadArguments, detail).hint(hint))
+    }
+    deepest
 }
 
-fn compiled(schema: &Json) -> Result<Rc<Schema>, String> {
-    let kept = COMPILED.with_borrow(|compiled| compiled.get(schema.as_str()).cloned());
-    if let Some(schema) = kept {
-        return Ok(schema);
+fn known(schema: &Json) -> Option<Arc<Schema>> {
+    let kept = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    kept.get(schema.as_str()).cloned()
+}
+
+fn compiled(schema: &Json) -> Result<Arc<Schema>, String> {
+    if let Some(known) = known(schema) {
+        return Ok(known);
     }
-    let fresh = Rc::new(Schema::compile(&schema.value())?);
-    COMPILED.with_borrow_mut(|compiled| {
-        if compiled.len() >= KEPT {
-            compiled.clear();
-        }
-        compiled.insert(schema.as_str().to_owned(), Rc::clone(&fresh));
-    });
+    let fresh = Arc::new(Schema::compile(&schema.value())?);
+    let mut kept = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    if kept.len() >= KEPT {
+        kept.clear();
+    }
+    kept.insert(schema.as_str().to_owned(), Arc::clone(&fresh));
     Ok(fresh)
 }
 

@@ -1,11 +1,14 @@
 //! Taking a call to run it, and holding it while it runs.
 
+use abide_schema::reducer::DERIVED;
 use abide_schema::{Abort, Caller, Code, Context, Micros, Refusal, limits, reducer};
 
 use super::{ToolCall, ToolCallStatus, find, finish, is_held, pace, refusal, save};
-use crate::check;
+use crate::run::Run;
 use crate::session::{self, Session};
 use crate::tool::{self, Tool};
+use crate::waiting::{self, Next};
+use crate::{check, cleanup};
 
 /// How long a claim holds unless it says otherwise, in milliseconds (protocol.md).
 const LEASE_MS: i64 = 30_000;
@@ -43,7 +46,7 @@ pub fn claim_tool_call(
     check_capable(ctx.caller, &pinned, &call)?;
     if !is_wanted(ctx, &call)? {
         let (call, session) = (&call.call_id, &call.session_id);
-        let detail = format!("call {call} is being cancelled with its session {session}");
+        let detail = format!("call {call} is being cancelled with its run or session {session}");
         return Err(Refusal::new(Code::Conflict, detail).into());
     }
     let tool = tool::find(ctx, &call.tool_name)?;
@@ -182,12 +185,20 @@ fn within_timeout(pinned: &Tool, since: Option<Micros>, until: Micros) -> Micros
     }
 }
 
-/// Whether a session that is not ending asks for the call. What waits of one that is ending is cancelled in a
-/// moment, by its cleanup.
-fn is_wanted(ctx: &mut Context<'_>, call: &ToolCall) -> Result<bool, Abort> {
-    ctx.beyond_policies(|ctx| match ctx.get::<Session>(&call.session_id)? {
-        Some(session) => Ok(!session::is_closing(ctx, &session)?),
-        None => Ok(false),
+/// Whether anybody still wants the call: its session is not ending, and its run was not aborted. What waits of one that
+/// was is cancelled in a moment, by its cleanup.
+pub(super) fn is_wanted(ctx: &mut Context<'_>, call: &ToolCall) -> Result<bool, Abort> {
+    ctx.beyond_policies(|ctx| {
+        let Some(session) = ctx.get::<Session>(&call.session_id)? else { return Ok(false) };
+        if session::is_closing(ctx, &session)? || cleanup::is_aborting(ctx, call)? {
+            return Ok(false);
+        }
+        // A driver that was asked to stop may have requested it since.
+        let run = match call.call_id.rsplit_once(DERIVED) {
+            Some((run, _)) => ctx.get::<Run>(run)?,
+            None => None,
+        };
+        Ok(run.is_none_or(|run| run.abort_requested_at.is_none()))
     })
 }
 
@@ -202,29 +213,64 @@ enum Waiting {
 }
 
 fn longest_waiting(ctx: &mut Context<'_>, tool: &str) -> Result<Waiting, Abort> {
+    if !ctx.caller.scope().is_empty() {
+        return longest_waiting_of_scope(ctx, tool);
+    }
     let first = "WHERE status = 'pending' AND lease_expires_at IS NULL AND retry_at IS NULL
         AND tool_name = ?1 ORDER BY rowid LIMIT ?2";
-    let mut looked_at = 0;
-    // One nearly always does.
-    for most in [1, limits::CLEANUP_ROWS] {
-        let calls = ctx.find::<ToolCall>(first, &[tool.into(), (most as i64).into()])?;
+    let (mut looked_at, mut closing) = (0, false);
+    // The first nearly always is one that the caller may take.
+    for most in [1, limits::LOOKS_OF_A_CLAIM] {
+        let params = [tool.into(), (most as i64).into()];
+        let calls = ctx.beyond_policies(|ctx| ctx.find::<ToolCall>(first, &params))?;
         let found = calls.len();
         for call in calls.into_iter().skip(looked_at) {
-            if is_wanted(ctx, &call)? {
-                return Ok(Waiting::Call(Box::new(call)));
+            match candidate(ctx, &call.call_id)? {
+                Waiting::None => {}
+                Waiting::Closing => closing = true,
+                found => return Ok(found),
             }
         }
         if found < most {
-            return Ok(if found == 0 { Waiting::None } else { Waiting::Closing });
+            break;
         }
         looked_at = found;
     }
-    Ok(Waiting::Closing)
+    Ok(if closing { Waiting::Closing } else { Waiting::None })
+}
+
+/// The same of a caller with a scope: only what waits there is looked at.
+fn longest_waiting_of_scope(ctx: &mut Context<'_>, tool: &str) -> Result<Waiting, Abort> {
+    let (mut looks, mut behind, mut closing) =
+        (limits::LOOKS_OF_A_CLAIM, None::<(i64, String)>, false);
+    loop {
+        let place = behind.as_ref().map(|(since, id)| (*since, id.as_str()));
+        let next = waiting::next(ctx, &waiting::calls_of(tool), place, &mut looks)?;
+        let Next::Found(since, id) = next else {
+            return Ok(if closing { Waiting::Closing } else { Waiting::None });
+        };
+        match candidate(ctx, &id)? {
+            Waiting::None => {}
+            Waiting::Closing => closing = true,
+            found => return Ok(found),
+        }
+        behind = Some((since, id));
+    }
+}
+
+/// Whether the caller may take a call: nothing where a policy hides it.
+fn candidate(ctx: &mut Context<'_>, call_id: &str) -> Result<Waiting, Abort> {
+    let Some(call) = ctx.get::<ToolCall>(call_id)? else { return Ok(Waiting::None) };
+    Ok(match is_wanted(ctx, &call)? {
+        true => Waiting::Call(Box::new(call)),
+        false => Waiting::Closing,
+    })
 }
 
 fn closing(tool: &str) -> Refusal {
-    let detail =
-        format!("the calls of {tool} that wait longest are being cancelled with their sessions");
+    let detail = format!(
+        "the calls of {tool} that wait longest are being cancelled with their runs or sessions"
+    );
     Refusal::new(Code::Overloaded, detail).hint("claim again in a moment")
 }
 

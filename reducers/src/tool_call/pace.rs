@@ -32,8 +32,11 @@ pub(super) fn held_up(ctx: &mut Context<'_>, tool: &Tool) -> Result<Option<Refus
     }
     let (name, limits) = (&tool.name, tool.limits());
     if let Some(most) = limits.concurrency {
-        let running = "WHERE status = 'claimed' AND tool_name = ?1";
-        let running = ctx.count_everywhere::<ToolCall>(running, &[Value::from(name.as_str())])?;
+        // No more are looked at than are allowed, also where more run because more were allowed before.
+        let running = "WHERE rowid IN (SELECT rowid FROM tool_calls
+            WHERE status = 'claimed' AND tool_name = ?1 LIMIT ?2)";
+        let params = [Value::from(name.as_str()), most.into()];
+        let running = ctx.count_everywhere::<ToolCall>(running, &params)?;
         if running >= most {
             let detail = format!("{name} takes {most} calls at a time, and they run");
             let hint = "claim again when one of them has ended";
@@ -58,11 +61,13 @@ pub(super) fn note(ctx: &mut Context<'_>, tool: &Tool) -> Result<(), Abort> {
     };
     let (seq, at) = (ctx.seq, ctx.now);
     let over = Micros(at.0.saturating_sub(per_ms.saturating_mul(1_000)));
-    let old = "WHERE tool_name = ?1 AND at <= ?2 ORDER BY seq LIMIT ?3";
-    let params = [tool.name.as_str().into(), over.0.into(), FORGOTTEN_AT_ONCE.into()];
+    // The oldest come first. A condition on the moment would look at all of them where none is old.
+    let oldest = "WHERE tool_name = ?1 ORDER BY seq LIMIT ?2";
+    let params = [tool.name.as_str().into(), FORGOTTEN_AT_ONCE.into()];
     ctx.beyond_policies(|ctx| {
         ctx.insert(ToolClaim { tool_name: tool.name.clone(), seq, at })?;
-        for claim in ctx.find::<ToolClaim>(old, &params)? {
+        let oldest = ctx.find::<ToolClaim>(oldest, &params)?;
+        for claim in oldest.into_iter().filter(|claim| claim.at <= over) {
             ctx.delete::<ToolClaim>((claim.tool_name, claim.seq.0))?;
         }
         Ok(())

@@ -1,5 +1,7 @@
 //! Asking for a call: of a tool that is registered, with arguments that fit it, once.
 
+use std::sync::Arc;
+
 use abide_schema::reducer::{Answer, DERIVED, check_chosen};
 use abide_schema::{Abort, Code, Context, Json, Refusal, Value, reducer};
 use serde_json::Value as JsonValue;
@@ -7,7 +9,7 @@ use serde_json::Value as JsonValue;
 use super::{ToolCall, ToolCallStatus, claim, pace};
 use crate::run::{self, Run};
 use crate::tool::{self, Tool};
-use crate::{approval, check, lease, session};
+use crate::{approval, check, lease, session, waiting};
 
 /// Asks for a tool to be run. The same `call_id` with the same session, tool and arguments is the
 /// same call and returns the stored row; with anything else it is a conflict. With `claim_lease_ms`
@@ -39,7 +41,8 @@ pub fn request_tool_call(
     }
     let session = session::wanted(ctx, &session_id)?;
     let tool = tool::find(ctx, &tool_name)?;
-    tool::arguments::check(&tool, &arguments)?;
+    let arguments = Arc::new(arguments);
+    tool::arguments::check(ctx, &tool, &arguments)?;
     check_count(ctx, &tool, &session_id)?;
     let (now, seq) = (ctx.now, ctx.seq);
     let mut call = ToolCall {
@@ -47,7 +50,7 @@ pub fn request_tool_call(
         session_id,
         tool_name,
         tool_version: tool.version,
-        arguments: Json::from(arguments),
+        arguments: Json::of(&arguments),
         provider_call_id,
         status: ToolCallStatus::Pending,
         attempt: 0,
@@ -72,16 +75,24 @@ pub fn request_tool_call(
     } else if let Some(lease_ms) = claim_lease_ms {
         check::lease(now, lease_ms)?;
         let capable = tool.required_capability.as_deref().is_none_or(|it| ctx.caller.can(it));
-        if capable && pace::held_up(ctx, &tool)?.is_none() {
+        if capable && claim::is_wanted(ctx, &call)? && pace::held_up(ctx, &tool)?.is_none() {
             claim::take(ctx, &tool, &tool, &mut call, lease_ms, None)?;
         }
     }
-    let call = ctx.insert(call).map_err(taken)?;
+    let call = keep(ctx, call)?;
     if asks {
         ctx.beyond_policies(|ctx| approval::request(ctx, &tool, &call))?;
     }
     session::touch(ctx, session)?;
     Ok(Answer::Fresh(call))
+}
+
+fn keep(ctx: &mut Context<'_>, call: ToolCall) -> Result<ToolCall, Abort> {
+    let call = ctx.insert(call).map_err(taken)?;
+    if call.waits() {
+        waiting::note(ctx, call.entry(), true)?;
+    }
+    Ok(call)
 }
 
 /// Holds a derived id to the run that it is derived from, and all others to not being derived. So a call belongs to a
@@ -129,9 +140,12 @@ fn taken(abort: Abort) -> Abort {
 /// Holds a session to the number of calls that a tool allows it.
 fn check_count(ctx: &mut Context<'_>, tool: &Tool, session_id: &str) -> Result<(), Abort> {
     let Some(most) = tool.limits().calls_per_session else { return Ok(()) };
-    let params = [Value::from(session_id), Value::from(tool.name.as_str())];
-    let of_both = "WHERE session_id = ?1 AND tool_name = ?2";
-    let count = ctx.beyond_policies(|ctx| ctx.count::<ToolCall>(of_both, &params))?;
+    let params = [Value::from(session_id), Value::from(tool.name.as_str()), most.into()];
+    // No more are looked at than are allowed, also where there are more because more were allowed before. The session
+    // is the caller's own, so they all are.
+    let of_both = "WHERE rowid IN (SELECT rowid FROM tool_calls
+        WHERE session_id = ?1 AND tool_name = ?2 LIMIT ?3)";
+    let count = ctx.count_everywhere::<ToolCall>(of_both, &params)?;
     if count < most {
         return Ok(());
     }

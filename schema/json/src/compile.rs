@@ -38,8 +38,8 @@ enum Draft {
 pub(crate) fn compile(root: &Value, purpose: Use) -> Result<Schema, String> {
     let draft = draft(root, purpose)?;
     let (ids, nodes, todo) = (HashMap::new(), Vec::new(), VecDeque::new());
-    let room = PATTERNS_BYTES;
-    let mut compiler = Compiler { root, purpose, draft, ids, nodes, todo, room };
+    let (room, anchors) = (PATTERNS_BYTES, None);
+    let mut compiler = Compiler { root, purpose, draft, ids, nodes, todo, room, anchors };
     compiler.place(root);
     while let Some((id, schema)) = compiler.todo.pop_front() {
         compiler.nodes[id] = compiler.subschema(schema)?;
@@ -76,6 +76,9 @@ struct Compiler<'a> {
     todo: VecDeque<(Id, &'a Value)>,
     /// Bytes that are left for patterns.
     room: usize,
+    /// Subschemas by their own names, once one was looked for. All are found at once: each reference that looked for
+    /// itself would take time in proportion to the schema.
+    anchors: Option<HashMap<String, &'a Value>>,
 }
 
 type Compiled<T> = Result<T, String>;
@@ -148,7 +151,7 @@ impl<'a> Compiler<'a> {
         Ok(())
     }
 
-    fn resolve(&self, target: &Value) -> Compiled<&'a Value> {
+    fn resolve(&mut self, target: &Value) -> Compiled<&'a Value> {
         let text = target.as_str().ok_or_else(|| format!("$ref is {}", quote(target)))?;
         let lost = || format!("it refers to {text:?}, which is not in it");
         let own = self.root.get("$id").and_then(Value::as_str).unwrap_or_default();
@@ -158,7 +161,9 @@ impl<'a> Compiler<'a> {
         if fragment.is_empty() || fragment.starts_with('/') {
             return self.root.pointer(&fragment).ok_or_else(lost);
         }
-        anchored(self.root, &fragment).ok_or_else(lost)
+        let root = self.root;
+        let anchors = self.anchors.get_or_insert_with(|| anchors(root));
+        anchors.get(&*fragment).copied().ok_or_else(lost)
     }
 
     fn any_value(
@@ -442,16 +447,17 @@ fn decoded(fragment: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// The subschema that bears a name of its own.
-fn anchored<'a>(root: &'a Value, name: &str) -> Option<&'a Value> {
-    let mut todo = vec![root];
+/// The subschemas that bear a name of their own.
+fn anchors(root: &Value) -> HashMap<String, &Value> {
+    let (mut found, mut todo) = (HashMap::new(), vec![root]);
     while let Some(value) = todo.pop() {
         match value {
             Value::Object(members) => {
-                let bears =
-                    |key: &str, text: &str| members.get(key).and_then(Value::as_str) == Some(text);
-                if bears("$anchor", name) || bears("$id", &format!("#{name}")) {
-                    return Some(value);
+                let anchor = members.get("$anchor").and_then(Value::as_str);
+                let id = members.get("$id").and_then(Value::as_str);
+                let names = anchor.into_iter().chain(id.and_then(|id| id.strip_prefix('#')));
+                for name in names {
+                    found.entry(name.to_owned()).or_insert(value);
                 }
                 todo.extend(members.values());
             }
@@ -459,5 +465,5 @@ fn anchored<'a>(root: &'a Value, name: &str) -> Option<&'a Value> {
             _ => {}
         }
     }
-    None
+    found
 }

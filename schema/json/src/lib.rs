@@ -1,6 +1,6 @@
 //! JSON Schema with a bound on every evaluation.
 //!
-//! Changes when the supported part of JSON Schema changes. A schema is data that strangers hand in, and an
+//! Changes when the supported part of JSON Schema changes. Untrusted callers supply schemas, and an
 //! evaluation may take exponential time: a recursive `oneOf` tries every way down at every level. So an
 //! [evaluation](Schema::check) counts its steps, ends when they are used up, and keeps one error instead of a tree
 //! of them. Whether it ends so depends on the schema, the value and the bound alone: a replay decides alike.

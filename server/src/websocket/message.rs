@@ -2,7 +2,7 @@
 
 use abide_schema::limits::{MESSAGE_BYTES, NAME_BYTES};
 use abide_schema::wire::ClientMessage;
-use abide_schema::{Code, Refusal};
+use abide_schema::{Code, Refusal, integers};
 use serde::Deserialize;
 use serde::de::Error as _;
 use serde_json::Value as JsonValue;
@@ -33,6 +33,10 @@ pub fn read(text: &str) -> Result<ClientMessage, (Option<String>, Refusal)> {
         Err(serde_json::Error::custom("no object"))
     };
     let message = message.map_err(|why| misread(text, &why))?;
+    if let Err(found) = integers::check(text) {
+        let id = id(&message).filter(|id| id.len() <= NAME_BYTES);
+        return Err((id.map(str::to_owned), found.into()));
+    }
     match id(&message) {
         // It comes back in every answer and every delta, to each of which it would add its length.
         Some(id) if id.len() > NAME_BYTES => {

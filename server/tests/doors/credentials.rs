@@ -52,7 +52,7 @@ async fn a_token_is_asked_for_everywhere_but_at_the_gate() {
     check(
         &wrong.send().await.problem(),
         expect![[r#"
-        401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
+        401 unauthenticated: the token is not known (ask the operator of the server for the current one)
     "#]],
     );
     assert_eq!(house.post("/health", "").await.status, 401);
@@ -115,7 +115,7 @@ async fn the_subprotocol_is_answered() {
 }
 
 #[tokio::test]
-async fn pages_of_other_origins_do_not_come_in() {
+async fn foreign_origins_are_refused() {
     let house = House::open().await;
     let evil = ("origin", "https://evil.example");
     let (status, body) = house.try_socket("/v1/ws", &[evil]).await.err().expect("a refusal");

@@ -218,30 +218,30 @@ async fn every_forgery_is_refused() {
     check(
         &told.join("\n"),
         expect![[r#"
-        none: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
-        None: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
-        none, unsigned: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
-        no alg: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
+        none: 401 unauthenticated: the token is not known (ask the operator of the server for the current one)
+        None: 401 unauthenticated: the token is not known (ask the operator of the server for the current one)
+        none, unsigned: 401 unauthenticated: the token is not known (ask the operator of the server for the current one)
+        no alg: 401 unauthenticated: the token is not known (ask the operator of the server for the current one)
         RS512: 401 unauthenticated: the token is signed with another algorithm than its key is for (ask whoever issues them for another)
         ES256: 401 unauthenticated: the token is signed with another algorithm than its key is for (ask whoever issues them for another)
         confused, rsa: 401 unauthenticated: the token is signed with another algorithm than its key is for (ask whoever issues them for another)
-        confused, shared: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
+        confused, shared: 401 unauthenticated: the token is not known (ask the operator of the server for the current one)
         confused, ed: 401 unauthenticated: the token is signed with another algorithm than its key is for (ask whoever issues them for another)
         HS384: 401 unauthenticated: the token is signed with another algorithm than its key is for (ask whoever issues them for another)
-        another's key: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
+        another's key: 401 unauthenticated: the token is not known (ask the operator of the server for the current one)
         another kid: 401 unauthenticated: the token is signed with another algorithm than its key is for (ask whoever issues them for another)
         unknown kid: 401 unauthenticated: the token names no key that is known (ask whoever issues them for another)
         no kid: 401 unauthenticated: the token names no key that is known (ask whoever issues them for another)
         jwk in the header: 401 unauthenticated: the token names no key that is known (ask whoever issues them for another)
-        other body: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
-        no signature: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
-        two parts: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
-        four parts: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
-        cut: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
-        padded: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
-        ed, signature of rsa: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
-        no base64: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
-        dots: 401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
+        other body: 401 unauthenticated: the token is not known (ask the operator of the server for the current one)
+        no signature: 401 unauthenticated: the token is not known (ask the operator of the server for the current one)
+        two parts: 401 unauthenticated: the token is not known (ask the operator of the server for the current one)
+        four parts: 401 unauthenticated: the token is not known (ask the operator of the server for the current one)
+        cut: 401 unauthenticated: the token is not known (ask the operator of the server for the current one)
+        padded: 401 unauthenticated: the token is not known (ask the operator of the server for the current one)
+        ed, signature of rsa: 401 unauthenticated: the token is not known (ask the operator of the server for the current one)
+        no base64: 401 unauthenticated: the token is not known (ask the operator of the server for the current one)
+        dots: 401 unauthenticated: the token is not known (ask the operator of the server for the current one)
     "#]],
     );
     assert_eq!(tried(&house, &good).await, LET_IN);
@@ -359,7 +359,7 @@ async fn a_connection_ends_with_its_token_or_its_identity() {
         expect![[r#"
         "the token expired at 2026-11-21T14:02:51Z"
         "the identity jwt:https://id.example#ann is disabled"
-        401 unauthenticated: the identity jwt:https://id.example#ann is disabled (abide identity enable  gives it back what it had)
+        401 unauthenticated: the identity jwt:https://id.example#ann is disabled (an administrator enables it again with: abide identity enable)
     "#]],
     );
 }

@@ -32,7 +32,7 @@ async fn a_closed_engine_says_when_to_come_again() {
     check(
         &refused.problem(),
         expect![[r#"
-        503 overloaded: the engine is closing (try again when it is back)
+        503 overloaded: the engine is closing (retry after the restart)
     "#]],
     );
     assert_eq!(refused.header("retry-after"), Some("1"));

@@ -174,7 +174,7 @@ async fn a_place_that_is_none_is_refused() {
 
 /// Of another tenant's run every route says what it says of one that nobody has.
 #[tokio::test]
-async fn another_tenants_run_is_not_there() {
+async fn a_foreign_run_is_not_found() {
     let home = Home(with_clerk().await);
     home.with("acmeacmea", json!({"scope": {"tenant": "acme"}})).await;
     home.with("zetazetaz", json!({"scope": {"tenant": "zeta"}})).await;

@@ -132,7 +132,7 @@ async fn from_the_first_token_on_everybody_needs_one() {
     check(
         &socket.hear_op("error").await.to_string(),
         expect![[r#"
-        {"code":"unauthenticated","detail":"credentials are asked for from now on","hint":"connect again with a token: Authorization: Bearer <token>","op":"error"}
+        {"code":"unauthenticated","detail":"credentials are now required","hint":"connect again with a token: Authorization: Bearer <token>","op":"error"}
     "#]],
     );
     assert_eq!(socket.closed().await.map(|frame| u16::from(frame.code)), Some(1008));
@@ -143,7 +143,7 @@ async fn from_the_first_token_on_everybody_needs_one() {
 
 /// Everything that takes a token away acts on the next request, and on who is connected.
 #[tokio::test]
-async fn what_is_taken_away_is_gone_at_once() {
+async fn revocation_closes_open_connections() {
     let ways: [(&str, JsonValue); 5] = [
         ("revoke_token", json!({"id": "annannann"})),
         ("disable_identity", json!({"id": "annannann", "reason": "left"})),
@@ -196,7 +196,7 @@ async fn what_is_taken_away_is_gone_at_once() {
 }
 
 #[tokio::test]
-async fn a_token_expires_also_under_who_is_connected() {
+async fn expiry_closes_open_connections() {
     let home = Home::new().await;
     home.with("annannann", json!({})).await;
     home.token_of("annannann", "shortshort", Some(60_000)).await;
@@ -219,7 +219,7 @@ async fn a_token_expires_also_under_who_is_connected() {
 
 /// Whatever stands in the place of a token is `unauthenticated`, in the same words, on every door.
 #[tokio::test]
-async fn no_token_but_the_token_is_taken() {
+async fn similar_tokens_are_refused() {
     let home = Home::new().await;
     home.with("annannann", json!({})).await;
     let good = token("annannann");
@@ -253,7 +253,7 @@ async fn no_token_but_the_token_is_taken() {
     check(
         &told.join("\n"),
         expect![[r#"
-        401 unauthenticated: the token is not known (ask whoever runs the server for the current one)
+        401 unauthenticated: the token is not known (ask the operator of the server for the current one)
     "#]],
     );
     assert_eq!(home.denied().await, [""; 0], "nobody is known who could be named");
@@ -449,7 +449,7 @@ async fn anonymous_calls_that_wait_while_the_first_token_is_made_are_refused() {
 
 /// The answer of a request was repeated to its caller after its role could not call the reducer any more.
 #[tokio::test]
-async fn stored_answers_are_for_who_may_still_call() {
+async fn a_demoted_caller_gets_no_stored_answer() {
     let home = Home::new().await;
     home.with("annannann", json!({})).await;
     let create = || async {
@@ -513,5 +513,69 @@ async fn an_admin_gives_no_more_calls_than_it_has() {
     for (reducer, args) in taken {
         let answer = home.call("acmeadmin", reducer, args.clone()).await;
         assert_eq!(answer.status, 200, "{reducer} {args}");
+    }
+}
+
+/// Of a token without a scope, a request can ask to be narrowed to one. It gains neither rights nor quota by it.
+#[tokio::test]
+async fn a_request_is_narrowed_to_a_scope_and_never_widened() {
+    let home = Home::new().await;
+    let rate = json!({"limits": {"rate": {"calls": 6, "per_ms": 4_000}}});
+    home.with("driver", rate).await;
+    home.with("zoezoezoe", json!({"scope": {"tenant": "zeta"}})).await;
+    for tenant in ["acme", "zeta"] {
+        let scope = json!({"tenant": tenant});
+        home.local("create_session", json!({"agent": tenant, "scope": scope})).await;
+    }
+    let ask = |id: &'static str, scopes: &'static [&'static str]| {
+        let request = home.0.request("POST", "/v1/sql");
+        let request = request.header("authorization", &format!("Bearer {}", token(id)));
+        let request =
+            scopes.iter().fold(request, |request, scope| request.header("abide-scope", scope));
+        async move { request.body(r#"{"sql":"SELECT agent FROM sessions ORDER BY 1"}"#).send().await }
+    };
+    let acme = ask("driver", &[r#"{"tenant":"acme"}"#]).await;
+    assert_eq!(acme.json()["rows"], json!([["acme"]]));
+    assert_eq!(ask("driver", &["{}"]).await.json()["rows"], json!([["acme"], ["zeta"]]));
+    let widened = ask("zoezoezoe", &[r#"{"tenant":"acme"}"#]).await;
+    assert_eq!(widened.status, 403, "{}", widened.problem());
+    let narrower = ask("zoezoezoe", &[r#"{"team":"blue"}"#]).await;
+    assert_eq!(narrower.json()["rows"], json!([]));
+    for wrong in [&["tenant=acme"] as &[_], &[r#"{"tenant":1}"#], &["[]"], &["{}", "{}"]] {
+        assert_eq!(ask("driver", wrong).await.status, 400, "{wrong:?}");
+    }
+    let scopes: [&[&str]; 4] = [
+        &[r#"{"tenant":"a"}"#],
+        &[r#"{"tenant":"b"}"#],
+        &[r#"{"tenant":"c"}"#],
+        &[r#"{"tenant":"d"}"#],
+    ];
+    for scope in scopes {
+        assert_eq!(ask("driver", scope).await.status, 200);
+    }
+    assert_eq!(ask("driver", &[r#"{"tenant":"e"}"#]).await.status, 429, "the rate is the token's");
+}
+
+/// A narrowed connection stays narrowed when its credential is looked up again.
+#[tokio::test]
+async fn a_narrowed_connection_stays_narrowed() {
+    let home = Home::new().await;
+    home.with("driver", json!({})).await;
+    for tenant in ["acme", "zeta"] {
+        let scope = json!({"tenant": tenant});
+        home.local("create_session", json!({"agent": tenant, "scope": scope})).await;
+    }
+    let bearer = format!("Bearer {}", token("driver"));
+    let headers = [("authorization", bearer.as_str()), ("abide-scope", r#"{"tenant":"acme"}"#)];
+    let mut socket = home.0.try_socket("/v1/ws", &headers).await.expect("it is admitted");
+    let sql = r#"{"op":"sql","id":"s","sql":"SELECT agent FROM sessions"}"#;
+    for other in ["otherone", "othertwo"] {
+        socket.say(sql).await;
+        assert_eq!(socket.hear_op("result").await["rows"], json!([["acme"]]));
+        let args = json!({"agent": "b", "scope": {"tenant": "zeta"}});
+        let call = json!({"op": "call", "id": "c", "reducer": "create_session", "args": args});
+        socket.say(&call.to_string()).await;
+        assert_eq!(socket.hear_op("error").await["code"], "denied");
+        home.with(other, json!({})).await;
     }
 }

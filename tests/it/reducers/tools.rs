@@ -171,11 +171,13 @@ fn what_is_no_schema() {
     let chained: String =
         (0..70).map(|n| format!(r##""d{n}":{{"$ref":"#/$defs/d{}"}},"##, n + 1)).collect();
     let long = "x".repeat(abide_schema::limits::TOOL_SCHEMA_BYTES);
+    let deep = format!("{}true{}", r#"{"not":"#.repeat(65), "}".repeat(65));
     let script = format!(
         r##"
         register_tool name=a input_schema={{"$defs":{{{doubled}"d14":true}},"$ref":"#/$defs/d0"}}
         register_tool name=a input_schema={{"$defs":{{{chained}"d70":true}},"$ref":"#/$defs/d0"}}
         register_tool name=a input_schema={{"description":"{long}"}}
+        register_tool name=a input_schema={deep}
         "##
     );
     check(
@@ -184,6 +186,7 @@ fn what_is_no_schema() {
         refused bad_arguments: the input_schema of a cannot be held to: with its references written out it has over 10000 subschemas (hint: JSON Schema 2020-12 is understood, with references to places in it: #/$defs/…)
         refused bad_arguments: the input_schema of a cannot be held to: references are nested more than 64 deep (hint: JSON Schema 2020-12 is understood, with references to places in it: #/$defs/…)
         refused limit_exceeded: the input_schema of a has 65554 bytes, at most 65536 are taken
+        refused limit_exceeded: the input_schema of a is nested more than 64 levels deep
     "#]],
     );
 }

@@ -65,7 +65,7 @@ fn check(attempts: &[&str], expected: Expect) {
 }
 
 #[test]
-fn what_is_not_in_sight_is_not_there() {
+fn hidden_and_unknown_names_are_answered_alike() {
     check(
         &[
             "SELECT * FROM members",
@@ -125,7 +125,7 @@ fn what_is_not_in_sight_is_not_there() {
 }
 
 #[test]
-fn around_corners_the_same_rows_are_seen() {
+fn views_ctes_and_joins_show_visible_rows_only() {
     check(
         &[
             "SELECT id FROM notes",

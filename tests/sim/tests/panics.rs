@@ -9,7 +9,7 @@ use std::io::Write as _;
 use abide_sim::panics::{all_cases, run};
 
 #[test]
-fn a_panic_leaves_nobody_waiting_and_loses_nothing() {
+fn a_panic_answers_all_waiters_and_keeps_acknowledged_writes() {
     let (cases, mut refused) = (all_cases(), 0);
     for (point, nth, closes) in &cases {
         let outcome = run(*point, *nth, *closes);

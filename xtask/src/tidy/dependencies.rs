@@ -22,7 +22,8 @@ struct Room {
 
 const ROOMS: [Room; 20] = [
     Room { name: "abide-macros", may_see: &[] },
-    Room { name: "abide-schema", may_see: &["abide-macros"] },
+    Room { name: "abide-json-integers", may_see: &[] },
+    Room { name: "abide-schema", may_see: &["abide-macros", "abide-json-integers"] },
     Room { name: "abide-json-schema", may_see: &[] },
     Room { name: "abide-log", may_see: &["abide-schema"] },
     Room { name: "abide-live", may_see: &["abide-schema"] },
@@ -33,12 +34,24 @@ const ROOMS: [Room; 20] = [
         may_see: &["abide-schema", "abide-log", "abide-live", "abide-store"],
     },
     Room { name: "abide-reducers", may_see: &["abide-schema", "abide-json-schema"] },
-    Room { name: "abide-programs", may_see: &[] },
+    Room { name: "abide-programs", may_see: &["abide-json-integers"] },
     Room { name: "abide-client", may_see: &["abide-schema", "abide-engine?", "abide-reducers"] },
     Room {
         name: "abide-agent",
-        may_see: &["abide-client", "abide-models", "abide-programs", "abide-tools"],
+        may_see: &[
+            "abide-client",
+            "abide-json-integers",
+            "abide-models",
+            "abide-programs",
+            "abide-tools",
+        ],
     },
+    Room {
+        name: "abide-tools",
+        may_see: &["abide-client", "abide-json-integers", "abide-json-schema"],
+    },
+    Room { name: "abide-models", may_see: &["abide-json-integers"] },
+    Room { name: "abide-server", may_see: &["abide-schema", "abide-engine"] },
     Room { name: "abide-tools", may_see: &["abide-client", "abide-json-schema"] },
     Room { name: "abide-models", may_see: &[] },
     Room { name: "abide-heap", may_see: &[] },
@@ -65,6 +78,7 @@ const ROOMS: [Room; 20] = [
 
 const EVERYTHING: &[&str] = &[
     "abide-schema",
+    "abide-json-integers",
     "abide-heap",
     "abide-json-schema",
     "abide-log",

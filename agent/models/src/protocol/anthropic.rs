@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::{Decoder, Gathered, all_instructions, arguments_object, parse, set, take_turns};
+use super::{
+    Decoder, Gathered, all_instructions, arguments_object, arguments_text, parse, set, take_turns,
+};
 use crate::verdict;
 use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
 
@@ -83,8 +85,8 @@ pub(super) struct Anthropic {
 }
 
 enum Block {
-    /// A call, with the input that its block began with.
-    Call { call: ModelCall, input: Value },
+    /// A call, with the input that its block began with, if that is an object.
+    Call { call: ModelCall, input: Option<String> },
     /// A block of thinking as it began, and what was added to it.
     Thinking { block: Value, thinking: String, signature: String },
     /// What does not go back, or what has no end of its own to wait for.
@@ -109,7 +111,7 @@ impl Decoder for Anthropic {
                 self.usage(&event["message"]["usage"], gathered);
             }
             "content_block_start" => {
-                let block = begun(&event["content_block"], gathered);
+                let block = begun(&event["content_block"], data, gathered);
                 self.blocks.insert(index, block);
             }
             "content_block_delta" => self.delta(index, &event["delta"], gathered),
@@ -179,7 +181,7 @@ impl Anthropic {
     }
 }
 
-fn begun(block: &Value, gathered: &mut Gathered) -> Block {
+fn begun(block: &Value, data: &str, gathered: &mut Gathered) -> Block {
     let text = |field: &str| block[field].as_str().unwrap_or_default();
     match block["type"].as_str() {
         Some("text") => {
@@ -189,7 +191,9 @@ fn begun(block: &Value, gathered: &mut Gathered) -> Block {
         Some("tool_use") => {
             let (id, name) = (text("id").to_owned(), text("name").to_owned());
             let call = ModelCall { id, name, arguments: String::new() };
-            Block::Call { call, input: block["input"].clone() }
+            let input = Some(&block["input"]).filter(|input| input.is_object());
+            let path = ["content_block", "input"];
+            Block::Call { call, input: input.map(|input| arguments_text(input, data, &path)) }
         }
         Some("thinking") => {
             gathered.reasoning(text("thinking"));
@@ -210,8 +214,8 @@ fn ended(block: Block, gathered: &mut Gathered) {
     match block {
         Block::Call { mut call, input } => {
             // A call without arguments comes with an empty piece of them, or with none.
-            if call.arguments.is_empty() && input.is_object() {
-                call.arguments = input.to_string();
+            if call.arguments.is_empty() {
+                call.arguments = input.unwrap_or_default();
             }
             gathered.call(call);
         }

@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Decoder, Gathered, parse, set};
+use super::{Decoder, Gathered, arguments_text, parse, set};
 use crate::verdict;
 use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
 
@@ -108,9 +108,9 @@ impl Decoder for Chat {
             read_usage(usage, gathered);
         }
         let choices = chunk["choices"].as_array().into_iter().flatten();
-        let first = |choice: &&Value| choice["index"].as_u64().unwrap_or(0) == 0;
-        let Some(choice) = choices.into_iter().find(first) else { return Ok(()) };
-        self.delta(&choice["delta"], gathered);
+        let first = |choice: &(usize, &Value)| choice.1["index"].as_u64().unwrap_or(0) == 0;
+        let Some((at, choice)) = choices.enumerate().find(first) else { return Ok(()) };
+        self.delta(&choice["delta"], data, at, gathered);
         if let Some(reason) = choice["finish_reason"].as_str() {
             gathered.stop = Some(stop(reason));
             self.close(gathered);
@@ -126,7 +126,8 @@ impl Decoder for Chat {
 }
 
 impl Chat {
-    fn delta(&mut self, delta: &Value, gathered: &mut Gathered) {
+    /// Takes what the choice at an index of a frame adds.
+    fn delta(&mut self, delta: &Value, data: &str, at: usize, gathered: &mut Gathered) {
         let reasoning = [&delta["reasoning_content"], &delta["reasoning"]];
         if let Some(piece) = reasoning.into_iter().find_map(Value::as_str) {
             gathered.reasoning(piece);
@@ -140,13 +141,19 @@ impl Chat {
             gathered.text(piece);
         }
         for (position, piece) in delta["tool_calls"].as_array().into_iter().flatten().enumerate() {
-            self.piece(position as u64, piece);
+            let whole = |arguments: &Value| {
+                let (at, position) = (at.to_string(), position.to_string());
+                let call = ["choices", &at, "delta", "tool_calls", &position];
+                let path = [&call[..], &["function", "arguments"]].concat();
+                arguments_text(arguments, data, &path)
+            };
+            self.piece(position as u64, piece, whole);
         }
     }
 
     /// Takes a piece of a call. Servers repeat ids or leave them empty in later pieces, some leave out
     /// the index, and some give all calls the same one: a new id with a name is a new call.
-    fn piece(&mut self, position: u64, piece: &Value) {
+    fn piece(&mut self, position: u64, piece: &Value, text: impl FnOnce(&Value) -> String) {
         let index = piece["index"].as_u64().unwrap_or(position);
         let id = piece["id"].as_str().unwrap_or_default();
         let name = piece["function"]["name"].as_str().unwrap_or_default();
@@ -172,7 +179,7 @@ impl Chat {
         match &piece["function"]["arguments"] {
             Value::Null => {}
             Value::String(piece) => call.arguments.push_str(piece),
-            whole => call.arguments.push_str(&whole.to_string()),
+            whole => call.arguments.push_str(&text(whole)),
         }
     }
 }

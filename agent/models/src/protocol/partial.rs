@@ -2,7 +2,9 @@
 //!
 //! Nobody here asks for that (`streamFunctionCallArguments`); gateways do on their own.
 
+use abide_json_integers as integers;
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::{ModelCall, ModelError};
@@ -20,7 +22,7 @@ pub(super) struct Partial {
 pub(super) struct Piece {
     json_path: String,
     string_value: Option<String>,
-    number_value: Option<Value>,
+    number_value: Option<Box<RawValue>>,
     bool_value: Option<bool>,
 }
 
@@ -49,7 +51,11 @@ impl Partial {
         }
         *place = match (piece.string_value, piece.number_value, piece.bool_value) {
             (Some(more), _, _) => json!(place.as_str().unwrap_or_default().to_owned() + &more),
-            (_, Some(number), _) => number,
+            // It should be a double. Where it is an integer that would lose digits, these are kept as a text.
+            (_, Some(number), _) => match integers::check(number.get()) {
+                Ok(()) => serde_json::from_str(number.get()).unwrap_or_default(),
+                Err(_) => json!(number.get()),
+            },
             (_, _, Some(truth)) => json!(truth),
             _ => Value::Null,
         };
@@ -125,6 +131,11 @@ mod tests {
         ]);
         expect![[r#"{"a":[{"b":"one"},0.5],"a b":{"c":true},"d":null}"#]]
             .assert_eq(&arguments.expect("all have places"));
+        let text = r#"{"jsonPath": "$.a", "numberValue": 100000000000000000000000}"#;
+        let mut partial = Partial::new(String::new(), String::new(), None);
+        let piece = serde_json::from_str(text).expect("it is a piece");
+        partial.take(piece).expect("it has a place");
+        assert_eq!(partial.into_call().arguments, r#"{"a":"100000000000000000000000"}"#);
     }
 
     #[test]

@@ -98,6 +98,42 @@ fn chat_calls_may_lack_index_and_id_and_have_an_object_for_arguments() {
     );
 }
 
+/// They became `1e+23` where a provider sends arguments as an object and not as text.
+#[test]
+fn no_digit_of_arguments_is_lost() {
+    const ARGUMENTS: &str = r#"{"b": [1, 100000000000000000000000], "a": 2}"#;
+    let call = format!(r#"{{"id":"a","function":{{"name":"f","arguments":{ARGUMENTS}}}}}"#);
+    let choices = format!(r#"[{{"index":1}},{{"delta":{{"tool_calls":[{{}},{call}]}}}}]"#);
+    let end = r#"{"choices":[{"delta":{},"finish_reason":"tool_calls"}]}"#;
+    let chat = [&format!(r#"{{"choices":{choices}}}"#), end, "[DONE]"].join("\n");
+    let block = format!(r#"{{"type":"tool_use","id":"a","name":"f","input":{ARGUMENTS}}}"#);
+    let anthropic = format!(
+        r#"{{"type":"content_block_start","index":0,"content_block":{block}}}
+        {{"type":"content_block_stop","index":0}}
+        {{"type":"message_delta","delta":{{"stop_reason":"tool_use"}}}}"#
+    );
+    let call = format!(r#"{{"function":{{"name":"f","arguments":{ARGUMENTS}}}}}"#);
+    let ollama = format!(r#"{{"message":{{"tool_calls":[{call}]}},"done":true}}"#);
+    let part = format!(r#"{{"functionCall":{{"name":"f","args":{ARGUMENTS}}}}}"#);
+    let content = format!(r#"{{"content":{{"parts":[{part}]}},"finishReason":"STOP"}}"#);
+    let gemini = format!(r#"{{"candidates":[{content}]}}"#);
+    for (protocol, lines) in [
+        (Protocol::OpenAiCompatible, chat),
+        (Protocol::Anthropic, anthropic),
+        (Protocol::Ollama, ollama),
+        (Protocol::Gemini, gemini),
+    ] {
+        let lines: Vec<&str> = lines.lines().map(str::trim).collect();
+        let told = told(protocol, &[framed(protocol, &lines).as_bytes()]);
+        let call = told.iter().find_map(|event| match event {
+            Ok(ModelEvent::Call(call)) if call.name == "f" => Some(call.arguments.as_str()),
+            _ => None,
+        });
+        assert_eq!(call, Some(ARGUMENTS), "{protocol:?}: {told:?}");
+    }
+    assert_eq!(arguments_object(ARGUMENTS), json!({ "unparsed": ARGUMENTS }));
+}
+
 /// An index is a provider's word, and nobody makes room for four billion calls on it.
 #[test]
 fn a_huge_index_is_an_index() {

@@ -10,6 +10,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use abide_json_integers as integers;
 use jsonschema::error::{TypeKind, ValidationErrorKind};
 use jsonschema::{JsonType, JsonTypeSet, ValidationError};
 use serde_json::{Map, Number, Value};
@@ -47,7 +48,7 @@ fn unwrapped(schema: &Value, arguments: &Value) -> Option<(String, Value)> {
     let from_text;
     let arguments = match arguments {
         Value::String(text) => {
-            from_text = serde_json::from_str::<Value>(text).ok()?;
+            from_text = exact(text)?;
             &from_text
         }
         other => other,
@@ -59,7 +60,7 @@ fn unwrapped(schema: &Value, arguments: &Value) -> Option<(String, Value)> {
         return None;
     }
     let inner = match inner {
-        Value::String(text) => serde_json::from_str(text).ok()?,
+        Value::String(text) => exact(text)?,
         other => other.clone(),
     };
     inner.is_object().then(|| (name.clone(), inner))
@@ -184,7 +185,7 @@ fn out_of_text(text: &str, types: JsonTypeSet) -> Option<Value> {
             return Some(Value::Bool(value));
         }
     }
-    let value: Value = serde_json::from_str(text).ok()?;
+    let value = exact(text)?;
     let fits = match &value {
         Value::Null => types.contains(JsonType::Null),
         Value::Number(number) => {
@@ -197,6 +198,12 @@ fn out_of_text(text: &str, types: JsonTypeSet) -> Option<Value> {
         Value::Bool(_) | Value::String(_) => false,
     };
     fits.then_some(value)
+}
+
+/// The JSON that a text is, if none of its integers loses digits.
+fn exact(text: &str) -> Option<Value> {
+    integers::check(text).ok()?;
+    serde_json::from_str(text).ok()
 }
 
 /// Whether reading the number lost nothing of it.

@@ -28,6 +28,36 @@ fn of(properties: Value, required: &[&str]) -> Value {
         "additionalProperties": false })
 }
 
+/// They came to the tool, and into the store, as `1e+23`.
+#[test]
+fn integers_that_would_lose_digits_do_not_fit() {
+    check(
+        of(json!({"n": {"type": ["number", "object"]}}), &[]),
+        &[
+            r#"{"n": 100000000000000000000000}"#,
+            r#"{"n": {"x": [18446744073709551615]}}"#,
+            r#"{"n": "100000000000000000000000"}"#,
+            r#"{"n": "{\"x\": 100000000000000000000000}"}"#,
+            r#"{"n": 1e23}"#,
+        ],
+        expect![[r#"
+            {"n": 100000000000000000000000}
+              the arguments do not fit: the integer 100000000000000000000000 at /n does not fit 64 bits with sign; send it as a string: JSON integers are those of 64 bits with sign. It takes: n (number or object)
+            {"n": {"x": [18446744073709551615]}}
+              the arguments do not fit: the integer 18446744073709551615 at /n/x/0 does not fit 64 bits with sign; send it as a string: JSON integers are those of 64 bits with sign. It takes: n (number or object)
+            {"n": "100000000000000000000000"}
+              the arguments do not fit: at /n: "100000000000000000000000" is not of types "number", "object". It takes: n (number or object)
+            {"n": "{\"x\": 100000000000000000000000}"}
+              the arguments do not fit: at /n: "{\"x\": 100000000000000000000000}" is not of types "number", "object". It takes: n (number or object)
+            {"n": 1e23}
+              {"n":1e+23}"#]],
+    );
+    let schema = of(json!({"n": {"type": "integer", "maximum": u64::MAX}}), &[]);
+    let why = Parameters::of(&schema).err().expect("it is refused");
+    let at = "the integer 18446744073709551615 at /properties/n/maximum";
+    assert!(why.starts_with(at), "{why}");
+}
+
 #[test]
 fn what_fits_is_left_alone() {
     check(

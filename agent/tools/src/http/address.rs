@@ -74,7 +74,7 @@ impl Address {
         }
         let missing = |name: String| format!("{name} is left out and has to be in the address");
         let path = self.path.fill(arguments, percent_encoded).map_err(missing)?;
-        // `.` and `..` are resolved by whoever reads an address: with them the path would be another one. Literals with a
+        // Servers and proxies resolve `.` and `..`, which would change the path. Literals with a
         // place beside them can make one as well: `/.{name}`.
         if path.split('/').any(is_dots) {
             return Err(OUT_OF_THE_PATH.to_owned());

@@ -1,5 +1,6 @@
 //! One request and its answer, as an outcome.
 
+use abide_json_integers as integers;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
@@ -78,7 +79,9 @@ impl Plan {
         ]);
         let text = match String::from_utf8(body) {
             Ok(text) => {
-                let parsed = is_json(media_type.as_deref()).then(|| serde_json::from_str(&text));
+                // What cannot be kept exactly as JSON is kept as text.
+                let is_exact = is_json(media_type.as_deref()) && integers::check(&text).is_ok();
+                let parsed = is_exact.then(|| serde_json::from_str(&text));
                 let body = match parsed {
                     Some(Ok(value)) => value,
                     _ => Value::String(text.clone()),

@@ -218,6 +218,11 @@ impl Connection {
         McpStatus::Up { protocol, server: server.unwrap_or_default() }
     }
 
+    /// The reason, if it was ended because of a message over the maximum.
+    pub(super) fn too_large(&self) -> Option<String> {
+        self.note.read()
+    }
+
     /// How it came to an end, as far as that is known.
     pub(super) async fn how_it_ended(&self) -> String {
         match (self.note.read(), &self.process) {

@@ -52,7 +52,9 @@ impl<R: AsyncRead + Unpin> AsyncRead for BoundedLines<R> {
         for piece in buffer.filled()[before..].split_inclusive(|byte| *byte == b'\n') {
             self.line += piece.len();
             if self.line > self.most {
-                let why = format!("it sent a message of more than {} bytes", self.most);
+                let (line, most) = (self.line, self.most);
+                let why =
+                    format!("it sent a message of at least {line} bytes, and {most} are taken");
                 self.note.write(why.clone());
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
             }

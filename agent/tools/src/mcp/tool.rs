@@ -4,6 +4,7 @@ use std::error::Error;
 use std::sync::Arc;
 
 use abide_client::Effect;
+use abide_json_integers as integers;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use rmcp::ServiceError;
@@ -107,7 +108,7 @@ async fn call(server: &Arc<Server>, name: String, arguments: Value) -> ToolOutco
     };
     let params = CallToolRequestParams::new(name).with_arguments(arguments);
     match connection.peer().call_tool_once(params).await {
-        Ok(CallToolResponse::Complete(result)) => outcome(&result),
+        Ok(CallToolResponse::Complete(result)) => outcome(server, &result),
         Ok(_) => {
             let text = format!(
                 "the MCP server {} wants to be answered before it is done, which is not supported",
@@ -120,14 +121,46 @@ async fn call(server: &Arc<Server>, name: String, arguments: Value) -> ToolOutco
 }
 
 /// An answer, whole and as text.
-fn outcome(result: &CallToolResult) -> ToolOutcome {
+fn outcome(server: &Server, result: &CallToolResult) -> ToolOutcome {
     let is_error = result.is_error.unwrap_or(false);
+    let content = serde_json::to_value(result).expect("what came as JSON goes as JSON");
+    if let Some((pointer, number)) = inexact(&content, String::new()) {
+        let text = format!(
+            "the tool ran, and the answer of the MCP server {} cannot be kept: the number {number} at {pointer} may be \
+             an integer that does not fit 64 bits with sign",
+            server.name
+        );
+        return ToolOutcome::failed(Failure::Tool, text);
+    }
     ToolOutcome {
-        content: serde_json::to_value(result).expect("what came as JSON goes as JSON"),
+        content,
         text: rendering::text_of(result),
         is_error,
         exit_code: i32::from(is_error),
         failure: is_error.then_some(Failure::Tool),
+    }
+}
+
+/// The first number of an answer that may have lost digits. The SDK has read the text already, so that an integer beyond 64
+/// bits is a double by now, as is a number with an exponent: neither is taken.
+fn inexact(value: &Value, pointer: String) -> Option<(String, String)> {
+    match value {
+        Value::Number(number) => {
+            let is_large = |x: f64| x.abs() >= -(i64::MIN as f64);
+            let literal = number.to_string();
+            let is_lost = number.is_f64() && number.as_f64().is_some_and(is_large);
+            let is_out = is_lost || integers::check(&literal).is_err();
+            is_out.then_some((pointer, literal))
+        }
+        Value::Array(items) => {
+            let mut items = items.iter().enumerate();
+            items.find_map(|(index, item)| inexact(item, format!("{pointer}/{index}")))
+        }
+        Value::Object(members) => members.iter().find_map(|(name, value)| {
+            let name = name.replace('~', "~0").replace('/', "~1");
+            inexact(value, format!("{pointer}/{name}"))
+        }),
+        _ => None,
     }
 }
 
@@ -142,11 +175,21 @@ async fn failure(server: &Server, connection: &Connection, error: ServiceError) 
             let text = format!("the MCP server {name} answered with an error: {}", error.message);
             ToolOutcome { content: json!({ "error": error }), ..ToolOutcome::failed(failure, text) }
         }
+        ServiceError::TransportSend(error) if too_large(&error).is_some() => {
+            let most = too_large(&error).unwrap_or_default();
+            let text = format!("the MCP server {name} answered with more than {most} bytes");
+            ToolOutcome::failed(Failure::TooLarge, text)
+        }
         ServiceError::TransportSend(error) if refused(&error) => {
             let text = format!("the MCP server {name} cannot be reached");
             ToolOutcome::failed(Failure::Unavailable, text)
         }
         ServiceError::TransportSend(_) | ServiceError::TransportClosed => {
+            // What is too large now is too large again: the call is not to be repeated.
+            if let Some(why) = connection.too_large() {
+                let text = format!("the MCP server {name} was ended: {why}");
+                return ToolOutcome::failed(Failure::TooLarge, text);
+            }
             let how = connection.how_it_ended().await;
             let text = format!("the MCP server {name} was lost during the call: {how}");
             ToolOutcome::failed(Failure::Lost, text)
@@ -156,6 +199,19 @@ async fn failure(server: &Server, connection: &Connection, error: ServiceError) 
             ToolOutcome::failed(Failure::Lost, text)
         }
     }
+}
+
+/// The limit that an answer was over, if that is why there is none.
+fn too_large(error: &(dyn Error + 'static)) -> Option<usize> {
+    let mut cause = Some(error);
+    while let Some(one) = cause {
+        let of_transport = one.downcast_ref::<StreamableHttpError<reqwest::Error>>();
+        if let Some(StreamableHttpError::ResponseBodyTooLarge { max_size }) = of_transport {
+            return Some(*max_size);
+        }
+        cause = one.source();
+    }
+    None
 }
 
 /// Whether nobody was there to take the request.

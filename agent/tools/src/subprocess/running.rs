@@ -3,6 +3,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
+use abide_json_integers as integers;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
@@ -184,6 +185,10 @@ impl Run<'_> {
         }
         match serde_json::from_str::<Value>(text) {
             Ok(value) => {
+                if let Err(found) = integers::check(text) {
+                    let why = format!("{} ran, and its output cannot be kept: {found}", self.name);
+                    return Some((Failure::Tool, why));
+                }
                 content.insert("output".to_owned(), value);
                 None
             }

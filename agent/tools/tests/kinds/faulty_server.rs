@@ -151,16 +151,35 @@ async fn floods_nonsense_and_long_results_cost_nothing() {
     assert_eq!(big.content["content"][0]["text"].as_str().map(str::len), Some(10_000_000));
 }
 
+/// They became `1e+23` and `1.8446744073709552e19` for SQL. What is read by the SDK as a double may have been an integer.
 #[tokio::test]
-async fn a_message_that_is_too_long_ends_the_connection_with_the_reason() {
+async fn an_answer_whose_integers_would_lose_digits_fails_the_call() {
+    let (_server, tools) = start(config("")).await;
+    let mut lines = Vec::new();
+    for name in ["unsigned", "long"] {
+        lines.push(call_of(&tools, name).await);
+    }
+    let told: Vec<String> = lines.iter().map(told).collect();
+    expect![[r#"
+        tool 1
+        the tool ran, and the answer of the MCP server faulty cannot be kept: the number 18446744073709551615 at /structuredContent/a~1b/0 may be an integer that does not fit 64 bits with sign
+        {"error":{"code":"tool","message":"the tool ran, and the answer of the MCP server faulty cannot be kept: the number 18446744073709551615 at /structuredContent/a~1b/0 may be an integer that does not fit 64 bits with sign"}}
+        tool 1
+        the tool ran, and the answer of the MCP server faulty cannot be kept: the number 1e+23 at /structuredContent/n may be an integer that does not fit 64 bits with sign
+        {"error":{"code":"tool","message":"the tool ran, and the answer of the MCP server faulty cannot be kept: the number 1e+23 at /structuredContent/n may be an integer that does not fit 64 bits with sign"}}"#]].assert_eq(&told.join("\n"));
+}
+
+#[tokio::test]
+async fn a_message_that_is_too_long_fails_for_good_with_the_reason() {
     let mut narrow = config("");
     narrow.max_message_bytes = 1_000_000;
     let (_server, tools) = start(narrow).await;
     let outcome = call_of(&tools, "big").await;
-    expect![[r#"
-        lost 1
-        the MCP server faulty was lost during the call: it sent a message of more than 1000000 bytes
-        {"error":{"code":"lost","message":"the MCP server faulty was lost during the call: it sent a message of more than 1000000 bytes"}}"#]].assert_eq(&told(&outcome));
+    assert_eq!(outcome.failure, Some(Failure::TooLarge));
+    let begin = "the MCP server faulty was ended: it sent a message of at least 10";
+    let end = " bytes, and 1000000 are taken";
+    let text = &outcome.text;
+    assert!(text.starts_with(begin) && text.ends_with(end), "{text}");
     assert!(!call_of(&tools, "pid").await.is_error, "it is started again");
 }
 

@@ -14,6 +14,9 @@ use tokio::net::TcpListener;
 
 use crate::{call, context, environment, told};
 
+/// An object with an integer beyond 64 bits.
+const LONG: &str = r#"{"id": 100000000000000000000000}"#;
+
 /// A server that answers every request with what it was, and some paths otherwise; its address.
 async fn server() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
@@ -27,6 +30,7 @@ async fn server() -> String {
         .route("/near", any(|| async { (StatusCode::FOUND, [("location", "/echo/near")]) }))
         .route("/bytes", any(|| async { ([("content-type", "image/png")], [0_u8, 159, 146, 150]) }))
         .route("/text", any(|| async { "plain text" }))
+        .route("/long", any(|| async { ([("content-type", "application/json")], LONG) }))
         .route("/hang", any(std::future::pending::<Response>))
         .route("/endless", any(endless))
         .route("/broken", any(broken))
@@ -94,6 +98,20 @@ async fn check(more: Value, calls: &[Value], expected: Expect) {
         lines.push(told(&call(&tool, arguments.clone()).await).replace(&server, "SERVER"));
     }
     expected.assert_eq(&lines.join("\n"));
+}
+
+/// The body became `{"id": 1e+23}`.
+#[tokio::test]
+async fn an_answer_whose_integers_would_lose_digits_is_kept_as_text() {
+    check(
+        json!({"url": "SERVER/long"}),
+        &[json!({})],
+        expect![[r#"
+            ok 0
+            {"id": 100000000000000000000000}
+            {"body":"{\"id\": 100000000000000000000000}","content_type":"application/json","status":200}"#]],
+    )
+    .await;
 }
 
 /// With its place at the end of the path, or alone in it, the number of slashes did not change: `..` and `.` were sent.

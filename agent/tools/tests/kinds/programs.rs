@@ -253,6 +253,22 @@ async fn a_program_that_does_not_read_its_input_is_in_its_right() {
     .await;
 }
 
+/// The output became `{"id": 1e+23}`.
+#[tokio::test]
+async fn output_whose_integers_would_lose_digits_fails_the_call() {
+    check(
+        script(r#"echo '[{{"id": 100000000000000000000000}}]'"#, &json!({"output": "json"})),
+        json!({}),
+        expect![[r#"
+            tool 0
+            script ran, and its output cannot be kept: the integer 100000000000000000000000 at /0/id does not fit 64 bits with sign
+            it wrote:
+            [{"id": 100000000000000000000000}]
+            {"exit_code":0,"failure":"tool","stdout":"[{\"id\": 100000000000000000000000}]\n"}"#]],
+    )
+    .await;
+}
+
 #[tokio::test]
 async fn a_line_of_ten_megabytes_is_whole_or_too_large() {
     let line = "head -c 10000000 /dev/zero | tr '\\0' x";

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use abide_client::{
-    Abide, Allowance, CallLimits, Code, Error, NewIdentity, NewRole, NewSession, Secret,
+    Abide, Allowance, CallLimits, Code, Error, NewIdentity, NewRole, NewSession, Scope, Secret,
 };
 use abide_server::Access;
 
@@ -82,5 +82,32 @@ async fn a_client_keeps_to_its_pace() {
     let used_up = app.create_session(NewSession::of("a")).await.expect_err("its quota is used up");
     assert_eq!(used_up.code(), Some(Code::LimitExceeded));
     assert!(used_up.retry_after().is_some_and(|wait| wait <= Duration::from_secs(86_400)));
+    server.stop().await;
+}
+
+/// A driver that connects to a server narrows itself to the scope that it acts for, and the log has that scope.
+#[tokio::test]
+async fn a_remote_handle_acts_for_a_scope() {
+    let world = World::new();
+    let server = world.serve(None, Access::loopback()).await;
+    let admin = Abide::connect(&format!("http://{}", server.address)).await.expect("it connects");
+    let scope = |tenant: &str| Scope::from([("tenant".to_owned(), tenant.to_owned())]);
+    let acme = admin.acting_for(&scope("acme")).await.expect("it connects");
+    let odd =
+        admin.acting_for(&scope("z\u{e9}\u{7f}\u{1f600}\t")).await.expect("any text is a scope");
+    let session = acme.create_session(NewSession::of("a")).await.expect("it is made");
+    assert_eq!(session.scope.as_str(), r#"{"tenant":"acme"}"#);
+    let made = odd.create_session(NewSession::of("a")).await.expect("it is made");
+    let kept: Scope = serde_json::from_str(made.scope.as_str()).expect("it is a scope");
+    assert_eq!(kept, scope("z\u{e9}\u{7f}\u{1f600}\t"));
+    let seen: Vec<(String,)> = acme.sql("SELECT id FROM sessions").fetch().await.expect("rows");
+    assert_eq!(seen, [(session.id.clone(),)]);
+    let authority = "SELECT authority FROM events WHERE authority LIKE '%acme%'";
+    let logged: Vec<(String,)> = admin.sql(authority).fetch().await.expect("rows");
+    assert_eq!(logged.len(), 1);
+    let refused = acme.acting_for(&scope("zeta")).await.expect_err("it is another tenant's");
+    assert_eq!(refused.code(), Some(Code::Denied));
+    admin.close().await;
+    assert!(!acme.connected(), "a narrowed handle is closed with the one that made it");
     server.stop().await;
 }

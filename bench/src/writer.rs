@@ -1,0 +1,186 @@
+//! How long single calls hold the writer: a validation of arguments, and the cancellation of a session with thousands of
+//! descendants.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use abide_engine::{Config, Engine, Point, Stage, Turns};
+use abide_json_schema::{Failure, Schema};
+use abide_schema::wire::BatchCall;
+use abide_schema::{Caller, limits};
+use clap::Args;
+use serde_json::{Value as JsonValue, json};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+use crate::statistics::thousands;
+
+/// Options of `writer`.
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// Sessions below the one that is cancelled.
+    #[arg(long, default_value_t = 9_001)]
+    descendants: usize,
+    /// Recordings of MCP over stdio, one message a line, with tools and calls of them.
+    #[arg(long)]
+    mcp: Vec<PathBuf>,
+    /// Where the file is made.
+    #[arg(long, default_value = ".")]
+    dir: PathBuf,
+}
+
+/// Measures.
+pub(crate) fn run(options: &Options) {
+    validation(&options.mcp);
+    Runtime::new().expect("a runtime starts").block_on(cancellation(options));
+}
+
+fn validation(recordings: &[PathBuf]) {
+    let ways = ["a", "b", "c", "d"].map(
+        |name| json!({"properties": {"not": {"$ref": "#/$defs/f"}, name: {"type": "string"}}}),
+    );
+    let recursive = json!({"$defs": {"f": {"oneOf": ways}}, "$ref": "#/$defs/f"});
+    let nested = (0..36).fold(json!({}), |inner, _| json!({"not": inner}));
+    let text = json!({"text": "x ".repeat(200_000)});
+    let pattern = json!({"properties": {"text": {"pattern": "^([a-z]+ ){0,60}[0-9]$"}}});
+    let items: Vec<usize> = (0..400_000).collect();
+    let hostile = [
+        ("alternatives that refer to the whole", recursive, nested),
+        ("a pattern over a long text", pattern, text),
+        (
+            "unique items",
+            json!({"properties": {"it": {"uniqueItems": true}}}),
+            json!({"it": items}),
+        ),
+    ];
+    println!("validation of hostile arguments, longest of 20 evaluations, ms");
+    for (name, schema, arguments) in hostile {
+        let schema = Schema::compile(&schema).expect("it is a schema");
+        let of_writer = longest(&schema, &arguments, limits::WRITER_STEPS);
+        let whole = longest(&schema, &arguments, limits::TOOL_SCHEMA_STEPS);
+        println!(
+            "  {name:<38} {} steps, on the writer {of_writer:.3}   {} steps, on a reader {whole:.2}",
+            thousands(limits::WRITER_STEPS as f64),
+            thousands(limits::TOOL_SCHEMA_STEPS as f64),
+        );
+    }
+    for path in recordings {
+        recorded(&fs::read_to_string(path).expect("the recording can be read"));
+    }
+}
+
+fn longest(schema: &Schema, arguments: &JsonValue, steps: u64) -> f64 {
+    let time = |_| {
+        let start = Instant::now();
+        // Whether they fit does not matter.
+        let _ = schema.check(arguments, steps);
+        start.elapsed().as_secs_f64() * 1e3
+    };
+    (0..20).map(time).fold(0.0, f64::max)
+}
+
+/// The steps that each recorded call of a recorded tool takes.
+fn recorded(lines: &str) {
+    let messages = lines
+        .lines()
+        .filter_map(|line| serde_json::from_str::<JsonValue>(&line[line.find('{')?..]).ok());
+    let (mut schemas, mut steps) = (Vec::new(), Vec::new());
+    for message in messages {
+        for tool in message["result"]["tools"].as_array().into_iter().flatten() {
+            schemas.push((tool["name"].clone(), tool["inputSchema"].clone()));
+        }
+        let params = &message["params"];
+        let schema = schemas.iter().find(|(name, _)| *name == params["name"]);
+        if let (Some((_, schema)), "tools/call") =
+            (schema, message["method"].as_str().unwrap_or_default())
+        {
+            let schema = Schema::compile(schema).expect("a recorded schema is understood");
+            steps.extend(taken(&schema, &params["arguments"]));
+        }
+    }
+    let bytes = schemas.iter().map(|(_, schema)| schema.to_string().len()).max().unwrap_or(0);
+    println!(
+        "  recorded: {} tools, the largest schema {} bytes; {} calls, at most {} steps",
+        schemas.len(),
+        thousands(bytes as f64),
+        steps.len(),
+        thousands(steps.iter().copied().max().unwrap_or(0) as f64),
+    );
+}
+
+/// The least steps with which a verdict is reached.
+fn taken(schema: &Schema, arguments: &JsonValue) -> Option<u64> {
+    (1..limits::TOOL_SCHEMA_STEPS)
+        .find(|steps| schema.check(arguments, *steps) != Err(Failure::OverBudget))
+}
+
+/// Measures each transaction from its beginning until its commit is made.
+#[derive(Debug, Default)]
+struct Held(Mutex<(Option<Instant>, Vec<Duration>)>);
+
+impl Turns for Held {
+    fn wait(&self, _: Stage) -> bool {
+        false
+    }
+
+    fn reach(&self, point: Point) {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match point {
+            Point::Begun => held.0 = Some(Instant::now()),
+            Point::Committed => {
+                let since = held.0.take();
+                held.1.extend(since.map(|since| since.elapsed()));
+            }
+            _ => {}
+        }
+    }
+}
+
+async fn cancellation(options: &Options) {
+    let folder = TempDir::new_in(&options.dir).expect("a folder can be made");
+    let held = Arc::new(Held::default());
+    let mut config = Config::new(abide_reducers::modules());
+    config.turns = Arc::clone(&held) as Arc<dyn Turns>;
+    let engine = Engine::open(folder.path().join("abide.db"), config).expect("the engine opens");
+    let admin = Caller::local();
+    let create = |id: String, parent: Option<String>| BatchCall {
+        reducer: "create_session".to_owned(),
+        args: json!({"agent": "bench", "id": id, "parent_id": parent}),
+    };
+    // Children of the top one, and children of those, by turns.
+    let parent = |nth: usize| if nth % 3 == 2 { format!("d{}", nth - 1) } else { "top".to_owned() };
+    let below = (0..options.descendants).map(|nth| create(format!("d{nth}"), Some(parent(nth))));
+    let calls: Vec<BatchCall> =
+        std::iter::once(create("top".to_owned(), None)).chain(below).collect();
+    for batch in calls.chunks(500) {
+        engine.batch(&admin, batch, None).await.expect("sessions are made");
+    }
+    held.0.lock().unwrap_or_else(PoisonError::into_inner).1.clear();
+    let start = Instant::now();
+    let args = json!({"session_id": "top"});
+    engine.call(&admin, "cancel_session", &args, None).await.expect("it is cancelled");
+    let answered = start.elapsed();
+    let open = "SELECT (SELECT count(*) FROM cleanups)
+        + (SELECT count(*) FROM sessions WHERE status <> 'failed')";
+    loop {
+        let left = engine.query(&admin, open, &serde_json::Map::new(), None).await;
+        if left.expect("it is answered").rows[0][0] == 0.into() {
+            break;
+        }
+    }
+    let all = start.elapsed();
+    engine.close();
+    let held = held.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    println!(
+        "\ncancel_session with {} descendants: answered after {:.1} ms, all ended after {:.0} ms; \
+         {} transactions, the longest held the writer {:.1} ms",
+        thousands(options.descendants as f64),
+        ms(answered),
+        ms(all),
+        held.1.len(),
+        held.1.iter().copied().map(ms).fold(0.0, f64::max),
+    );
+}

@@ -1,0 +1,134 @@
+//! What waits to be claimed, by the scope of its session. A caller with a scope finds what waits in its own without
+//! looking at what waits in others': rows of another tenant cost it nothing, however many there are.
+//!
+//! There is one row for each key of the session's scope. A caller with several keys follows all of them at once: what
+//! it may claim is in the list of each.
+
+use abide_schema::{Abort, Context, Value, table};
+
+use crate::session::Session;
+
+/// The queue of runs that wait for a driver. Those of tool calls have the tool's name behind a letter.
+pub(crate) const RUNS: &str = "r";
+
+/// The queue of a tool's calls.
+pub(crate) fn calls_of(tool: &str) -> String {
+    format!("t{tool}")
+}
+
+/// That something waits, under one key of its session's scope.
+#[table(name = "waiting", without_rowid, shared)]
+pub struct Waiting {
+    /// What it waits in: `r`, or `t` and the name of a tool.
+    #[column(key)]
+    pub queue: String,
+    /// One key of the scope and its value, as JSON.
+    #[column(key)]
+    pub part: String,
+    /// Since when: a seq, or a moment in microseconds.
+    #[column(key)]
+    pub since: i64,
+    /// The call or the run.
+    #[column(key)]
+    pub id: String,
+}
+
+/// The table, and rows for the calls that wait, in a file that had none.
+pub(crate) const FILL_CALLS: &str = "CREATE TABLE IF NOT EXISTS waiting (
+  queue TEXT NOT NULL,
+  part TEXT NOT NULL,
+  since INTEGER NOT NULL,
+  id TEXT NOT NULL,
+  PRIMARY KEY (queue, part, since, id)
+) STRICT, WITHOUT ROWID;
+INSERT INTO waiting SELECT 't' || c.tool_name, json_array(j.key, j.value), c.created_seq, c.call_id
+FROM tool_calls AS c JOIN sessions AS s ON s.id = c.session_id, json_each(s.scope) AS j
+WHERE c.status = 'pending' AND c.retry_at IS NULL AND j.type = 'text'";
+
+/// The same for runs.
+pub(crate) const FILL_RUNS: &str = "INSERT INTO waiting
+SELECT 'r', json_array(j.key, j.value), r.created_at, r.id
+FROM runs AS r JOIN sessions AS s ON s.id = r.session_id, json_each(s.scope) AS j
+WHERE r.status = 'running' AND r.driver IS NULL AND j.type = 'text'";
+
+/// Something that may wait, as its row says.
+pub(crate) struct Entry<'a> {
+    pub(crate) queue: String,
+    pub(crate) since: i64,
+    pub(crate) id: &'a str,
+    pub(crate) session_id: &'a str,
+}
+
+/// Notes that something waits from now on, or no more.
+pub(crate) fn note(
+    ctx: &mut Context<'_>,
+    Entry { queue, since, id, session_id }: Entry<'_>,
+    waits: bool,
+) -> Result<(), Abort> {
+    ctx.beyond_policies(|ctx| {
+        let session = ctx.get::<Session>(session_id)?;
+        let Some(session) = session.filter(|session| session.scope.as_str() != "{}") else {
+            return Ok(());
+        };
+        let scope = session.scope.value();
+        for (key, value) in scope.as_object().into_iter().flatten() {
+            let Some(value) = value.as_str() else { continue };
+            let (queue, part, id) = (queue.clone(), part(key, value), id.to_owned());
+            if waits {
+                ctx.insert(Waiting { queue, part, since, id })?;
+            } else if ctx.get::<Waiting>((&*queue, &*part, since, &*id))?.is_some() {
+                ctx.delete::<Waiting>((&*queue, &*part, since, &*id))?;
+            }
+        }
+        Ok(())
+    })
+}
+
+fn part(key: &str, value: &str) -> String {
+    serde_json::json!([key, value]).to_string()
+}
+
+/// What was found of a queue.
+pub(crate) enum Next {
+    /// The next that waits: since when, and its id.
+    Found(i64, String),
+    /// Nothing more, or so much that matches only a part of the scope that the rest was not looked at.
+    End,
+}
+
+/// The next that waits in the scope of the caller, behind one that was found before. `looks` is how often it may
+/// still look.
+pub(crate) fn next(
+    ctx: &mut Context<'_>,
+    queue: &str,
+    behind: Option<(i64, &str)>,
+    looks: &mut usize,
+) -> Result<Next, Abort> {
+    let scope = ctx.caller.scope().clone();
+    let parts: Vec<String> = scope.iter().map(|(key, value)| part(key, value)).collect();
+    let (since, id) = behind.unwrap_or((i64::MIN, ""));
+    // The first place that may be looked at, and how many lists agree on it.
+    let (mut place, mut exclusive) = ((since, id.to_owned()), true);
+    let mut agreed = 0;
+    for part in parts.iter().cycle() {
+        if *looks == 0 {
+            return Ok(Next::End);
+        }
+        *looks -= 1;
+        let by = if exclusive { ">" } else { ">=" };
+        let clause = format!(
+            "WHERE queue = ?1 AND part = ?2 AND (since, id) {by} (?3, ?4) ORDER BY since, id LIMIT 1"
+        );
+        let (part, id) = (part.as_str(), place.1.as_str());
+        let params = [queue.into(), part.into(), place.0.into(), Value::from(id)];
+        let found = ctx.beyond_policies(|ctx| ctx.find::<Waiting>(&clause, &params))?;
+        let Some(found) = found.into_iter().next() else { return Ok(Next::End) };
+        let at = (found.since, found.id);
+        agreed = if !exclusive && at == place { agreed + 1 } else { 1 };
+        (place, exclusive) = (at, false);
+        if agreed == parts.len() {
+            return Ok(Next::Found(place.0, place.1));
+        }
+    }
+    Ok(Next::End)
+}

@@ -1,0 +1,239 @@
+//! Integers in JSON text that a signed 64-bit integer does not hold.
+//!
+//! `serde_json` reads such an integer as a double, which keeps about 16 of its digits, and reports nothing. So each
+//! input of JSON is checked with [`check`] as text, next to where it is parsed. The range is that of an INTEGER in
+//! SQLite: a larger one would be a REAL in `json_extract`, and in a parameter of a query.
+//!
+//! A number with a fraction or an exponent is a double wherever it is, and not looked at. The check does not validate:
+//! of a text that is no JSON it says something, and never panics.
+
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::fmt;
+
+use memchr::memchr2;
+
+/// What to do instead of sending such an integer.
+pub const HINT: &str = "send it as a string: JSON integers are those of 64 bits with sign";
+
+/// Characters of a pointer or a number that are shown.
+const SHOWN_CHARS: usize = 80;
+
+/// An integer that is out of range.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutOfRange {
+    /// Where it is, as a JSON pointer; empty if it is the whole text.
+    pub pointer: String,
+    /// The integer, as it is written.
+    pub literal: String,
+}
+
+/// One sentence without its subject; texts of any length are cut.
+impl fmt::Display for OutOfRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the integer {} ", shown(&self.literal))?;
+        match self.pointer.is_empty() {
+            true => f.write_str("does not fit 64 bits with sign"),
+            false => write!(f, "at {} does not fit 64 bits with sign", shown(&self.pointer)),
+        }
+    }
+}
+
+impl std::error::Error for OutOfRange {}
+
+/// A text, without its middle where it is long.
+fn shown(text: &str) -> Cow<'_, str> {
+    let Some((cut, _)) = text.char_indices().nth(SHOWN_CHARS) else { return Cow::Borrowed(text) };
+    Cow::Owned(format!("{}… ({} bytes)", &text[..cut], text.len()))
+}
+
+/// Checks the integers of a JSON text, in one pass and without an allocation.
+///
+/// # Errors
+/// The first one that is out of range.
+pub fn check(text: &str) -> Result<(), OutOfRange> {
+    match first(text.as_bytes(), 0) {
+        None => Ok(()),
+        Some((from, to)) => {
+            let literal = text[from..to].to_owned();
+            Err(OutOfRange { pointer: pointer(text, from), literal })
+        }
+    }
+}
+
+/// The text with each integer that is out of range made a string. For what others wrote and nobody can be asked to
+/// write again.
+#[must_use]
+pub fn quoted(text: &str) -> Cow<'_, str> {
+    let Some(mut found) = first(text.as_bytes(), 0) else { return Cow::Borrowed(text) };
+    let mut out = String::with_capacity(text.len() + 2);
+    let mut copied = 0;
+    loop {
+        let (from, to) = found;
+        out.push_str(&text[copied..from]);
+        out.push('"');
+        out.push_str(&text[from..to]);
+        out.push('"');
+        copied = to;
+        match first(text.as_bytes(), to) {
+            Some(next) => found = next,
+            None => break,
+        }
+    }
+    out.push_str(&text[copied..]);
+    Cow::Owned(out)
+}
+
+/// Where the first integer that is out of range begins and ends, from a place outside of strings on.
+fn first(text: &[u8], mut at: usize) -> Option<(usize, usize)> {
+    while at < text.len() {
+        match text[at] {
+            b'"' => at = after_string(text, at),
+            b'-' | b'0'..=b'9' => {
+                let end = after_number(text, at);
+                if is_out_of_range(&text[at..end]) {
+                    return Some((at, end));
+                }
+                at = end;
+            }
+            _ => at += 1,
+        }
+    }
+    None
+}
+
+/// The place after a string that begins at one.
+fn after_string(text: &[u8], begin: usize) -> usize {
+    let mut at = begin + 1;
+    while at < text.len() {
+        match memchr2(b'"', b'\\', &text[at..]) {
+            None => return text.len(),
+            Some(more) if text[at + more] == b'"' => return at + more + 1,
+            Some(more) => at += more + 2,
+        }
+    }
+    text.len()
+}
+
+fn after_number(text: &[u8], begin: usize) -> usize {
+    let of_number = |byte: &u8| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E');
+    text[begin..].iter().position(|byte| !of_number(byte)).map_or(text.len(), |more| begin + more)
+}
+
+/// Whether a number is an integer beyond 64 bits with sign.
+fn is_out_of_range(number: &[u8]) -> bool {
+    let (digits, most): (&[u8], &[u8]) = match number.strip_prefix(b"-") {
+        Some(digits) => (digits, b"9223372036854775808"),
+        None => (number, b"9223372036854775807"),
+    };
+    // Digits of one length are ordered as the numbers are.
+    digits.len() >= most.len()
+        && digits.iter().all(u8::is_ascii_digit)
+        && (digits.len() > most.len() || digits > most)
+}
+
+/// A step of the way to a value.
+enum Step<'a> {
+    /// The member of this name, as it is written between its quotes.
+    Member(&'a str),
+    /// The item at this index.
+    Item(usize),
+}
+
+/// The JSON pointer of the value that begins at a place.
+fn pointer(text: &str, place: usize) -> String {
+    let bytes = text.as_bytes();
+    let mut path: Vec<Step<'_>> = Vec::new();
+    // The last string that ended: in front of a colon, the name of a member.
+    let mut name = "";
+    let mut at = 0;
+    while at < place {
+        match bytes[at] {
+            b'"' => {
+                let end = after_string(bytes, at);
+                name = text.get(at + 1..end - 1).unwrap_or_default();
+                at = end;
+                continue;
+            }
+            b'{' => path.push(Step::Member("")),
+            b'[' => path.push(Step::Item(0)),
+            b'}' | b']' => drop(path.pop()),
+            b':' => {
+                if let Some(Step::Member(current)) = path.last_mut() {
+                    *current = name;
+                }
+            }
+            b',' => {
+                if let Some(Step::Item(index)) = path.last_mut() {
+                    *index += 1;
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    let mut pointer = String::new();
+    for step in path {
+        pointer.push('/');
+        match step {
+            Step::Item(index) => pointer.push_str(&index.to_string()),
+            Step::Member(name) => {
+                pointer.push_str(&unescaped(name).replace('~', "~0").replace('/', "~1"));
+            }
+        }
+    }
+    pointer
+}
+
+/// What a string stands for that is written so in JSON. An escape that cannot be read stays as it is written.
+fn unescaped(written: &str) -> Cow<'_, str> {
+    if !written.contains('\\') {
+        return Cow::Borrowed(written);
+    }
+    let mut out = String::with_capacity(written.len());
+    let mut rest = written;
+    while let Some((before, after)) = rest.split_once('\\') {
+        out.push_str(before);
+        let (read, bytes) = escape(after);
+        match read {
+            Some(character) => out.push(character),
+            None => out.push('\\'),
+        }
+        rest = &after[bytes..];
+    }
+    out.push_str(rest);
+    Cow::Owned(out)
+}
+
+/// The character that an escape stands for, and how many bytes it has after its backslash.
+fn escape(after: &str) -> (Option<char>, usize) {
+    let simple = match after.as_bytes().first() {
+        Some(b'n') => '\n',
+        Some(b't') => '\t',
+        Some(b'r') => '\r',
+        Some(b'b') => '\u{8}',
+        Some(b'f') => '\u{c}',
+        Some(byte @ (b'"' | b'\\' | b'/')) => char::from(*byte),
+        Some(b'u') => return unicode(after),
+        _ => return (None, 0),
+    };
+    (Some(simple), 1)
+}
+
+/// `u` and four hexadecimal digits, or two such escapes for a pair of surrogates.
+fn unicode(after: &str) -> (Option<char>, usize) {
+    let unit = |from: usize| {
+        let digits = after.get(from..from + 4)?;
+        u16::from_str_radix(digits, 16).ok()
+    };
+    let second = || after.get(5..7).filter(|it| *it == "\\u").and_then(|_| unit(7));
+    let Some(one) = unit(1) else { return (None, 0) };
+    let pair = [one, second().unwrap_or_default()];
+    match char::decode_utf16(pair).next() {
+        Some(Ok(character)) if character.len_utf16() == 2 => (Some(character), 11),
+        Some(Ok(character)) => (Some(character), 5),
+        _ => (None, 0),
+    }
+}

@@ -1,0 +1,116 @@
+//! Claims by callers with a scope: each finds what waits in its own scope, in order, behind any number of rows of others.
+
+use abide_engine::replay;
+use abide_reducers::modules;
+use abide_schema::reducer::Caller;
+use abide_schema::{Code, Scope};
+use serde_json::{Value as JsonValue, json};
+
+use crate::world::{World, run};
+
+fn worker(scope: &[(&str, &str)]) -> Caller {
+    let scope: Scope = scope.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+    Caller::with("w", "app", ["*".to_owned()].into(), scope)
+}
+
+async fn claim(world: &World, by: &Caller) -> Result<String, Code> {
+    let args = json!({"tools": ["put"], "lease_ms": 1_000});
+    let done = world.engine().call(by, "claim_next_tool_call", &args, None).await;
+    let done = done.map_err(|refusal| refusal.code)?;
+    let call: JsonValue = serde_json::from_str(&done.result).unwrap();
+    Ok(call["call_id"].as_str().unwrap().to_owned())
+}
+
+/// Sessions of two tenants with two teams each, named alike; calls and runs of each wait in turn.
+async fn tenants() -> World {
+    let world = World::new();
+    let retry = json!({"max_attempts": 9, "backoff_ms": 0});
+    let tool = json!({"name": "put", "effect": "idempotent", "retry": retry});
+    world.call("register_tool", tool).await.unwrap();
+    let agent = json!({"name": "support", "definition": {}});
+    world.call("register_agent", agent).await.unwrap();
+    for nth in 0..3 {
+        for (tenant, team) in [("a", "x"), ("b", "x"), ("a", "y"), ("b", "y")] {
+            let id = format!("{tenant}{team}{nth}");
+            let scope = json!({"tenant": tenant, "team": team, "size": 3});
+            let session = json!({"agent": "support", "id": id, "scope": scope});
+            world.call("create_session", session).await.unwrap();
+            let call =
+                json!({"call_id": id, "session_id": id, "tool_name": "put", "arguments": {}});
+            world.call("request_tool_call", call).await.unwrap();
+            world.call("start_run", json!({"session_id": id, "id": id})).await.unwrap();
+        }
+    }
+    world
+}
+
+#[test]
+fn a_claim_takes_what_waits_longest_in_the_scope() {
+    run(async {
+        let mut world = tenants().await;
+        let of_a = worker(&[("tenant", "a")]);
+        let of_by = worker(&[("tenant", "b"), ("team", "y")]);
+        let of_none = worker(&[("tenant", "a"), ("team", "z")]);
+        assert_eq!(claim(&world, &of_none).await, Err(Code::NotFound));
+        assert_eq!(claim(&world, &of_by).await.unwrap(), "by0");
+        for expected in ["ax0", "ay0", "ax1"] {
+            assert_eq!(claim(&world, &of_a).await.unwrap(), expected);
+        }
+        // Their leases run out. They wait again, where they were.
+        world.pass_ms(2_000).await;
+        for expected in ["ax0", "ay0", "ax1", "ay1", "ax2", "ay2"] {
+            assert_eq!(claim(&world, &of_a).await.unwrap(), expected);
+        }
+        assert_eq!(claim(&world, &of_a).await, Err(Code::NotFound));
+        world.call("cancel_session", json!({"session_id": "by0"})).await.unwrap();
+        for expected in ["by1", "by2"] {
+            assert_eq!(claim(&world, &of_by).await.unwrap(), expected);
+        }
+        for expected in ["bx0", "bx1", "bx2"] {
+            assert_eq!(claim(&world, &Caller::local()).await.unwrap(), expected);
+        }
+        let left = "SELECT count(*) FROM waiting WHERE queue = 'tput'";
+        assert_eq!(world.rows(left).await[0][0], 0.into());
+        world.close();
+        let into = world.path().with_extension("again");
+        replay(&world.path(), &into, modules(), None, &mut |_| {}).unwrap();
+    });
+}
+
+#[test]
+fn a_driver_takes_the_run_that_waits_longest_in_its_scope() {
+    run(async {
+        let world = tenants().await;
+        let of_by = worker(&[("tenant", "b"), ("team", "y")]);
+        for expected in ["by0", "by1", "by2"] {
+            let args = json!({"driver": "d", "lease_ms": 60_000});
+            let done = world.engine().call(&of_by, "claim_next_run", &args, None).await.unwrap();
+            assert!(done.result.contains(&format!("\"id\":\"{expected}\"")), "{}", done.result);
+        }
+        let args = json!({"driver": "d", "lease_ms": 60_000});
+        let refused = world.engine().call(&of_by, "claim_next_run", &args, None).await;
+        assert_eq!(refused.unwrap_err().code, Code::NotFound);
+    });
+}
+
+/// What waits in a file that was written before there were such rows is found.
+#[test]
+fn an_older_file_is_brought_up() {
+    run(async {
+        let mut world = tenants().await;
+        let rows = "SELECT * FROM waiting ORDER BY queue, part, since, id";
+        let before = world.rows(rows).await;
+        world.close();
+        let raw = world.raw();
+        raw.execute_batch(
+            "DROP TABLE waiting;
+             UPDATE meta SET value = '3' WHERE name = 'module.tool_call';
+             UPDATE meta SET value = '1' WHERE name = 'module.run'",
+        )
+        .unwrap();
+        drop(raw);
+        world.open();
+        assert_eq!(world.rows(rows).await, before);
+        assert_eq!(before.len(), 2 * 2 * 12);
+    });
+}
