@@ -147,10 +147,9 @@ impl ServerHandler for Faulty {
             "unsigned" => Ok(structured(&json!({"a/b": [u64::MAX]}))),
             // The SDK of a server writes no longer integer, so it writes the line itself.
             "long" => {
-                println!(
-                    r#"{{"jsonrpc":"2.0","id":{},"result":{{"content":[],"structuredContent":{{"n":{}}}}}}}"#,
-                    context.id, "100000000000000000000000"
-                );
+                let n = format!("1{}", "0".repeat(23));
+                let result = format!(r#"{{"content":[],"structuredContent":{{"n":{n}}}}}"#);
+                println!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, context.id);
                 std::future::pending().await
             }
             "pid" => Ok(said(&process::id().to_string())),

@@ -32,7 +32,7 @@ use mailbox::{Inbox, Mailbox};
 #[derive(Debug)]
 pub(crate) struct Remote {
     /// Where further connections are made to; `None` where a test makes them.
-    address: Option<Address>,
+    address: Option<Box<Address>>,
     commands: UnboundedSender<Command>,
     shared: Arc<Shared>,
     next: AtomicU64,
@@ -57,12 +57,12 @@ impl Remote {
     /// A connection of its own to the same server, narrowed to a scope.
     pub(crate) async fn within(&self, scope: &Scope) -> Result<Remote, Error> {
         let address = self.address.clone().ok_or(Error::Closed)?;
-        Remote::at(address.within(scope)?).await
+        Remote::at((*address).within(scope)?).await
     }
 
     async fn at(address: Address) -> Result<Remote, Error> {
         let remote = Remote::over(address.clone().dial()).await?;
-        Ok(Remote { address: Some(address), ..remote })
+        Ok(Remote { address: Some(Box::new(address)), ..remote })
     }
 
     async fn over(dial: Dial) -> Result<Remote, Error> {

@@ -532,7 +532,8 @@ async fn a_request_is_narrowed_to_a_scope_and_never_widened() {
         let request = request.header("authorization", &format!("Bearer {}", token(id)));
         let request =
             scopes.iter().fold(request, |request, scope| request.header("abide-scope", scope));
-        async move { request.body(r#"{"sql":"SELECT agent FROM sessions ORDER BY 1"}"#).send().await }
+        let request = request.body(r#"{"sql":"SELECT agent FROM sessions ORDER BY 1"}"#);
+        async move { request.send().await }
     };
     let acme = ask("driver", &[r#"{"tenant":"acme"}"#]).await;
     assert_eq!(acme.json()["rows"], json!([["acme"]]));
