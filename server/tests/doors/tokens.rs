@@ -584,7 +584,7 @@ async fn a_narrowed_connection_stays_narrowed() {
     let sql = r#"{"op":"sql","id":"s","sql":"SELECT agent FROM sessions"}"#;
     for other in ["otherone", "othertwo"] {
         socket.say(sql).await;
-        assert_eq!(socket.hear_op("result").await["rows"], json!([["acme"]]));
+        assert_eq!(socket.hear_op("rows").await["rows"], json!([["acme"]]));
         let args = json!({"agent": "b", "scope": {"tenant": "zeta"}});
         let call = json!({"op": "call", "id": "c", "reducer": "create_session", "args": args});
         socket.say(&call.to_string()).await;
