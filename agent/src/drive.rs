@@ -130,7 +130,10 @@ impl Driver {
         };
         match self.abide.batch([ended]).await {
             Ok(_) => Ok(Driven::Ended),
-            Err(error) if error.code() == Some(Code::LeaseLost) => Ok(Driven::Lost),
+            // Denied where the run was claimed by another identity meanwhile.
+            Err(error) if matches!(error.code(), Some(Code::LeaseLost | Code::Denied)) => {
+                Ok(Driven::Lost)
+            }
             Err(error) => Err(error.into()),
         }
     }

@@ -71,7 +71,7 @@ pub(crate) fn withdrawn() -> Result<Environment, Failure> {
         Some(handle) => taken_over(&handle),
         // Only there can a program read another process's environment as a file.
         None if cfg!(target_os = "linux") => withdraw(),
-        None => Ok(env::vars().collect()),
+        None => Ok(unicode(env::vars_os())),
     };
     let all = all.map_err(|why| {
         let detail = format!("the environment cannot be withdrawn from the tools: {why}");
@@ -86,23 +86,25 @@ type Variables = BTreeMap<String, String>;
 /// Starts this process again if there is anything that may be a secret.
 fn withdraw() -> io::Result<Variables> {
     let (kept, moved): (Vec<_>, Vec<_>) = env::vars_os().partition(|(name, _)| is_kept(name));
-    let unicode = |variables: &[(OsString, OsString)]| -> Variables {
-        let pairs = variables.iter().filter_map(|(name, value)| {
-            Some((name.to_str()?.to_owned(), value.to_str()?.to_owned()))
-        });
-        pairs.collect()
-    };
     if moved.is_empty() {
-        return Ok(unicode(&kept));
+        return Ok(unicode(kept));
     }
     let mut file = memory()?;
-    file.write_all(serde_json::to_string(&unicode(&moved))?.as_bytes())?;
+    file.write_all(serde_json::to_string(&unicode(moved))?.as_bytes())?;
     let program = env::current_exe()?;
     let mut arguments = env::args_os();
     let name = arguments.next().unwrap_or_else(|| program.clone().into());
     let mut again = Command::new(program);
     again.arg0(name).args(arguments).env_clear().envs(kept);
     Err(again.env(HANDLE, file.as_raw_fd().to_string()).exec())
+}
+
+/// Those whose name and value are Unicode: what reads them takes texts.
+fn unicode(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Variables {
+    let pairs = variables
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    pairs.collect()
 }
 
 fn is_kept(name: &OsString) -> bool {
@@ -120,8 +122,7 @@ fn taken_over(handle: &OsString) -> io::Result<Variables> {
     file.read_to_string(&mut text)?;
     let mut all: Variables = serde_json::from_str(&text).map_err(|_| wrong())?;
     file.set_len(0)?;
-    let others = env::vars().filter(|(name, _)| name != HANDLE);
-    all.extend(others);
+    all.extend(unicode(env::vars_os()).into_iter().filter(|(name, _)| name != HANDLE));
     Ok(all)
 }
 
@@ -148,3 +149,22 @@ fn memory() -> io::Result<File> {
 
 #[cfg(not(target_os = "linux"))]
 fn forbid_inspection() {}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::ffi::OsStringExt as _;
+
+    use super::*;
+
+    /// A variable that is not Unicode made the process panic.
+    #[test]
+    fn variables_that_are_not_unicode_are_left_out() {
+        let text = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
+        let variables = [
+            (text(b"GOOD"), text(b"1")),
+            (text(b"BAD"), text(b"\xff")),
+            (text(b"B\xffD"), text(b"1")),
+        ];
+        assert_eq!(unicode(variables), [("GOOD".to_owned(), "1".to_owned())].into());
+    }
+}

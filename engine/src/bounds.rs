@@ -174,7 +174,7 @@ pub(crate) struct Bounded<'a> {
     /// Whether policies are looked beyond now.
     beyond: bool,
     /// What conditions may name, once one was asked.
-    values: Option<BTreeMap<String, Value>>,
+    values: Option<Vec<BTreeMap<String, Value>>>,
     /// The owners that were looked at: whether the caller's scope reaches them.
     seen: HashMap<Vec<u8>, bool>,
     /// The rows that a policy was asked about, and what it said. Until something is written.
@@ -260,22 +260,35 @@ impl<'a> Bounded<'a> {
         if rule.condition.asks_tables() {
             self.rows.flush().map_err(broken)?;
         }
-        let mut params: Vec<Value> = rule.columns.iter().map(|at| row[*at].clone()).collect();
-        params.extend(self.values_of(rule));
-        let mut permitted = false;
-        let asked = self.rows.store.run(&rule.of_row, &params, &mut |_| permitted = true);
-        match asked {
-            Ok(_) => Ok(permitted),
-            // It fails at this row, and to tell so would be to tell of the row.
-            Err(error) if error.is_the_statements_own() => Ok(false),
-            Err(error) => Err(broken(error)),
+        for values in self.values_of(rule) {
+            let mut params: Vec<Value> = rule.columns.iter().map(|at| row[*at].clone()).collect();
+            params.extend(values);
+            let mut permitted = false;
+            let asked = self.rows.store.run(&rule.of_row, &params, &mut |_| permitted = true);
+            match asked {
+                Ok(_) if permitted => {}
+                Ok(_) => return Ok(false),
+                // It fails at this row, and to tell so would be to tell of the row.
+                Err(error) if error.is_the_statements_own() => return Ok(false),
+                Err(error) => return Err(broken(error)),
+            }
         }
+        Ok(true)
     }
 
-    fn values_of(&mut self, rule: &Rule) -> Vec<Value> {
-        let values = self.values.get_or_insert_with(|| policies::values(self.caller));
-        let value = |name: &String| values.get(name).cloned().unwrap_or(Value::Null);
-        rule.condition.parameters().iter().map(value).collect()
+    /// What a rule's parameters are; of a narrowed caller also what they were before. The rule must hold with each.
+    fn values_of(&mut self, rule: &Rule) -> Vec<Vec<Value>> {
+        let caller = self.caller;
+        let scopes = || [Some(caller.scope()), caller.own_scope()].into_iter().flatten();
+        let all = self
+            .values
+            .get_or_insert_with(|| scopes().map(|scope| policies::values(caller, scope)).collect());
+        let names = rule.condition.parameters();
+        let of_scope = |values: &BTreeMap<String, Value>| {
+            let value = |name: &String| values.get(name).cloned().unwrap_or(Value::Null);
+            names.iter().map(value).collect()
+        };
+        all.iter().map(of_scope).collect()
     }
 
     /// The rows of a table that the caller reaches, as a table for FROM, and its parameters behind those
@@ -289,8 +302,10 @@ impl<'a> Bounded<'a> {
         let mut params = clause_params.to_vec();
         if let Some(role) = self.ruled(table) {
             let rule = role.rule(table).expect("a table that is ruled has a rule");
-            conditions.push(rule.condition.sql(params.len() + 1));
-            params.extend(self.values_of(rule));
+            for values in self.values_of(rule) {
+                conditions.push(rule.condition.sql(params.len() + 1));
+                params.extend(values);
+            }
         }
         if self.owner(table).is_some() {
             let scope = InSql { scope: self.caller.scope(), first: params.len() + 1 };

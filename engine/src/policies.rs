@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use abide_live::{
-    Binding, Edition, Outlook, Owner, Planner, Viewer, Within, check_condition, select_of,
+    Binding, Condition, Edition, OWN, Outlook, Owner, Planner, Viewer, Within, check_condition,
+    select_of,
 };
 use abide_schema::reducer::{Copies, Sight};
 use abide_schema::seeded::{Bug, makes};
-use abide_schema::{Caller, Code, Refusal, Seq, TableSpec, Value};
+use abide_schema::{Caller, Code, Refusal, Scope, Seq, TableSpec, Value};
 use abide_store::{Layout, Snapshot, StoreError, Writer};
 use serde_json::{Map, Value as JsonValue, json};
 
@@ -145,6 +146,8 @@ pub(crate) fn permitted_rows(
 struct Kind {
     role: String,
     keys: Vec<String>,
+    /// Whether they had another scope before; see [`Caller::own_scope`].
+    is_narrowed: bool,
 }
 
 /// Whether anything bounds what a caller sees.
@@ -156,7 +159,12 @@ impl Kind {
     /// Of a caller; nothing where nothing bounds what it sees.
     fn of(caller: &Caller) -> Option<Kind> {
         let keys = || caller.scope().keys().cloned().collect();
-        is_bounded(caller).then(|| Kind { role: caller.role().to_owned(), keys: keys() })
+        let is_narrowed = caller.own_scope().is_some();
+        is_bounded(caller).then(|| Kind {
+            role: caller.role().to_owned(),
+            keys: keys(),
+            is_narrowed,
+        })
     }
 }
 
@@ -254,7 +262,7 @@ impl Policies {
                 outlook
             }
         };
-        let viewer = Viewer::new(outlook, values(caller), edition);
+        let viewer = Viewer::new(outlook, values_in_both_scopes(caller), edition);
         if in_force.viewers.len() >= VIEWERS {
             in_force.viewers.clear();
         }
@@ -300,6 +308,10 @@ impl Policies {
         let columns: Vec<&'static str> = columns.filter(is_shown).collect();
         let conditions: Vec<&str> = conditions.iter().map(String::as_str).collect();
         let condition = (!conditions.is_empty()).then(|| joined(&conditions, " AND "));
+        let condition = match condition {
+            Some(condition) if kind.is_narrowed => Some(in_both_scopes(&condition)),
+            condition => condition,
+        };
         (!columns.is_empty()).then_some(Shown { columns, condition })
     }
 
@@ -393,6 +405,16 @@ pub(crate) fn permitted<'a>(policies: impl Iterator<Item = &'a Policy>) -> Optio
     conditions.filter(|conditions| !conditions.is_empty()).map(|all| joined(&all, " OR "))
 }
 
+/// That a condition holds with the scope of a narrowed caller, and with the one before. What cannot be read lets
+/// nothing be seen.
+fn in_both_scopes(condition: &str) -> String {
+    match Condition::parse(condition) {
+        Ok(parsed) if parsed.parameters().is_empty() => condition.to_owned(),
+        Ok(parsed) => joined(&[condition, &parsed.of_own_scope()], " AND "),
+        Err(_) => "0".to_owned(),
+    }
+}
+
 /// Conditions as one; a comment at the end of one of them ends there.
 fn joined(conditions: &[&str], by: &str) -> String {
     let conditions: Vec<String> =
@@ -437,17 +459,27 @@ impl Renewed {
     }
 }
 
-/// What conditions may name.
-pub(crate) fn values(caller: &Caller) -> BTreeMap<String, Value> {
+/// What the SQL that stands for a table may name.
+fn values_in_both_scopes(caller: &Caller) -> BTreeMap<String, Value> {
+    let mut values = values(caller, caller.scope());
+    if let Some(own_scope) = caller.own_scope() {
+        let own = self::values(caller, own_scope);
+        values.extend(own.into_iter().map(|(name, value)| (format!("{OWN}{name}"), value)));
+    }
+    values
+}
+
+/// What conditions may name, of a caller with this scope.
+pub(crate) fn values(caller: &Caller, scope: &Scope) -> BTreeMap<String, Value> {
     let text = |text: &str| Value::Text(text.to_owned());
     let capabilities: Vec<&String> = caller.capabilities().iter().collect();
     let own = [
         ("caller_id", text(caller.id())),
         ("caller_role", text(caller.role())),
-        ("caller_scope", Value::Text(json!(caller.scope()).to_string())),
+        ("caller_scope", Value::Text(json!(scope).to_string())),
         ("caller_capabilities", Value::Text(json!(capabilities).to_string())),
     ];
-    let scope = caller.scope().iter().map(|(key, value)| (format!("scope_{key}"), text(value)));
+    let scope = scope.iter().map(|(key, value)| (format!("scope_{key}"), text(value)));
     own.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(scope).collect()
 }
 

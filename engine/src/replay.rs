@@ -50,6 +50,12 @@ pub enum ReplayError {
         /// Why.
         refusal: Refusal,
     },
+    /// An event that records a request cannot be read.
+    #[error("event {seq}: record_request does not say what its request id stands for")]
+    Record {
+        /// The event.
+        seq: Seq,
+    },
     /// A call does something else now.
     #[error("event {seq}: {reducer} had another outcome in the replay")]
     Differs {
@@ -153,7 +159,8 @@ fn run_again(
     if executor.chain.hash != event.hash {
         return Err(ReplayError::Differs { seq, reducer });
     }
-    if let Some(row) = requests.take(event, caller, &call) {
+    let ended = requests.take(event, caller, &call);
+    if let Some(row) = ended.map_err(|_| ReplayError::Record { seq })? {
         executor.store.remember_request(row)?;
     }
     Ok(())

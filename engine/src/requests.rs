@@ -102,6 +102,10 @@ pub(crate) fn nothing() -> Reply {
     Reply { result: "null".to_owned(), duplicate_of: None, refusal: None }
 }
 
+/// The arguments of a [`RECORD`] event do not say what the request id stands for.
+#[derive(Debug)]
+pub(crate) struct Unreadable;
+
 /// Rebuilds the request ids of a log from its events.
 #[derive(Debug, Default)]
 pub(crate) struct Rebuilding {
@@ -128,9 +132,9 @@ impl Rebuilding {
         event: &Event,
         caller: Caller,
         call: &ReadyCall,
-    ) -> Option<RequestIdRow> {
+    ) -> Result<Option<RequestIdRow>, Unreadable> {
         let ended = if self.continues(event) { None } else { self.finish() };
-        let Some(id) = &event.request_id else { return ended };
+        let Some(id) = &event.request_id else { return Ok(ended) };
         let open = self.open.get_or_insert_with(|| Open {
             fingerprint: match event.salt {
                 Some(_) => Fingerprint::default(),
@@ -143,12 +147,12 @@ impl Rebuilding {
             recorded: None,
         });
         if call.reducer == RECORD {
-            open.recorded = read_record(&event.arguments);
+            open.recorded = Some(read_record(&event.arguments).ok_or(Unreadable)?);
         } else {
             open.fingerprint.add(call);
             open.seqs.push(event.seq);
         }
-        ended
+        Ok(ended)
     }
 
     /// Whether an event belongs to the request of the events before.
@@ -196,4 +200,43 @@ pub(crate) fn may_be_kept(found: &RequestIdRow, rebuilt: &RequestIdRow, unsalted
     let mut rest = found.iter();
     found.len() > rebuilt.len()
         && rebuilt.iter().all(|seq| *seq <= unsalted && rest.any(|found| found == seq))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_that_cannot_be_read_is_an_error() {
+        let take = |arguments: &JsonValue| {
+            let call = recorded(arguments);
+            let event = Event {
+                seq: Seq(1),
+                at: abide_schema::Micros(0),
+                caller: "ann".to_owned(),
+                authority: None,
+                request_id: Some("r".to_owned()),
+                session_id: None,
+                reducer: RECORD.to_owned(),
+                arguments: call.arguments.clone(),
+                outcome: "null".to_owned(),
+                salt: Some([0; 16]),
+                prev_hash: Hash::default(),
+                hash: Hash::default(),
+            };
+            let mut rebuilding = Rebuilding::default();
+            let taken = rebuilding.take(&event, Caller::new("ann"), &call);
+            taken.map(|_| rebuilding.finish().map(|row| seqs_of(&row)))
+        };
+        let fingerprint: Hash = [7; 32];
+        let good = take(&json!({"fingerprint": fingerprint, "seqs": [3, 9]}));
+        assert_eq!(good.expect("it can be read"), Some(vec![Seq(3), Seq(9)]));
+        for wrong in [
+            json!({}),
+            json!({"fingerprint": [1], "seqs": [3]}),
+            json!({"fingerprint": fingerprint, "seqs": "3"}),
+        ] {
+            assert!(take(&wrong).is_err(), "{wrong}");
+        }
+    }
 }

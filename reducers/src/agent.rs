@@ -189,8 +189,14 @@ fn check_acyclic(ctx: &mut Context<'_>, name: &str, definition: &JsonValue) -> R
             let hint = "an agent is no subagent of itself, nor of one that it delegates to";
             return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
         }
-        if seen.len() >= limits::DELEGATED_AGENTS || !seen.insert(next.clone()) {
+        if !seen.insert(next.clone()) {
             continue;
+        }
+        if seen.len() > limits::DELEGATED_AGENTS {
+            let most = limits::DELEGATED_AGENTS;
+            let detail = format!("agent {name} would delegate to more than {most} agents");
+            let hint = "agents that it delegates to by way of others count, too";
+            return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
         }
         let Some(agent) = ctx.get::<Agent>(&next)? else { continue };
         if let Some(found) = ctx.get::<AgentRevision>((next.as_str(), agent.revision))? {

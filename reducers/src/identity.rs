@@ -84,6 +84,7 @@ pub fn create_identity(
     limits: Option<CallLimits>,
 ) -> Result<Answer<Identity>, Abort> {
     check_id(&id)?;
+    check_issued(ctx.caller, &id)?;
     let (now, seq) = (ctx.now, ctx.seq);
     let identity = Identity {
         id,
@@ -265,6 +266,18 @@ fn check_id(id: &str) -> Result<(), Refusal> {
         return Err(Refusal::new(Code::BadArguments, detail).hint("take another"));
     }
     Ok(())
+}
+
+/// Refuses the ids of an issuer's subjects to a caller with a scope. Such a caller's new ids stand in its namespace, so the
+/// identity would not be that of the subject, and disabling it would lock out no one.
+fn check_issued(caller: &Caller, id: &str) -> Result<(), Refusal> {
+    let own = id.strip_prefix(caller.namespace()).unwrap_or(id);
+    if caller.scope().is_empty() || !is_issued(own) {
+        return Ok(());
+    }
+    let detail = format!("{own} is the id of an issuer's subject, and a scope bounds you");
+    Err(Refusal::new(Code::Denied, detail)
+        .hint("an admin without a scope makes an identity of that id and disables it"))
 }
 
 /// Whether an id is that of a subject whom an issuer of JSON Web Tokens knows. Such an identity can be disabled,

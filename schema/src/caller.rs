@@ -49,8 +49,8 @@ impl Allowance {
     }
 }
 
-/// Who calls. Clones share what it holds. Two callers are equal if id, role, capabilities, scope and
-/// limits are; credentials are not compared.
+/// Who calls. Clones share what it holds. Two callers are equal if id, role, capabilities, scope, the scope
+/// before narrowing and limits are; credentials are not compared.
 #[derive(Clone)]
 pub struct Caller(Arc<Authority>);
 
@@ -68,6 +68,8 @@ struct Authority {
     credential: Option<Credential>,
     /// The caller that the credential was checked for, where this one is narrower.
     narrowed_from: Option<Caller>,
+    /// See [`Caller::own_scope`].
+    own_scope: Option<Scope>,
     /// What ids that it chooses begin with.
     namespace: String,
 }
@@ -126,6 +128,7 @@ impl PartialEq for Caller {
                 && a.role == b.role
                 && a.capabilities == b.capabilities
                 && a.scope == b.scope
+                && a.own_scope == b.own_scope
                 && a.limits == b.limits)
     }
 }
@@ -181,6 +184,7 @@ impl Caller {
             principal,
             credential: None,
             narrowed_from: None,
+            own_scope: None,
             namespace,
         }))
     }
@@ -221,11 +225,39 @@ impl Caller {
                 return Err(Refusal::new(Code::Denied, detail));
             }
         }
+        let is_narrower = both != self.0.scope;
+        let sees_all = role == Caller::ADMIN && self.0.scope.is_empty();
+        let own_scope = match &self.0.own_scope {
+            None if is_narrower && !sees_all => Some(self.0.scope.clone()),
+            own_scope => own_scope.clone(),
+        };
         let within = Caller::with(id, role, capabilities.clone(), both).limited(*limits);
+        let within = within.narrowed_from_scope(own_scope);
         let Some(credential) = &self.0.credential else { return Ok(within) };
         let mut authority = Arc::unwrap_or_clone(within.admitted(credential.clone()).0);
         authority.narrowed_from = Some(self.checked_as().clone());
         Ok(Caller(Arc::new(authority)))
+    }
+
+    /// The scope that a caller had before [`Caller::acting_for`] narrowed it. Policies permit it only what they permit in both
+    /// scopes: else a caller could choose the scope by which a policy shows it more. `None` for a caller that is not
+    /// narrowed, and for one that saw every row before.
+    #[must_use]
+    pub fn own_scope(&self) -> Option<&Scope> {
+        self.0.own_scope.as_ref()
+    }
+
+    /// The log has both scopes, because a replay goes by the same policies.
+    fn narrowed_from_scope(self, own_scope: Option<Scope>) -> Caller {
+        let Some(own_scope) = own_scope else { return self };
+        let mut authority = Arc::unwrap_or_clone(self.0);
+        let Authority { role, capabilities, scope, .. } = &authority;
+        let bounds = json!({
+            "role": role, "capabilities": capabilities, "scope": scope, "own_scope": own_scope,
+        });
+        authority.recorded = Some(canonical::to_text(&bounds));
+        authority.own_scope = Some(own_scope);
+        Caller(Arc::new(authority))
     }
 
     /// The caller that the credential was checked for: this one without what [`Caller::acting_for`] has added.
@@ -320,7 +352,8 @@ impl Caller {
         self.0.recorded.is_none()
     }
 
-    /// All that bounds it, as the log keeps it: canonical JSON of `role`, `capabilities` and `scope`.
+    /// All that bounds it, as the log keeps it: canonical JSON of `role`, `capabilities` and `scope`, and of
+    /// `own_scope` where it has one.
     /// `None` for who is bounded by nothing.
     #[must_use]
     pub fn authority(&self) -> Option<&str> {
@@ -336,10 +369,12 @@ impl Caller {
             role: String,
             capabilities: BTreeSet<String>,
             scope: Scope,
+            own_scope: Option<Scope>,
         }
         let Some(authority) = authority else { return Caller::new(id) };
         let bounds: Bounds = serde_json::from_str(authority).unwrap_or_default();
-        Caller::with(id, bounds.role, bounds.capabilities, bounds.scope)
+        let Bounds { role, capabilities, scope, own_scope } = bounds;
+        Caller::with(id, role, capabilities, scope).narrowed_from_scope(own_scope)
     }
 
     /// Whether something with that scope, a JSON object or NULL, is within its own: every key that
@@ -394,6 +429,23 @@ mod tests {
         assert!(local.is_unbounded() && local.can("refunds") && local.reaches(None));
         assert_eq!(local.authority(), None);
         assert_eq!(Caller::recorded("local", None), local);
+    }
+
+    #[test]
+    fn the_log_has_the_scope_before_narrowing() {
+        let scope = |key: &str, value: &str| Scope::from([(key.to_owned(), value.to_owned())]);
+        let acme = Caller::with("ann", "agent", BTreeSet::new(), scope("tenant", "acme"));
+        let blue = acme.acting_for(&scope("team", "blue")).expect("another key");
+        assert_eq!(blue.own_scope(), Some(acme.scope()));
+        let deeper = blue.acting_for(&scope("desk", "1")).expect("another key");
+        assert_eq!(deeper.own_scope(), Some(acme.scope()), "it is that of the beginning");
+        assert_eq!(Caller::recorded("ann", blue.authority()), blue);
+        let both = blue.scope().clone();
+        assert_ne!(blue, Caller::with("ann", "agent", BTreeSet::new(), both));
+        let same = acme.acting_for(&scope("tenant", "acme")).expect("its own");
+        assert_eq!(same, acme);
+        let all = Caller::local().acting_for(&scope("team", "blue")).expect("nothing bounds it");
+        assert_eq!(all.own_scope(), None);
     }
 
     #[test]

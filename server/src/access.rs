@@ -8,6 +8,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use abide_schema::id::is_control;
 use abide_schema::wire::{SCOPE_HEADER, SUBPROTOCOL};
 use abide_schema::{Code, Refusal, Scope, limits};
 use axum::extract::{Request, State};
@@ -15,9 +16,10 @@ use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, SEC_WEBSOCKET_PROTOCOL, UP
 use axum::http::{HeaderMap, Method, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
+use serde_json::Value as JsonValue;
 use subtle::ConstantTimeEq as _;
 
-use crate::jwt::Jwt;
+use crate::jwt::{Jwt, Unique};
 use crate::newcomers::Newcomer;
 use crate::pass::{Gate, Pass};
 use crate::problem::Problem;
@@ -148,19 +150,34 @@ fn requested_scope(headers: &HeaderMap) -> Result<Option<Scope>, Refusal> {
         let detail = format!("the header {SCOPE_HEADER} has over {SCOPE_BYTES} bytes");
         return Err(Refusal::new(Code::BadRequest, detail).hint("use shorter scope values"));
     }
-    let read: Option<Scope> = serde_json::from_slice(value.as_bytes()).ok();
+    let read = read_scope(value.as_bytes());
     match (read, given.next()) {
         (Some(scope), None) if scope.len() <= limits::SCOPE_KEYS => {
             Ok((!scope.is_empty()).then_some(scope))
         }
         _ => {
             let keys = limits::SCOPE_KEYS;
-            let detail =
-                format!("the header {SCOPE_HEADER} is not one JSON object of at most {keys} texts");
+            let detail = format!(
+                "the header {SCOPE_HEADER} is not one JSON object of at most {keys} texts, each \
+                 under a name of its own"
+            );
             Err(Refusal::new(Code::BadRequest, detail)
                 .hint(r#"for example  Abide-Scope: {"tenant": "acme"}"#))
         }
     }
+}
+
+/// The scope in a JSON object of texts. A key that is there twice, or that is no name, makes it none.
+fn read_scope(text: &[u8]) -> Option<Scope> {
+    let Unique(members) = serde_json::from_slice(text).ok()?;
+    let is_name = |key: &str| {
+        !key.is_empty() && key.len() <= limits::NAME_BYTES && !key.chars().any(is_control)
+    };
+    let pair = |(key, value): (String, JsonValue)| match value {
+        JsonValue::String(value) if is_name(&key) => Some((key, value)),
+        _ => None,
+    };
+    members.into_iter().map(pair).collect()
 }
 
 /// Finds the caller by the credential of a request.

@@ -73,9 +73,9 @@ struct Key {
     key: DecodingKey,
 }
 
-/// The claims of a token. A claim that is there twice is an error: parsers differ in which of the two they
-/// take (RFC 7519, section 4).
-struct Unique(Map<String, JsonValue>);
+/// An object, such as the claims of a token. A member that is there twice is an error: parsers differ in which of the two
+/// they take (RFC 7519, section 4).
+pub(crate) struct Unique(pub(crate) Map<String, JsonValue>);
 
 impl<'de> Deserialize<'de> for Unique {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Unique, D::Error> {
@@ -84,14 +84,14 @@ impl<'de> Deserialize<'de> for Unique {
             type Value = Unique;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of claims")
+                f.write_str("an object")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Unique, A::Error> {
                 let mut claims = Map::new();
                 while let Some((name, value)) = map.next_entry::<String, JsonValue>()? {
                     if claims.insert(name, value).is_some() {
-                        return Err(serde::de::Error::custom("a claim is there twice"));
+                        return Err(serde::de::Error::custom("a member is there twice"));
                     }
                 }
                 Ok(Unique(claims))

@@ -24,6 +24,13 @@ pub(crate) const NEWCOMER: Duration = Duration::from_secs(5);
 /// How long it has at least, also where others wait for its place.
 pub(crate) const NEWCOMER_CHANCE: Duration = Duration::from_millis(100);
 
+/// Connections of one address that wait for a place among those; each has a descriptor and a task. What comes beyond is
+/// closed at once.
+pub(crate) const NEWCOMERS_QUEUED_PER_ADDRESS: usize = 64;
+
+/// The same of all addresses.
+pub(crate) const NEWCOMERS_QUEUED: usize = 1_000;
+
 /// How long a request's body may come at any pace.
 pub(crate) const BODY_START: Duration = Duration::from_secs(5);
 

@@ -30,6 +30,8 @@ struct State {
 struct Waiting {
     next: u64,
     count: usize,
+    /// How many wait for a place, by address.
+    queued: HashMap<IpAddr, usize>,
     /// By address, then in the order they came.
     addresses: HashMap<IpAddr, BTreeMap<u64, Entry>>,
 }
@@ -59,10 +61,29 @@ impl Newcomers {
         Newcomers(Arc::new(State { per_address, total, waiting, left }))
     }
 
-    /// Takes a connection in. Where there are too many, waits until one has left or can be closed: a tenth of a
-    /// second at most.
-    pub(crate) async fn enter(&self, address: IpAddr) -> Newcomer {
+    /// Takes a connection in, if it does not have to wait for a place.
+    pub(crate) fn enter_now(&self, address: IpAddr) -> Option<Newcomer> {
+        self.try_enter(network(address)).ok()
+    }
+
+    /// Has a connection wait for a place; nothing where too many wait, of its address or together.
+    pub(crate) fn queue(&self, address: IpAddr) -> Option<Queued> {
         let address = network(address);
+        let mut waiting = self.lock();
+        let all: usize = waiting.queued.values().sum();
+        let own = waiting.queued.entry(address).or_default();
+        if all >= limits::NEWCOMERS_QUEUED || *own >= limits::NEWCOMERS_QUEUED_PER_ADDRESS {
+            if *own == 0 {
+                waiting.queued.remove(&address);
+            }
+            return None;
+        }
+        *own += 1;
+        Some(Queued { all: self.clone(), address })
+    }
+
+    /// Takes a connection in. Where there are too many, waits until one has left or can be closed.
+    async fn enter(&self, address: IpAddr) -> Newcomer {
         loop {
             let left = self.0.left.notified();
             match self.try_enter(address) {
@@ -125,6 +146,32 @@ impl Waiting {
         }
         self.count -= usize::from(was);
         was
+    }
+}
+
+/// A connection that waits for a place.
+#[derive(Debug)]
+pub(crate) struct Queued {
+    all: Newcomers,
+    address: IpAddr,
+}
+
+impl Queued {
+    /// Waits for the place.
+    pub(crate) async fn enter(self) -> Newcomer {
+        self.all.enter(self.address).await
+    }
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        let mut waiting = self.all.lock();
+        if let Some(own) = waiting.queued.get_mut(&self.address) {
+            *own -= 1;
+            if *own == 0 {
+                waiting.queued.remove(&self.address);
+            }
+        }
     }
 }
 
@@ -229,6 +276,23 @@ mod tests {
             before.elapsed() < limits::NEWCOMER_CHANCE,
             "it waits for a place, not for the bound"
         );
+    }
+
+    #[test]
+    fn those_that_wait_are_bounded_for_each_address_and_together() {
+        let newcomers = Newcomers::new(8);
+        let queue = |last: u8| -> Vec<Queued> {
+            (0..limits::NEWCOMERS_QUEUED).map_while(|_| newcomers.queue(address(last))).collect()
+        };
+        let first = queue(1);
+        assert_eq!(first.len(), limits::NEWCOMERS_QUEUED_PER_ADDRESS);
+        let others: Vec<Queued> = (2..=255).flat_map(&queue).collect();
+        assert_eq!(first.len() + others.len(), limits::NEWCOMERS_QUEUED);
+        assert!(queue(255).is_empty() && newcomers.lock().queued.len() < 255);
+        drop(first);
+        assert_eq!(queue(255).len(), limits::NEWCOMERS_QUEUED_PER_ADDRESS, "there is room again");
+        drop(others);
+        assert!(newcomers.lock().queued.is_empty());
     }
 
     #[test]

@@ -104,8 +104,12 @@ async fn accept(
     life: &Life,
     shutdown: impl Future<Output = ()>,
 ) {
-    let full = Router::new().fallback(full);
-    let turned_away = Arc::new(Semaphore::new(limits::TURNED_AWAY));
+    let house = House {
+        router: router.clone(),
+        full: Router::new().fallback(full),
+        turned_away: Arc::new(Semaphore::new(limits::TURNED_AWAY)),
+        life: life.clone(),
+    };
     let newcomers = Newcomers::new(life.room());
     let mut shutdown = pin!(shutdown);
     loop {
@@ -122,16 +126,41 @@ async fn accept(
         };
         // Frames are whole messages: waiting for more to fill a packet only delays them.
         let _ = socket.set_nodelay(true);
-        let newcomer = tokio::select! {
-            () = &mut shutdown => return,
-            newcomer = newcomers.enter(peer.ip()) => Arc::new(newcomer),
-        };
+        if let Some(newcomer) = newcomers.enter_now(peer.ip()) {
+            house.let_in(socket, newcomer);
+        } else if let Some(queued) = newcomers.queue(peer.ip()) {
+            // A crowded address delays no other: its connections wait in tasks of their own.
+            let house = house.clone();
+            tokio::spawn(async move {
+                let newcomer = tokio::select! {
+                    newcomer = queued.enter() => newcomer,
+                    () = house.life.until(Phase::Draining) => return,
+                };
+                house.let_in(socket, newcomer);
+            });
+        }
+    }
+}
+
+/// What connections are served by.
+#[derive(Clone)]
+struct House {
+    router: Router,
+    /// What answers those that are turned away.
+    full: Router,
+    turned_away: Arc<Semaphore>,
+    life: Life,
+}
+
+impl House {
+    /// Serves a connection if there is room, else tells it so.
+    fn let_in(&self, socket: TcpStream, newcomer: Newcomer) {
+        let (life, newcomer) = (self.life.clone(), Arc::new(newcomer));
         if let Some(place) = life.enter() {
-            let (router, life) = (router.clone(), life.clone());
-            let seat = Some(Seat { place, newcomer });
+            let (router, seat) = (self.router.clone(), Some(Seat { place, newcomer }));
             tokio::spawn(async move { connection(socket, router, seat, &life).await });
-        } else if let Ok(place) = Arc::clone(&turned_away).try_acquire_owned() {
-            let (full, life) = (full.clone(), life.clone());
+        } else if let Ok(place) = Arc::clone(&self.turned_away).try_acquire_owned() {
+            let full = self.full.clone();
             tokio::spawn(async move {
                 // Whoever is turned away is not waited for.
                 let _ = timeout(limits::CLOSING, connection(socket, full, None, &life)).await;

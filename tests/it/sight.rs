@@ -7,6 +7,7 @@
 mod attack;
 mod copy;
 mod desk;
+mod narrowed;
 mod reach;
 
 use std::collections::BTreeSet;

@@ -13,8 +13,16 @@ use crate::lex;
 /// `scope_` stands before a key of its scope.
 const CALLER: [&str; 4] = ["caller_id", "caller_role", "caller_scope", "caller_capabilities"];
 
-/// Whether a condition on rows may name a parameter.
+/// Stands before the name of what is known of a caller, for the caller as it was before it narrowed its scope.
+pub const OWN: &str = "own_";
+
+/// Whether the SQL that stands for a table may name a parameter.
 pub(crate) fn is_of_caller(name: &str) -> bool {
+    may_be_named(name.strip_prefix(OWN).unwrap_or(name))
+}
+
+/// Whether a condition on rows may name a parameter.
+fn may_be_named(name: &str) -> bool {
     CALLER.contains(&name) || name.strip_prefix("scope_").is_some_and(|key| !key.is_empty())
 }
 
@@ -38,7 +46,7 @@ pub fn check_condition(text: &str) -> Result<(), Refusal> {
             TK_VARIABLE => {
                 let written = text.get(start..end).unwrap_or_default();
                 let name = lex::parameter_name(written);
-                if !written.starts_with(':') || !is_of_caller(name) {
+                if !written.starts_with(':') || !may_be_named(name) {
                     let detail = format!("a condition knows no parameter {written}");
                     return Err(Refusal::new(Code::BadSql, detail).hint(
                         "there are :caller_id, :caller_role, :caller_scope, :caller_capabilities \
@@ -96,6 +104,19 @@ impl Condition {
         }
         pieces.push((piece(copied, text.len()), None));
         Ok(Condition { pieces, parameters, asks_tables })
+    }
+
+    /// The same over a caller as it was before it narrowed its scope; see [`OWN`].
+    #[must_use]
+    pub fn of_own_scope(&self) -> String {
+        let mut sql = String::new();
+        for (piece, parameter) in &self.pieces {
+            sql.push_str(piece);
+            if let Some(at) = parameter {
+                sql.push_str(&format!(":{OWN}{}", self.parameters[*at]));
+            }
+        }
+        sql
     }
 
     /// Its parameters, without the sigil, in the order of their numbers.

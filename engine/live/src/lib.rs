@@ -48,7 +48,7 @@ mod window;
 pub use advice::{Part, Scan};
 pub use catalog::Catalog;
 pub use changes::{Changes, RowChange};
-pub use condition::{Condition, check_condition};
+pub use condition::{Condition, OWN, check_condition};
 pub use delta::{Delta, Placed, Window};
 pub use lex::{check_no_nul, names_main, operations};
 pub use meter::{Budget, Spent, TemplateWork};

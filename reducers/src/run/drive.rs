@@ -176,8 +176,12 @@ pub fn lapse_run(
 pub(crate) fn held(ctx: &mut Context<'_>, id: &str, fencing_token: i64) -> Result<Run, Abort> {
     let run = find(ctx, id)?;
     let driven = run.status == RunStatus::Running && run.driver.is_some();
-    let holder = lease::is_holder(ctx, fencing_token)?;
-    if driven && run.fencing_token == Some(fencing_token) && holder {
+    // Whose lease it is says the claim's own token: the token that is given can be any event of the caller.
+    let holder = match run.fencing_token {
+        Some(current) => lease::is_holder(ctx, current)?,
+        None => false,
+    };
+    if holder && driven && run.fencing_token == Some(fencing_token) {
         return Ok(run);
     }
     if run.fencing_token.is_some() && !holder {

@@ -100,3 +100,24 @@ async fn half_sent_heads_make_room_for_whole_ones() {
     assert!(heard(&mut whole).await.ends_with("\r\n\r\nin"));
     assert!(begun.elapsed() < limits::NEWCOMER, "it waits for no head's end");
 }
+
+/// The accept loop waited for a place of a crowded address, a tenth of a second for each two of its connections, and so
+/// did all other addresses.
+#[tokio::test]
+async fn a_crowded_address_delays_no_other() {
+    let house = Loop::with_room(8).await;
+    let mut slow = Vec::new();
+    for _ in 0..60 {
+        let mut socket = house.connect().await;
+        socket.write_all(b"GET / HTTP/1.1\r\nhost: local").await.expect("it reads");
+        slow.push(socket);
+    }
+    let other = tokio::net::TcpSocket::new_v4().expect("a socket");
+    other.bind("127.0.0.2:0".parse().expect("an address")).expect("all of 127/8 is here");
+    let begun = Instant::now();
+    let mut other = other.connect(house.address).await.expect("it listens");
+    other.write_all(LAST).await.expect("it reads");
+    assert!(heard(&mut other).await.ends_with("\r\n\r\nin"));
+    assert!(begun.elapsed() < 10 * limits::NEWCOMER_CHANCE, "{:?}", begun.elapsed());
+    drop(slow);
+}

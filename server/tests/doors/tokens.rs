@@ -521,7 +521,7 @@ async fn an_admin_gives_no_more_calls_than_it_has() {
 async fn a_request_is_narrowed_to_a_scope_and_never_widened() {
     let home = Home::new().await;
     let rate = json!({"limits": {"rate": {"calls": 6, "per_ms": 4_000}}});
-    home.with("driver", rate).await;
+    home.with("driverone", rate).await;
     home.with("zoezoezoe", json!({"scope": {"tenant": "zeta"}})).await;
     for tenant in ["acme", "zeta"] {
         let scope = json!({"tenant": tenant});
@@ -535,15 +535,24 @@ async fn a_request_is_narrowed_to_a_scope_and_never_widened() {
         let request = request.body(r#"{"sql":"SELECT agent FROM sessions ORDER BY 1"}"#);
         async move { request.send().await }
     };
-    let acme = ask("driver", &[r#"{"tenant":"acme"}"#]).await;
+    let acme = ask("driverone", &[r#"{"tenant":"acme"}"#]).await;
     assert_eq!(acme.json()["rows"], json!([["acme"]]));
-    assert_eq!(ask("driver", &["{}"]).await.json()["rows"], json!([["acme"], ["zeta"]]));
+    assert_eq!(ask("driverone", &["{}"]).await.json()["rows"], json!([["acme"], ["zeta"]]));
     let widened = ask("zoezoezoe", &[r#"{"tenant":"acme"}"#]).await;
     assert_eq!(widened.status, 403, "{}", widened.problem());
     let narrower = ask("zoezoezoe", &[r#"{"team":"blue"}"#]).await;
     assert_eq!(narrower.json()["rows"], json!([]));
-    for wrong in [&["tenant=acme"] as &[_], &[r#"{"tenant":1}"#], &["[]"], &["{}", "{}"]] {
-        assert_eq!(ask("driver", wrong).await.status, 400, "{wrong:?}");
+    for wrong in [
+        &["tenant=acme"] as &[_],
+        &[r#"{"tenant":1}"#],
+        &["[]"],
+        &["{}", "{}"],
+        &[r#"{"tenant":"acme","tenant":"zeta"}"#],
+        &[r#"{"":"acme"}"#],
+        &[r#"{"ten\u0007ant":"acme"}"#],
+        &[r#"{"ten\u202eant":"acme"}"#],
+    ] {
+        assert_eq!(ask("driverone", wrong).await.status, 400, "{wrong:?}");
     }
     let scopes: [&[&str]; 4] = [
         &[r#"{"tenant":"a"}"#],
@@ -552,27 +561,31 @@ async fn a_request_is_narrowed_to_a_scope_and_never_widened() {
         &[r#"{"tenant":"d"}"#],
     ];
     for scope in scopes {
-        assert_eq!(ask("driver", scope).await.status, 200);
+        assert_eq!(ask("driverone", scope).await.status, 200);
     }
-    assert_eq!(ask("driver", &[r#"{"tenant":"e"}"#]).await.status, 429, "the rate is the token's");
+    assert_eq!(
+        ask("driverone", &[r#"{"tenant":"e"}"#]).await.status,
+        429,
+        "the rate is the token's"
+    );
 }
 
 /// A narrowed connection stays narrowed when its credential is looked up again.
 #[tokio::test]
 async fn a_narrowed_connection_stays_narrowed() {
     let home = Home::new().await;
-    home.with("driver", json!({})).await;
+    home.with("driverone", json!({})).await;
     for tenant in ["acme", "zeta"] {
         let scope = json!({"tenant": tenant});
         home.local("create_session", json!({"agent": tenant, "scope": scope})).await;
     }
-    let bearer = format!("Bearer {}", token("driver"));
+    let bearer = format!("Bearer {}", token("driverone"));
     let headers = [("authorization", bearer.as_str()), ("abide-scope", r#"{"tenant":"acme"}"#)];
     let mut socket = home.0.try_socket("/v1/ws", &headers).await.expect("it is admitted");
     let sql = r#"{"op":"sql","id":"s","sql":"SELECT agent FROM sessions"}"#;
     for other in ["otherone", "othertwo"] {
         socket.say(sql).await;
-        assert_eq!(socket.hear_op("result").await["rows"], json!([["acme"]]));
+        assert_eq!(socket.hear_op("rows").await["rows"], json!([["acme"]]));
         let args = json!({"agent": "b", "scope": {"tenant": "zeta"}});
         let call = json!({"op": "call", "id": "c", "reducer": "create_session", "args": args});
         socket.say(&call.to_string()).await;

@@ -45,6 +45,29 @@ fn identities_are_made_changed_disabled_and_enabled() {
     );
 }
 
+/// Such an identity was stored in the admin's namespace. Disabling it succeeded, and the subject stayed admitted.
+#[test]
+fn an_admin_with_a_scope_makes_no_identity_of_a_subject() {
+    check(
+        r#"
+        who root admin +*
+        who tom admin +* tenant=acme
+        create_identity id=jwt:https://id.example#ann role=app as=tom
+        create_identity id=tenant=acme/jwt:https://id.example#ann role=app as=tom
+        disable_identity id=jwt:https://id.example#ann as=tom
+        create_identity id=jwt:https://id.example#ann role=app scope={"tenant":"acme"} as=root
+        disable_identity id=jwt:https://id.example#ann as=tom
+        "#,
+        expect![[r#"
+            refused denied: jwt:https://id.example#ann is the id of an issuer's subject, and a scope bounds you (hint: an admin without a scope makes an identity of that id and disables it)
+            refused denied: jwt:https://id.example#ann is the id of an issuer's subject, and a scope bounds you (hint: an admin without a scope makes an identity of that id and disables it)
+            refused not_found: there is no identity jwt:https://id.example#ann (hint: create_identity makes one)
+            seq 3 {id: jwt:https://id.example#ann, scope: {"tenant":"acme"}}
+            seq 4 {id: jwt:https://id.example#ann, scope: {"tenant":"acme"}}
+        "#]],
+    );
+}
+
 #[test]
 fn nobody_gives_what_they_do_not_have() {
     check(

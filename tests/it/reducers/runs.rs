@@ -71,6 +71,50 @@ fn begun_driven_and_done() {
     );
 }
 
+/// The token of any event of a caller made it a holder whose lease was lost, and the refusal told it the driver.
+#[test]
+fn only_who_claimed_a_run_hears_how_its_lease_was_lost() {
+    check_begun(
+        r#"
+        who tom app +*
+        claim_run id=r1 driver=d lease_ms=1000
+        create_session id=s2 agent=support as=tom
+        heartbeat_run id=r1 fencing_token=5 lease_ms=1000 as=tom
+        heartbeat_run id=r1 fencing_token=5 lease_ms=1000
+        heartbeat_run id=r1 fencing_token=4 lease_ms=1000
+        replay
+        "#,
+        expect![[r#"
+            seq 1 {name: support, revision: 1, mode: primary}
+            seq 2 {id: s1, status: created}
+            seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            seq 4 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
+            seq 5 {id: s2, status: created}
+            refused denied: the lease on run r1 is held by another identity (hint: only the identity that claimed it can do that)
+            refused lease_lost: run r1 is driven by d under another token (hint: another may take the run a step further; stop, and claim it anew if it should go on)
+            seq 7 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
+            the same up to 7
+        "#]],
+    );
+}
+
+/// The check for circles ended after 1,000 agents and let the definition pass.
+#[test]
+fn a_definition_that_delegates_to_too_many_agents_is_refused() {
+    let world = crate::world::World::new();
+    crate::world::run(async {
+        let register = async |count: usize| {
+            let names: Vec<String> = (0..count).map(|nth| format!("a{nth}")).collect();
+            let definition = serde_json::json!({"subagents": names});
+            let args = serde_json::json!({"name": "top", "definition": definition});
+            world.call("register_agent", args).await.map(drop)
+        };
+        let refused = register(1_001).await.expect_err("these are too many");
+        assert_eq!(refused.code, abide_schema::Code::LimitExceeded);
+        register(1_000).await.expect("these are not");
+    });
+}
+
 #[test]
 fn a_driver_that_vanishes_is_replaced_and_refused() {
     check_begun(

@@ -123,7 +123,7 @@ fn arguments_are_any_json() {
         create_session agent=support id=s1
         request_tool_call call_id=c1 session_id=s1 tool_name=search arguments=null
         request_tool_call call_id=c2 session_id=s1 tool_name=search arguments="{'not': 'JSON'}"
-        request_tool_call call_id=c3 session_id=s1 tool_name=search arguments=[1,1.0,18446744073709551615,"\u0000"]
+        request_tool_call call_id=c3 session_id=s1 tool_name=search arguments=[1,1.0,9223372036854775807,"\u0000"]
         sql SELECT arguments FROM tool_calls ORDER BY call_id
         "#,
         expect![[r#"
@@ -131,8 +131,8 @@ fn arguments_are_any_json() {
             seq 2 {id: s1, status: created}
             seq 3 {call_id: c1, status: pending, attempt: 0, arguments: null}
             seq 4 {call_id: c2, status: pending, attempt: 0, arguments: "{'not': 'JSON'}"}
-            seq 5 {call_id: c3, status: pending, attempt: 0, arguments: [1,1.0,18446744073709551615,"\u0000"]}
-            ("null") ("\"{'not': 'JSON'}\"") ("[1,1.0,18446744073709551615,\"\\u0000\"]")
+            seq 5 {call_id: c3, status: pending, attempt: 0, arguments: [1,1.0,9223372036854775807,"\u0000"]}
+            ("null") ("\"{'not': 'JSON'}\"") ("[1,1.0,9223372036854775807,\"\\u0000\"]")
         "#]],
     );
 }

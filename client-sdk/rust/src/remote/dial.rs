@@ -48,6 +48,7 @@ pub(crate) struct Address {
     url: String,
     host: String,
     port: u16,
+    scope: Scope,
     request: Request,
 }
 
@@ -87,12 +88,18 @@ impl Address {
         }
         let host = authority.host().trim_matches(['[', ']']).to_owned();
         let port = authority.port_u16().unwrap_or(80);
-        Ok(Address { url: url.to_owned(), host, port, request })
+        Ok(Address { url: url.to_owned(), host, port, scope: Scope::new(), request })
     }
 
-    /// The same, narrowed to a scope.
+    /// The same, narrowed to a scope, and to that which it is narrowed to already.
     pub(crate) fn within(mut self, scope: &Scope) -> Result<Address, Error> {
-        let value = HeaderValue::from_str(&ascii_json(scope)).map_err(|_| {
+        for (key, value) in scope {
+            if self.scope.entry(key.clone()).or_insert_with(|| value.clone()) != value {
+                let detail = format!("a scope with this {key} is outside of your own");
+                return Err(Refusal::new(Code::Denied, detail).into());
+            }
+        }
+        let value = HeaderValue::from_str(&ascii_json(&self.scope)).map_err(|_| {
             let detail = "the scope is too large for a header";
             Refusal::new(Code::BadArguments, detail)
         })?;
@@ -122,7 +129,7 @@ impl Address {
     }
 
     async fn connect(self) -> Result<Socket, Error> {
-        let Address { url, host, port, request } = self;
+        let Address { url, host, port, request, .. } = self;
         let stream = TcpStream::connect((host.as_str(), port)).await.map_err(|why| {
             Error::Unreachable { url: url.clone(), why: why.to_string().to_lowercase() }
         })?;

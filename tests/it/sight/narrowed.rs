@@ -1,0 +1,109 @@
+//! A caller that narrows its scope sees no more than before: policies hold with both scopes.
+
+use std::collections::BTreeSet;
+
+use abide_engine::replay;
+use abide_schema::Code;
+use abide_schema::caller::{Caller, Scope};
+use serde_json::json;
+
+use super::{ask, caller, world};
+use crate::world::{World, run};
+
+async fn put(world: &World, who: &Caller, id: i64, owner: &str) -> bool {
+    let note = json!({"id": id, "tenant": "a", "session_id": null, "owner": owner,
+                      "secret": "s", "body": null, "n": id});
+    world.engine().call(who, "put_note", &note, None).await.is_ok()
+}
+
+async fn set(world: &World, condition: &str) {
+    let policy = json!({"table": "notes", "role": "app", "condition": condition});
+    world.call("set_policy", policy).await.unwrap();
+}
+
+async fn seen(world: &World, who: &Caller) -> BTreeSet<String> {
+    let answer = ask(world.engine(), who, "SELECT owner FROM notes", None).await.unwrap();
+    answer.rows.iter().map(|row| row[0].to_json().as_str().unwrap().to_owned()).collect()
+}
+
+fn owners(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+#[test]
+fn a_narrowed_caller_sees_no_more_by_policies() {
+    let world = world();
+    run(async {
+        let local = Caller::local();
+        for (id, owner) in [(1, "blue"), (2, "red"), (3, "ann")] {
+            assert!(put(&world, &local, id, owner).await);
+        }
+        let team: Scope = [("team".to_owned(), "blue".to_owned())].into();
+        let ann = caller("ann", "app", &[], &[("tenant", "a")]);
+        let narrowed = ann.acting_for(&team).unwrap();
+        // The same principal, by a credential that has the whole scope.
+        let blue = caller("ann", "app", &[], &[("tenant", "a"), ("team", "blue")]);
+        assert_eq!(narrowed.principal(), blue.principal());
+        for condition in [
+            "owner = :scope_team -- as the scope says",
+            "owner = json_extract(:caller_scope, '$.team')",
+            "EXISTS (SELECT 1 FROM notes AS n WHERE n.owner = notes.owner AND n.owner = :scope_team)",
+        ] {
+            set(&world, condition).await;
+            for _ in 0..2 {
+                assert_eq!(seen(&world, &blue).await, owners(&["blue"]), "{condition}");
+                assert_eq!(seen(&world, &narrowed).await, owners(&[]), "{condition}");
+            }
+            assert_eq!(seen(&world, &ann).await, owners(&[]), "{condition}");
+        }
+        // What both scopes permit stays.
+        set(&world, "owner = :caller_id OR owner = :scope_team").await;
+        assert_eq!(seen(&world, &narrowed).await, owners(&["ann"]));
+        // What only the wider scope permits is lost.
+        set(&world, ":scope_team IS NULL").await;
+        assert_eq!(seen(&world, &ann).await.len(), 3);
+        assert_eq!(seen(&world, &narrowed).await, owners(&[]));
+        // A caller that saw everything can lose by narrowing only, so the narrower scope alone decides.
+        let policy = json!({"table": "notes", "role": "*", "condition": "owner = :scope_team"});
+        world.call("set_policy", policy).await.unwrap();
+        let driver = local.acting_for(&team).unwrap();
+        assert_eq!(seen(&world, &driver).await, owners(&["blue"]));
+    });
+}
+
+/// Reducers reach what queries show, and a replay of the log reaches the same.
+#[test]
+fn reducers_of_a_narrowed_caller_reach_no_more() {
+    let mut world = World::new();
+    run(async {
+        let scope = json!({"tenant": "a", "team": "blue"});
+        for id in ["blue", "ann"] {
+            let session = json!({"id": id, "agent": id, "scope": scope});
+            world.call("create_session", session).await.unwrap();
+        }
+        let condition = "agent = :caller_id OR agent = :scope_team";
+        let policy = json!({"table": "sessions", "role": "app", "condition": condition});
+        world.call("set_policy", policy).await.unwrap();
+        let team: Scope = [("team".to_owned(), "blue".to_owned())].into();
+        let narrowed = caller("ann", "app", &[], &[("tenant", "a")]).acting_for(&team).unwrap();
+        let blue = caller("ann", "app", &[], &[("tenant", "a"), ("team", "blue")]);
+        let say = async |who: &Caller, session: &str| {
+            let message = json!({"session_id": session, "role": "user", "content": "hi"});
+            let said = world.engine().call(who, "append_message", &message, None).await;
+            said.map(drop).map_err(|refusal| refusal.code)
+        };
+        for _ in 0..2 {
+            assert_eq!(say(&blue, "blue").await, Ok(()));
+            assert_eq!(say(&narrowed, "blue").await, Err(Code::NotFound));
+            assert_eq!(say(&narrowed, "ann").await, Ok(()));
+        }
+        let sql = "SELECT DISTINCT json_extract(authority, '$.own_scope.tenant') FROM events
+                   WHERE authority IS NOT NULL ORDER BY 1";
+        let told = ask(world.engine(), &Caller::local(), sql, None).await.unwrap();
+        let told: Vec<_> = told.rows.iter().map(|row| row[0].to_json()).collect();
+        assert_eq!(told, [json!(null), json!("a")]);
+    });
+    world.close();
+    let (from, into) = (world.path(), world.path().with_extension("again"));
+    replay(&from, &into, abide_reducers::modules(), None, &mut |_| {}).expect("the same rows");
+}
