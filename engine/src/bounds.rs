@@ -14,6 +14,7 @@ use abide_schema::reducer::{Caller, Copies, DERIVED, Guard, Naming, Transaction}
 use abide_schema::seeded::{Bug, makes};
 use abide_schema::{Abort, Code, Module, Refusal, Row, Scope, Seq, TableSpec, Value};
 use abide_store::change_log;
+use serde_json::Value as JsonValue;
 
 use crate::execute::{Executor, broken};
 use crate::policies;
@@ -36,6 +37,8 @@ pub(crate) struct Bounds {
     references: BTreeMap<&'static str, Vec<(usize, &'static TableSpec)>>,
     pub(crate) guards: Vec<Guard>,
     copies: Vec<Copies>,
+    /// Reducers, and members of their results that no bounded caller is told.
+    secrets: Vec<(&'static str, &'static str)>,
     tables: Vec<&'static TableSpec>,
 }
 
@@ -58,7 +61,24 @@ impl Bounds {
         let guards = modules.iter().flat_map(|module| module.guards.iter().copied()).collect();
         let references = tables.iter().map(|table| (table.name, references(table, &tables)));
         let copies = modules.iter().flat_map(|module| module.copies.clone()).collect();
-        Bounds { owners, references: references.collect(), guards, copies, tables }
+        let secrets = modules.iter().flat_map(|module| module.secrets.clone()).collect();
+        Bounds { owners, references: references.collect(), guards, copies, secrets, tables }
+    }
+
+    /// A result as a bounded caller is told it: an empty text stands for each secret of the reducer, so that the
+    /// row keeps its shape.
+    pub(crate) fn without_secrets(&self, reducer: &str, result: String) -> String {
+        let mut members = self.secrets.iter().filter(|(of, _)| *of == reducer).peekable();
+        if members.peek().is_none() {
+            return result;
+        }
+        let Ok(mut value) = serde_json::from_str::<JsonValue>(&result) else { return result };
+        for (_, member) in members {
+            if let Some(secret) = value.get_mut(member) {
+                *secret = "".into();
+            }
+        }
+        value.to_string()
     }
 
     /// What policies say of its tables, as far as reducers are held to it.

@@ -16,7 +16,7 @@ use crate::bounds::{Bounded, Bounds};
 use crate::credentials::{Credentials, expiry};
 use crate::outcome;
 use crate::overlay::Overlay;
-use crate::policies::Judge;
+use crate::policies::{self, Judge};
 use crate::ports::{Clock, Entropy};
 use crate::reach::{OfRole, Reach};
 use crate::registry::ReadyCall;
@@ -186,7 +186,8 @@ impl Executor {
         };
         if let Some(seq) = reply.duplicate_of {
             assert!(!self.wrote, "{} wrote rows and called itself a duplicate", call.reducer);
-            let result = self.shown(caller, reply.result).map_err(broken)?;
+            let result = self.shown(caller, call.reducer, reply.result);
+            let result = result.map_err(broken)?;
             return Ok(CallDone { seq, result, duplicate: true, refusal: None });
         }
         self.append_event(recorded, caller, request_id, call, session_id, reply).map_err(broken)
@@ -229,8 +230,18 @@ impl Executor {
         self.reach.of(&self.store, caller)
     }
 
-    /// A result as its caller is told it: without the columns that are hidden from it. The log has all.
-    pub(crate) fn shown(&mut self, caller: &Caller, result: String) -> Result<String, StoreError> {
+    /// A result as its caller is told it: without the columns that are hidden from it, and the secrets of the
+    /// reducer where the caller is bounded. The log has all.
+    pub(crate) fn shown(
+        &mut self,
+        caller: &Caller,
+        reducer: &str,
+        result: String,
+    ) -> Result<String, StoreError> {
+        let result = match policies::is_bounded(caller) {
+            true => self.bounds.without_secrets(reducer, result),
+            false => result,
+        };
         Ok(match self.policies_of(caller)? {
             Some(of_role) => of_role.shown(result),
             None => result,
@@ -292,7 +303,7 @@ impl Executor {
         self.store.append_event(&event)?;
         self.last_at = recorded.at;
         let Reply { result, refusal, .. } = reply;
-        let result = self.shown(caller, result)?;
+        let result = self.shown(caller, call.reducer, result)?;
         let done = CallDone { seq: event.seq, result, duplicate: false, refusal };
         if self.keeps_events {
             self.events.push(event);

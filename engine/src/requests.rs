@@ -9,12 +9,13 @@ use abide_schema::event::{Event, Hash};
 use abide_schema::id::is_control;
 use abide_schema::reducer::{Abort, Call, Caller, Context, Reply};
 use abide_schema::{Code, Json, Refusal, Seq, limits};
-use abide_store::RequestIdRow;
+use abide_store::{RequestIdRow, StoreError, Writer};
 use serde_json::{Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::outcome::Echo;
 use crate::registry::ReadyCall;
+use crate::unit::Unit;
 
 /// The name of the event that records what a request id stands for. No reducer may have it.
 pub(crate) const RECORD: &str = "record_request";
@@ -185,6 +186,42 @@ fn read_record(arguments: &str) -> Option<(Hash, Vec<Seq>)> {
     let mut said: JsonValue = serde_json::from_str(arguments).ok()?;
     let fingerprint = serde_json::from_value(said["fingerprint"].take()).ok()?;
     Some((fingerprint, serde_json::from_value(said["seqs"].take()).ok()?))
+}
+
+/// The row of a request that a caller with a scope made in format 1, with today's fingerprint. There the row has the
+/// caller's id alone, and the scope is in the events and in the fingerprint; both must agree with the caller's. A
+/// row of another scope, or of another request, is not this caller's and is not found.
+pub(crate) fn of_format_1(
+    store: &Writer,
+    unit: &Unit,
+    request: &Request,
+) -> Result<Option<RequestIdRow>, StoreError> {
+    let caller = &unit.caller;
+    if caller.scope().is_empty() {
+        return Ok(None);
+    }
+    let Some(row) = store.request(caller.id(), &request.id)? else { return Ok(None) };
+    let mut fingerprint = Fingerprint::of_format_1(caller);
+    unit.calls.iter().for_each(|call| fingerprint.add(call));
+    if fingerprint.finish().as_slice() != row.fingerprint.as_slice() {
+        return Ok(None);
+    }
+    // Events of other requests are among them where calls of a batch had been done before.
+    let mut is_own = false;
+    for seq in seqs_of(&row) {
+        let event = store.event(seq)?;
+        let of_request = |event: &Event| {
+            event.caller == caller.id() && event.request_id.as_ref() == Some(&request.id)
+        };
+        let Some(event) = event.filter(of_request) else { continue };
+        let recorded = Caller::recorded(&event.caller, event.authority.as_deref());
+        if event.salt.is_some() || recorded.scope() != caller.scope() {
+            return Ok(None);
+        }
+        is_own = true;
+    }
+    let row = RequestIdRow { fingerprint: request.fingerprint.to_vec(), ..row };
+    Ok(is_own.then_some(row))
 }
 
 /// The seqs that a request id stands for.

@@ -476,6 +476,11 @@ impl WriterThread {
         let caller = &unit.caller;
         let found = self.executor.store.request(caller.principal(), &request.id);
         let found = found.map_err(UnitFailure::Storage)?;
+        let found = match found {
+            None => requests::of_format_1(&self.executor.store, unit, request)
+                .map_err(UnitFailure::Storage)?,
+            found => found,
+        };
         let Some(found) = found else { return Ok(None) };
         for (position, call) in unit.calls.iter().enumerate() {
             let may = self.executor.guard(caller, call.reducer);
@@ -492,11 +497,13 @@ impl WriterThread {
         for seq in seqs {
             let event = self.executor.store.event(seq).map_err(UnitFailure::Storage)?;
             let refusal = event.as_ref().and_then(|event| refusal_in(&event.outcome));
-            let result = event.map_or_else(
+            let result = event.as_ref().map_or_else(
                 || "null".to_owned(),
                 |event| expand(&event.outcome, &event.arguments),
             );
-            let result = self.executor.shown(caller, result).map_err(UnitFailure::Storage)?;
+            let reducer = event.as_ref().map_or("", |event| &event.reducer);
+            let result = self.executor.shown(caller, reducer, result);
+            let result = result.map_err(UnitFailure::Storage)?;
             calls.push(CallDone { seq, result, duplicate: true, refusal });
         }
         Ok(Some(UnitDone { calls, duplicate: true, deferred: Vec::new() }))

@@ -27,7 +27,7 @@ use serde_json::{Value as JsonValue, json};
 
 use crate::session::{Session, SessionStatus};
 use crate::tool_call::{ToolCallStatus, cancel};
-use crate::{agent, check, delegation, lease, message, session, waiting};
+use crate::{agent, check, lease, message, session, waiting};
 
 pub mod drive;
 pub mod end;
@@ -241,7 +241,7 @@ pub fn module() -> Module {
 }
 
 /// Begins a run of a session's agent, or of the one that is named. With `input` that is the user's
-/// message. With `parent_id` it is a task that the run of that id gives to another agent.
+/// message. A run that another run delegates to is started by `start_child_run`.
 /// A session has one run at a time. The same `id` for the same session is the same run.
 #[reducer]
 pub fn start_run(
@@ -250,30 +250,19 @@ pub fn start_run(
     agent: Option<String>,
     input: Option<String>,
     #[id(new, Run)] id: Option<String>,
-    #[id(Run)] parent_id: Option<String>,
     deadline_ms: Option<i64>,
 ) -> Result<Answer<Run>, Abort> {
     if let Some(id) = &id {
         check::name("id", id)?;
         if let Some(before) = ctx.get::<Run>(id)? {
-            return again(ctx, before, &session_id, agent.as_deref(), parent_id.as_deref());
+            return again(ctx, before, &session_id, agent.as_deref());
         }
     }
     let session = session::wanted(ctx, &session_id)?;
     let agent = agent.unwrap_or_else(|| session.agent.clone());
-    let parent = match &parent_id {
-        Some(id) => Some(ctx.get::<Run>(id)?.ok_or_else(|| missing(id))?),
-        None => None,
-    };
-    let as_subagent = parent.is_some();
     let deadline_at = check::after("deadline_ms", ctx.now, deadline_ms)?;
-    let place = parent.as_ref().map(|parent| delegation::admit(ctx, parent)).transpose()?;
-    let new = NewRun { id, agent, as_subagent, input, parent_id, deadline_at };
-    let run = begin(ctx, session, new)?;
-    if let (Some(parent), Some(place)) = (&parent, place) {
-        delegation::note(ctx, &run, parent, place, None)?;
-    }
-    Ok(Answer::Fresh(run))
+    let new = NewRun { id, agent, as_subagent: false, input, parent_id: None, deadline_at };
+    begin(ctx, session, new).map(Answer::Fresh)
 }
 
 /// What is given of a new run.
@@ -366,10 +355,9 @@ fn again(
     mut before: Run,
     session_id: &str,
     agent: Option<&str>,
-    parent_id: Option<&str>,
 ) -> Result<Answer<Run>, Abort> {
     ctx.about(&before.session_id);
-    let of_same = before.session_id == session_id && before.parent_id.as_deref() == parent_id;
+    let of_same = before.session_id == session_id && before.parent_id.is_none();
     if of_same && agent.is_none_or(|agent| agent == before.agent) {
         lease::hide(ctx, &mut before.fencing_token)?;
         return Ok(Answer::Duplicate(before.seq, before));

@@ -75,6 +75,15 @@ pub(crate) fn json(text: String) -> Response {
     ([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], text).into_response()
 }
 
+/// The refusal of a query that a route makes by itself. Such a query names only tables and columns that exist, so
+/// what is unknown in it is hidden from the caller.
+fn hidden(refusal: Refusal) -> Refusal {
+    match refusal.code {
+        Code::BadSql => Refusal::new(Code::Denied, "a policy hides what this route reads"),
+        _ => refusal,
+    }
+}
+
 /// The request id that a header gives.
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
     let Some(key) = headers.get("idempotency-key") else { return Ok(None) };

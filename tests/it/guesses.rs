@@ -296,6 +296,42 @@ fn auditors_see_no_hash_of_a_token() {
     abide_engine::replay(&world.path(), &into, modules, None, &mut |_| {}).unwrap();
 }
 
+/// `revoke_token` answered an admin of a tenant with the hash by which the token is checked, and so did a retry.
+#[test]
+fn admins_of_a_tenant_are_told_no_hash_of_a_token() {
+    let mut world = World::new();
+    let hash = "0123456789abcdef".repeat(4);
+    run(async {
+        let scope: BTreeMap<String, String> = [("tenant".to_owned(), "acme".to_owned())].into();
+        let all = BTreeSet::from(["*".to_owned()]);
+        let admin = Caller::with("ada", "admin", all, scope);
+        let ask = async |reducer: &str, args: JsonValue, request: Option<&str>| {
+            let done = world.engine().call(&admin, reducer, &args, request).await.unwrap();
+            serde_json::from_str::<JsonValue>(&done.result).unwrap()
+        };
+        let bot = ask("create_identity", json!({"id": "bot", "role": "app"}), None).await;
+        let token = json!({"id": "abcdefgh", "identity_id": bot["id"], "hash": hash,
+            "last_four": "wxyz"});
+        let revoke = json!({"id": "abcdefgh"});
+        for told in [
+            ask("create_token", token.clone(), Some("k1")).await,
+            ask("create_token", token.clone(), Some("k1")).await,
+            ask("create_token", token, None).await,
+            ask("revoke_token", revoke.clone(), Some("k2")).await,
+            ask("revoke_token", revoke.clone(), Some("k2")).await,
+            ask("revoke_token", revoke.clone(), None).await,
+        ] {
+            assert_eq!((&told["hash"], &told["last_four"]), (&json!(""), &json!("wxyz")));
+        }
+        let operator = world.call("revoke_token", revoke).await.unwrap();
+        assert!(operator.result.contains(&hash), "an admin without a scope reads the row");
+    });
+    world.close();
+    let into = world.folder.path().join("replayed.db");
+    let modules = abide_reducers::modules();
+    abide_engine::replay(&world.path(), &into, modules, None, &mut |_| {}).unwrap();
+}
+
 /// The columns of the log that cover hidden data are an auditor's, and only where nothing narrows it.
 #[test]
 fn hashes_and_salts_are_shown_to_unbounded_auditors_only() {

@@ -89,7 +89,7 @@ fn of_run(random: &mut Random, by: char, lease_ms: usize) -> (&'static str, Json
     let call = format!("{stored}~{}", random.below(3));
     match random.below(12) {
         0..=2 => ("start_run", json!({"session_id": session, "id": run, "agent": "x"})),
-        3 => ("start_run", json!({"session_id": session, "id": run, "parent_id": stored})),
+        3 => ("start_run", json!({"session_id": session, "id": run, "input": "x"})),
         4 | 5 => ("claim_run", json!({"id": run, "driver": "d", "lease_ms": 60_000})),
         6 | 7 => {
             let tool = *random.pick(&TOOLS);

@@ -66,9 +66,6 @@ pub struct NewRun {
     /// An id of the caller's own. The same again is the same run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// The run that gives this one its task.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub parent_id: Option<String>,
     /// Milliseconds after which it must be over.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<i64>,

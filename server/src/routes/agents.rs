@@ -12,7 +12,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use serde_json::{Map, Value as JsonValue, json};
 
-use super::{App, By, idempotency_key, json as as_json};
+use super::{App, By, hidden, idempotency_key, json as as_json};
 use crate::content::Content;
 use crate::problem::Problem;
 
@@ -84,14 +84,10 @@ pub(super) async fn change(
     }
     let (mut definition, agent) = find(&app.engine, &by, &name).await?;
     if definition.is_null() {
-        let detail = format!("the definition of agent {name} is hidden by a policy");
+        let detail = format!("the definition of agent {name} is hidden from you");
         return Err(Refusal::new(Code::Denied, detail).hint("send it whole:  POST /agents").into());
     }
     let newest = agent["revision"].as_i64().unwrap_or_default();
-    if definition.is_null() {
-        let detail = format!("the definition of agent {name} is not yours to read, nor to change");
-        return Err(Refusal::new(Code::Denied, detail).into());
-    }
     let expected = if_match(&headers)?.unwrap_or(newest);
     merge(&mut definition, patch.into());
     register(&app, &by, definition, expected, key).await?;
@@ -168,7 +164,8 @@ async fn ask(
 ) -> Result<Answer, Refusal> {
     match engine.query(by, sql, params, None).await {
         Err(refusal) if refusal.code == Code::BadSql => {
-            engine.query(by, &sql.replace("r.definition", "NULL"), params, None).await
+            let without = sql.replace("r.definition", "NULL");
+            engine.query(by, &without, params, None).await.map_err(hidden)
         }
         answer => answer,
     }

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 
-use super::{App, By, idempotency_key, json as as_json};
+use super::{App, By, hidden, idempotency_key, json as as_json};
 use crate::content::Content;
 use crate::problem::Problem;
 use crate::turns::begin;
@@ -170,7 +170,7 @@ async fn find(engine: &Engine, by: &Caller, id: &str) -> Result<(Seq, JsonValue)
     let sql = "SELECT * FROM runs WHERE id = :id";
     let query = async |id: &str| {
         let params = Map::from_iter([("id".to_owned(), json!(id))]);
-        engine.query(by, sql, &params, None).await
+        engine.query(by, sql, &params, None).await.map_err(hidden)
     };
     let mut answer = query(id).await?;
     // As reducers do it: an id that the caller chose is stored in the namespace of its scope.

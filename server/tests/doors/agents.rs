@@ -234,3 +234,35 @@ async fn who_may_change_agents() {
     let retired = home.call("acmeacmea", "retire_agent", json!({"name": "clerk"})).await;
     assert_eq!(retired.status, 403);
 }
+
+/// With a definition that a policy hides, agents are listed, read and registered; changing one needs it.
+#[tokio::test]
+async fn a_hidden_definition_is_left_out() {
+    let home = Home(house().await);
+    home.with("rootrootr", json!({"role": "admin"})).await;
+    home.with("shopshops", json!({})).await;
+    let clerk = json!({"name": "clerk", "description": "Helps", "system_prompt": "8302"});
+    let made = home.ask(&token("rootrootr"), "POST", "/agents", &clerk.to_string()).await;
+    assert_eq!(made.status, 201);
+    let hidden = json!({"table": "agent_revisions", "role": "app", "hidden": ["definition"]});
+    home.local("set_policy", hidden).await;
+    let shop = token("shopshops");
+    for path in ["/agents", "/agents/clerk", "/capabilities"] {
+        let shown = home.ask(&shop, "GET", path, "").await;
+        assert!(shown.status == 200 && !shown.body.contains("8302"), "{path}: {shown:?}");
+    }
+    let one = home.ask(&shop, "GET", "/agents/clerk", "").await.json();
+    assert_eq!((&one["description"], &one["system_prompt"]), (&json!("Helps"), &json!(null)));
+    let changed = home.ask(&shop, "PATCH", "/agents/clerk", "{}").await.problem();
+    assert!(
+        changed.starts_with("403 denied: the definition of agent clerk is hidden"),
+        "{changed}"
+    );
+    let own = home.ask(&shop, "POST", "/agents", r#"{"name": "own"}"#).await;
+    assert_eq!(own.status, 201, "{own:?}");
+    let name = json!({"table": "agents", "role": "app", "hidden": ["name"]});
+    home.local("set_policy", name).await;
+    for path in ["/agents", "/agents/clerk"] {
+        assert_eq!(home.ask(&shop, "GET", path, "").await.status, 403, "{path}");
+    }
+}

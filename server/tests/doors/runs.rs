@@ -225,3 +225,85 @@ async fn a_stream_ends_with_its_credentials() {
     assert!(last.starts_with("event: problem data: {\"code\":\"unauthenticated\""), "{last}");
     assert_eq!(live.next().await, None);
 }
+
+/// A run begins under an id of the caller's own scope. That another tenant has a run of that id, or that the id in
+/// full is another tenant's, changes no answer.
+#[tokio::test]
+async fn the_id_of_another_tenants_run_is_free() {
+    let home = Home(with_clerk().await);
+    home.with("acmeacmea", json!({"scope": {"tenant": "acme"}})).await;
+    home.with("zetazetaz", json!({"scope": {"tenant": "zeta"}})).await;
+    let (acme, zeta) = (token("acmeacmea"), token("zetazetaz"));
+    let named = |id: &str| json!({"input": "Hello.", "id": id}).to_string();
+    assert_eq!(home.ask(&acme, "POST", START, &named("r1")).await.status, 201);
+    let theirs = home.ask(&acme, "GET", "/v1/runs/r1", "").await.json()["run"].clone();
+    assert_eq!(theirs["id"], "tenant=acme/r1");
+    for id in ["r1", "r9"] {
+        let begun = home.ask(&zeta, "POST", START, &named(id)).await;
+        assert_eq!(begun.status, 201, "{begun:?}");
+        let place = format!("/v1/runs/tenant%3Dzeta%2F{id}");
+        assert_eq!(begun.header("location"), Some(place.as_str()));
+        let own = begun.json();
+        assert_eq!(
+            (&own["run"]["id"], &own["duplicate"]),
+            (&json!(format!("tenant=zeta/{id}")), &json!(false))
+        );
+        assert_ne!(own["run"]["session_id"], theirs["session_id"]);
+        let again = home.ask(&zeta, "POST", START, &named(id)).await.json();
+        assert_eq!((&again["run"]["id"], &again["duplicate"]), (&own["run"]["id"], &json!(true)));
+    }
+    let mut whole = Vec::new();
+    for id in ["tenant=acme/r1", "tenant=acme/r8"] {
+        let answer = home.ask(&zeta, "POST", START, &named(id)).await;
+        let (status, body) = (answer.status, answer.json());
+        let told = json!([status, body["code"], body["run"]["id"], body["duplicate"]]).to_string();
+        whole.push(told.replace("r1", "r8"));
+    }
+    assert_eq!(whole[0], whole[1]);
+    let after = home.ask(&acme, "GET", "/v1/runs/r1", "").await.json()["run"].clone();
+    assert_eq!(after, theirs);
+}
+
+/// Routes answer without what a policy hides, and 403 where they cannot do without it. It was 400, `bad_sql`.
+#[tokio::test]
+async fn routes_of_runs_do_without_what_a_policy_hides() {
+    let home = Home(with_clerk().await);
+    home.with("shopshops", json!({})).await;
+    let shop = token("shopshops");
+    let hide = async |table: &str, column: &str| {
+        let args = json!({"table": table, "role": "app", "name": column, "hidden": [column]});
+        home.local("set_policy", args).await;
+    };
+    hide("run_events", "data").await;
+    let body = json!({"input": "Hello.", "id": "r1"}).to_string();
+    assert_eq!(home.ask(&shop, "POST", START, &body).await.status, 201);
+    let fencing = claim(&home.0, "r1").await;
+    say(&home.0, "r1", &fencing, &["Hello."]).await;
+    finish(&home.0, "r1", &fencing).await;
+    let events = async || {
+        let request = home.0.request("GET", "/v1/runs/r1/events");
+        let request = request.header("authorization", &format!("Bearer {shop}"));
+        rest(&mut Stream::by(request, None).await).await
+    };
+    expect![[r#"
+        event: status id: 1 turn 1 null
+        event: token id: 2 turn 1 null
+        event: status id: 3 turn 1 null
+        event: done id: 4 turn 1 null
+    "#]]
+    .assert_eq(&events().await);
+    hide("agent_state", "content").await;
+    hide("runs", "events").await;
+    let run = home.ask(&shop, "GET", "/v1/runs/r1", "").await;
+    let shown = run.json()["run"].clone();
+    assert_eq!((run.status, &shown["status"]), (200, &json!("done")));
+    assert_eq!((shown.get("output"), shown.get("events")), (None, None));
+    assert_eq!(events().await.lines().count(), 4);
+    hide("run_events", "kind").await;
+    let refused = home.ask(&shop, "GET", "/v1/runs/r1/events", "").await.problem();
+    assert_eq!(refused, "403 denied: a policy hides what this route reads (-)");
+    hide("runs", "id").await;
+    for (method, path) in [("GET", "/v1/runs/r1"), ("GET", "/v1/runs/r1/events")] {
+        assert_eq!(home.ask(&shop, method, path, "").await.status, 403, "{path}");
+    }
+}

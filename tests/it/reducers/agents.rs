@@ -51,10 +51,8 @@ fn a_mode_says_what_an_agent_may_be_used_as() {
         start_run session_id=s1 id=r1
         start_run session_id=s3 id=r3
         start_run session_id=s2 id=r5 parent_id=r1
-        start_run session_id=s2 id=r6 parent_id=r9
         create_session agent=lead id=s5
-        start_run session_id=s5 id=r7 parent_id=r1
-        start_run session_id=s5 id=r8 agent=clerk parent_id=r1
+        start_run session_id=s5 id=r8 agent=clerk
         "#,
         expect![[r#"
             seq 1 {name: lead, revision: 1, mode: primary}
@@ -69,11 +67,9 @@ fn a_mode_says_what_an_agent_may_be_used_as() {
             refused not_found: there is no agent nobody (hint: SELECT name FROM agents  tells those that there are)
             seq 8 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             seq 9 {id: r3, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
-            seq 10 {id: r5, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1, parent_id: r1}
-            refused not_found: there is no run r9
-            seq 11 {id: s5, status: created}
-            refused bad_transition: agent lead is primary and cannot be given tasks by another agent (hint: its mode says so: primary, subagent, or all for both)
-            seq 12 {id: r8, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1, parent_id: r1}
+            refused bad_arguments: start_run: unknown field `parent_id`, expected one of `session_id`, `agent`, `input`, `id`, `deadline_ms` (hint: start_run takes session_id, agent?, input?, id?, deadline_ms?)
+            seq 10 {id: s5, status: created}
+            refused bad_transition: agent clerk is subagent and cannot own a session (hint: its mode says so: primary, subagent, or all for both)
         "#]],
     );
 }

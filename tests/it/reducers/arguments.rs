@@ -86,7 +86,7 @@ fn what_each_takes() {
             refused bad_arguments: reject_handoff: unknown field `nonsense`, expected one of `id`, `reason`, `fencing_token` (hint: reject_handoff takes id, reason, fencing_token?)
             refused bad_arguments: register_agent: unknown field `nonsense`, expected one of `name`, `definition`, `mode`, `description`, `hidden`, `native`, `expected_revision` (hint: register_agent takes name, definition, mode?, description?, hidden?, native?, expected_revision?)
             refused bad_arguments: retire_agent: unknown field `nonsense`, expected `name` (hint: retire_agent takes name)
-            refused bad_arguments: start_run: unknown field `nonsense`, expected one of `session_id`, `agent`, `input`, `id`, `parent_id`, `deadline_ms` (hint: start_run takes session_id, agent?, input?, id?, parent_id?, deadline_ms?)
+            refused bad_arguments: start_run: unknown field `nonsense`, expected one of `session_id`, `agent`, `input`, `id`, `deadline_ms` (hint: start_run takes session_id, agent?, input?, id?, deadline_ms?)
             refused bad_arguments: claim_run: unknown field `nonsense`, expected one of `id`, `driver`, `lease_ms` (hint: claim_run takes id, driver, lease_ms)
             refused bad_arguments: claim_next_run: unknown field `nonsense`, expected `driver` or `lease_ms` (hint: claim_next_run takes driver, lease_ms)
             refused bad_arguments: heartbeat_run: unknown field `nonsense`, expected one of `id`, `fencing_token`, `lease_ms` (hint: heartbeat_run takes id, fencing_token, lease_ms)

@@ -2,12 +2,14 @@
 //! today's tables, verifies and replays, and answers what it had acknowledged then as it did then.
 //! Newer ones are refused and left as they are.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use abide_engine::OpenError;
 use abide_schema::Seq;
+use abide_schema::reducer::Caller;
 use abide_schema::wire::BatchCall;
 use abide_sim::checks::{acknowledged, log, rows};
 use abide_sim::disk::{Fault, Machine};
@@ -15,7 +17,8 @@ use abide_sim::keep;
 use abide_sim::rig::{Ask, Rig, VirtualClock, folder};
 use expect_test::{Expect, expect};
 use rusqlite::Connection;
-use serde_json::json;
+use serde_json::{Value as JsonValue, json};
+use sha2::{Digest as _, Sha256};
 
 /// The folder of a format.
 fn kept(format: u32) -> PathBuf {
@@ -74,6 +77,84 @@ fn format_1_opens_verifies_and_replays() {
         98 events by 44 reducers, the last 199d880e815bf8c2
     "#]],
     );
+}
+
+/// The first event of the kept file as one of a caller with a scope, as format 1 recorded it: the scope is in the
+/// event and in the fingerprint, and the request id is the caller's without it.
+fn make_first_request_scoped(file: &Path, caller: &Caller) -> (String, JsonValue) {
+    let raw = Connection::open(file).unwrap();
+    let (reducer, arguments, request): (String, String, String) = raw
+        .query_row("SELECT reducer, arguments, request_id FROM events WHERE seq = 1", [], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+        })
+        .unwrap();
+    assert_eq!(reducer, "create_session");
+    let mut fingerprint = Sha256::new();
+    fingerprint.update(json!(caller.scope()).to_string());
+    fingerprint.update((reducer.len() as u64).to_be_bytes());
+    fingerprint.update(&reducer);
+    fingerprint.update(Sha256::digest(&arguments));
+    let fingerprint: [u8; 32] = fingerprint.finalize().into();
+    let sql = "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = 'events'";
+    let triggers: Vec<(String, String)> = {
+        let mut triggers = raw.prepare(sql).unwrap();
+        let rows = triggers.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+        rows.collect::<Result<_, _>>().unwrap()
+    };
+    for (name, _) in &triggers {
+        raw.execute_batch(&format!("DROP TRIGGER {name}")).unwrap();
+    }
+    let changed = raw
+        .execute(
+            "UPDATE events SET caller = ?1, authority = ?2 WHERE seq = 1",
+            (caller.id(), caller.authority()),
+        )
+        .unwrap()
+        + raw
+            .execute(
+                "UPDATE request_ids SET caller = ?1, fingerprint = ?2 WHERE request_id = ?3",
+                (caller.id(), fingerprint, &request),
+            )
+            .unwrap();
+    assert_eq!(changed, 2);
+    for (_, sql) in &triggers {
+        raw.execute_batch(sql).unwrap();
+    }
+    (request, serde_json::from_str(&arguments).unwrap())
+}
+
+/// Format 1 kept the request ids of callers with a scope without the scope. After the update a retry was not found, and
+/// ran again.
+#[test]
+fn a_scoped_retry_of_a_format_1_request_is_answered() {
+    let folder = folder();
+    keep::unpack(&kept(1), folder.path()).unwrap();
+    let of = |key: &str, value: &str| {
+        let scope = BTreeMap::from([(key.to_owned(), value.to_owned())]);
+        Caller::with("ann", "app", BTreeSet::new(), scope)
+    };
+    let (acme, zeta) = (of("tenant", "t1"), of("desk", "zeta"));
+    let (request, args) = make_first_request_scoped(&folder.path().join("abide.db"), &acme);
+    let rig = open(folder.path()).unwrap();
+    let ask = |caller: &Caller, args: &JsonValue| {
+        let engine = rig.engine();
+        rig.run(engine.call(caller, "create_session", args, Some(&request)))
+    };
+    rig.settle();
+    let before = rig.engine().durable_seq();
+    let told = ask(&acme, &args).unwrap();
+    assert_eq!((told.seq, told.duplicate, rig.engine().durable_seq()), (Seq(1), true, before));
+    let stored: JsonValue = serde_json::from_str(&told.result).unwrap();
+    assert_eq!(stored["id"], args["id"]);
+    // The same identity in another scope has request ids of its own.
+    let own = ask(&zeta, &args).unwrap();
+    assert!(!own.duplicate && own.seq > before && own.result.contains("desk=zeta/s1"));
+    assert!(ask(&zeta, &args).unwrap().duplicate);
+    // Another request under that id is not a conflict: it runs, and the id stands for it from then on.
+    let other = json!({"agent": "support", "id": "other"});
+    assert!(!ask(&acme, &other).unwrap().duplicate);
+    assert!(ask(&acme, &other).unwrap().duplicate);
+    rig.close();
 }
 
 /// Events with salts.
