@@ -71,7 +71,7 @@ async fn calls_that_cannot_be() {
             /v1/call/write_note {"book":"a","text":null,"weight":"immense"}
                 422 bad_arguments: write_note: "immense" is not one of light, heavy (write_note takes book, text, weight?)
             /v1/call/edit_note {"id":18446744073709551615,"text":"x"}
-                422 bad_arguments: edit_note: invalid value: integer `18446744073709551615`, expected i64 (edit_note takes id, text)
+                422 bad_arguments: the integer 18446744073709551615 at /id does not fit 64 bits with sign (send it as a string: JSON integers are those of 64 bits with sign)
             /v1/call/edit_note {"id":1e400,"text":"x"}
                 400 bad_request: the body is not JSON: number out of range at line 1 column 11 (send one JSON object in UTF-8, or nothing where nothing is needed)
             /v1/call/edit_note {"id":1.5,"text":"x"}
