@@ -81,10 +81,23 @@ pub(crate) async fn run(options: &Options, args: Agent) -> Result<(), Failure> {
 }
 
 async fn open(options: &Options, folder: &Path) -> Result<Workshop, Failure> {
+    check_named(folder)?;
     Workshop::open_in(folder, &options.environment).await.map_err(|why| {
         let hint = "docs/agents.md tells what stands in the folder";
         Refusal::new(Code::BadArguments, why.to_string()).hint(hint).into()
     })
+}
+
+/// Without the folder that is looked for by itself, there are the agents of every workshop; one that is named is there.
+///
+/// # Errors
+/// `not_found` for a folder that is named and does not exist.
+pub(crate) fn check_named(folder: &Path) -> Result<(), Refusal> {
+    if folder.is_dir() || folder == Path::new(FOLDER) {
+        return Ok(());
+    }
+    let detail = format!("there is no folder {}", folder.display());
+    Err(Refusal::new(Code::NotFound, detail).hint("docs/agents.md describes the folder of agents"))
 }
 
 async fn list(options: &Options, folder: &Path) -> Result<(), Failure> {

@@ -53,7 +53,7 @@ fn look_at(file: &Path) -> Result<Abide, Failure> {
     Ok(Abide::embed(engine))
 }
 
-/// Says plainly what the system would say of a lock file that nobody has heard of.
+/// Refuses a missing folder by name; the system's error would name the lock file.
 ///
 /// # Errors
 /// The folder that the file is to stand in is not there.
@@ -75,6 +75,15 @@ impl From<Error> for Failure {
         let (detail, hint) = (error.to_string(), error.hint().map(str::to_owned));
         let refusal = |code| Refusal { hint, ..Refusal::new(code, detail) };
         match error {
+            Error::Refused(refusal) if refusal.code == Code::Unauthenticated => {
+                // The server's hint is about the header; here a token is given in another way.
+                let hint = "give a valid token with --token or in ABIDE_TOKEN";
+                let header = |hint: &String| hint.contains("Authorization: Bearer");
+                Failure::Refused(match refusal.hint.as_ref().is_some_and(header) {
+                    true => refusal.hint(hint),
+                    false => refusal,
+                })
+            }
             Error::Refused(refusal) => Failure::Refused(refusal),
             Error::Address { .. } => Failure::Usage(refusal(Code::BadArguments)),
             Error::Unreachable { .. } | Error::TimedOut { .. } => {

@@ -172,6 +172,9 @@ fn with_json_stdout_is_json_and_nothing_else() {
 #[test]
 fn what_cannot_be_run_leaves_nothing() {
     let desk = Desk::new(ANSWERS);
+    let missing = crate::program::run(["agent", "check", "--agents", "nofolder"]);
+    assert_eq!(missing.code, Some(1), "{missing:?}");
+    assert!(missing.stderr.contains("there is no folder nofolder   [not_found]"), "{missing:?}");
     let unknown = desk.run(&["--db", "agents.db", "agent", "run", "nobody", "x"]);
     assert_eq!(unknown.code, Some(1));
     assert!(unknown.stderr.contains("there is no agent nobody   [not_found]\n"), "{unknown:?}");
@@ -249,19 +252,19 @@ fn desk_of_a_program() -> Desk {
     desk
 }
 
-/// Its program waits alive, so nobody can come later: who is not there to be asked has said no.
+/// The program waits for the answer, so a request that cannot be shown is denied at once.
 #[test]
-fn a_program_that_asks_hears_no_where_nobody_can_be_asked_and_yes_where_all_is_let() {
+fn a_program_is_denied_without_a_terminal_and_allowed_with_yes() {
     let desk = desk_of_a_program();
     let ended = desk.clerk(&[]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     expect![[r#"
-        no: Bash {"command":"ls"}: nobody can be asked here; --yes approves all
+        no: Bash {"command":"ls"}: no terminal to ask; --yes approves all
     "#]]
     .assert_eq(&ended.stderr);
     let heard = lines(&desk.path("decision")).concat();
     assert!(heard.contains(r#""behavior":"deny""#), "{heard}");
-    assert!(heard.contains("nobody could be asked"), "{heard}");
+    assert!(heard.contains("no terminal to ask"), "{heard}");
 
     let desk = desk_of_a_program();
     let ended = desk.clerk(&["--yes"]);

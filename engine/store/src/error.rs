@@ -263,6 +263,9 @@ impl OpenError {
             }
             OpenError::Io { .. } => (Code::BadRequest, "check the path"),
             OpenError::Store { why: StoreError::Full, .. } => (Code::DiskFull, "free some space"),
+            OpenError::Store { why: StoreError::Busy, .. } => {
+                (Code::Conflict, "close the program that has the file open, and try again")
+            }
             OpenError::Store { .. } => (Code::Internal, "abide verify tells whether it is sound"),
         };
         Refusal::new(code, detail).hint(hint)

@@ -63,7 +63,7 @@ pub fn check(text: &str) -> Result<(), OutOfRange> {
     }
 }
 
-/// The text with each integer that is out of range made a string. For what others wrote and nobody can be asked to
+/// The text with each integer that is out of range made a string. For text of another program that cannot be asked to
 /// write again.
 #[must_use]
 pub fn quoted(text: &str) -> Cow<'_, str> {
