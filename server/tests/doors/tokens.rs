@@ -554,6 +554,10 @@ async fn a_request_is_narrowed_to_a_scope_and_never_widened() {
     ] {
         assert_eq!(ask("driverone", wrong).await.status, 400, "{wrong:?}");
     }
+    let long = format!(r#"{{"tenant":"{}"}}"#, "x".repeat(1 << 10));
+    let request = home.0.request("POST", "/v1/sql").header("abide-scope", &long);
+    let bearer = format!("Bearer {}", token("driverone"));
+    assert_eq!(request.header("authorization", &bearer).send().await.status, 400);
     let scopes: [&[&str]; 4] = [
         &[r#"{"tenant":"a"}"#],
         &[r#"{"tenant":"b"}"#],
