@@ -79,7 +79,7 @@ fn a_server_that_starts_tools_keeps_its_token() {
         "--listen",
         "127.0.0.1:0",
         "--agents",
-        "none",
+        ".",
         "--db",
         "a.db",
     ]);
