@@ -73,16 +73,7 @@ fn a_tool_finds_no_secret_of_the_process_that_starts_it() {
 fn a_server_that_starts_tools_keeps_its_token() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = abide();
-    command.args([
-        "serve",
-        "--json",
-        "--listen",
-        "127.0.0.1:0",
-        "--agents",
-        ".",
-        "--db",
-        "a.db",
-    ]);
+    command.args(["serve", "--json", "--listen", "127.0.0.1:0", "--agents", ".", "--db", "a.db"]);
     command.current_dir(folder.path()).env("ABIDE_TOKEN", "s3cret-token");
     let server = Process::spawn(&mut command);
     let greeting: JsonValue = serde_json::from_str(&server.line()).unwrap();
