@@ -24,7 +24,7 @@ use crate::{ask, call, program};
 /// What every driver of a runtime shares.
 pub(crate) struct Shop {
     pub(crate) abide: Abide,
-    /// The runs that are driven now, as they were claimed. A fencing token is told to who claims, and cannot be read
+    /// The runs that are driven now, as they were claimed. The claim returns the fencing token, and it cannot be read
     /// afterwards.
     pub(crate) holds: Mutex<BTreeMap<String, Hold>>,
     pub(crate) tools: Tools,

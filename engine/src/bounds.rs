@@ -37,7 +37,7 @@ pub(crate) struct Bounds {
     references: BTreeMap<&'static str, Vec<(usize, &'static TableSpec)>>,
     pub(crate) guards: Vec<Guard>,
     copies: Vec<Copies>,
-    /// Reducers, and members of their results that no bounded caller is told.
+    /// Reducers, and members of their results that are hidden from bounded callers.
     secrets: Vec<(&'static str, &'static str)>,
     tables: Vec<&'static TableSpec>,
 }
@@ -65,7 +65,7 @@ impl Bounds {
         Bounds { owners, references: references.collect(), guards, copies, secrets, tables }
     }
 
-    /// A result as a bounded caller is told it: an empty text stands for each secret of the reducer, so that the
+    /// A result as a bounded caller receives it: an empty text stands for each secret of the reducer, so that the
     /// row keeps its shape.
     pub(crate) fn without_secrets(&self, reducer: &str, result: String) -> String {
         let mut members = self.secrets.iter().filter(|(of, _)| *of == reducer).peekable();

@@ -152,7 +152,7 @@ pub fn disables(row: &[Value], caller: &Caller) -> bool {
 #[must_use]
 pub fn expired(what: &str, at: Micros) -> Refusal {
     Refusal::new(Code::Unauthenticated, format!("{what} expired at {at}"))
-        .hint("ask whoever issues them for a new one")
+        .hint("ask the issuer for a new one")
 }
 
 /// The refusal of a proof that has expired by then; nothing where it has not.

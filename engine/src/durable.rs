@@ -30,7 +30,7 @@ pub(crate) struct UnitDone {
     pub(crate) calls: Vec<CallDone>,
     /// Whether an earlier request had done it.
     pub(crate) duplicate: bool,
-    /// Work that is to be done first: nothing of the unit was done yet, and nobody is answered.
+    /// Work that is to be done first: nothing of the unit was done yet, and no reply was sent.
     pub(crate) deferred: Vec<(usize, SharedWork)>,
 }
 

@@ -139,7 +139,7 @@ async fn handled(attack: Option<usize>) -> (Vec<Vec<Value>>, Vec<Vec<Value>>, Ve
     let (_, interrupt) = house.told(&run.id, 0).await;
     assert_eq!(interrupt.kind, RunEventKind::Interrupt, "{:?}", interrupt.data);
     let call = interrupt.data["tool_call_id"].as_str().expect("it names the call").to_owned();
-    assert!(!house.ledger()[done_before..].contains(&"pay A".to_owned()), "nobody has approved it");
+    assert!(!house.ledger()[done_before..].contains(&"pay A".to_owned()), "no one has approved it");
     acme.decide_approval(ApprovalOf::Call(call), Decision::Approve).await.expect("it is decided");
     let (_, done) = house.told(&run.id, interrupt.number).await;
     assert_eq!(done.kind, RunEventKind::Done, "{:?}", done.data);

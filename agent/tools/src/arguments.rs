@@ -44,7 +44,7 @@ impl Bounded {
         self.affords(value) && self.validator.is_valid(value)
     }
 
-    /// What is wrong with a value; nothing is told of one that takes too long.
+    /// What is wrong with a value; no errors where the evaluation takes too long.
     fn iter_errors<'a>(&'a self, value: &'a Value) -> impl Iterator<Item = ValidationError<'a>> {
         self.affords(value).then(|| self.validator.iter_errors(value)).into_iter().flatten()
     }

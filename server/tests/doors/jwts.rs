@@ -286,7 +286,7 @@ async fn what_claims_must_say() {
     check(
         &told.join("\n"),
         expect![[r#"
-        {"exp":1795269700}: 401 unauthenticated: the token expired at 2026-11-21T14:02:10Z (ask whoever issues them for a new one)
+        {"exp":1795269700}: 401 unauthenticated: the token expired at 2026-11-21T14:02:10Z (ask the issuer for a new one)
         {"exp":null}: 401 unauthenticated: the token has no exp (ask whoever issues them for another)
         {"exp":"tomorrow"}: 401 unauthenticated: the token has no exp (ask whoever issues them for another)
         {"exp":-1}: 401 unauthenticated: the token has no exp (ask whoever issues them for another)

@@ -211,7 +211,7 @@ async fn expiry_closes_open_connections() {
     check(
         &format!("{refused}\n{}", error["detail"]),
         expect![[r#"
-        401 unauthenticated: the token shortshort expired at 2026-11-21T14:03:11Z (ask whoever issues them for a new one)
+        401 unauthenticated: the token shortshort expired at 2026-11-21T14:03:11Z (ask the issuer for a new one)
         "the token shortshort expired at 2026-11-21T14:03:11Z"
     "#]],
     );
