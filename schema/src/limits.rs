@@ -93,8 +93,9 @@ pub const QUERY_STEPS: u64 = 500_000_000;
 /// with every reader at it a machine with 2 GB stands it.
 pub const QUERY_MEMORY_BYTES: usize = 256 << 20;
 
-/// Bytes of one value, and of one row that is sorted. The largest event has 16 MB.
-pub const QUERY_VALUE_BYTES: usize = 32 << 20;
+/// Bytes of one value, and of one row that is sorted. The largest event has 16 MB, and what encodes a longer value delays
+/// other callers.
+pub const QUERY_VALUE_BYTES: usize = 17 << 20;
 
 /// Bytes of a pattern of LIKE or GLOB.
 pub const PATTERN_BYTES: usize = 4 << 10;

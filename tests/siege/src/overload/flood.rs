@@ -60,7 +60,7 @@ pub(crate) async fn run(stage: &mut Stage) -> Told {
     if came.refused == 0 {
         return Err("the queue of the writer is never full".to_owned());
     }
-    stage.hold_waits("flood of the queue", &waits, bounds::STORM_FACTOR)?;
+    stage.hold_waits_above("flood of the queue", &waits, bounds::STORM_FACTOR, bounds::FLOOD_MS)?;
     let crowd = (stage.size.connections as u64) * bounds::CONNECTION_BYTES;
     let messages = (3 * stage.size.oversize + UNLIMITED / 8) as u64 * bounds::MESSAGE_BYTES;
     stage.hold_memory("flood", bounds::REST_BYTES + crowd + messages)

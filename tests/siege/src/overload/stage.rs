@@ -145,6 +145,17 @@ impl Stage {
 
     /// Holds what a caller waited to what it waited when it was quiet.
     pub(crate) fn hold_waits(&self, what: &str, waits: &Waits, most: f64) -> Told {
+        self.hold_waits_above(what, waits, most, bounds::NOTICED_MS)
+    }
+
+    /// The same, where a p99 of no more than `noticed_ms` is accepted whatever its factor.
+    pub(crate) fn hold_waits_above(
+        &self,
+        what: &str,
+        waits: &Waits,
+        most: f64,
+        noticed_ms: f64,
+    ) -> Told {
         let (p50, p99, quiet) = (waits.p50(), waits.p99(), self.quiet.p99());
         let factor = p99 / quiet;
         println!(
@@ -161,7 +172,7 @@ impl Stage {
         if waits.ms.is_empty() {
             return Err(format!("{what}: another caller was not answered at all"));
         }
-        if factor > most && p99 > bounds::NOTICED_MS {
+        if factor > most && p99 > noticed_ms {
             return Err(format!("{what}: another caller waits {factor:.1} times as long"));
         }
         Ok(())
