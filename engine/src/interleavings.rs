@@ -12,9 +12,9 @@ use shuttle::sync::Mutex;
 use shuttle::thread;
 use tokio::sync::{oneshot, watch};
 
+use crate::buffers::{BufferLimits, Buffers};
 use crate::durable::{self, Answer, Commit, Syncer, UnitDone};
 use crate::health::Health;
-use crate::buffers::{BufferLimits, Buffers};
 use crate::hub::{Frame, HeldDelta, Hub, Mail, Outbox, SharedDelta, SubscriptionKey};
 use crate::metrics::Metrics;
 use crate::ports::FreeTurns;
@@ -346,7 +346,10 @@ fn heavy_frame(to: Seq) -> Frame {
     let text = Value::from("x".repeat(limits::OUTBOX_BYTES * 3 / 5));
     let mut delta = Delta::default();
     delta.inserts.push(vec![text].into());
-    Frame { to, changes: vec![(SubscriptionKey(0), HeldDelta::uncounted(SharedDelta::new(Ok(delta))))] }
+    Frame {
+        to,
+        changes: vec![(SubscriptionKey(0), HeldDelta::uncounted(SharedDelta::new(Ok(delta))))],
+    }
 }
 
 fn outbox() -> Outbox {

@@ -115,11 +115,7 @@ impl Rerun {
     }
 
     /// Runs the query as soon as a reader has time for it.
-    async fn run_in_time(
-        &self,
-        engine: &Weak<Inner>,
-        last: &mut Last,
-    ) -> Result<Known, Refusal> {
+    async fn run_in_time(&self, engine: &Weak<Inner>, last: &mut Last) -> Result<Known, Refusal> {
         let mut pause = Duration::from_millis(limits::RERUN_MS);
         loop {
             match self.run(engine, last).await {
@@ -148,8 +144,7 @@ impl Rerun {
         engine.wait_durable(version.0).await?;
         engine.metrics.live_reruns_total.add(1);
         let pause = (started.elapsed() * PAUSE_FACTOR).max(Duration::from_millis(limits::RERUN_MS));
-        *last =
-            Last { version: Some(version.clone()), delta, not_before: Instant::now() + pause };
+        *last = Last { version: Some(version.clone()), delta, not_before: Instant::now() + pause };
         Ok(version)
     }
 
