@@ -46,7 +46,7 @@ impl Json {
         self.raw("]")
     }
 
-    fn rows<'a, R: AsRef<[abide_schema::Value]> + 'a>(
+    fn rows<'a, R: AsRef<[Value]> + 'a>(
         &mut self,
         rows: impl IntoIterator<Item = &'a R>,
     ) -> &mut Json {
