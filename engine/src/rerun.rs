@@ -63,7 +63,7 @@ struct Last {
     not_before: Instant,
 }
 
-/// A result, whoever has it.
+/// A result, and the seq that it is of.
 type Known = (Seq, Arc<ResultRows>);
 
 impl Reruns {

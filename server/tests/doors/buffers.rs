@@ -192,7 +192,7 @@ async fn ended(connection: &mut Connection) -> Code {
     }
 }
 
-/// Deltas that waited for clients that did not read were counted for nobody: a megabyte for each connection, and
+/// Deltas that waited for clients that did not read were not counted: a megabyte for each connection, and
 /// however much one commit changed.
 #[tokio::test]
 async fn deltas_that_wait_are_counted_once() {
