@@ -44,7 +44,8 @@ pub(crate) struct Serve {
     jwt: Option<PathBuf>,
 
     /// Hold at most so many bytes in memory for all clients that do not read, or that send slowly, and
-    /// answer `overloaded` beyond it: 512kB, 96MB, 2GB
+    /// answer `overloaded` beyond it: 512kB, 96MB, 2GB. The last quarter is for callers that use
+    /// little. A larger single result is sent where nothing else waits
     #[arg(long, value_name = "SIZE", default_value = DEFAULT_BUFFER, value_parser = buffer_size)]
     buffer_limit: usize,
 

@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::engine::Engine;
-use crate::hub::{Frame, Mail, Outbox, SharedDelta, SubscriptionKey};
+use crate::hub::{Frame, HeldDelta, Mail, Outbox, SubscriptionKey};
 use crate::policies::is_outdated;
 use crate::resume::{self, Resumed};
 use crate::writer::{Attach, Job, Listening};
@@ -68,12 +68,11 @@ impl Connection {
     pub(crate) fn new(engine: Engine, caller: Caller) -> Connection {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         // Whoever listens from now on begins at a later state, also where this one is still to be told.
-        let (told, outbox) = (engine.durable_seq(), engine.inner.hub.outbox());
+        let told = engine.durable_seq();
+        let account = engine.buffers().account(&caller);
         Connection {
-            engine,
-            caller,
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
-            outbox,
+            outbox: engine.inner.hub.outbox(account.clone()),
             subscriptions: BTreeMap::new(),
             keys: HashMap::new(),
             next_key: 0,
@@ -82,7 +81,9 @@ impl Connection {
             next_progress: Instant::now() + Duration::from_millis(limits::PROGRESS_MS),
             timer: None,
             lagging: false,
-            reruns: Reruns::default(),
+            reruns: Reruns::new(account),
+            engine,
+            caller,
         }
     }
 
@@ -240,9 +241,9 @@ impl Connection {
     async fn begin(&self, binding: &Binding, wanted: &Wanted<'_>) -> Result<Resumed, Refusal> {
         let (binding, tables) = (binding.clone(), Arc::clone(&self.engine.inner.tables));
         let (start, checksum) = (wanted.start, wanted.checksum);
-        let sharing = self.engine.inner.sharing(&self.caller);
+        let shared = self.engine.inner.shared_results(&self.caller);
         let read = move |reader: &mut _| {
-            resume::begin(reader, &tables, &binding, (start, checksum), &sharing)
+            resume::begin(reader, &tables, &binding, (start, checksum), &shared)
         };
         let resumed = self.engine.inner.read(self.caller.reader_key(), read).await?;
         self.engine.inner.wait_durable(resumed.seq()).await?;
@@ -305,7 +306,7 @@ impl Connection {
         if to <= told {
             return;
         }
-        let outdated = |(key, delta): &(SubscriptionKey, Arc<SharedDelta>)| {
+        let outdated = |(key, delta): &(SubscriptionKey, HeldDelta)| {
             delta.is_outdated() && self.subscriptions.contains_key(key)
         };
         if frame.changes.iter().any(outdated) {
@@ -322,7 +323,7 @@ impl Connection {
             }
             if delta.is_stale() || subscription.stale.is_some() {
                 if subscription.stale.is_none() {
-                    changes.push(subscription.unknown(&delta));
+                    changes.push(subscription.unknown(delta.clone()));
                 }
                 self.reruns.take_news(&self.engine, key, subscription, (to, delta));
                 continue;
@@ -363,8 +364,8 @@ impl Connection {
             self.plan_anew().await;
             let wanted = self.to_catch_up();
             let tables = Arc::clone(&self.engine.inner.tables);
-            let sharing = self.engine.inner.sharing(&self.caller);
-            let read = move |reader: &mut _| resume::resume_all(reader, &tables, wanted, &sharing);
+            let shared = self.engine.inner.shared_results(&self.caller);
+            let read = move |reader: &mut _| resume::resume_all(reader, &tables, wanted, &shared);
             match self.engine.inner.read(self.caller.reader_key(), read).await {
                 Ok((_, resumed)) if resumed.iter().any(is_too_late) => {}
                 Ok((seq, resumed)) => match self.engine.inner.wait_durable(seq).await {
@@ -386,9 +387,7 @@ impl Connection {
             subscription.was = None;
             match resumed {
                 Ok(Resumed::Delta { delta, .. }) if delta.is_empty() => subscription.seq = seq,
-                Ok(Resumed::Delta { delta, .. }) => {
-                    changes.push(subscription.own_change(seq, delta));
-                }
+                Ok(Resumed::Delta { delta, .. }) => changes.push(subscription.change(seq, delta)),
                 Ok(whole) => self.ready.extend(subscription.answer(whole, told)),
                 Err(refusal) => {
                     if let Some(id) = self.drop_subscription(key) {

@@ -137,6 +137,12 @@ impl RoleEntry {
     }
 }
 
+/// The caller that an issuer's claims name, without what its role adds.
+#[must_use]
+pub fn claimed(caller: &Caller, capabilities: &BTreeSet<String>) -> Caller {
+    Caller::with(caller.id(), caller.role(), capabilities.clone(), caller.scope().clone())
+}
+
 /// Whether a row of [`Directory::disabled`] disables a caller: the identity is disabled, and its own scope is one
 /// that the caller is within. An identity of one tenant does not disable a subject of another.
 #[must_use]
@@ -296,10 +302,10 @@ fn look_up(
             let row = first(directory.role, &[caller.role().into()])?;
             let role =
                 row.map_or_else(|| Some(RoleEntry::default()), |row| RoleEntry::from_row(&row));
-            let scope = caller.scope().clone();
-            let claimed = Caller::with(caller.id(), caller.role(), capabilities.clone(), scope);
             match role {
-                Some(role) => Ok(role.admit(&claimed, *expires_at, Seq::ZERO)),
+                Some(role) => {
+                    Ok(role.admit(&claimed(caller, capabilities), *expires_at, Seq::ZERO))
+                }
                 None => Err(unreadable()),
             }
         }

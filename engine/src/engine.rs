@@ -18,7 +18,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::allowances::Allowances;
 use crate::bounds::Bounds;
-use crate::buffers::{BufferLimits, Buffers, Sharing, Snapshots};
+use crate::buffers::{BufferLimits, Buffers};
 use crate::checkpointer::{CheckpointConduct, Checkpoints};
 use crate::connection::Connection;
 use crate::credentials::Credentials;
@@ -40,6 +40,7 @@ use crate::rerun::Reruns;
 use crate::results::{Answer, BatchDone, Done};
 use crate::resume;
 use crate::retention::{ChangeLog, Retention};
+use crate::shared_results::{ResultCache, SharedResults};
 use crate::threads::Threads;
 use crate::timers::Timers;
 use crate::unit::Unit;
@@ -117,7 +118,7 @@ pub(crate) struct Inner {
     watches: Arc<Watches>,
     allowances: Allowances,
     buffers: Buffers,
-    snapshots: Arc<Snapshots>,
+    results: Arc<ResultCache>,
     clock: Arc<dyn Clock>,
     store: Arc<Store>,
 }
@@ -591,7 +592,7 @@ fn start(store: Store, conduct: Conduct) -> Result<Engine, StoreError> {
         watches,
         allowances: Allowances::default(),
         buffers: Buffers::new(conduct.buffers),
-        snapshots: Arc::default(),
+        results: Arc::default(),
         clock: conduct.clock,
         store,
     };
@@ -675,9 +676,9 @@ impl Inner {
     }
 
     /// Where a caller's connections find and count whole results.
-    pub(crate) fn sharing(&self, caller: &Caller) -> Sharing {
-        let (snapshots, buffers) = (Arc::clone(&self.snapshots), self.buffers.clone());
-        Sharing { snapshots, buffers, caller: caller.clone() }
+    pub(crate) fn shared_results(&self, caller: &Caller) -> SharedResults {
+        let (cache, account) = (Arc::clone(&self.results), self.buffers.account(caller));
+        SharedResults { cache, account }
     }
 
     /// Hands the writer something of a caller's, or of the engine's own.

@@ -2,12 +2,14 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Deref;
 use std::sync::{Arc, OnceLock, PoisonError};
 
 use abide_live::{BindingId, Delta};
 use abide_schema::{Checksum, Refusal, Seq, limits};
 use tokio::sync::{Notify, watch};
 
+use crate::buffers::{Account, Share, SharedBytes};
 use crate::locks::{Mutex, MutexGuard};
 use crate::metrics::Metrics;
 use crate::pace::{Looked, Pace};
@@ -21,19 +23,31 @@ pub struct SharedDelta {
     outdated: bool,
     json: OnceLock<Vec<u8>>,
     checksum_change: OnceLock<Checksum>,
+    weight: OnceLock<usize>,
+    /// Set once it is counted.
+    bytes: OnceLock<Arc<SharedBytes>>,
 }
 
 impl SharedDelta {
     pub(crate) fn new(outcome: Result<Delta, Refusal>) -> Arc<SharedDelta> {
-        let (json, checksum_change) = (OnceLock::new(), OnceLock::new());
-        Arc::new(SharedDelta { outcome, stale: false, outdated: false, json, checksum_change })
+        Arc::new(SharedDelta::of(outcome))
+    }
+
+    fn of(outcome: Result<Delta, Refusal>) -> SharedDelta {
+        SharedDelta {
+            outcome,
+            stale: false,
+            outdated: false,
+            json: OnceLock::new(),
+            checksum_change: OnceLock::new(),
+            weight: OnceLock::new(),
+            bytes: OnceLock::new(),
+        }
     }
 
     /// What may be seen of the result has changed: it is planned anew.
     pub(crate) fn outdated() -> Arc<SharedDelta> {
-        let (outcome, json, checksum_change) =
-            (Ok(Delta::default()), OnceLock::new(), OnceLock::new());
-        Arc::new(SharedDelta { outcome, stale: false, outdated: true, json, checksum_change })
+        Arc::new(SharedDelta { outdated: true, ..SharedDelta::of(Ok(Delta::default())) })
     }
 
     /// Whether it only says that what may be seen has changed. Nobody is told that.
@@ -43,9 +57,7 @@ impl SharedDelta {
 
     /// It is not known what changed: the delta would have cost too much.
     pub(crate) fn unknown() -> Arc<SharedDelta> {
-        let (outcome, json, checksum_change) =
-            (Ok(Delta::default()), OnceLock::new(), OnceLock::new());
-        Arc::new(SharedDelta { outcome, stale: true, outdated: false, json, checksum_change })
+        Arc::new(SharedDelta { stale: true, ..SharedDelta::of(Ok(Delta::default())) })
     }
 
     /// Whether it only says that the result may have changed: what it is now follows by itself, as an
@@ -53,6 +65,11 @@ impl SharedDelta {
     #[must_use]
     pub fn is_stale(&self) -> bool {
         self.stale
+    }
+
+    /// Whether it changes no row.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.outcome.as_ref().is_ok_and(Delta::is_empty)
     }
 
     /// The rows; or why the query has no result any more.
@@ -83,13 +100,69 @@ impl SharedDelta {
     }
 
     /// A bound on the bytes it will take to send.
-    fn weight(&self) -> usize {
-        let Ok(delta) = &self.outcome else { return 256 };
-        let placed = delta.window.inserts.iter().chain(&delta.window.updates);
-        let rows = delta.deletes.iter().chain(&delta.inserts).chain(&delta.updates);
-        let rows = rows.chain(placed.map(|placed| &placed.row));
-        64 + 8 * delta.window.deletes.len()
-            + rows.flat_map(|row| row.iter()).map(|cell| 4 + cell.size()).sum::<usize>()
+    pub(crate) fn weight(&self) -> usize {
+        *self.weight.get_or_init(|| {
+            let Ok(delta) = &self.outcome else { return 256 };
+            let placed = delta.window.inserts.iter().chain(&delta.window.updates);
+            let rows = delta.deletes.iter().chain(&delta.inserts).chain(&delta.updates);
+            let rows = rows.chain(placed.map(|placed| &placed.row));
+            64 + 8 * delta.window.deletes.len()
+                + rows.flat_map(|row| row.iter()).map(|cell| 4 + cell.size()).sum::<usize>()
+        })
+    }
+
+    /// What is counted of it: its rows and their JSON text.
+    fn shared_bytes(&self) -> &Arc<SharedBytes> {
+        self.bytes.get_or_init(|| SharedBytes::new(2 * self.weight()))
+    }
+}
+
+/// A delta as one connection has it.
+#[derive(Clone, Debug)]
+pub struct HeldDelta {
+    delta: Arc<SharedDelta>,
+    /// Counts it; nothing where it is small.
+    share: Option<Arc<Share>>,
+}
+
+impl HeldDelta {
+    /// One that is small, or that does not wait.
+    pub(crate) fn uncounted(delta: Arc<SharedDelta>) -> HeldDelta {
+        HeldDelta { delta, share: None }
+    }
+
+    /// One that may wait for long: counted where it is large.
+    ///
+    /// # Errors
+    /// `overloaded`.
+    pub(crate) fn waiting(
+        delta: Arc<SharedDelta>,
+        account: &Account,
+    ) -> Result<HeldDelta, Refusal> {
+        let mut held = HeldDelta::uncounted(delta);
+        if held.delta.weight() >= limits::COUNTED_BYTES {
+            held.count(account)?;
+        }
+        Ok(held)
+    }
+
+    /// Counts it from here on, whatever its size.
+    fn count(&mut self, account: &Account) -> Result<(), Refusal> {
+        self.share = Some(Arc::new(self.delta.shared_bytes().share(account)?));
+        Ok(())
+    }
+
+    /// Bytes that are counted for it; zero where they are few.
+    pub(crate) fn counted_bytes(&self) -> usize {
+        self.share.as_ref().map_or(0, |share| share.bytes())
+    }
+}
+
+impl Deref for HeldDelta {
+    type Target = SharedDelta;
+
+    fn deref(&self) -> &SharedDelta {
+        &self.delta
     }
 }
 
@@ -101,13 +174,22 @@ pub(crate) struct SubscriptionKey(pub(crate) u64);
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) to: Seq,
-    pub(crate) changes: Vec<(SubscriptionKey, Arc<SharedDelta>)>,
+    pub(crate) changes: Vec<(SubscriptionKey, HeldDelta)>,
+}
+
+impl Frame {
+    fn count(&mut self, account: &Account) -> Result<(), Refusal> {
+        self.changes.iter_mut().try_for_each(|(_, delta)| delta.count(account))
+    }
 }
 
 /// Frames that wait for one connection. Bounded: a client that does not read has them dropped and
 /// is caught up from the change log when it reads again.
-#[derive(Debug, Default)]
+///
+/// Frames are counted as the caller's while [`limits::COUNTED_BYTES`] or more wait: most leave before.
+#[derive(Debug)]
 pub(crate) struct Outbox {
+    account: Account,
     state: Mutex<OutboxState>,
     filled: Notify,
     /// Where it is counted that somebody who was woken has looked.
@@ -138,15 +220,22 @@ pub(crate) enum Mail {
 }
 
 impl Outbox {
+    pub(crate) fn new(account: Account, looked: Arc<Looked>) -> Outbox {
+        Outbox { account, state: Mutex::default(), filled: Notify::default(), looked }
+    }
+
     /// Puts a frame in. Whether somebody is woken by it who was not before.
-    pub(crate) fn push(&self, frame: Frame, metrics: &Metrics) -> bool {
-        let weight = frame.changes.iter().map(|(_, delta)| delta.weight()).sum();
+    pub(crate) fn push(&self, mut frame: Frame, metrics: &Metrics) -> bool {
+        let weight: usize = frame.changes.iter().map(|(_, delta)| delta.weight()).sum();
         let mut state = self.lock();
         if state.lagging || state.ended.is_some() {
             return false;
         }
         let wakes = !std::mem::replace(&mut state.woken, true);
-        if state.bytes > 0 && state.bytes + weight > limits::OUTBOX_BYTES {
+        let waiting = state.bytes + weight;
+        let is_full = state.bytes > 0 && waiting > limits::OUTBOX_BYTES;
+        let counts = waiting >= limits::COUNTED_BYTES;
+        if is_full || counts && frame.count(&self.account).is_err() {
             *state = OutboxState { lagging: true, woken: true, ..OutboxState::default() };
             metrics.lags_total.add(1);
         } else {
@@ -250,9 +339,8 @@ pub(crate) struct Hub {
 
 impl Hub {
     /// Where frames may be put for a connection.
-    pub(crate) fn outbox(&self) -> Arc<Outbox> {
-        let (state, filled) = (Mutex::default(), Notify::default());
-        Arc::new(Outbox { state, filled, looked: Arc::clone(&self.looked) })
+    pub(crate) fn outbox(&self, account: Account) -> Arc<Outbox> {
+        Arc::new(Outbox::new(account, Arc::clone(&self.looked)))
     }
 
     pub(crate) fn listen(
@@ -345,7 +433,7 @@ impl Hub {
                 {
                     let fresh = || (Arc::clone(outbox), Frame { to, changes: Vec::new() });
                     let (_, frame) = frames.entry(*connection).or_insert_with(fresh);
-                    frame.changes.push((*key, Arc::clone(delta)));
+                    frame.changes.push((*key, HeldDelta::uncounted(Arc::clone(delta))));
                 }
             }
         }

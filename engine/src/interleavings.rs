@@ -12,9 +12,10 @@ use shuttle::sync::Mutex;
 use shuttle::thread;
 use tokio::sync::{oneshot, watch};
 
+use crate::buffers::{BufferLimits, Buffers};
 use crate::durable::{self, Answer, Commit, Syncer, UnitDone};
 use crate::health::Health;
-use crate::hub::{Frame, Hub, Mail, Outbox, SharedDelta, SubscriptionKey};
+use crate::hub::{Frame, HeldDelta, Hub, Mail, Outbox, SharedDelta, SubscriptionKey};
 use crate::metrics::Metrics;
 use crate::ports::FreeTurns;
 use crate::queue::{Queue, Rejected};
@@ -74,7 +75,7 @@ fn a_slow_client_is_caught_up() {
     const COMMITS: i64 = 4;
     shuttle::check_random(
         || {
-            let (outbox, metrics) = (Arc::new(Outbox::default()), Arc::new(Metrics::default()));
+            let (outbox, metrics) = (Arc::new(outbox()), Arc::new(Metrics::default()));
             // The last commit that can be read.
             let state = Arc::new(Mutex::new(0_i64));
             let (to, committed) = (Arc::clone(&outbox), Arc::clone(&state));
@@ -210,7 +211,7 @@ fn a_subscription_begins_without_a_gap() {
                 commits: Queue::new(4),
                 hub: Hub::starting_at(Seq(0)),
                 file: Mutex::new(0),
-                outboxes: [Arc::default(), Arc::default()],
+                outboxes: [Arc::new(outbox()), Arc::new(outbox())],
                 attached: Mutex::new([None; 2]),
             });
             let spawn = |work: Box<dyn FnOnce(&House) + Send>| {
@@ -345,5 +346,13 @@ fn heavy_frame(to: Seq) -> Frame {
     let text = Value::from("x".repeat(limits::OUTBOX_BYTES * 3 / 5));
     let mut delta = Delta::default();
     delta.inserts.push(vec![text].into());
-    Frame { to, changes: vec![(SubscriptionKey(0), SharedDelta::new(Ok(delta)))] }
+    Frame {
+        to,
+        changes: vec![(SubscriptionKey(0), HeldDelta::uncounted(SharedDelta::new(Ok(delta))))],
+    }
+}
+
+fn outbox() -> Outbox {
+    let account = Buffers::new(BufferLimits::default()).account(&Caller::local());
+    Outbox::new(account, Arc::default())
 }

@@ -56,6 +56,7 @@ mod rerun;
 mod results;
 mod resume;
 mod retention;
+mod shared_results;
 mod threads;
 mod timers;
 mod unit;
@@ -69,7 +70,7 @@ pub use abide_store::{
 };
 pub use connection::{Change, Connection, SnapshotPart, Start, Update, Wanted};
 pub use engine::{Config, Engine};
-pub use hub::SharedDelta;
+pub use hub::{HeldDelta, SharedDelta};
 pub use metrics::{Counter, Labelled, Metrics, Series, template_series};
 pub use ports::{
     Clock, Entropy, FreeTurns, Point, Stage, SystemClock, SystemEntropy, Turns, Waiting,

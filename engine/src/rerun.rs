@@ -16,10 +16,12 @@ use abide_schema::{Code, Refusal, Row, Seq, Value, limits};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::{Instant, sleep_until};
 
+use crate::buffers::Account;
 use crate::engine::Inner;
-use crate::hub::SharedDelta;
+use crate::hub::{HeldDelta, SharedDelta};
 use crate::readers::closing;
 use crate::resume;
+use crate::shared_results::{ResultRows, SharedResult};
 
 /// How much longer the pause after a run is than the run.
 const PAUSE_FACTOR: u32 = 4;
@@ -27,19 +29,19 @@ const PAUSE_FACTOR: u32 = 4;
 /// The longest pause while no reader has time.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// A whole result.
-#[derive(Debug)]
+/// A whole result, as one connection has it.
+#[derive(Clone, Debug)]
 pub(crate) struct Version {
     pub(crate) seq: Seq,
-    pub(crate) rows: Vec<Row>,
+    pub(crate) result: Arc<SharedResult>,
 }
 
 /// A newer result, and what changed since the one that was held.
 #[derive(Debug)]
 pub(crate) struct Fresh {
-    pub(crate) version: Arc<Version>,
+    pub(crate) version: Version,
     /// Nothing where nothing was held.
-    pub(crate) delta: Option<Arc<SharedDelta>>,
+    pub(crate) delta: Option<HeldDelta>,
 }
 
 /// The queries that are run again.
@@ -55,11 +57,14 @@ pub(crate) struct Rerun {
 
 #[derive(Debug)]
 struct Last {
-    version: Option<Arc<Version>>,
+    version: Option<Known>,
     /// From the version before it.
     delta: Option<(Seq, Arc<SharedDelta>)>,
     not_before: Instant,
 }
+
+/// A result, and the seq that it is of.
+type Known = (Seq, Arc<ResultRows>);
 
 impl Reruns {
     /// The one of a binding.
@@ -85,32 +90,32 @@ impl Rerun {
         }
     }
 
-    /// The result at a seq or later, durable, and how it differs from the one that is held.
+    /// The result at a seq or later, durable, and how it differs from the one that is held. Both are counted as
+    /// the caller's.
     pub(crate) async fn advance(
         &self,
         engine: &Weak<Inner>,
         at_least: Seq,
-        held: Option<Arc<Version>>,
+        held: Option<Version>,
+        account: &Account,
     ) -> Result<Fresh, Refusal> {
         let mut last = self.last.lock().await;
-        let version = match &last.version {
-            Some(version) if version.seq >= at_least => Arc::clone(version),
+        let (seq, rows) = match &last.version {
+            Some((seq, rows)) if *seq >= at_least => (*seq, Arc::clone(rows)),
             _ => self.run_in_time(engine, &mut last).await?,
         };
+        let version = Version { seq, result: rows.share(account)? };
         let Some(held) = held else { return Ok(Fresh { version, delta: None }) };
         let delta = match &last.delta {
             Some((from, delta)) if *from == held.seq => Arc::clone(delta),
-            _ => self.compare(engine, held, Arc::clone(&version)).await?,
+            _ => self.compare(engine, held, rows).await?,
         };
-        Ok(Fresh { version, delta: Some(delta) })
+        let delta = Some(HeldDelta::waiting(delta, account)?);
+        Ok(Fresh { version, delta })
     }
 
     /// Runs the query as soon as a reader has time for it.
-    async fn run_in_time(
-        &self,
-        engine: &Weak<Inner>,
-        last: &mut Last,
-    ) -> Result<Arc<Version>, Refusal> {
+    async fn run_in_time(&self, engine: &Weak<Inner>, last: &mut Last) -> Result<Known, Refusal> {
         let mut pause = Duration::from_millis(limits::RERUN_MS);
         loop {
             match self.run(engine, last).await {
@@ -124,7 +129,7 @@ impl Rerun {
         }
     }
 
-    async fn run(&self, engine: &Weak<Inner>, last: &mut Last) -> Result<Arc<Version>, Refusal> {
+    async fn run(&self, engine: &Weak<Inner>, last: &mut Last) -> Result<Known, Refusal> {
         sleep_until(last.not_before).await;
         let engine = engine.upgrade().ok_or_else(closing)?;
         let (binding, before, started) =
@@ -132,30 +137,29 @@ impl Rerun {
         let (version, delta) = engine
             .read(self.by(), move |reader| {
                 let (seq, rows) = resume::whole_result(reader, &binding)?;
-                let delta = before.map(|before| (before.seq, difference(&binding, &before, &rows)));
-                Ok((Arc::new(Version { seq, rows }), delta))
+                let delta = before.map(|(at, before)| (at, difference(&binding, &before, &rows)));
+                Ok(((seq, ResultRows::new(rows)), delta))
             })
             .await?;
-        engine.wait_durable(version.seq).await?;
+        engine.wait_durable(version.0).await?;
         engine.metrics.live_reruns_total.add(1);
         let pause = (started.elapsed() * PAUSE_FACTOR).max(Duration::from_millis(limits::RERUN_MS));
-        *last =
-            Last { version: Some(Arc::clone(&version)), delta, not_before: Instant::now() + pause };
+        *last = Last { version: Some(version.clone()), delta, not_before: Instant::now() + pause };
         Ok(version)
     }
 
     async fn compare(
         &self,
         engine: &Weak<Inner>,
-        held: Arc<Version>,
-        version: Arc<Version>,
+        held: Version,
+        rows: Arc<ResultRows>,
     ) -> Result<Arc<SharedDelta>, Refusal> {
         let engine = engine.upgrade().ok_or_else(closing)?;
         let binding = self.binding.clone();
-        engine.read(self.by(), move |_| Ok(difference(&binding, &held, &version.rows))).await
+        engine.read(self.by(), move |_| Ok(difference(&binding, &held.result, &rows))).await
     }
 }
 
-fn difference(binding: &Binding, before: &Version, after: &[Row]) -> Arc<SharedDelta> {
-    SharedDelta::new(Ok(binding.difference(&before.rows, after)))
+fn difference(binding: &Binding, before: &[Row], after: &[Row]) -> Arc<SharedDelta> {
+    SharedDelta::new(Ok(binding.difference(before, after)))
 }

@@ -13,21 +13,21 @@ use abide_store::change_log::Image;
 use abide_store::{QueryLimits, Reader, Snapshot, StoreError};
 
 use crate::as_of;
-use crate::buffers::{Sharing, Whole};
 use crate::connection::Start;
-use crate::hub::SubscriptionKey;
+use crate::hub::{HeldDelta, SharedDelta, SubscriptionKey};
 use crate::policies;
+use crate::shared_results::{SharedResult, SharedResults};
 use crate::writer::sql_error;
 
 /// What a subscription is told first.
 #[derive(Debug)]
 pub(crate) enum Resumed {
     /// The whole result; with the reason, where a delta was asked for and could not be had.
-    Snapshot { seq: Seq, rows: Arc<Whole>, refetch: Option<Refusal> },
+    Snapshot { seq: Seq, rows: Arc<SharedResult>, refetch: Option<Refusal> },
     /// What changed since; and of the result that it leads to the checksum, where that was asked for.
-    Delta { from: Seq, seq: Seq, delta: Delta, checksum: Option<Checksum> },
+    Delta { from: Seq, seq: Seq, delta: HeldDelta, checksum: Option<Checksum> },
     /// The result as it was at a past state, and what changed since.
-    Past { past: Seq, rows: Arc<Whole>, seq: Seq, delta: Delta },
+    Past { past: Seq, rows: Arc<SharedResult>, seq: Seq, delta: HeldDelta },
 }
 
 impl Resumed {
@@ -78,13 +78,13 @@ pub(crate) fn begin(
     tables: &[&'static TableSpec],
     binding: &Binding,
     (start, checksum): (Start, bool),
-    sharing: &Sharing,
+    shared: &SharedResults,
 ) -> Result<Resumed, Refusal> {
     let state = reader.snapshot().map_err(|error| error.to_refusal())?;
     match start {
-        Start::Now => whole(&state, binding, None, sharing),
-        Start::AsOf(past) => past_and_since(&state, tables, binding, past, sharing),
-        Start::After(from) => match resume_in(&state, tables, binding, from, sharing)? {
+        Start::Now => whole(&state, binding, None, shared),
+        Start::AsOf(past) => past_and_since(&state, tables, binding, past, shared),
+        Start::After(from) => match resume_in(&state, tables, binding, from, shared)? {
             Resumed::Delta { from, seq, delta, .. } if checksum => {
                 // What the client holds is not known here, so what it is to hold is read.
                 let sum = Checksum::of(rows(&state, binding, binding.snapshot_sql())?);
@@ -104,18 +104,18 @@ pub(crate) fn resume_all(
     reader: &mut Reader,
     tables: &[&'static TableSpec],
     wanted: Vec<(SubscriptionKey, CatchUp)>,
-    sharing: &Sharing,
+    shared: &SharedResults,
 ) -> Result<(Seq, Each), Refusal> {
     let state = reader.snapshot().map_err(|error| error.to_refusal())?;
     let resumed = wanted.into_iter().map(|(key, catch_up)| {
         let resumed = match &catch_up {
-            CatchUp::Since(binding, from) => resume_in(&state, tables, binding, *from, sharing),
+            CatchUp::Since(binding, from) => resume_in(&state, tables, binding, *from, shared),
             CatchUp::Anew { old, new, from: Some(from) } => {
-                planned_anew(&state, tables, (old, new), *from, sharing)
+                planned_anew(&state, tables, (old, new), *from, shared)
             }
             CatchUp::Anew { new, from: None, .. } => {
                 let why = refetch("what may be seen has changed".to_owned());
-                whole(&state, new, Some(why), sharing)
+                whole(&state, new, Some(why), shared)
             }
         };
         (key, resumed)
@@ -138,32 +138,32 @@ fn resume_in(
     tables: &[&'static TableSpec],
     binding: &Binding,
     from: Seq,
-    sharing: &Sharing,
+    shared: &SharedResults,
 ) -> Result<Resumed, Refusal> {
     let seq = state.seq();
     if from > seq {
         let why = format!("seq {from} is ahead of the log, which ends at {seq}");
-        return whole(state, binding, Some(refetch(why)), sharing);
+        return whole(state, binding, Some(refetch(why)), shared);
     }
     let floor = state.change_log_floor().map_err(|error| error.to_refusal())?;
     if from < floor {
         let why = format!("changes are kept from seq {floor} on, not from {from}");
-        return whole(state, binding, Some(refetch(why)), sharing);
+        return whole(state, binding, Some(refetch(why)), shared);
     }
     if policies::may_have_changed(state, tables, binding, from)? {
         let why = refetch(format!("policies changed since {from}"));
-        return whole(state, binding, Some(why), sharing);
+        return whole(state, binding, Some(why), shared);
     }
     match changes_since(state, tables, binding, from)? {
         Ok(changes) => {
-            let delta = delta(state, binding, &changes)?;
+            let delta = held(delta(state, binding, &changes)?, shared)?;
             Ok(Resumed::Delta { from, seq, delta, checksum: None })
         }
         Err(table) => {
             let most = limits::RESUME_CHANGES;
             let table = if binding.is_bounded() { "a table" } else { table };
             let why = format!("more than {most} rows of {table} changed since {from}");
-            whole(state, binding, Some(refetch(why)), sharing)
+            whole(state, binding, Some(refetch(why)), shared)
         }
     }
 }
@@ -174,15 +174,20 @@ fn past_and_since(
     tables: &[&'static TableSpec],
     binding: &Binding,
     past: Seq,
-    sharing: &Sharing,
+    shared: &SharedResults,
 ) -> Result<Resumed, Refusal> {
     let past = as_of::find_state(state, past)?;
     let changes = changes_since(state, tables, binding, past)?;
     let changes = changes.map_err(|table| too_far(binding, table, past))?;
-    let delta = delta(state, binding, &changes)?;
+    let delta = held(delta(state, binding, &changes)?, shared)?;
     // Over the same changes, which are laid out now.
-    let rows = sharing.own(rows(state, binding, &binding.past_sql())?)?;
+    let rows = shared.own(rows(state, binding, &binding.past_sql())?)?;
     Ok(Resumed::Past { past, rows, seq: state.seq(), delta })
+}
+
+/// A delta that waits to be sent, counted as the caller's.
+fn held(delta: Delta, shared: &SharedResults) -> Result<HeldDelta, Refusal> {
+    HeldDelta::waiting(SharedDelta::new(Ok(delta)), &shared.account)
 }
 
 fn delta(state: &Snapshot<'_>, binding: &Binding, changes: &Changes) -> Result<Delta, Refusal> {
@@ -226,14 +231,14 @@ fn whole(
     state: &Snapshot<'_>,
     binding: &Binding,
     refetch: Option<Refusal>,
-    sharing: &Sharing,
+    shared: &SharedResults,
 ) -> Result<Resumed, Refusal> {
     let seq = state.seq();
     // Equal queries have equal results at one seq. Policies are a part of the query.
     require_latest(binding)?;
-    let rows = match sharing.find(binding, seq) {
+    let rows = match shared.find(binding, seq)? {
         Some(rows) => rows,
-        None => sharing.keep(binding, seq, rows(state, binding, binding.snapshot_sql())?)?,
+        None => shared.keep(binding, seq, rows(state, binding, binding.snapshot_sql())?)?,
     };
     Ok(Resumed::Snapshot { seq, rows, refetch })
 }
@@ -339,20 +344,20 @@ fn planned_anew(
     tables: &[&'static TableSpec],
     (old, new): (&Binding, &Binding),
     from: Seq,
-    sharing: &Sharing,
+    shared: &SharedResults,
 ) -> Result<Resumed, Refusal> {
     let why = || Some(refetch("what may be seen has changed".to_owned()));
     let floor = state.change_log_floor().map_err(|error| error.to_refusal())?;
     if from < floor || from > state.seq() || old.shape() != new.shape() {
-        return whole(state, new, why(), sharing);
+        return whole(state, new, why(), shared);
     }
     match rows_of(state, tables, old, (from, LIMITS)) {
         Ok(before) => {
             let after = rows(state, new, new.snapshot_sql())?;
-            let delta = new.difference(&before, &after);
+            let delta = held(new.difference(&before, &after), shared)?;
             Ok(Resumed::Delta { from, seq: state.seq(), delta, checksum: None })
         }
-        Err(_) => whole(state, new, why(), sharing),
+        Err(_) => whole(state, new, why(), shared),
     }
 }
 

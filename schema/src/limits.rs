@@ -56,8 +56,9 @@ pub const UNSYNCED_UNIT_BYTES: usize = 64 << 10;
 /// Rows in one answer of `/v1/sql`.
 pub const QUERY_ROWS: usize = 100_000;
 
-/// Bytes that wait in memory for clients, of all callers together: bodies that arrive, results that leave. Four
-/// of the largest results, on a machine of a few gigabytes.
+/// Bytes that wait in memory for clients, of all callers together: bodies and messages that arrive, results and
+/// deltas that leave. Four of the largest results, on a machine of a few gigabytes. The last quarter is reserved for
+/// callers of whom little waits.
 pub const BUFFERED_BYTES: usize = 256 << 20;
 
 /// The same of one caller: one of the largest results, or eight of the largest bodies.
@@ -67,7 +68,8 @@ pub const BUFFERED_BYTES_PER_CALLER: usize = 96 << 20;
 /// falls are used again sooner than they are given back.
 pub const RECLAIMED_BYTES: usize = 16 << 20;
 
-/// Results from this size on are counted and shared. Smaller ones are bounded by the number of connections.
+/// Results, deltas and texts from this size on are counted, and results shared; so are smaller deltas while so much
+/// waits for one connection. What is smaller is bounded by the number of connections.
 pub const COUNTED_BYTES: usize = 64 << 10;
 
 /// Bytes of one answer of `/v1/sql`, and of one snapshot.

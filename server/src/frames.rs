@@ -7,7 +7,7 @@
 use abide_engine::{Answer, BatchDone, Change, Done, SnapshotPart, Update};
 use abide_schema::value::write_row_json;
 use abide_schema::wire::{Explanation, Opening, ServerMessage};
-use abide_schema::{Checksum, Refusal, Row, Seq};
+use abide_schema::{Checksum, Refusal, Row, Seq, Value};
 use serde::Serialize;
 
 /// A JSON text that is being built.
@@ -46,7 +46,7 @@ impl Json {
         self.raw("]")
     }
 
-    fn rows<'a, R: AsRef<[abide_schema::Value]> + 'a>(
+    fn rows<'a, R: AsRef<[Value]> + 'a>(
         &mut self,
         rows: impl IntoIterator<Item = &'a R>,
     ) -> &mut Json {
@@ -117,6 +117,19 @@ pub fn update(update: &Update) -> String {
         }
         Update::Progress { seq } => ServerMessage::Progress { seq: *seq }.to_text(),
         Update::Error { id, refusal } => error(Some(id), refusal),
+    }
+}
+
+/// About how long the text of an update is.
+pub(crate) fn size(update: &Update) -> usize {
+    let of_change = |change: &Change| change.id.len() + change.delta.json().len() + 64;
+    match update {
+        Update::Snapshot(part) => {
+            256 + part.rows.iter().flat_map(|row| row.iter()).map(Value::size).sum::<usize>()
+        }
+        Update::Delta { changes, .. } => 64 + changes.iter().map(of_change).sum::<usize>(),
+        Update::Rerun { change, .. } => 96 + of_change(change),
+        Update::Progress { .. } | Update::Error { .. } => 256,
     }
 }
 

@@ -14,6 +14,7 @@
 
 mod access;
 mod agents;
+mod arrivals;
 mod content;
 mod descriptors;
 mod directory;
@@ -33,6 +34,7 @@ mod routes;
 mod serve;
 mod sse;
 mod turns;
+mod unsent;
 mod websocket;
 
 /// What is said over `abide.v1`, for who speaks it over something else than a socket, as a simulator

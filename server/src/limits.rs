@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-/// Connections at a time, of every kind. Each may hold an outbox of a megabyte when it does not
-/// read, so this is what a machine with 16 GB can stand at its worst.
+/// Connections at a time, of every kind. Each may hold some hundred kilobytes that are not counted: deltas and texts
+/// below [`abide_schema::limits::COUNTED_BYTES`], and buffers of sockets. That is a few gigabytes at worst.
 pub(crate) const CONNECTIONS: u32 = 10_000;
 
 /// Connections beyond that which are told so at a time; the rest is dropped without a word.

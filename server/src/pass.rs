@@ -1,7 +1,7 @@
 //! What a request or a connection was let in with, and how long that counts.
 
 use abide_engine::Engine;
-use abide_engine::credentials::{RoleEntry, changed, disabled, expiry, required};
+use abide_engine::credentials::{RoleEntry, changed, claimed, disabled, expiry, required};
 use abide_schema::caller::{Caller, Credential, Proof};
 use abide_schema::{Code, Micros, Refusal, Seq};
 use sha2::{Digest as _, Sha256};
@@ -78,10 +78,7 @@ impl Gate {
             }
             Proof::Token { id, hash, .. } => self.token(id, hash).await?,
             Proof::Claims { capabilities, expires_at } => {
-                let (id, role) = (checked.id(), checked.role());
-                let scope = checked.scope().clone();
-                let claimed = Caller::with(id, role, capabilities.clone(), scope);
-                self.claimed(&claimed, *expires_at).await?
+                self.claimed(&claimed(checked, capabilities), *expires_at).await?
             }
         };
         if caller != *checked {

@@ -5,12 +5,14 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
+use crate::arrivals::Arrivals;
 use crate::limits;
 
 /// The socket.
@@ -19,11 +21,13 @@ pub(crate) struct Patient {
     socket: TcpStream,
     /// Runs while a write waits.
     stalled: Option<Pin<Box<Sleep>>>,
+    /// Where what arrives is counted.
+    arrivals: Arc<Arrivals>,
 }
 
 impl Patient {
-    pub(crate) fn new(socket: TcpStream) -> Patient {
-        Patient { socket, stalled: None }
+    pub(crate) fn new(socket: TcpStream, arrivals: Arc<Arrivals>) -> Patient {
+        Patient { socket, stalled: None, arrivals }
     }
 
     /// Passes on what a write came to, and fails it when nothing has moved for too long.
@@ -48,7 +52,9 @@ impl AsyncRead for Patient {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_read(context, buffer)
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.socket).poll_read(context, buffer))?;
+        Poll::Ready(self.arrivals.add(buffer.filled().len() - before))
     }
 }
 
@@ -98,7 +104,7 @@ mod tests {
         let address = listener.local_addr().expect("it has an address");
         let peer = TcpStream::connect(address).await.expect("it listens");
         let (socket, _) = listener.accept().await.expect("a peer");
-        let mut patient = Patient::new(socket);
+        let mut patient = Patient::new(socket, Arc::default());
         let begun = Instant::now();
         let given_up = loop {
             if let Err(why) = patient.write_all(&[0; 1 << 16]).await {

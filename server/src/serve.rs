@@ -11,6 +11,7 @@ use abide_schema::{Code, Refusal};
 use axum::Router;
 use hyper::Request;
 use hyper::body::Incoming;
+use hyper::header::UPGRADE;
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -21,6 +22,7 @@ use tokio::time::timeout;
 
 use crate::access::Access;
 use crate::agents::Agents;
+use crate::arrivals::Arrivals;
 use crate::life::{Life, Phase, Place};
 use crate::newcomers::{Newcomer, Newcomers};
 use crate::pass::Gate;
@@ -189,13 +191,17 @@ struct Seat {
 /// Serves one connection to its end, or to the server's. Each request bears the connection's place,
 /// so that what outlives the connection (an upgrade) keeps it.
 async fn connection(socket: TcpStream, router: Router, seat: Option<Seat>, life: &Life) {
-    let io = TokioIo::new(Patient::new(socket));
+    let arrivals = Arc::<Arrivals>::default();
+    let io = TokioIo::new(Patient::new(socket, Arc::clone(&arrivals)));
     let newcomer = seat.as_ref().map(|seat| Arc::clone(&seat.newcomer));
     let router = TowerToHyperService::new(router);
     let service = service_fn(|mut request: Request<Incoming>| {
         if let Some(Seat { place, newcomer }) = &seat {
             request.extensions_mut().insert(Arc::clone(place));
             request.extensions_mut().insert(Arc::clone(newcomer));
+        }
+        if request.headers().contains_key(UPGRADE) {
+            request.extensions_mut().insert(Arc::clone(&arrivals));
         }
         router.call(request)
     });

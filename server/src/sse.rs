@@ -8,6 +8,7 @@ use std::error::Error as _;
 use std::future::Future;
 use std::pin::{Pin, pin};
 
+use abide_engine::buffers::{Account, Hold};
 use abide_engine::{Connection, Start, Update, Wanted};
 use abide_schema::{Code, Refusal, Seq, integers};
 use axum::body::Body;
@@ -24,7 +25,7 @@ use tokio::time::timeout;
 use crate::life::{Life, Phase, Place};
 use crate::problem::Problem;
 use crate::routes::{App, With};
-use crate::{frames, limits};
+use crate::{frames, limits, unsent};
 
 /// The subscription's id in the messages.
 const ID: &str = "q";
@@ -69,11 +70,12 @@ pub(crate) async fn subscribe(
     };
     let wanted = Wanted { id: ID, sql: &sql, params: &params, start, checksum, explain };
     let mut connection = app.engine.connect(&pass.caller);
+    let account = app.engine.buffers().account(&pass.caller);
     connection.subscribe(&wanted).await?;
     let gate = app.gate.clone();
     let void = Box::pin(async move { gate.until_void(pass).await });
-    let (life, ended, stale) = (app.life, false, false);
-    let events = Events { connection, life, void, ended, stale, _place: place };
+    let (life, ended, stale, hold) = (app.life, false, false, None);
+    let events = Events { connection, life, account, hold, void, ended, stale, _place: place };
     let events = stream::unfold(events, |mut events| async move {
         let event = events.next().await?;
         Some((Ok::<_, std::convert::Infallible>(event), events))
@@ -105,6 +107,9 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<Seq>, Refusal> {
 struct Events {
     connection: Connection,
     life: Life,
+    account: Account,
+    /// Counts the event that is being sent.
+    hold: Option<Hold>,
     /// Done when the credentials do not count any more.
     void: Pin<Box<dyn Future<Output = Refusal> + Send>>,
     ended: bool,
@@ -126,6 +131,8 @@ impl Events {
     }
 
     async fn next(&mut self) -> Option<String> {
+        // The socket has room again, so the event before this has left.
+        self.hold = None;
         if self.ended {
             return None;
         }
@@ -143,7 +150,11 @@ impl Events {
                     self.ended = matches!(&update, Update::Error { refusal, .. }
                         if refusal.code != Code::Refetch);
                     self.hear(&update);
-                    Some(event(&update, self.stale))
+                    let stale = self.stale;
+                    let encode = |update: &_| event(update, stale);
+                    let (text, hold) = unsent::encode(&self.account, update, encode).await?;
+                    self.hold = hold;
+                    Some(text)
                 }
                 Err(_) => Some(": still here\n\n".to_owned()),
             },

@@ -26,6 +26,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 
 use crate::access::SUBPROTOCOLS;
+use crate::arrivals::Arrivals;
 use crate::life::{Phase, Place};
 use crate::limits;
 use crate::pass::Pass;
@@ -59,6 +60,7 @@ pub(crate) async fn upgrade(
     State(app): State<App>,
     Extension(pass): With,
     Extension(place): Extension<Place>,
+    arrivals: Option<Extension<Arc<Arrivals>>>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Problem> {
     let upgrade = upgrade.map_err(|why| {
@@ -72,26 +74,29 @@ pub(crate) async fn upgrade(
         .max_frame_size(limits::OVERSIZE_BYTES)
         .read_buffer_size(limits::READ_BUFFER_BYTES)
         .write_buffer_size(limits::WRITE_BUFFER_BYTES);
-    Ok(upgrade.on_upgrade(|socket| session(app, pass, socket, place)))
+    let Extension(arrivals) = arrivals.unwrap_or_default();
+    arrivals.begin(app.engine.buffers().account(&pass.caller));
+    Ok(upgrade.on_upgrade(|socket| session(app, pass, socket, arrivals, place)))
 }
 
-async fn session(app: App, pass: Pass, socket: WebSocket, place: Place) {
+async fn session(app: App, pass: Pass, socket: WebSocket, arrivals: Arc<Arrivals>, place: Place) {
     let counted = app.life.count_websocket();
     tokio::select! {
-        () = converse(&app, pass, socket) => {}
+        () = converse(&app, pass, socket, arrivals) => {}
         () = app.life.until(Phase::Over) => {}
     }
     drop((counted, place));
 }
 
-async fn converse(app: &App, pass: Pass, socket: WebSocket) {
+async fn converse(app: &App, pass: Pass, socket: WebSocket, arrivals: Arc<Arrivals>) {
     let (sink, mut stream) = socket.split();
     let (answers, to_tell) = mpsc::channel::<Answer>(limits::IN_FLIGHT);
     let (commands, to_do) = mpsc::channel::<Command>(limits::COMMANDS);
     let moved = AtomicBool::new(false);
+    let account = app.engine.buffers().account(&pass.caller);
     let writer = Writer {
         connection: app.engine.connect(&pass.caller),
-        voice: Voice::new(sink, to_tell, &moved),
+        voice: Voice::new(sink, to_tell, &moved, account.clone()),
         commands: to_do,
     };
     let reader = Reader {
@@ -100,6 +105,9 @@ async fn converse(app: &App, pass: Pass, socket: WebSocket) {
         turns: app.turns.clone(),
         pass,
         life: app.life.clone(),
+        account,
+        arrivals,
+        full: Arc::default(),
         answers,
         commands,
         in_flight: Arc::new(Semaphore::new(limits::IN_FLIGHT)),

@@ -131,12 +131,15 @@ impl House {
         assert!(peak < most, "it held {peak} bytes, {} before", self.before);
     }
 
-    /// All clients have left: what it holds falls back to where it began.
-    fn check_fall(&self) {
+    /// All clients have left: what it holds falls back to where it began. Prints what it held (`--nocapture`).
+    fn check_fall(&self, attack: &str) {
+        let peak = bytes(self.server.id(), "VmHWM").unwrap();
         let until = Instant::now() + PATIENCE;
         loop {
             let held = bytes(self.server.id(), "VmRSS").unwrap();
             if held < self.before + REMAINS {
+                let [before, peak, held] = [self.before, peak, held].map(|bytes| bytes / MB);
+                println!("{attack:32} before {before:4} MB  peak {peak:4} MB  after {held:4} MB");
                 return;
             }
             assert!(Instant::now() < until, "it holds {held} bytes, {} before", self.before);
@@ -185,7 +188,7 @@ fn subscribers_that_never_read() {
     house.check_zeta();
     house.check_peak(24 * MB);
     drop(open);
-    house.check_fall();
+    house.check_fall("subscribers that never read");
 }
 
 /// An answer of 60 MB that was not read cost 80 MB on each connection, for two minutes.
@@ -211,7 +214,7 @@ fn answers_that_are_never_read() {
     // One that is held. The others are made before they are refused, and the allocator keeps one for each reader.
     house.check_peak((1 + limits::READERS as u64) * limits::QUERY_BYTES as u64);
     drop(open);
-    house.check_fall();
+    house.check_fall("answers that are never read");
 }
 
 /// 120 bodies of 7.9 MB that one token sent slowly held 1 GB.
@@ -239,5 +242,5 @@ fn bodies_that_never_end() {
     house.check_zeta();
     house.check_peak(96 * MB);
     drop(open);
-    house.check_fall();
+    house.check_fall("bodies that never end");
 }

@@ -5,20 +5,20 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use abide_live::Delta;
-use abide_schema::{Code, Refusal, Seq};
+use abide_schema::{Code, Refusal, Seq, limits};
 use tokio::task::{Id, JoinError, JoinSet};
 
 use super::Connection;
 use super::subscription::Subscription;
 use super::update::{Ready, Update};
-use crate::buffers::Whole;
+use crate::buffers::Account;
 use crate::engine::Engine;
-use crate::hub::{SharedDelta, SubscriptionKey};
+use crate::hub::{HeldDelta, SharedDelta, SubscriptionKey};
 use crate::policies::is_outdated;
 use crate::rerun::{Fresh, Rerun, Version};
 
 /// What a frame said of one subscription.
-pub(super) type News = (Seq, Arc<SharedDelta>);
+pub(super) type News = (Seq, HeldDelta);
 
 /// News that are kept of a subscription: with more, the rerun is as good.
 const KEPT: usize = 256;
@@ -34,8 +34,10 @@ pub(super) struct Stale {
 type Done = (SubscriptionKey, Result<Fresh, Refusal>);
 
 /// The reruns that a connection waits for. They end with it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Reruns {
+    /// Where their results are counted.
+    account: Account,
     tasks: JoinSet<Result<Fresh, Refusal>>,
     /// Whose each of them is.
     keys: HashMap<Id, SubscriptionKey>,
@@ -44,6 +46,10 @@ pub(super) struct Reruns {
 }
 
 impl Reruns {
+    pub(super) fn new(account: Account) -> Reruns {
+        Reruns { account, tasks: JoinSet::new(), keys: HashMap::new(), next: None }
+    }
+
     /// Takes one that is done.
     pub(super) fn done(&mut self) -> Option<Done> {
         if self.next.is_some() {
@@ -83,9 +89,10 @@ impl Reruns {
     ) {
         let at = news.0;
         if let Some(stale) = &mut subscription.stale {
-            if stale.news.len() >= KEPT {
+            let bytes: usize = stale.news.iter().map(|(_, delta)| delta.weight()).sum();
+            if stale.news.len() >= KEPT || bytes > limits::OUTBOX_BYTES {
                 stale.news.clear();
-                stale.news.push_back((at, SharedDelta::unknown()));
+                stale.news.push_back((at, unknown()));
             } else {
                 stale.news.push_back(news);
             }
@@ -103,9 +110,9 @@ impl Reruns {
         engine: &Engine,
         key: SubscriptionKey,
         subscription: &mut Subscription,
-        version: &Arc<Version>,
+        version: &Version,
     ) -> VecDeque<News> {
-        subscription.held = Some(Arc::clone(version));
+        subscription.held = Some(version.clone());
         let Some(mut stale) = subscription.stale.take() else { return VecDeque::new() };
         stale.news.retain(|(at, _)| *at > version.seq);
         let unknown = stale.news.iter().rev().find(|(_, delta)| delta.is_stale());
@@ -121,11 +128,13 @@ impl Reruns {
         key: SubscriptionKey,
         rerun: &Arc<Rerun>,
         at: Seq,
-        held: Option<Arc<Version>>,
+        held: Option<Version>,
     ) {
         // Nobody who only waits keeps an engine open.
         let (engine, rerun) = (Arc::downgrade(&engine.inner), Arc::clone(rerun));
-        let task = self.tasks.spawn(async move { rerun.advance(&engine, at, held).await });
+        let account = self.account.clone();
+        let task =
+            self.tasks.spawn(async move { rerun.advance(&engine, at, held, &account).await });
         self.keys.insert(task.id(), key);
     }
 }
@@ -152,12 +161,12 @@ impl Connection {
                 self.tell_later(key, later);
             }
             None => {
-                let rows = Whole::uncounted(version.rows.clone());
-                self.ready.extend(subscription.snapshot(version.seq, rows, Some(too_dear())));
+                let result = Arc::clone(&version.result);
+                self.ready.extend(subscription.snapshot(version.seq, result, Some(too_dear())));
                 let later = self.reruns.settle(&self.engine, key, subscription, &version);
                 if subscription.stale.is_some() {
                     let nothing = SharedDelta::new(Ok(Delta::default()));
-                    let change = subscription.unknown(&nothing);
+                    let change = subscription.unknown(HeldDelta::uncounted(nothing));
                     let update = Update::Rerun { seq: version.seq, change, stale: true };
                     self.ready.push_back(rerun(update));
                 }
@@ -182,7 +191,7 @@ impl Connection {
     pub(super) fn stay_stale(&mut self, seq: Seq) {
         for (key, subscription) in &mut self.subscriptions {
             if subscription.stale.is_some() {
-                let news = (seq, SharedDelta::unknown());
+                let news = (seq, unknown());
                 self.reruns.take_news(&self.engine, *key, subscription, news);
             }
         }
@@ -193,6 +202,10 @@ impl Connection {
             self.tell_ended(id, refusal);
         }
     }
+}
+
+fn unknown() -> HeldDelta {
+    HeldDelta::uncounted(SharedDelta::unknown())
 }
 
 fn rerun(update: Update) -> Ready {

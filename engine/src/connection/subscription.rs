@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use abide_live::{Binding, Delta};
+use abide_live::Binding;
 use abide_schema::wire::Opening;
 use abide_schema::{Checksum, Refusal, Row, Seq, Value, limits};
 use serde_json::{Map, Value as JsonValue};
@@ -11,10 +11,10 @@ use super::Wanted;
 use super::anew::Was;
 use super::stale::Stale;
 use super::update::{Change, Ready, SnapshotPart, Update};
-use crate::buffers::Whole;
-use crate::hub::SharedDelta;
+use crate::hub::HeldDelta;
 use crate::rerun::Version;
 use crate::resume::Resumed;
+use crate::shared_results::SharedResult;
 use crate::writer::Listening;
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(super) struct Subscription {
     /// Set while its deltas cost too much to be made.
     pub(super) stale: Option<Stale>,
     /// Its result as it was told last, if it was told by a rerun.
-    pub(super) held: Option<Arc<Version>>,
+    pub(super) held: Option<Version>,
     pub(super) listening: Listening,
 }
 
@@ -81,13 +81,13 @@ impl Subscription {
             Resumed::Snapshot { seq, rows, refetch } => self.snapshot(seq, rows, refetch),
             Resumed::Past { past, rows, seq, delta } => {
                 let mut answer = self.snapshot(past, rows, None);
-                let change = self.own_change(seq, delta);
+                let change = self.change(seq, delta);
                 answer.push(frame(past, seq, change, told));
                 answer
             }
             Resumed::Delta { from, seq, delta, checksum } => {
                 let opening = Some(Arc::clone(&self.opening));
-                let change = self.own_change(seq, delta);
+                let change = self.change(seq, delta);
                 self.checksum = checksum;
                 // Named also where nothing changed: that is the answer.
                 vec![frame(from.min(seq), seq, Change { checksum, opening, ..change }, told)]
@@ -99,17 +99,17 @@ impl Subscription {
     pub(super) fn snapshot(
         &mut self,
         seq: Seq,
-        whole: Arc<Whole>,
+        result: Arc<SharedResult>,
         refetch: Option<Refusal>,
     ) -> Vec<Ready> {
         (self.seq, self.held) = (seq, None);
-        self.checksum = self.checksum.map(|_| Checksum::of(&whole.rows));
+        self.checksum = self.checksum.map(|_| Checksum::of(result.iter()));
         let (mut parts, reset) = (Vec::new(), refetch.is_some());
         if let Some(refusal) = refetch {
             let update = Update::Error { id: Arc::clone(&self.id), refusal };
             parts.push(Ready::only_for(&self.id, update));
         }
-        let mut rest = whole.rows.as_slice();
+        let mut rest = &result[..];
         loop {
             let (part, after) = rest.split_at(part_of(rest));
             let more = !after.is_empty();
@@ -122,8 +122,9 @@ impl Subscription {
                 more,
                 reset,
                 checksum: self.checksum.filter(|_| !more),
+                result: Arc::clone(&result),
             };
-            parts.push(Ready::of_whole(&self.id, Update::Snapshot(part), &whole));
+            parts.push(Ready::only_for(&self.id, Update::Snapshot(part)));
             if !more {
                 return parts;
             }
@@ -131,21 +132,15 @@ impl Subscription {
     }
 
     /// That it may have changed, nobody knows yet how.
-    pub(super) fn unknown(&self, delta: &Arc<SharedDelta>) -> Change {
-        let delta = Arc::clone(delta);
+    pub(super) fn unknown(&self, delta: HeldDelta) -> Change {
         Change { id: Arc::clone(&self.id), delta, checksum: None, opening: None }
     }
 
     /// A change of its result, which leads up to a seq.
-    pub(super) fn change(&mut self, to: Seq, delta: Arc<SharedDelta>) -> Change {
+    pub(super) fn change(&mut self, to: Seq, delta: HeldDelta) -> Change {
         (self.seq, self.held) = (to, None);
         self.checksum = self.checksum.map(|sum| sum.plus(delta.checksum_change()));
         Change { id: Arc::clone(&self.id), delta, checksum: self.checksum, opening: None }
-    }
-
-    /// The same of a delta that it shares with nobody.
-    pub(super) fn own_change(&mut self, to: Seq, delta: Delta) -> Change {
-        self.change(to, SharedDelta::new(Ok(delta)))
     }
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use abide_schema::wire::Opening;
 use abide_schema::{Checksum, Refusal, Row, Seq};
 
-use crate::buffers::Whole;
-use crate::hub::SharedDelta;
+use crate::hub::HeldDelta;
+use crate::shared_results::SharedResult;
 
 /// What a connection is told.
 #[derive(Clone, Debug)]
@@ -47,6 +47,22 @@ pub enum Update {
     },
 }
 
+impl Update {
+    /// Bytes that [`Buffers`](crate::buffers::Buffers) count for it until it is dropped, all connections that
+    /// share its rows together; zero where they are few.
+    #[must_use]
+    pub fn counted_bytes(&self) -> usize {
+        match self {
+            Update::Snapshot(part) => part.result.counted_bytes(),
+            Update::Delta { changes, .. } => {
+                changes.iter().map(|change| change.delta.counted_bytes()).sum()
+            }
+            Update::Rerun { change, .. } => change.delta.counted_bytes(),
+            Update::Progress { .. } | Update::Error { .. } => 0,
+        }
+    }
+}
+
 /// A part of a subscription's result.
 #[derive(Clone, Debug)]
 pub struct SnapshotPart {
@@ -64,6 +80,8 @@ pub struct SnapshotPart {
     pub reset: bool,
     /// Of the whole result, in its last part, where that was asked for.
     pub checksum: Option<Checksum>,
+    /// The result that it is a part of: counted until its last part is dropped.
+    pub(super) result: Arc<SharedResult>,
 }
 
 /// What changed in one subscription's result.
@@ -72,7 +90,7 @@ pub struct Change {
     /// The subscription.
     pub id: Arc<str>,
     /// The rows, shared with all who are told of them.
-    pub delta: Arc<SharedDelta>,
+    pub delta: HeldDelta,
     /// Of the result after it, where that was asked for.
     pub checksum: Option<Checksum>,
     /// In the answer to a resume: columns, key and order, and how it is kept.
@@ -87,27 +105,20 @@ pub(super) struct Ready {
     only_for: Option<Arc<str>>,
     /// Set in the answer to a resume, which may begin earlier: what the connection was told before it.
     told: Option<Seq>,
-    /// The result that a part of a snapshot is of: it is counted until the last part is taken.
-    _whole: Option<Arc<Whole>>,
 }
 
 impl Ready {
     pub(super) fn for_all(update: Update) -> Ready {
-        Ready { update, only_for: None, told: None, _whole: None }
+        Ready { update, only_for: None, told: None }
     }
 
     pub(super) fn only_for(id: &Arc<str>, update: Update) -> Ready {
-        Ready { update, only_for: Some(Arc::clone(id)), told: None, _whole: None }
-    }
-
-    /// A part of a whole result.
-    pub(super) fn of_whole(id: &Arc<str>, update: Update, whole: &Arc<Whole>) -> Ready {
-        Ready { _whole: Some(Arc::clone(whole)), ..Ready::only_for(id, update) }
+        Ready { update, only_for: Some(Arc::clone(id)), told: None }
     }
 
     /// The answer to a resume, in a frame, where the connection was told everything up to a seq.
     pub(super) fn answer(update: Update, told: Seq) -> Ready {
-        Ready { update, only_for: None, told: Some(told), _whole: None }
+        Ready { update, only_for: None, told: Some(told) }
     }
 
     /// Takes a subscription out; `false` where nothing is left to say. A frame stays, for it says to all

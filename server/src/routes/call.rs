@@ -8,11 +8,12 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use serde::Deserialize;
 
-use super::{App, By, idempotency_key, json};
+use super::{App, By, idempotency_key};
 use crate::content::Content;
 use crate::frames;
 use crate::problem::Problem;
 use crate::turns::begin;
+use crate::unsent;
 
 /// Runs one reducer.
 pub(super) async fn call(
@@ -31,7 +32,7 @@ pub(super) async fn call(
     app.engine.check_room(&by, content.bytes())?;
     let args = content.value()?;
     let done = begin(turn, app.engine.call(&by, &reducer, &args, request_id)).await?;
-    Ok(json(frames::call(None, &done)))
+    Ok(unsent::answer(&app.engine.buffers().account(&by), frames::call(None, &done)))
 }
 
 #[derive(Deserialize)]
@@ -53,5 +54,5 @@ pub(super) async fn batch(
     let Batch { calls } = content.envelope(looks)?;
     let request_id = idempotency_key(&headers)?;
     let done = begin(turn, app.engine.batch(&by, &calls, request_id)).await?;
-    Ok(json(frames::batch(None, &done)))
+    Ok(unsent::answer(&app.engine.buffers().account(&by), frames::batch(None, &done)))
 }

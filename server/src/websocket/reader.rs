@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
-use abide_engine::buffers::{Hold, size_of_rows};
+use abide_engine::buffers::{Account, Hold, size_of_rows};
 use abide_engine::{Engine, Start};
 use abide_schema::limits::COUNTED_BYTES;
 use abide_schema::wire::ClientMessage;
@@ -16,16 +16,17 @@ use axum::extract::ws::{Message, WebSocket, close_code};
 use futures_util::stream::SplitStream;
 use futures_util::{FutureExt as _, StreamExt as _};
 use serde_json::{Map, Value as JsonValue};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Error as SocketError;
 
 use super::writer::{Command, Subscribe};
 use super::{Answer, End, message};
+use crate::arrivals::Arrivals;
 use crate::life::{Life, Phase};
 use crate::pass::{Gate, Pass};
 use crate::turns::Turns;
-use crate::{frames, limits};
+use crate::{frames, limits, unsent};
 
 /// The writer is gone, and with it whoever would be told.
 struct Gone;
@@ -37,6 +38,12 @@ pub(super) struct Reader<'a> {
     pub(super) turns: Turns,
     pub(super) pass: Pass,
     pub(super) life: Life,
+    /// Where answers are counted.
+    pub(super) account: Account,
+    /// Counts the message that arrives.
+    pub(super) arrivals: Arc<Arrivals>,
+    /// Told when there was no room for the answer to a call.
+    pub(super) full: Arc<Notify>,
     pub(super) answers: mpsc::Sender<Answer>,
     pub(super) commands: mpsc::Sender<Command>,
     pub(super) in_flight: Arc<Semaphore>,
@@ -58,6 +65,7 @@ impl Reader<'_> {
                     return End::Close(close_code::AWAY, "the server is shutting down");
                 }
                 refusal = &mut void => return self.put_out(&refusal).await,
+                () = self.full.notified() => return End::Close(close_code::AGAIN, UNREAD),
                 message = timeout(limits::SILENCE, stream.next()) => message,
             };
             let message = match message {
@@ -72,13 +80,17 @@ impl Reader<'_> {
                 return self.put_out(&refusal).await;
             }
             let taken = match message {
-                Message::Text(text) => self.take(&text).await,
+                Message::Text(text) => self.take(&text, self.arrivals.message()).await,
                 Message::Binary(_) => {
+                    drop(self.arrivals.message());
                     let refusal = Refusal::new(Code::BadRequest, "the message is binary")
                         .hint("abide.v1 is one JSON object a text message");
                     self.answer(frames::error(None, &refusal)).await
                 }
-                Message::Ping(_) | Message::Pong(_) => Ok(()),
+                Message::Ping(payload) | Message::Pong(payload) => {
+                    self.arrivals.control(&payload);
+                    Ok(())
+                }
                 Message::Close(_) => return End::Closed,
             };
             if let Err(Gone) = taken {
@@ -95,8 +107,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Does what a message asks for, or gets it going.
-    async fn take(&self, text: &str) -> Result<(), Gone> {
+    /// Does what a message asks for, or gets it going. The message is counted until the call is answered.
+    async fn take(&self, text: &str, hold: Option<Hold>) -> Result<(), Gone> {
         let turn = self.turns.turn(self.pass.caller.quota_key(), text.len()).await;
         let read = message::read(text);
         // What follows may wait for this client to read, and must not keep others waiting.
@@ -113,6 +125,7 @@ impl Reader<'_> {
             ClientMessage::Call { id, reducer, args, request_id } => {
                 let named = id.clone();
                 let call = async move {
+                    let _counted = hold;
                     let done = engine.call(&caller, &reducer, &args, request_id.as_deref()).await;
                     told(&id, done.map(|done| frames::call(Some(&id), &done)))
                 };
@@ -121,6 +134,7 @@ impl Reader<'_> {
             ClientMessage::Batch { id, calls, request_id } => {
                 let named = id.clone();
                 let batch = async move {
+                    let _counted = hold;
                     let done = engine.batch(&caller, &calls, request_id.as_deref()).await;
                     told(&id, done.map(|done| frames::batch(Some(&id), &done)))
                 };
@@ -216,11 +230,20 @@ impl Reader<'_> {
             room = room => room.ok(),
             () = self.answers.closed() => return Err(Gone),
         };
-        let answers = self.answers.clone();
+        let (answers, account) = (self.answers.clone(), self.account.clone());
+        let full = Arc::clone(&self.full);
         let mut work = Box::pin(async move {
             // A task that is lost would leave the client waiting for its answer.
             let done = AssertUnwindSafe(work).catch_unwind().await;
             let (text, hold) = done.unwrap_or_else(|_| (frames::error(Some(&id), &failed()), None));
+            let hold = match hold {
+                Some(hold) => Some(hold),
+                // What is done cannot be refused any more: the connection ends without its answer.
+                None => match unsent::count(&account, &text) {
+                    Ok(hold) => hold,
+                    Err(_) => return full.notify_one(),
+                },
+            };
             // Without a writer nobody waits for the answer.
             let _ = answers.send(Answer { text, _room: room, _hold: hold }).await;
         });
@@ -252,6 +275,9 @@ impl Reader<'_> {
                 let refusal = Refusal::new(Code::BadRequest, "the message is not UTF-8");
                 (close_code::INVALID, refusal, "a message was not UTF-8")
             }
+            Some(SocketError::Io(why)) if let Some(refusal) = refusal_of(why) => {
+                (close_code::AGAIN, refusal.clone(), UNREAD)
+            }
             Some(SocketError::Protocol(why)) => {
                 let refusal = Refusal::new(Code::BadRequest, why.to_string().to_lowercase());
                 (close_code::PROTOCOL, refusal, "the frames break RFC 6455")
@@ -266,6 +292,14 @@ impl Reader<'_> {
             Err(Gone) => End::Gone,
         }
     }
+}
+
+/// Why a connection ends for which there is no room.
+const UNREAD: &str = "too many bytes of the caller wait to be sent or received";
+
+/// Why a socket was not read any further.
+fn refusal_of(why: &std::io::Error) -> Option<&Refusal> {
+    why.get_ref()?.downcast_ref()
 }
 
 fn failed() -> Refusal {

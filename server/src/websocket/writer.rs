@@ -3,6 +3,7 @@
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use abide_engine::buffers::Account;
 use abide_engine::{Connection, Start, Update, Wanted};
 use abide_schema::{Refusal, Seq};
 use axum::extract::ws::{Message, WebSocket};
@@ -13,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::Answer;
-use crate::{frames, limits};
+use crate::{frames, limits, unsent};
 
 /// What the reader passes on, because the connection is the writer's.
 pub(super) enum Command {
@@ -110,7 +111,9 @@ impl<'a> Writer<'a> {
     async fn tell_updates(&mut self, mut update: Update) -> Result<(), Stop> {
         let mut bytes = 0;
         loop {
-            let text = frames::update(&update);
+            let encoded = unsent::encode(&self.voice.account, update, frames::update).await;
+            // It waits for room that other connections do not give, as if its socket took nothing in.
+            let (text, hold) = encoded.ok_or(Stop::Broken)?;
             bytes += text.len();
             // Answers and pings have their turn in between.
             let fits = bytes < limits::WRITE_BUFFER_BYTES;
@@ -119,7 +122,11 @@ impl<'a> Writer<'a> {
                     self.voice.gather(text).await?;
                     update = next;
                 }
-                None => return self.voice.tell(text).await,
+                None => {
+                    let told = self.voice.tell(text).await;
+                    drop(hold);
+                    return told;
+                }
             }
         }
     }
@@ -162,6 +169,8 @@ pub(super) struct Voice<'a> {
     pings: Interval,
     /// Set when a write that had to wait went through.
     moved: &'a AtomicBool,
+    /// Where what is being sent is counted.
+    account: Account,
 }
 
 impl<'a> Voice<'a> {
@@ -169,10 +178,11 @@ impl<'a> Voice<'a> {
         sink: SplitSink<WebSocket, Message>,
         answers: mpsc::Receiver<Answer>,
         moved: &'a AtomicBool,
+        account: Account,
     ) -> Voice<'a> {
         let mut pings = interval_at(Instant::now() + limits::PING, limits::PING);
         pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Voice { sink, answers, pings, moved }
+        Voice { sink, answers, pings, moved, account }
     }
 
     /// Waits until something is to be said. Giving up the wait loses nothing.

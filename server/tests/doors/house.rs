@@ -74,6 +74,11 @@ impl House {
     /// Serves with these bounds of what waits in memory.
     pub(crate) async fn buffering(buffers: BufferLimits) -> House {
         let config = Config { buffers, ..Config::new(abide_reducers::modules()) };
+        House::configured(config).await
+    }
+
+    /// Serves what is configured, to everybody on this machine.
+    pub(crate) async fn configured(config: Config) -> House {
         House::all(Access::loopback(), config, None).await
     }
 

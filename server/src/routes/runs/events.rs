@@ -7,6 +7,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::pin::{Pin, pin};
 
+use abide_engine::buffers::{Account, Hold};
 use abide_engine::{Change, Connection, Update, Wanted};
 use abide_schema::{Code, Refusal, Row, Value};
 use axum::body::Body;
@@ -21,9 +22,9 @@ use tokio::time::timeout;
 
 use super::{find, path};
 use crate::life::{Life, Phase, Place};
-use crate::limits;
 use crate::problem::{Problem, note};
 use crate::routes::{App, With, hidden};
+use crate::{limits, unsent};
 
 const SQL: &str = "SELECT id, number, turn, kind, data FROM run_events \
     WHERE run_id = :run AND number > :told ORDER BY number";
@@ -56,6 +57,7 @@ pub(in crate::routes) async fn events(
     let params =
         Map::from_iter([("run".to_owned(), run["id"].clone()), ("told".to_owned(), json!(told))]);
     let mut connection = app.engine.connect(&pass.caller);
+    let account = app.engine.buffers().account(&pass.caller);
     let subscribed = connection.subscribe(&Wanted::new("run", SQL, &params)).await;
     match subscribed {
         Err(refusal) if refusal.code == Code::BadSql => {
@@ -66,7 +68,8 @@ pub(in crate::routes) async fn events(
     }
     let gate = app.gate.clone();
     let void = Box::pin(async move { gate.until_void(pass).await });
-    let events = Events { connection, life: app.life, void, told, ended: false, _place: place };
+    let (life, ended, hold) = (app.life, false, None);
+    let events = Events { connection, life, account, hold, void, told, ended, _place: place };
     let events = stream::unfold(events, |mut events| async move {
         let text = events.next().await?;
         Some((Ok::<_, Infallible>(text), events))
@@ -89,6 +92,9 @@ fn last_event_id(headers: &HeaderMap) -> Result<i64, Refusal> {
 struct Events {
     connection: Connection,
     life: Life,
+    account: Account,
+    /// Counts the text that is being sent.
+    hold: Option<Hold>,
     /// Done when the credentials do not count any more.
     void: Pin<Box<dyn Future<Output = Refusal> + Send>>,
     /// The number of the last event that was told.
@@ -99,6 +105,8 @@ struct Events {
 
 impl Events {
     async fn next(&mut self) -> Option<String> {
+        // The socket has room again, so the text before this has left.
+        self.hold = None;
         while !self.ended {
             let life = self.life.clone();
             let mut draining = pin!(life.until(Phase::Draining));
@@ -108,7 +116,13 @@ impl Events {
                 update = timeout(limits::PING, self.connection.next()) => update,
             };
             let text = match update {
-                Ok(update) => self.tell(&update),
+                Ok(update) => {
+                    let account = self.account.clone();
+                    let told = unsent::encode(&account, update, |update| self.tell(update));
+                    let (text, hold) = told.await?;
+                    self.hold = hold;
+                    text
+                }
                 Err(_) => ": still here\n\n".to_owned(),
             };
             // Progress, and what only says that something may have changed, is nobody's business.

@@ -1,0 +1,72 @@
+//! Texts that are encoded for one connection and not sent yet: counted as its caller's, from
+//! [`COUNTED_BYTES`] on.
+
+use std::io;
+
+use abide_engine::Update;
+use abide_engine::buffers::{Account, Hold};
+use abide_schema::Refusal;
+use abide_schema::limits::COUNTED_BYTES;
+use axum::body::Body;
+use axum::http::HeaderValue;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse as _, Response};
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use tokio::time::timeout;
+
+use crate::{frames, limits};
+
+/// A text, and what counts it until it is sent.
+pub(crate) type Unsent = (String, Option<Hold>);
+
+/// Encodes an update as soon as there is room for its text. `None` where there is none for so long that a peer
+/// which does not read would be given up.
+pub(crate) async fn encode(
+    account: &Account,
+    update: Update,
+    encode: impl FnOnce(&Update) -> String,
+) -> Option<Unsent> {
+    let bytes = frames::size(&update);
+    if bytes < COUNTED_BYTES {
+        return Some((encode(&update), None));
+    }
+    let mut hold = account.hold();
+    let room = hold.wait_to_grow(bytes, update.counted_bytes());
+    timeout(limits::STALL, room).await.ok()?;
+    Some((encode(&update), Some(hold)))
+}
+
+/// Counts a text that is encoded already.
+///
+/// # Errors
+/// `overloaded`.
+pub(crate) fn count(account: &Account, text: &str) -> Result<Option<Hold>, Refusal> {
+    if text.len() < COUNTED_BYTES {
+        return Ok(None);
+    }
+    let mut hold = account.hold();
+    hold.grow(text.len())?;
+    Ok(Some(hold))
+}
+
+/// The answer to a call as a response. A call that is done cannot be refused: where there is no room for its answer,
+/// the connection ends without it, and the caller asks again with its request id.
+pub(crate) fn answer(account: &Account, text: String) -> Response {
+    let kind = (CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    match count(account, &text) {
+        Ok(None) => ([kind], text).into_response(),
+        Ok(Some(hold)) => {
+            let whole = stream::iter([Ok::<_, io::Error>(text)]).map(move |text| {
+                let _counted = &hold;
+                text
+            });
+            ([kind], Body::from_stream(whole)).into_response()
+        }
+        Err(refusal) => {
+            tracing::info!(%refusal, "a connection ends: its caller does not read its answers");
+            let nothing = stream::iter([Err::<String, _>(io::Error::other(refusal))]);
+            ([kind], Body::from_stream(nothing)).into_response()
+        }
+    }
+}
