@@ -13,6 +13,7 @@ mod costs;
 mod database;
 mod durability;
 mod explain;
+mod former;
 mod guesses;
 mod leases;
 mod live;
