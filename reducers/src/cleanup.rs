@@ -192,8 +192,9 @@ impl Task {
         let above = std::mem::replace(&mut self.session_id, child.id.clone());
         self.top.get_or_insert(above);
         self.after = None;
+        let has_run = run::active(ctx, &child.id)?.is_some();
         session::mark_cancelled(ctx, child, self.reason.as_deref())?;
-        Ok(Below::Reached)
+        Ok(Below::Reached { rows: 1 + usize::from(has_run) })
     }
 
     fn to_next_run(&mut self, ctx: &mut Context<'_>) -> Result<Below, Abort> {
@@ -210,7 +211,8 @@ impl Task {
         (self.session_id, self.run_id) = (child.session_id, Some(child.run_id));
         (self.up_to, self.after) = (ctx.seq, None);
         run::end::stop(ctx, run, Some(run::end::CUT_OFF))?;
-        Ok(Below::Reached)
+        // With the row of its delegation.
+        Ok(Below::Reached { rows: 2 })
     }
 
     /// Goes back to what is above, which is done up to here. Not above the top.
@@ -238,8 +240,8 @@ impl Task {
 
 /// What was found below a session or run.
 enum Below {
-    /// One that is marked now.
-    Reached,
+    /// One that is marked now: so many rows.
+    Reached { rows: usize },
     /// One that was marked or has ended before.
     Passed,
     /// No more.
@@ -315,13 +317,15 @@ impl Step {
                     return Ok(false);
                 }
                 match task.go_down(ctx)? {
-                    Below::Reached => break,
+                    Below::Reached { rows } => {
+                        self.left = self.left.saturating_sub(rows);
+                        break;
+                    }
                     Below::Passed => self.left -= 1,
                     Below::Nothing if task.go_up(ctx)? => {}
                     Below::Nothing => return Ok(true),
                 }
             }
-            self.left -= 1;
         }
     }
 }

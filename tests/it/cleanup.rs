@@ -380,7 +380,7 @@ fn an_abort_ends_a_tree_of_runs_in_bounded_steps() {
             assert!(most <= 3 * limits::CLEANUP_ROWS as i64, "{way}: {most} rows");
             let steps = "SELECT count(*) FROM events WHERE reducer = 'continue_cleanup'";
             let steps = number(&world, steps).await;
-            assert!((3..=8).contains(&steps), "{way}: {steps}");
+            assert!((3..=12).contains(&steps), "{way}: {steps}");
             check_replay(&mut world);
         }
     });

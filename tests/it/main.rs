@@ -21,6 +21,7 @@ mod log;
 mod migrations;
 mod model;
 mod opening;
+mod planning;
 mod queries;
 mod recordings;
 mod reducers;
