@@ -175,12 +175,12 @@ impl Task {
     fn go_down(&mut self, ctx: &mut Context<'_>) -> Result<Below, Abort> {
         match self.kind {
             CleanupKind::End => Ok(Below::Nothing),
-            CleanupKind::Cancel => self.to_next_session(ctx),
-            CleanupKind::Abort => self.to_next_run(ctx),
+            CleanupKind::Cancel => self.reach_next_session(ctx),
+            CleanupKind::Abort => self.reach_next_run(ctx),
         }
     }
 
-    fn to_next_session(&mut self, ctx: &mut Context<'_>) -> Result<Below, Abort> {
+    fn reach_next_session(&mut self, ctx: &mut Context<'_>) -> Result<Below, Abort> {
         let after = self.after.as_deref().unwrap_or_default();
         let Some(child) = session::next_made_for(ctx, &self.session_id, after)? else {
             return Ok(Below::Nothing);
@@ -197,7 +197,7 @@ impl Task {
         Ok(Below::Reached { rows: 1 + usize::from(has_run) })
     }
 
-    fn to_next_run(&mut self, ctx: &mut Context<'_>) -> Result<Below, Abort> {
+    fn reach_next_run(&mut self, ctx: &mut Context<'_>) -> Result<Below, Abort> {
         let Some(run_id) = self.run_id.clone() else { return Ok(Below::Nothing) };
         let after = self.after.as_deref().unwrap_or_default();
         let Some(child) = delegation::next_child(ctx, &run_id, after)? else {
