@@ -21,7 +21,7 @@ pub use crate::nullable::Nullable;
 use crate::refusal::{Code, Refusal};
 use crate::table::{Key, Kind, Table, TableSpec};
 use crate::value::{Row, Value};
-use crate::work::{Effort, PolicyJudge, PolicyTrial};
+use crate::work::{Effort, PolicyJudge};
 
 /// Stands in ids that are derived from a parent's: the id of the parent, this, and the rest. A caller cannot choose
 /// an id that contains it, so a derived id is never taken by somebody else.
@@ -221,7 +221,7 @@ pub struct Context<'a> {
     pub now: Micros,
     /// Who calls.
     pub caller: &'a Caller,
-    rows: &'a mut dyn Transaction,
+    pub(crate) rows: &'a mut dyn Transaction,
     seed: Seed,
     drawn: StdCell<u32>,
     session_id: Option<String>,
@@ -380,22 +380,6 @@ impl<'a> Context<'a> {
         let done = act(self);
         self.rows.look_beyond(before);
         done
-    }
-
-    /// Tries out a policy before it is kept, over the declared tables with nothing in them. Call it before the first
-    /// write: a reader plans the condition, and the call runs again.
-    ///
-    /// # Errors
-    /// [`Abort::Refused`] with what is wrong with it, [`Abort::Deferred`] where it is yet to be planned.
-    pub fn judge_policy(
-        &mut self,
-        table: &str,
-        condition: Option<&str>,
-        hidden: &[String],
-    ) -> Result<(), Abort> {
-        let Some(judge) = self.rows.policy_judge() else { return Ok(()) };
-        let (table, condition) = (table.to_owned(), condition.map(str::to_owned));
-        self.settle(&PolicyTrial { table, condition, hidden: hidden.to_vec(), judge })
     }
 
     /// Adds a row. Where the database numbers the rows, key 0 means the next number, and the answer

@@ -119,4 +119,20 @@ impl Context<'_> {
         effort.deferred.borrow_mut().push((effort.call, Arc::new(work.clone())));
         if effort.goes_on { Ok(()) } else { Err(Abort::Deferred) }
     }
+
+    /// Tries out a policy before it is kept, over the declared tables with nothing in them. Call it before the first
+    /// write: a reader plans the condition, and the call runs again.
+    ///
+    /// # Errors
+    /// [`Abort::Refused`] with what is wrong with it, [`Abort::Deferred`] where it is yet to be planned.
+    pub fn judge_policy(
+        &mut self,
+        table: &str,
+        condition: Option<&str>,
+        hidden: &[String],
+    ) -> Result<(), Abort> {
+        let Some(judge) = self.rows.policy_judge() else { return Ok(()) };
+        let (table, condition) = (table.to_owned(), condition.map(str::to_owned));
+        self.settle(&PolicyTrial { table, condition, hidden: hidden.to_vec(), judge })
+    }
 }
