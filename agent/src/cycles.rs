@@ -1,6 +1,9 @@
 //! Which agents delegate to which. A cycle is refused: a model that delegates in a circle stops at a limit only.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+
+use abide_client::delegation_cycle;
 
 use crate::definition::{AgentDefinition, Subagent};
 
@@ -26,30 +29,10 @@ impl<'a> Delegations<'a> {
     }
 
     /// The cycle that an agent is on, as its names in order, the first of them twice; nothing if it is on none.
-    pub(crate) fn cycle_of(&self, name: &str) -> Option<Vec<&'a str>> {
-        let (name, _) = self.0.get_key_value(name)?;
-        let (mut before, mut open): (BTreeMap<&str, &str>, _) = (BTreeMap::new(), vec![*name]);
-        while let Some(at) = open.pop() {
-            for to in self.0.get(at).into_iter().flatten() {
-                if to == name {
-                    let mut path = vec![*name, at];
-                    while let Some(earlier) = path.last().and_then(|last| before.get(last)) {
-                        path.push(*earlier);
-                    }
-                    // An agent that delegates to itself is its own predecessor.
-                    if at == *name {
-                        path.truncate(2);
-                    }
-                    path.reverse();
-                    return Some(path);
-                }
-                if !before.contains_key(to) {
-                    before.insert(*to, at);
-                    open.push(to);
-                }
-            }
-        }
-        None
+    pub(crate) fn cycle_of(&self, name: &str) -> Option<Vec<String>> {
+        let of = |name: &str| self.0.get(name).into_iter().flatten().map(|it| (*it).to_owned());
+        let Ok(cycle) = delegation_cycle(name, |name| Ok::<_, Infallible>(of(name).collect()));
+        cycle
     }
 
     /// The definitions in an order in which an agent comes after those that it delegates to.

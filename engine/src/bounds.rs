@@ -12,6 +12,7 @@ use std::sync::Arc;
 use abide_live::Owner as Named;
 use abide_schema::reducer::{Caller, Copies, DERIVED, Guard, Naming, Transaction};
 use abide_schema::seeded::{Bug, makes};
+use abide_schema::work::PolicyJudge;
 use abide_schema::{Abort, Code, Module, Refusal, Row, Scope, Seq, TableSpec, Value};
 use abide_store::change_log;
 use serde_json::Value as JsonValue;
@@ -498,6 +499,10 @@ impl Transaction for Bounded<'_> {
         self.rows.caller_of(seq)
     }
 
+    fn last_before(&mut self, module: &str, version: u32) -> Seq {
+        self.rows.last_before(module, version)
+    }
+
     fn look_beyond(&mut self, beyond: bool) -> bool {
         std::mem::replace(&mut self.beyond, beyond)
     }
@@ -523,13 +528,8 @@ impl Transaction for Bounded<'_> {
         Ok(if is_missing { id } else { qualified })
     }
 
-    fn judge_policy(
-        &mut self,
-        table: &str,
-        condition: Option<&str>,
-        hidden: &[String],
-    ) -> Result<(), Abort> {
-        self.rows.judge_policy(table, condition, hidden)
+    fn policy_judge(&self) -> Option<Arc<dyn PolicyJudge>> {
+        self.rows.policy_judge()
     }
 
     fn insert(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<Row, Abort> {

@@ -95,7 +95,8 @@ impl Deferred {
 impl Drop for Deferred {
     fn drop(&mut self) {
         let failed = || {
-            let detail = "the arguments could not be validated for a reason of the engine's own";
+            let detail =
+                "what the call depends on could not be checked for a reason of the engine's own";
             Refusal::new(Code::Internal, detail).hint("the cause is in the server's log")
         };
         self.reply(if thread::panicking() { failed() } else { full() });
@@ -103,11 +104,11 @@ impl Drop for Deferred {
 }
 
 fn full() -> Refusal {
-    Refusal::new(Code::Overloaded, "too many calls wait for their arguments to be validated")
+    Refusal::new(Code::Overloaded, "too many calls wait for a check that readers do")
         .hint("nothing was written; try again in a moment")
 }
 
 fn changed_meanwhile() -> Refusal {
-    let detail = "what the arguments are held to changed again and again meanwhile";
+    let detail = "what the call depends on changed again and again meanwhile";
     Refusal::new(Code::Overloaded, detail).hint("nothing was written; try again in a moment")
 }

@@ -544,7 +544,8 @@ fn start(store: Store, conduct: Conduct) -> Result<Engine, StoreError> {
     let ports = (Arc::clone(&conduct.clock), Arc::clone(&conduct.entropy));
     let (bounds, credentials) = (Bounds::new(modules), Credentials::new(modules));
     let (writer, chain, at) = (found.writer, found.chain, found.head.at);
-    let executor = Executor::new(writer, chain, at, ports, bounds, credentials);
+    let former = writer.last_before(modules)?;
+    let executor = Executor::new(writer, chain, at, ports, bounds, credentials).knowing(former);
     let writer = WriterThread {
         timers: Timers::new(if conduct.timers { modules } else { &[] }),
         registry: Arc::clone(&registry),

@@ -7,9 +7,9 @@ use abide_log::{Chain, Digests};
 use abide_schema::event::{Event, Salt};
 use abide_schema::reducer::{Caller, Guard, Reply, Seed, Transaction};
 use abide_schema::seeded::{Bug, makes};
-use abide_schema::work::Effort;
+use abide_schema::work::{Effort, PolicyJudge};
 use abide_schema::{Abort, Code, Context, Micros, Refusal, Row, Seq, TableSpec, Value};
-use abide_store::{StoreError, Writer};
+use abide_store::{LastBefore, StoreError, Writer};
 use sha2::{Digest as _, Sha256};
 
 use crate::bounds::{Bounded, Bounds};
@@ -45,7 +45,9 @@ pub(crate) struct Executor {
     /// The events of this transaction, if anybody does.
     pub(crate) events: Vec<Event>,
     /// Tries out policies.
-    judge: Option<Judge>,
+    judge: Option<Arc<Judge>>,
+    /// Until which events former rules hold.
+    former: Vec<LastBefore>,
 }
 
 /// Salts for events, drawn from the entropy source many at a time.
@@ -109,7 +111,7 @@ impl Executor {
         let salts = Salts { source: entropy, drawn: Vec::new() };
         let (overlay, reach, bounds) = (Overlay::default(), bounds.reach(), Arc::new(bounds));
         let (keeps_events, events) = (false, Vec::new());
-        let (wrote, judge) = (false, None);
+        let (wrote, judge, former) = (false, None, Vec::new());
         Executor {
             store,
             overlay,
@@ -124,12 +126,18 @@ impl Executor {
             keeps_events,
             events,
             judge,
+            former,
         }
     }
 
     /// With what tries out policies. A replay does without: it only sees what was found good.
     pub(crate) fn judging(self, judge: Judge) -> Executor {
-        Executor { judge: Some(judge), ..self }
+        Executor { judge: Some(Arc::new(judge)), ..self }
+    }
+
+    /// With the events until which former rules hold.
+    pub(crate) fn knowing(self, former: Vec<LastBefore>) -> Executor {
+        Executor { former, ..self }
     }
 
     /// Runs one call and appends its event. Work that it depends on is bounded by `effort`, if there is one.
@@ -435,18 +443,17 @@ impl Transaction for Executor {
         self.count_in(table.name, clause, params)
     }
 
+    fn last_before(&mut self, module: &str, version: u32) -> Seq {
+        let it = self.former.iter().find(|it| it.module == module && it.version == version);
+        it.map_or(Seq::ZERO, |it| it.last)
+    }
+
     fn caller_of(&mut self, seq: Seq) -> Result<Option<String>, Abort> {
         self.store.caller_of(seq).map_err(broken)
     }
 
-    fn judge_policy(
-        &mut self,
-        table: &str,
-        condition: Option<&str>,
-        hidden: &[String],
-    ) -> Result<(), Abort> {
-        let Some(judge) = &self.judge else { return Ok(()) };
-        judge.judge(table, condition, hidden).map_err(Abort::Refused)
+    fn policy_judge(&self) -> Option<Arc<dyn PolicyJudge>> {
+        self.judge.clone().map(|judge| judge as Arc<dyn PolicyJudge>)
     }
 
     fn insert(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<Row, Abort> {

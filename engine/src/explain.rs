@@ -94,6 +94,12 @@ impl Blueprint {
                 return Refusal::new(Code::LimitExceeded, "the query is too large to be planned")
                     .hint("join fewer tables, or with fewer conditions");
             }
+            if error.fault == Fault::Query {
+                // Such as a chain of a thousand operators. What SQLite says may tell of a policy.
+                tracing::info!(%error, "a live query cannot be planned");
+                return Refusal::new(Code::BadSql, "SQLite cannot plan the query")
+                    .hint("write it with fewer operators in a row");
+            }
             tracing::error!(%error, "a live query could not be explained");
             Refusal::new(Code::Internal, "the query could not be explained")
         })

@@ -15,6 +15,7 @@ use abide_live::{
 };
 use abide_schema::reducer::{Copies, Sight};
 use abide_schema::seeded::{Bug, makes};
+use abide_schema::work::{PolicyJudge, Verdict};
 use abide_schema::{Caller, Code, Refusal, Scope, Seq, TableSpec, Value};
 use abide_store::{Layout, Snapshot, StoreError, Writer};
 use serde_json::{Map, Value as JsonValue, json};
@@ -529,15 +530,12 @@ impl Judge {
     ) -> Judge {
         Judge { tables, planner, blueprint }
     }
+}
 
+impl PolicyJudge for Judge {
     /// Whether a policy can be: its table and columns are there, and its condition is one that can be
     /// live and runs.
-    pub(crate) fn judge(
-        &self,
-        table: &str,
-        condition: Option<&str>,
-        hidden: &[String],
-    ) -> Result<(), Refusal> {
+    fn judge(&self, table: &str, condition: Option<&str>, hidden: &[String]) -> Verdict {
         let bad = |detail: String| Refusal::new(Code::BadArguments, detail);
         let spec = self.tables.iter().find(|spec| spec.name == table).ok_or_else(|| {
             bad(format!("there is no table {table}")).hint("GET /v1/schema lists the tables")

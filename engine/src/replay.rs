@@ -95,7 +95,10 @@ pub fn replay(
     let ports = (Arc::new(SystemClock) as _, Arc::new(SystemEntropy) as _);
     let credentials = Credentials::new(&store.layout().modules);
     let writer = store.writer()?;
-    let mut executor = Executor::new(writer, chain, Micros(0), ports, bounds, credentials);
+    let former = log.last_before(&store.layout().modules)?;
+    former.iter().try_for_each(|it| writer.set_last_before(it))?;
+    let executor = Executor::new(writer, chain, Micros(0), ports, bounds, credentials);
+    let mut executor = executor.knowing(former);
     let (mut requests, mut unsalted) = (Rebuilding::default(), Seq::ZERO);
     executor.store.begin()?;
     let end = log.walk::<ReplayError>(&mut |event| {
@@ -206,6 +209,10 @@ fn compare(
     log.rows(table, &mut |row| {
         count += 1;
         let key = table.key_of(row);
+        // A file of an older version lacks the last columns, which are added with NULL.
+        let missing = table.columns.len().saturating_sub(row.len());
+        let row: Vec<Value> =
+            row.iter().cloned().chain(std::iter::repeat_n(Value::Null, missing)).collect();
         match replayed.store.get(table, &key) {
             Ok(Some(again)) if *again == *row => {}
             Ok(_) => differing = differing.take().or(Some(key)),

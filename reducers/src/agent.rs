@@ -4,7 +4,7 @@
 //! What a definition says (prompt, tools, limits) is for the runtime that reads it; here it is a value
 //! with a digest. What the database holds it to is its name, its mode, and that revisions only grow.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use abide_schema::reducer::{Answer, Sight};
 use abide_schema::{
@@ -182,28 +182,59 @@ pub fn retire_agent(ctx: &mut Context<'_>, name: String) -> Result<Answer<Agent>
 /// Refuses a definition by which an agent would delegate to itself, directly or by way of others: a model that delegates
 /// in a circle stops at a limit only.
 fn check_acyclic(ctx: &mut Context<'_>, name: &str, definition: &JsonValue) -> Result<(), Abort> {
-    let (mut seen, mut open) = (BTreeSet::new(), subagents(definition));
-    while let Some(next) = open.pop() {
+    let mut others = 0;
+    let cycle = delegation_cycle(name, |next| -> Result<_, Abort> {
         if next == name {
-            let detail = format!("agent {name} would delegate to itself");
-            let hint = "an agent is no subagent of itself, nor of one that it delegates to";
-            return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
+            return Ok(subagents(definition));
         }
-        if !seen.insert(next.clone()) {
-            continue;
-        }
-        if seen.len() > limits::DELEGATED_AGENTS {
+        others += 1;
+        if others > limits::DELEGATED_AGENTS {
             let most = limits::DELEGATED_AGENTS;
             let detail = format!("agent {name} would delegate to more than {most} agents");
             let hint = "agents that it delegates to by way of others count, too";
             return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
         }
-        let Some(agent) = ctx.get::<Agent>(&next)? else { continue };
-        if let Some(found) = ctx.get::<AgentRevision>((next.as_str(), agent.revision))? {
-            open.extend(subagents(&found.definition.value()));
+        let Some(agent) = ctx.get::<Agent>(next)? else { return Ok(Vec::new()) };
+        let found = ctx.get::<AgentRevision>((next, agent.revision))?;
+        Ok(found.map_or_else(Vec::new, |found| subagents(&found.definition.value())))
+    });
+    if cycle?.is_none() {
+        return Ok(());
+    }
+    let detail = format!("agent {name} would delegate to itself");
+    let hint = "an agent is no subagent of itself, nor of one that it delegates to";
+    Err(Refusal::new(Code::BadArguments, detail).hint(hint).into())
+}
+
+/// The cycle of delegations that an agent is on, as its names in order, the first of them twice; nothing if it is on none.
+/// `delegates` gives the agents that one delegates to, and is asked once of each.
+///
+/// # Errors
+/// Those of `delegates`.
+pub fn delegation_cycle<E>(
+    name: &str,
+    mut delegates: impl FnMut(&str) -> Result<Vec<String>, E>,
+) -> Result<Option<Vec<String>>, E> {
+    let (mut before, mut open) = (BTreeMap::new(), vec![name.to_owned()]);
+    while let Some(at) = open.pop() {
+        for to in delegates(&at)? {
+            if to != name {
+                if !before.contains_key(&to) {
+                    before.insert(to.clone(), at.clone());
+                    open.push(to);
+                }
+                continue;
+            }
+            let (mut path, mut step) = (vec![to], Some(at));
+            while let Some(name) = step {
+                step = before.remove(&name);
+                path.push(name);
+            }
+            path.reverse();
+            return Ok(Some(path));
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 /// The agents that a definition delegates to, by name; those that it defines itself, and theirs, too.

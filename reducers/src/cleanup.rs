@@ -1,23 +1,33 @@
-//! Cleanup: what is left to be ended when a session ends or is cancelled, or a run is aborted: calls, timers,
-//! and the sessions made for a cancelled one. It is done in steps of a bounded number of rows, so that no
-//! call holds the writer for longer than a step, however much belongs to a session.
+//! Cleanup: what is left to be ended when a session ends or is cancelled, or a run ends or is aborted: calls, timers,
+//! the sessions made for a cancelled one, and the runs that a run has delegated. It is done in steps of a bounded number
+//! of rows, so that no call holds the writer for longer than a step, however much belongs to a session or a run.
 //!
-//! The call that ends a session takes the first step itself: what is small ends in one transaction. For the rest
-//! it leaves rows in `cleanups`, and the engine calls [`continue_cleanup()`] as the caller `system`, one step in
-//! each transaction, with calls of others in between. The rows outlive a crash.
+//! The call that ends a session or a run takes the first step itself: what is small ends in one transaction. For the
+//! rest it leaves one row in `cleanups`, and the engine calls [`continue_cleanup()`] as the caller `system`, one step in
+//! each transaction, with calls of others in between. The row outlives a crash.
 //!
-//! Meanwhile the rules look at the session, and not at what is left: nothing new begins for a session that has
-//! ended or is cancelled, nor for one below it that the steps have yet to reach (see
-//! `session::is_closing`). So no descendant that is made at the same time can stay ahead of them.
-
-use std::collections::VecDeque;
+//! Steps go through a tree depth first. They mark a session or a run, end what belongs to it, and go on to the first below it;
+//! where there is none below, to the next beside it. So the place that they have reached, which the row has, says what is
+//! left, and a tree of any size takes one row.
+//!
+//! Meanwhile the rules look at what is above, and not at what is left: nothing new begins for a session that has
+//! ended or is cancelled, nor for one below it that the steps have yet to reach (see `session::is_closing`). The same
+//! holds for the runs below one that has ended (`delegation::is_cut_off`). So no descendant that is made at the same
+//! time can stay ahead of them.
+//!
+//! Version 1 ended a tree of runs in one transaction, and had a row for each session of a tree: see [`mod@former`].
 
 use abide_schema::{
     Abort, Code, Context, Micros, Module, Refusal, Seq, TextEnum, limits, reducer, table,
 };
 
+use crate::delegation::{self, Delegation};
+use crate::run::{self, Run};
+use crate::session::{self, Session};
+use crate::timer;
 use crate::tool_call::{ToolCall, cancel};
-use crate::{session, timer};
+
+mod former;
 
 /// What is to be ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
@@ -26,7 +36,8 @@ pub enum CleanupKind {
     End,
     /// The same of a session that is cancelled, and the sessions made for it.
     Cancel,
-    /// Calls of a session whose run is aborted.
+    /// Calls of a session whose run is aborted, and the runs that it has delegated. Of a run that ends by itself, these
+    /// runs only.
     Abort,
 }
 
@@ -38,12 +49,12 @@ pub struct Cleanup {
     pub id: String,
     /// What is to be ended.
     pub kind: CleanupKind,
-    /// Of which session.
+    /// The session that the steps have reached.
     #[column(references = "sessions(id)")]
     pub session_id: String,
     /// Why, for the sessions made for it.
     pub reason: Option<String>,
-    /// The last of these sessions, in the order of their ids, that a step has reached.
+    /// What is below this session or run is done up to this one, in the order of ids.
     pub after: Option<String>,
     /// The last event whose calls are meant. A run that begins after one was aborted keeps its own.
     pub up_to: Seq,
@@ -51,7 +62,15 @@ pub struct Cleanup {
     pub due_at: Micros,
     /// The event that left it.
     pub seq: Seq,
+    /// The run that the steps have reached, where what it has delegated is meant.
+    pub run_id: Option<String>,
+    /// The session or run where the steps began, if they are below it.
+    pub top: Option<String>,
 }
+
+/// Version 2: one row for a whole tree.
+const TREES: &str = "ALTER TABLE cleanups ADD COLUMN run_id TEXT;
+ALTER TABLE cleanups ADD COLUMN top TEXT";
 
 /// What `continue_cleanup` answers.
 #[derive(Debug, serde::Serialize, schemars::JsonSchema)]
@@ -62,11 +81,13 @@ pub struct CleanupStep {
     pub left: usize,
 }
 
+const MODULE: &str = "cleanup";
+
 /// The domain.
 #[must_use]
 pub fn module() -> Module {
     // The table is closed to bounded callers: what they may know of it, the rows of their sessions say.
-    Module::new("cleanup").table::<Cleanup>().paced_deadline::<Cleanup>(
+    Module::new(MODULE).step(TREES).table::<Cleanup>().paced_deadline::<Cleanup>(
         "due_at",
         "due_at IS NOT NULL",
         limits::CLEANUPS_PER_COMMIT,
@@ -84,13 +105,16 @@ pub fn continue_cleanup(
     let Some(row) = ctx.get::<Cleanup>(&id)?.filter(|row| row.due_at == due_at) else {
         return Err(Refusal::new(Code::Conflict, format!("there is no cleanup {id}")).into());
     };
-    ctx.about(&row.session_id);
     ctx.delete::<Cleanup>(&id)?;
-    let Cleanup { kind, session_id, reason, after, up_to, .. } = row;
-    take_steps(ctx, Task { kind, session_id, reason, after, up_to })
+    let Cleanup { kind, session_id, reason, after, up_to, run_id, top, .. } = row;
+    let task = Task { kind, session_id, reason, after, up_to, run_id, top };
+    // Those who see the top see all of the tree.
+    let about = task.top_session(ctx)?;
+    ctx.about(&about);
+    take_steps(ctx, task)
 }
 
-/// What is to be ended of one session.
+/// What is to be ended, and how far that is.
 #[derive(Debug)]
 pub(crate) struct Task {
     kind: CleanupKind,
@@ -98,13 +122,22 @@ pub(crate) struct Task {
     reason: Option<String>,
     after: Option<String>,
     up_to: Seq,
+    run_id: Option<String>,
+    top: Option<String>,
 }
 
 impl Task {
     /// For a session that has ended.
     pub(crate) fn end(session_id: &str) -> Task {
-        let session_id = session_id.to_owned();
-        Task { kind: CleanupKind::End, session_id, reason: None, after: None, up_to: Seq(i64::MAX) }
+        Task {
+            kind: CleanupKind::End,
+            session_id: session_id.to_owned(),
+            reason: None,
+            after: None,
+            up_to: Seq(i64::MAX),
+            run_id: None,
+            top: None,
+        }
     }
 
     /// For a session that was marked as cancelled.
@@ -113,15 +146,122 @@ impl Task {
         Task { kind: CleanupKind::Cancel, reason, ..Task::end(session_id) }
     }
 
-    /// For a session whose run is aborted by the event of that seq.
-    pub(crate) fn abort(session_id: &str, seq: Seq) -> Task {
-        Task { kind: CleanupKind::Abort, up_to: seq, ..Task::end(session_id) }
+    /// For a run that is aborted by the event of that seq.
+    pub(crate) fn abort(run: &Run, seq: Seq) -> Task {
+        let run_id = Some(run.id.clone());
+        Task { kind: CleanupKind::Abort, up_to: seq, run_id, ..Task::end(&run.session_id) }
     }
+
+    /// The same without what the run has delegated, by the rules of version 1.
+    pub(crate) fn abort_alone(run: &Run, seq: Seq) -> Task {
+        Task { run_id: None, ..Task::abort(run, seq) }
+    }
+
+    /// For the runs that a run has delegated, and nothing of the run itself.
+    pub(crate) fn delegated(run: &Run) -> Task {
+        Task::abort(run, Seq::ZERO)
+    }
+
+    /// The session where the steps began.
+    fn top_session(&self, ctx: &mut Context<'_>) -> Result<String, Abort> {
+        let top = match (&self.top, self.kind) {
+            (Some(top), CleanupKind::Abort) => ctx.get::<Run>(top)?.map(|run| run.session_id),
+            (top, _) => top.clone(),
+        };
+        Ok(top.unwrap_or_else(|| self.session_id.clone()))
+    }
+
+    /// Goes to the next below the session or run that was reached, and marks it.
+    fn go_down(&mut self, ctx: &mut Context<'_>) -> Result<Below, Abort> {
+        match self.kind {
+            CleanupKind::End => Ok(Below::Nothing),
+            CleanupKind::Cancel => self.reach_next_session(ctx),
+            CleanupKind::Abort => self.reach_next_run(ctx),
+        }
+    }
+
+    fn reach_next_session(&mut self, ctx: &mut Context<'_>) -> Result<Below, Abort> {
+        let after = self.after.as_deref().unwrap_or_default();
+        let Some(child) = session::next_made_for(ctx, &self.session_id, after)? else {
+            return Ok(Below::Nothing);
+        };
+        self.after = Some(child.id.clone());
+        if child.cancel_requested_at.is_some() || child.status.is_terminal() {
+            return Ok(Below::Passed);
+        }
+        let above = std::mem::replace(&mut self.session_id, child.id.clone());
+        self.top.get_or_insert(above);
+        self.after = None;
+        let has_run = run::active(ctx, &child.id)?.is_some();
+        session::mark_cancelled(ctx, child, self.reason.as_deref())?;
+        Ok(Below::Reached { rows: 1 + usize::from(has_run) })
+    }
+
+    fn reach_next_run(&mut self, ctx: &mut Context<'_>) -> Result<Below, Abort> {
+        let Some(run_id) = self.run_id.clone() else { return Ok(Below::Nothing) };
+        let after = self.after.as_deref().unwrap_or_default();
+        let Some(child) = delegation::next_child(ctx, &run_id, after)? else {
+            return Ok(Below::Nothing);
+        };
+        self.after = Some(child.run_id.clone());
+        // What one that has ended or was marked has delegated is left to a cleanup of its own.
+        let run = ctx.get::<Run>(&child.run_id)?;
+        let Some(run) = run.filter(run::end::is_wanted) else { return Ok(Below::Passed) };
+        self.top.get_or_insert(run_id);
+        (self.session_id, self.run_id) = (child.session_id, Some(child.run_id));
+        (self.up_to, self.after) = (ctx.seq, None);
+        run::end::stop(ctx, run, Some(run::end::CUT_OFF))?;
+        // With the row of its delegation.
+        Ok(Below::Reached { rows: 2 })
+    }
+
+    /// Goes back to what is above, which is done up to here. Not above the top.
+    fn go_up(&mut self, ctx: &mut Context<'_>) -> Result<bool, Abort> {
+        let reached = self.run_id.as_ref().unwrap_or(&self.session_id).clone();
+        if self.top.as_ref().is_none_or(|top| *top == reached) {
+            return Ok(false);
+        }
+        if self.kind == CleanupKind::Abort {
+            let above = ctx.get::<Delegation>(&reached)?.map(|it| it.parent_id);
+            let above = above.map_or(Ok(None), |above| ctx.get::<Run>(&above))?;
+            let Some(above) = above else { return Ok(false) };
+            (self.session_id, self.run_id) = (above.session_id, Some(above.id));
+            // Its calls are done; those that it has now are of a run that began since.
+            self.up_to = Seq::ZERO;
+        } else {
+            let above = ctx.get::<Session>(&reached)?.and_then(|session| session.parent_id);
+            let Some(above) = above else { return Ok(false) };
+            self.session_id = above;
+        }
+        self.after = Some(reached);
+        Ok(true)
+    }
+}
+
+/// What was found below a session or run.
+enum Below {
+    /// One that is marked now: so many rows.
+    Reached { rows: usize },
+    /// One that was marked or has ended before.
+    Passed,
+    /// No more.
+    Nothing,
 }
 
 /// Begins a cleanup: takes the first step, and leaves a row for what is not done then.
 pub(crate) fn begin(ctx: &mut Context<'_>, task: Task) -> Result<(), Abort> {
     take_steps(ctx, task).map(drop)
+}
+
+/// Whether the rules of the first version hold, in a replay of an event from then.
+pub(crate) fn is_former(ctx: &mut Context<'_>) -> bool {
+    ctx.is_before(MODULE, 2)
+}
+
+/// Whether there is a cleanup that is not finished. Only then something may not be marked yet.
+pub(crate) fn are_any(ctx: &mut Context<'_>) -> Result<bool, Abort> {
+    const FIRST: &str = "WHERE id = (SELECT min(id) FROM cleanups)";
+    Ok(ctx.count_everywhere::<Cleanup>(FIRST, &[])? > 0)
 }
 
 /// Whether a step is yet to cancel a call, because its run was aborted.
@@ -131,60 +271,61 @@ pub(crate) fn is_aborting(ctx: &mut Context<'_>, call: &ToolCall) -> Result<bool
     Ok(ctx.count_everywhere::<Cleanup>(of_session, &params)? > 0)
 }
 
-/// Leaves a cleanup to steps of its own: for one of many that follow from one call.
+/// Leaves a cleanup to steps of its own.
 pub(crate) fn later(ctx: &mut Context<'_>, task: Task) -> Result<(), Abort> {
     ctx.beyond_policies(|ctx| leave(ctx, task))
 }
 
 fn leave(ctx: &mut Context<'_>, task: Task) -> Result<(), Abort> {
-    let Task { kind, session_id, reason, after, up_to } = task;
+    let Task { kind, session_id, reason, after, up_to, run_id, top } = task;
     let (id, due_at, seq) = (ctx.new_id("cl"), ctx.now, ctx.seq);
-    ctx.insert(Cleanup { id, kind, session_id, reason, after, up_to, due_at, seq }).map(drop)
+    let row = Cleanup { id, kind, session_id, reason, after, up_to, due_at, seq, run_id, top };
+    ctx.insert(row).map(drop)
 }
 
-fn take_steps(ctx: &mut Context<'_>, task: Task) -> Result<CleanupStep, Abort> {
-    let mut step = Step { left: limits::CLEANUP_ROWS, tasks: VecDeque::from([task]) };
+fn take_steps(ctx: &mut Context<'_>, mut task: Task) -> Result<CleanupStep, Abort> {
+    if is_former(ctx) {
+        return former::take_steps(ctx, task);
+    }
+    let mut step = Step { left: limits::CLEANUP_ROWS };
     ctx.beyond_policies(|ctx| {
-        while step.left > 0
-            && let Some(task) = step.tasks.pop_front()
-        {
-            if let Some(rest) = step.work_on(ctx, task)? {
-                step.tasks.push_front(rest);
-            }
+        let is_done = step.work_on(ctx, &mut task)?;
+        if !is_done {
+            leave(ctx, task)?;
         }
-        let (rows, left) = (limits::CLEANUP_ROWS - step.left, step.tasks.len());
-        step.tasks.into_iter().try_for_each(|task| leave(ctx, task))?;
-        Ok(CleanupStep { rows, left })
+        Ok(CleanupStep { rows: limits::CLEANUP_ROWS - step.left, left: usize::from(!is_done) })
     })
 }
 
-/// One step: rows that it may still look at, and what is to be done, first to last.
+/// One step: rows that it may still look at.
 struct Step {
     left: usize,
-    tasks: VecDeque<Task>,
 }
 
 impl Step {
-    /// Does as much of a task as there is room for, and gives what is left of it.
-    fn work_on(&mut self, ctx: &mut Context<'_>, mut task: Task) -> Result<Option<Task>, Abort> {
+    /// Does as much of a task as there is room for, and says whether all of it is done.
+    fn work_on(&mut self, ctx: &mut Context<'_>, task: &mut Task) -> Result<bool, Abort> {
         // To look whether there is anything counts as well.
         self.left -= 1;
-        self.left -= cancel::some_of_session(ctx, &task.session_id, task.up_to, self.left)?;
-        if task.kind != CleanupKind::Abort {
-            self.left -= timer::cancel_some_of_session(ctx, &task.session_id, self.left)?;
-        }
-        if task.kind == CleanupKind::Cancel && self.left > 0 {
-            let after = task.after.as_deref().unwrap_or_default();
-            let children = session::made_for(ctx, &task.session_id, after, self.left)?;
-            self.left -= children.len();
-            for child in children {
-                task.after = Some(child.id.clone());
-                if child.cancel_requested_at.is_none() && !child.status.is_terminal() {
-                    self.tasks.push_back(Task::cancel(&child.id, task.reason.as_deref()));
-                    session::mark_cancelled(ctx, child, task.reason.as_deref())?;
+        loop {
+            self.left -= cancel::some_of_session(ctx, &task.session_id, task.up_to, self.left)?;
+            if task.kind != CleanupKind::Abort {
+                self.left -= timer::cancel_some_of_session(ctx, &task.session_id, self.left)?;
+            }
+            loop {
+                if self.left == 0 {
+                    return Ok(false);
+                }
+                match task.go_down(ctx)? {
+                    Below::Reached { rows } => {
+                        self.left = self.left.saturating_sub(rows);
+                        break;
+                    }
+                    Below::Passed => self.left -= 1,
+                    Below::Nothing if task.go_up(ctx)? => {}
+                    Below::Nothing => return Ok(true),
                 }
             }
         }
-        Ok((self.left == 0).then_some(task))
     }
 }

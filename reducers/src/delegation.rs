@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::agent::AgentRevision;
 use crate::run::{self, NewRun, Run, RunEventKind};
 use crate::tool_call::{self, ToolCall};
-use crate::{agent, lease, session};
+use crate::{agent, cleanup, lease, session};
 
 /// A run that another run has delegated a task to.
 #[table(name = "delegations", without_rowid, index(session_id), index(parent_id), index(root_id))]
@@ -126,7 +126,7 @@ pub(crate) struct Place {
 
 /// Admits one more run under a parent, if the parent is active and the limits leave room.
 pub(crate) fn admit(ctx: &mut Context<'_>, parent: &Run) -> Result<Place, Abort> {
-    if parent.status.is_terminal() || parent.abort_requested_at.is_some() {
+    if !run::end::is_wanted(parent) || is_cut_off(ctx, &parent.id)? {
         let detail =
             format!("run {} has ended or is being aborted, and delegates nothing", parent.id);
         return Err(Refusal::new(Code::BadTransition, detail).into());
@@ -187,6 +187,46 @@ pub(crate) fn note(
         seq: ctx.seq,
     };
     ctx.insert(row).map(drop)
+}
+
+/// Whether a run has delegated to a run that is active and not marked as aborted.
+pub(crate) fn delegates(ctx: &mut Context<'_>, run_id: &str) -> Result<bool, Abort> {
+    // At most as many are looked at as a run may have descendants.
+    let of_run = "WHERE parent_id = ?1 AND EXISTS (SELECT 1 FROM runs AS r WHERE r.id = run_id
+        AND r.status IN ('running', 'waiting') AND r.abort_requested_at IS NULL)";
+    Ok(ctx.count_everywhere::<Delegation>(of_run, &[Value::from(run_id)])? > 0)
+}
+
+/// The next run that a run has delegated to directly, in the order of ids.
+pub(crate) fn next_child(
+    ctx: &mut Context<'_>,
+    run_id: &str,
+    after: &str,
+) -> Result<Option<Delegation>, Abort> {
+    let next = "WHERE parent_id = ?1 AND run_id > ?2 ORDER BY run_id LIMIT 1";
+    Ok(ctx.find::<Delegation>(next, &[run_id.into(), after.into()])?.pop())
+}
+
+/// The runs above one (`?1`).
+const ABOVE: &str = "WITH RECURSIVE above(id, depth) AS (
+  SELECT parent_id, 1 FROM delegations WHERE run_id = ?1
+  UNION ALL
+  SELECT d.parent_id, above.depth + 1 FROM above JOIN delegations AS d ON d.run_id = above.id
+  WHERE above.depth < ?2)
+  SELECT id FROM above";
+
+/// Whether a run above one has ended or is being aborted, so that a cleanup is yet to abort this one. It begins nothing
+/// more.
+pub(crate) fn is_cut_off(ctx: &mut Context<'_>, run_id: &str) -> Result<bool, Abort> {
+    if !cleanup::are_any(ctx)? {
+        return Ok(false);
+    }
+    let above = format!(
+        "WHERE id IN ({ABOVE})
+         AND (abort_requested_at IS NOT NULL OR status NOT IN ('running', 'waiting'))"
+    );
+    let params = [run_id.into(), limits::DELEGATION_DEPTH.into()];
+    Ok(ctx.count_everywhere::<Run>(&above, &params)? > 0)
 }
 
 /// The runs that a run has delegated to directly. At most [`limits::RUN_DESCENDANTS`].

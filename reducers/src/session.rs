@@ -20,7 +20,7 @@ use abide_schema::{
 };
 use serde_json::Value as JsonValue;
 
-use crate::cleanup::{self, Cleanup, Task};
+use crate::cleanup::{self, Task};
 use crate::tool_call::{ToolCallStatus, cancel};
 use crate::{check, handoff, run};
 
@@ -341,7 +341,7 @@ pub(crate) fn mark_cancelled(
     if !cancel::any(ctx, &session.id, ToolCallStatus::Claimed)? {
         return end_cancelled(ctx, session);
     }
-    release(ctx, &session.id)?;
+    release(ctx, &session)?;
     if session.status == SessionStatus::HandedOff {
         return to_status(ctx, session, SessionStatus::Active, |_| {});
     }
@@ -349,6 +349,15 @@ pub(crate) fn mark_cancelled(
     session.seq = ctx.seq;
     ctx.update(&session)?;
     Ok(session)
+}
+
+/// The next session made for another, in the order of ids.
+pub(crate) fn next_made_for(
+    ctx: &mut Context<'_>,
+    parent_id: &str,
+    after: &str,
+) -> Result<Option<Session>, Abort> {
+    Ok(made_for(ctx, parent_id, after, 1)?.pop())
 }
 
 /// The sessions made for another, in the order of their ids: those after one, no more than `most`.
@@ -372,16 +381,13 @@ const ABOVE: &str = "WITH RECURSIVE above(id, parent_id, depth) AS (
     AND (s.cancel_requested_at IS NOT NULL OR s.status NOT IN ('completed', 'failed')))
   SELECT id FROM above";
 
-/// One cleanup, where there is any.
-const FIRST: &str = "WHERE id = (SELECT min(id) FROM cleanups)";
-
 /// Whether a session has ended, is cancelled, or was made for one that is: then nothing new begins for it. Once
 /// a cancellation has reached all sessions each of them says so itself; only until then are those above looked at.
 pub(crate) fn is_closing(ctx: &mut Context<'_>, session: &Session) -> Result<bool, Abort> {
     if session.cancel_requested_at.is_some() || session.status.is_terminal() {
         return Ok(true);
     }
-    if session.parent_id.is_none() || ctx.count_everywhere::<Cleanup>(FIRST, &[])? == 0 {
+    if session.parent_id.is_none() || !cleanup::are_any(ctx)? {
         return Ok(false);
     }
     let above = format!("WHERE cancel_requested_at IS NOT NULL AND id IN ({ABOVE})");
@@ -492,15 +498,15 @@ fn end(
     with: impl FnOnce(&mut Session),
 ) -> Result<Session, Abort> {
     let session = to_status(ctx, session, status, with)?;
-    release(ctx, &session.id)?;
+    release(ctx, &session)?;
     Ok(session)
 }
 
 /// Ends what a session has one of, its run and its handoff, also where its caller does not see them.
-fn release(ctx: &mut Context<'_>, id: &str) -> Result<(), Abort> {
+fn release(ctx: &mut Context<'_>, session: &Session) -> Result<(), Abort> {
     ctx.beyond_policies(|ctx| {
-        run::end::abort_of_session(ctx, id)?;
-        handoff::cancel_of_session(ctx, id)
+        run::end::abort_of_session(ctx, &session.id, session.cancel_requested_at.is_some())?;
+        handoff::cancel_of_session(ctx, &session.id)
     })
 }
 

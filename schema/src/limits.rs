@@ -14,8 +14,8 @@ pub const RUN_EVENTS: usize = 1_000;
 /// Runs between a run and the one at the top of its delegations. A definition can say less.
 pub const DELEGATION_DEPTH: i64 = 5;
 
-/// Runs that one run may cause by delegation, its descendants' included. A definition can say less. An abort reaches
-/// all of them in one transaction, so it is bounded by this.
+/// Runs that one run may cause by delegation, its descendants' included. A definition can say less. A call that starts
+/// one counts them, and one that ends a run looks whether any of them is active.
 pub const RUN_DESCENDANTS: i64 = 256;
 
 /// Agents that are looked at to see whether a definition delegates in a circle.

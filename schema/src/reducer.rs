@@ -7,6 +7,7 @@
 
 use std::cell::Cell as StdCell;
 use std::fmt::{self, Write as _};
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::Value as JsonValue;
@@ -20,7 +21,7 @@ pub use crate::nullable::Nullable;
 use crate::refusal::{Code, Refusal};
 use crate::table::{Key, Kind, Table, TableSpec};
 use crate::value::{Row, Value};
-use crate::work::Effort;
+use crate::work::{Effort, PolicyJudge};
 
 /// Stands in ids that are derived from a parent's: the id of the parent, this, and the rest. A caller cannot choose
 /// an id that contains it, so a derived id is never taken by somebody else.
@@ -142,6 +143,13 @@ pub trait Transaction {
     /// [`Abort::Broken`] when the storage fails.
     fn caller_of(&mut self, seq: Seq) -> Result<Option<String>, Abort>;
 
+    /// The last event before the file came to a version of a module; see [`Context::is_before`]. 0 where the file has
+    /// been at that version from the start.
+    fn last_before(&mut self, module: &str, version: u32) -> Seq {
+        let _ = (module, version);
+        Seq::ZERO
+    }
+
     /// Whether policies are looked beyond from here on, and returns whether they were. The scope bounds as
     /// before. Nothing to say where nothing bounds the caller.
     fn look_beyond(&mut self, beyond: bool) -> bool {
@@ -162,17 +170,10 @@ pub trait Transaction {
         Ok(id)
     }
 
-    /// Tries out a policy before it is kept: that its table and columns are there, and that its
-    /// condition is one that can decide what is seen. Nothing is looked at that is not declared.
-    ///
-    /// # Errors
-    /// [`Abort::Refused`] with what is wrong with it.
-    fn judge_policy(
-        &mut self,
-        table: &str,
-        condition: Option<&str>,
-        hidden: &[String],
-    ) -> Result<(), Abort>;
+    /// What tries out policies. A replay has none: it only sees what was found good.
+    fn policy_judge(&self) -> Option<Arc<dyn PolicyJudge>> {
+        None
+    }
 
     /// Adds a row. In a numbered table, a NULL key is given the next number. Returns the row.
     ///
@@ -220,7 +221,7 @@ pub struct Context<'a> {
     pub now: Micros,
     /// Who calls.
     pub caller: &'a Caller,
-    rows: &'a mut dyn Transaction,
+    pub(crate) rows: &'a mut dyn Transaction,
     seed: Seed,
     drawn: StdCell<u32>,
     session_id: Option<String>,
@@ -358,6 +359,12 @@ impl<'a> Context<'a> {
         self.rows.caller_of(seq)
     }
 
+    /// Whether the event of this call is from before the file came to a version of a module. A rule that changes with a
+    /// version does for such an event what it did then, so that a replay gives the same rows.
+    pub fn is_before(&mut self, module: &str, version: u32) -> bool {
+        self.seq <= self.rows.last_before(module, version)
+    }
+
     /// Does what follows from a call whatever policies let its caller see: ending what belongs to a session
     /// that ends, asking somebody else for a decision. Outside of it, a row that a policy hides from the
     /// caller is not there for the reducer either. The caller's scope bounds here as well. What the caller
@@ -373,19 +380,6 @@ impl<'a> Context<'a> {
         let done = act(self);
         self.rows.look_beyond(before);
         done
-    }
-
-    /// Tries out a policy before it is kept, over the declared tables with nothing in them.
-    ///
-    /// # Errors
-    /// [`Abort::Refused`] with what is wrong with it.
-    pub fn judge_policy(
-        &mut self,
-        table: &str,
-        condition: Option<&str>,
-        hidden: &[String],
-    ) -> Result<(), Abort> {
-        self.rows.judge_policy(table, condition, hidden)
     }
 
     /// Adds a row. Where the database numbers the rows, key 0 means the next number, and the answer
@@ -594,7 +588,7 @@ pub struct Directory {
 pub struct Module {
     /// The domain's name.
     pub name: &'static str,
-    /// The version of its tables, kept in the file; 1 at first.
+    /// The version of its tables and rules, kept in the file; 1 at first.
     pub version: u32,
     /// How a file of an older version is brought to this one.
     pub steps: Vec<Step>,

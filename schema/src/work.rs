@@ -26,6 +26,45 @@ pub trait Work: Any + fmt::Debug + Send + Sync {
 /// As many steps as the work takes; its own limit is part of the verdict.
 pub const WHOLE: u64 = u64::MAX;
 
+/// Tries out policies: whether a table and its columns are there, and whether a condition is one that can decide
+/// what is seen.
+pub trait PolicyJudge: fmt::Debug + Send + Sync {
+    /// The verdict on a policy.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    fn judge(&self, table: &str, condition: Option<&str>, hidden: &[String]) -> Verdict;
+}
+
+/// Trying out a policy. To plan the SQL of a condition takes no steps that could be counted, so a reader does it, and
+/// the writer tries out policies without a condition only.
+#[derive(Clone, Debug)]
+pub struct PolicyTrial {
+    /// The table.
+    pub table: String,
+    /// Which rows.
+    pub condition: Option<String>,
+    /// The columns that are hidden.
+    pub hidden: Vec<String>,
+    /// Who tries it out: one for each engine.
+    pub judge: Arc<dyn PolicyJudge>,
+}
+
+impl PartialEq for PolicyTrial {
+    fn eq(&self, other: &PolicyTrial) -> bool {
+        (&self.table, &self.condition, &self.hidden)
+            == (&other.table, &other.condition, &other.hidden)
+    }
+}
+
+impl Work for PolicyTrial {
+    fn attempt(&self, steps: u64) -> Option<Verdict> {
+        let PolicyTrial { table, condition, hidden, judge } = self;
+        let is_planned = condition.is_some() && steps < WHOLE;
+        (!is_planned).then(|| judge.judge(table, condition.as_deref(), hidden))
+    }
+}
+
 /// Work as the engine passes it from thread to thread.
 pub type SharedWork = Arc<dyn Work>;
 
@@ -79,5 +118,21 @@ impl Context<'_> {
         }
         effort.deferred.borrow_mut().push((effort.call, Arc::new(work.clone())));
         if effort.goes_on { Ok(()) } else { Err(Abort::Deferred) }
+    }
+
+    /// Tries out a policy before it is kept, over the declared tables with nothing in them. Call it before the first
+    /// write: a reader plans the condition, and the call runs again.
+    ///
+    /// # Errors
+    /// [`Abort::Refused`] with what is wrong with it, [`Abort::Deferred`] where it is yet to be planned.
+    pub fn judge_policy(
+        &mut self,
+        table: &str,
+        condition: Option<&str>,
+        hidden: &[String],
+    ) -> Result<(), Abort> {
+        let Some(judge) = self.rows.policy_judge() else { return Ok(()) };
+        let (table, condition) = (table.to_owned(), condition.map(str::to_owned));
+        self.settle(&PolicyTrial { table, condition, hidden: hidden.to_vec(), judge })
     }
 }

@@ -97,7 +97,9 @@ CREATE TABLE cleanups (
   after TEXT,
   up_to INTEGER NOT NULL,
   due_at INTEGER NOT NULL,
-  seq INTEGER NOT NULL
+  seq INTEGER NOT NULL,
+  run_id TEXT,
+  top TEXT
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX cleanups_due_at ON cleanups (due_at);

@@ -287,6 +287,170 @@ fn a_call_that_an_aborted_run_requests_is_not_claimed() {
     });
 }
 
+const BRANCHES: usize = 15;
+const LEAVES: usize = 15;
+
+/// Starts a run under another, for a call that it requests, and gives its id.
+async fn delegate(world: &World, run: &str, session: &str, token: i64, nth: usize) -> String {
+    let call_id = format!("{run}~{nth:02}");
+    let wanted = json!({"call_id": call_id, "session_id": session, "tool_name": "put",
+        "arguments": {}, "run_id": run, "run_fencing_token": token, "claim_lease_ms": 60_000});
+    let token = world.call("request_tool_call", wanted).await.unwrap().seq;
+    let child =
+        json!({"call_id": call_id, "fencing_token": token, "agent": "support", "input": "x"});
+    world.call("start_child_run", child).await.unwrap();
+    format!("{call_id}~run")
+}
+
+async fn drive(world: &World, run: &str) -> i64 {
+    let claim = json!({"id": run, "driver": "d", "lease_ms": 60_000});
+    world.call("claim_run", claim).await.unwrap().seq.0
+}
+
+/// A run with 240 descendants, each with a call that waits: those of the first level are driven, and have delegated to
+/// the others. Gives the token of the run at the top, and of the last one that is driven.
+async fn tree() -> (World, i64, i64) {
+    let world = World::new();
+    let setup = vec![
+        to("register_tool", json!({"name": "put", "effect": "idempotent"})),
+        to("register_agent", json!({"name": "support", "definition": {}, "mode": "all"})),
+        to("create_session", json!({"agent": "support", "id": "s1"})),
+        to("start_run", json!({"session_id": "s1", "id": "r1"})),
+    ];
+    batch(&world, setup).await.unwrap();
+    let top = drive(&world, "r1").await;
+    let (mut last, mut waits) = (0, Vec::new());
+    for branch in 0..BRANCHES {
+        let run = delegate(&world, "r1", "s1", top, branch).await;
+        let session = format!("r1~{branch:02}");
+        last = drive(&world, &run).await;
+        waits.push(session.clone());
+        for leaf in 0..LEAVES {
+            delegate(&world, &run, &session, last, leaf).await;
+            waits.push(format!("{run}~{leaf:02}"));
+        }
+    }
+    let wait = |(nth, session): (usize, String)| {
+        let call_id = format!("waits{nth:04}");
+        let args = json!({"call_id": call_id, "session_id": session, "tool_name": "put",
+            "arguments": {}});
+        to("request_tool_call", args)
+    };
+    batch(&world, waits.into_iter().enumerate().map(wait).collect()).await.unwrap();
+    (world, top, last)
+}
+
+/// The runs that nobody has asked to stop, the calls that wait, and what is left to be done.
+const DELEGATED: &str = "SELECT (SELECT count(*) FROM runs WHERE status IN ('running', 'waiting')
+        AND abort_requested_at IS NULL)
+    + (SELECT count(*) FROM tool_calls WHERE status = 'pending'
+        OR status = 'claimed' AND cancel_requested_at IS NULL)
+    + (SELECT count(*) FROM cleanups)";
+
+/// One transaction ended all of the tree.
+#[test]
+fn an_abort_ends_a_tree_of_runs_in_bounded_steps() {
+    run(async {
+        let descendants = BRANCHES * (LEAVES + 1);
+        for (way, args) in [
+            ("abort_run", json!({"id": "r1"})),
+            ("finish_run", json!({"id": "r1", "end": "done"})),
+            ("complete_session", json!({"session_id": "s1"})),
+            ("cancel_session", json!({"session_id": "s1"})),
+        ] {
+            let (mut world, top, _) = tree().await;
+            let mut args = args;
+            if way == "finish_run" {
+                args["fencing_token"] = top.into();
+            }
+            let before = world.engine().durable_seq().0;
+            world.call(way, args).await.unwrap();
+            // A killed process goes on where it was.
+            world.drop_engine();
+            world.open();
+            world.pass_ms(0).await;
+            // The calls of a run that ends by itself are not cancelled.
+            let left = if way == "finish_run" { BRANCHES } else { 0 };
+            assert_eq!(number(&world, DELEGATED).await, left as i64, "{way}");
+            let aborted = "SELECT count(*) FROM runs WHERE abort_requested_at IS NOT NULL";
+            let aborted = number(&world, aborted).await;
+            assert!(aborted >= descendants as i64, "{way}: {aborted}");
+            // A run that ends has a call, and a session that is cancelled with it.
+            let most = most_rows_of_one_event(&world, before).await;
+            assert!(most <= 3 * limits::CLEANUP_ROWS as i64, "{way}: {most} rows");
+            let steps = "SELECT count(*) FROM events WHERE reducer = 'continue_cleanup'";
+            let steps = number(&world, steps).await;
+            assert!((3..=12).contains(&steps), "{way}: {steps}");
+            check_replay(&mut world);
+        }
+    });
+}
+
+/// The abort and what is refused after it are one batch, so that no step comes between.
+#[test]
+fn no_work_starts_below_an_aborted_run() {
+    run(async {
+        let (mut world, top, last) = tree().await;
+        let branch = format!("r1~{:02}", BRANCHES - 1);
+        let leaf = format!("{branch}~run~{:02}", LEAVES - 1);
+        // A call that one of the last runs holds, for which it could delegate.
+        let (run_id, call_id) = (format!("{branch}~run"), format!("{branch}~run~more"));
+        let wanted = json!({"call_id": call_id, "session_id": branch, "tool_name": "put",
+            "arguments": {}, "run_id": run_id, "run_fencing_token": last,
+            "claim_lease_ms": 60_000});
+        let token = world.call("request_tool_call", wanted).await.unwrap().seq;
+        let before = world.state(None).await;
+        let waits = format!("waits{:04}", BRANCHES * (LEAVES + 1) - 1);
+        let child = json!({"call_id": call_id, "fencing_token": token, "agent": "support",
+            "input": "x"});
+        let finish = json!({"id": "r1", "fencing_token": top, "end": "done"});
+        let attempts = [
+            to("start_child_run", child),
+            to("claim_run", json!({"id": format!("{leaf}~run"), "driver": "d", "lease_ms": 9_000})),
+            to("claim_next_run", json!({"driver": "d", "lease_ms": 9_000})),
+            to("claim_tool_call", json!({"call_id": waits})),
+            to("claim_next_tool_call", json!({"tools": ["put"]})),
+        ];
+        for end in [to("abort_run", json!({"id": "r1"})), to("finish_run", finish)] {
+            for attempt in &attempts {
+                let refused = batch(&world, vec![end.clone(), attempt.clone()]).await;
+                let refused = refused.expect_err(&format!("{attempt:?}")).to_string();
+                let why = ["being aborted", "no run waits", "being cancelled"];
+                assert!(why.iter().any(|why| refused.contains(why)), "{attempt:?}: {refused}");
+            }
+        }
+        assert!(before == world.state(None).await, "a refused batch leaves nothing");
+        // A call that a run requests before its step comes is not claimed, and is cancelled with it.
+        let wanted = json!({"call_id": format!("{branch}~run~last"), "session_id": branch,
+            "tool_name": "put", "arguments": {}, "run_id": run_id, "run_fencing_token": last,
+            "claim_lease_ms": 60_000});
+        let both = vec![to("abort_run", json!({"id": "r1"})), to("request_tool_call", wanted)];
+        batch(&world, both).await.unwrap();
+        let attempts = "SELECT max(attempt) FROM tool_calls WHERE call_id LIKE '%~last'";
+        assert_eq!(number(&world, attempts).await, 0);
+        world.pass_ms(0).await;
+        assert_eq!(number(&world, DELEGATED).await, 0);
+        check_replay(&mut world);
+    });
+}
+
+/// A session had a cleanup and a step of its own.
+#[test]
+fn a_cancellation_takes_few_transactions() {
+    run(async {
+        let world = family().await;
+        world.call("cancel_session", json!({"session_id": "s1"})).await.unwrap();
+        let rows = "SELECT count(*) FROM cleanups";
+        assert!(number(&world, rows).await <= 1);
+        world.pass_ms(0).await;
+        let steps = "SELECT count(*) FROM events WHERE reducer = 'continue_cleanup'";
+        // Children, calls and timers count once each, and the first step is that of the call itself.
+        let all = (CHILDREN + 2 * CALLS) as i64;
+        let (steps, least) = (number(&world, steps).await, all / limits::CLEANUP_ROWS as i64);
+        assert!(steps <= least + 2, "{steps} steps for {all} rows");
+    });
+}
+
 #[test]
 fn session_depth_is_limited() {
     run(async {

@@ -37,12 +37,12 @@ pub fn files_under(folder: &Path) -> Vec<PathBuf> {
     nested.collect()
 }
 
-/// The lines of a file, unpacked where its name ends in `.zst`. What is not UTF-8 is left out.
+/// The bytes of a file, unpacked where its name ends in `.zst`.
 ///
 /// # Panics
 /// The file cannot be read.
 #[must_use]
-pub fn lines(path: &Path) -> Vec<String> {
+pub fn unpacked(path: &Path) -> Vec<u8> {
     let file = std::fs::File::open(path).expect("the file can be opened");
     let mut bytes = Vec::new();
     if path.extension().is_some_and(|extension| extension == "zst") {
@@ -51,6 +51,16 @@ pub fn lines(path: &Path) -> Vec<String> {
     } else {
         BufReader::new(file).read_to_end(&mut bytes).expect("the file can be read");
     }
+    bytes
+}
+
+/// The lines of a file, unpacked where its name ends in `.zst`. What is not UTF-8 is left out.
+///
+/// # Panics
+/// The file cannot be read.
+#[must_use]
+pub fn lines(path: &Path) -> Vec<String> {
+    let bytes = unpacked(path);
     let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     lines.filter_map(|line| String::from_utf8(line.to_vec()).ok()).collect()
 }

@@ -73,6 +73,7 @@ mod sql;
 mod subscription;
 
 pub use abide::{Abide, Builder};
+pub use abide_reducers::agent::delegation_cycle;
 pub use abide_reducers::approval::{ApprovalStatus, Decision};
 pub use abide_reducers::run::RunEnd;
 pub use abide_reducers::run::drive::Spent;

@@ -30,6 +30,7 @@ pub use backup::backup;
 pub use checkpoint::{Checkpointer, WalSync};
 pub use disk::{Disk, SyncData, SystemDisk};
 pub use error::{OpenError, StoreError};
+pub use migrate::LastBefore;
 pub use open::{APPLICATION_ID, FORMAT_VERSION, Layout, Store, Tuning, blank};
 pub use reader::{Bind, QueryLimits, Reader, Rows, Snapshot, Stopper};
 pub use system::{ChangeLogRow, EventRow, RequestIdRow, event_row};

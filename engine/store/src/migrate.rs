@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use abide_schema::{Module, TableSpec};
+use abide_schema::{Module, Seq, TableSpec};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use crate::error::OpenError;
@@ -76,7 +76,71 @@ fn migrate_module(connection: &Connection, path: &Path, module: &Module) -> Resu
             }
         }
     }
+    for version in later_versions(found, module) {
+        let head = head(connection).map_err(store)?;
+        note_last_before(connection, module.name, version, head).map_err(store)?;
+    }
     set_meta(connection, &fact, &module.version.to_string()).map_err(store)
+}
+
+/// The versions that a module came to after what a file has.
+fn later_versions(found: Option<u32>, module: &Module) -> std::ops::RangeInclusive<u32> {
+    // Before the first version there were no rules.
+    found.unwrap_or(0).max(1) + 1..=module.version
+}
+
+fn head(connection: &Connection) -> rusqlite::Result<Seq> {
+    connection.query_row("SELECT coalesce(max(seq), 0) FROM events", [], |row| row.get(0)).map(Seq)
+}
+
+/// Keeps the last event before a file came to a version of a module, if there is one: the events up to it ran by the
+/// rules before that version, in a replay too.
+pub(crate) fn note_last_before(
+    connection: &Connection,
+    module: &str,
+    version: u32,
+    last: Seq,
+) -> rusqlite::Result<()> {
+    if last == Seq::ZERO {
+        return Ok(());
+    }
+    set_meta(connection, &format!("module.{module}.{version}"), &last.0.to_string())
+}
+
+/// The last event before a file came to each version of these modules. Where it did not come to one yet, its last
+/// event.
+pub(crate) fn last_before(
+    connection: &Connection,
+    modules: &[Module],
+) -> rusqlite::Result<Vec<LastBefore>> {
+    let mut all = Vec::new();
+    for module in modules {
+        let found = number(connection, &format!("module.{}", module.name))?;
+        let found = found.and_then(|found| u32::try_from(found).ok());
+        for version in 2..=module.version {
+            let last = match later_versions(found, module).contains(&version) {
+                true => head(connection)?,
+                false => {
+                    let noted = number(connection, &format!("module.{}.{version}", module.name))?;
+                    Seq(noted.unwrap_or(0))
+                }
+            };
+            all.push(LastBefore { module: module.name, version, last });
+        }
+    }
+    all.retain(|it| it.last > Seq::ZERO);
+    Ok(all)
+}
+
+/// The last event before a file came to a version of a module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LastBefore {
+    /// The module's name.
+    pub module: &'static str,
+    /// The version.
+    pub version: u32,
+    /// The event.
+    pub last: Seq,
 }
 
 /// Makes tables with their indexes and triggers.
@@ -104,6 +168,10 @@ fn is_as_declared(connection: &Connection, table: &TableSpec) -> rusqlite::Resul
         texts.sort();
     }
     Ok(found == declared)
+}
+
+fn number(connection: &Connection, name: &str) -> rusqlite::Result<Option<i64>> {
+    Ok(meta(connection, name)?.and_then(|text| text.parse().ok()))
 }
 
 /// A fact about the file.

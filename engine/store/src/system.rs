@@ -81,7 +81,8 @@ pub struct ChangeLogRow {
 /// Facts about the file.
 #[table(name = "meta", without_rowid)]
 pub(crate) struct MetaRow {
-    /// The fact's name: `log_id`, `change_log_floor`, `module.<name>`.
+    /// The fact's name: `log_id`, `change_log_floor`, `module.<name>`, and `module.<name>.<version>` for the last event
+    /// before the file came to a version.
     #[column(key)]
     pub(crate) name: String,
     /// Its value.

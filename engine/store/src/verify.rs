@@ -5,13 +5,13 @@ use std::path::Path;
 
 use abide_log::{Chain, ChainBreak};
 use abide_schema::event::{Event, Hash};
-use abide_schema::{Code, Refusal, Seq, Table as _, TableSpec, Value};
+use abide_schema::{Code, Module, Refusal, Seq, Table as _, TableSpec, Value};
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
 use crate::cell;
 use crate::error::{OpenError, StoreError};
-use crate::migrate;
+use crate::migrate::{self, LastBefore};
 use crate::open::open_read_only;
 use crate::system::{EventRow, event_of};
 use crate::writer;
@@ -113,6 +113,14 @@ impl LogFile {
     #[must_use]
     pub fn log_id(&self) -> &str {
         &self.log_id
+    }
+
+    /// The last events before the file came to the versions of these modules.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn last_before(&self, modules: &[Module]) -> Result<Vec<LastBefore>, StoreError> {
+        Ok(migrate::last_before(&self.connection, modules)?)
     }
 
     /// Shows every event, each checked before it is shown. Returns where the chain ends.

@@ -5,13 +5,13 @@ use std::collections::HashMap;
 
 use abide_schema::event::{Event, Hash};
 use abide_schema::seeded::{Bug, makes};
-use abide_schema::{Micros, Row, Seq, Table as _, TableSpec, Value};
+use abide_schema::{Micros, Module, Row, Seq, Table as _, TableSpec, Value};
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, StatementStatus};
 
 use crate::cell;
 use crate::error::{self, StoreError};
 use crate::interrupt::Interrupt;
-use crate::migrate;
+use crate::migrate::{self, LastBefore};
 use crate::open::Layout;
 use crate::reader::QueryLimits;
 use crate::system::{self, RequestIdRow, event_of};
@@ -399,6 +399,25 @@ impl Writer {
     /// [`StoreError`].
     pub fn set_change_log_floor(&self, floor: Seq) -> Result<(), StoreError> {
         Ok(migrate::set_meta(&self.connection, "change_log_floor", &floor.0.to_string())?)
+    }
+
+    /// The last events before the file came to the versions of these modules.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn last_before(&self, modules: &[Module]) -> Result<Vec<LastBefore>, StoreError> {
+        Ok(migrate::last_before(&self.connection, modules)?)
+    }
+
+    /// Sets the last event before the file came to a version of a module, as in the file of which this one is a replay.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn set_last_before(
+        &self,
+        LastBefore { module, version, last }: &LastBefore,
+    ) -> Result<(), StoreError> {
+        Ok(migrate::note_last_before(&self.connection, module, *version, *last)?)
     }
 
     /// Runs any statement, handing each result row over. The statement is kept prepared. Returns the

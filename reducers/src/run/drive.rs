@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Run, RunStatus, Told, find, save, tell_all};
 use crate::waiting::{self, Next};
-use crate::{check, lease};
+use crate::{check, delegation, lease};
 
 /// What an answer of a model took.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -37,6 +37,10 @@ pub fn claim_run(
     let run = find(ctx, &id)?;
     if run.status != RunStatus::Running {
         let detail = format!("run {id} is {}, there is nothing to drive", run.status);
+        return Err(Refusal::new(Code::BadTransition, detail).into());
+    }
+    if delegation::is_cut_off(ctx, &id)? {
+        let detail = format!("run {id} is being aborted with the run that delegated it");
         return Err(Refusal::new(Code::BadTransition, detail).into());
     }
     if let Some(holder) = &run.driver {
@@ -73,7 +77,7 @@ fn longest_waiting(ctx: &mut Context<'_>) -> Result<Option<Run>, Abort> {
     // The first nearly always is one that no policy hides.
     for most in [1, limits::LOOKS_OF_A_CLAIM as i64] {
         for run in ctx.beyond_policies(|ctx| ctx.find::<Run>(first, &[most.into()]))? {
-            if let Some(run) = ctx.get::<Run>(&run.id)? {
+            if let Some(run) = candidate(ctx, &run.id)? {
                 return Ok(Some(run));
             }
         }
@@ -88,11 +92,17 @@ fn longest_waiting_of_scope(ctx: &mut Context<'_>) -> Result<Option<Run>, Abort>
         let Next::Found(since, id) = waiting::next(ctx, waiting::RUNS, place, &mut looks)? else {
             return Ok(None);
         };
-        if let Some(run) = ctx.get::<Run>(&id)? {
+        if let Some(run) = candidate(ctx, &id)? {
             return Ok(Some(run));
         }
         behind = Some((since, id));
     }
+}
+
+/// A run that waits, unless a policy hides it or it is about to be aborted.
+fn candidate(ctx: &mut Context<'_>, id: &str) -> Result<Option<Run>, Abort> {
+    let Some(run) = ctx.get::<Run>(id)? else { return Ok(None) };
+    Ok((!delegation::is_cut_off(ctx, id)?).then_some(run))
 }
 
 fn take(ctx: &mut Context<'_>, mut run: Run, driver: String, lease_ms: i64) -> Result<Run, Abort> {

@@ -95,6 +95,9 @@ pub fn finish_run(
 const ABORTED: &str = "aborted";
 const ABORTED_MESSAGE: &str = "nobody wants the run any more";
 
+/// Why a run is aborted that another has delegated.
+pub(crate) const CUT_OFF: &str = "the run that delegated it has ended";
+
 /// The run, if its last driver has ended it just so: the answer was lost on its way.
 fn ended_so(
     ctx: &mut Context<'_>,
@@ -129,28 +132,44 @@ pub fn abort_run(
         let detail = format!("run {id} is {}, there is nothing to abort", run.status);
         return Err(Refusal::new(Code::BadTransition, detail).into());
     }
-    let task = Task::abort(&run.session_id, ctx.seq);
+    let task = Task::abort(&run, ctx.seq);
     let mut run = stop(ctx, run, reason.as_deref())?;
     cleanup::begin(ctx, task)?;
     lease::hide(ctx, &mut run.fencing_token)?;
     Ok(Answer::Fresh(run))
 }
 
-/// A session has ended, or is about to: so is its run.
-pub(crate) fn abort_of_session(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
-    match active(ctx, session_id)? {
-        Some(run) if run.abort_requested_at.is_none() => {
-            stop(ctx, run, Some("the session has ended")).map(drop)
-        }
+/// A session has ended, or is about to: so is its run. What the run has delegated is left to a cleanup: where the
+/// session is cancelled, to its own, which reaches the sessions of these runs.
+pub(crate) fn abort_of_session(
+    ctx: &mut Context<'_>,
+    session_id: &str,
+    is_cancelled: bool,
+) -> Result<(), Abort> {
+    let Some(run) = active(ctx, session_id)?.filter(is_wanted) else { return Ok(()) };
+    let delegated = (!is_cancelled && !cleanup::is_former(ctx)).then(|| Task::delegated(&run));
+    let run = stop(ctx, run, Some("the session has ended"))?;
+    match delegated {
+        Some(task) if delegation::delegates(ctx, &run.id)? => cleanup::later(ctx, task),
         _ => Ok(()),
     }
 }
 
-fn stop(ctx: &mut Context<'_>, mut run: Run, reason: Option<&str>) -> Result<Run, Abort> {
+/// Whether a run is active, and its driver was not asked to stop.
+pub(crate) fn is_wanted(run: &Run) -> bool {
+    !run.status.is_terminal() && run.abort_requested_at.is_none()
+}
+
+/// Marks a run as aborted, and ends it where nobody drives it. What it has delegated is left to the caller.
+pub(crate) fn stop(
+    ctx: &mut Context<'_>,
+    mut run: Run,
+    reason: Option<&str>,
+) -> Result<Run, Abort> {
     run.abort_requested_at = Some(ctx.now);
     if run.driver.is_some() {
         run.reason = reason.map(str::to_owned);
-        stop_children(ctx, &run)?;
+        stop_delegated(ctx, &run)?;
         return save(ctx, run);
     }
     if run.status == RunStatus::Waiting {
@@ -179,20 +198,31 @@ fn close(ctx: &mut Context<'_>, mut run: Run) -> Result<Run, Abort> {
     run.ended_at = Some(ctx.now);
     run.reason = None;
     let_go(&mut run);
-    stop_children(ctx, &run)?;
+    stop_delegated(ctx, &run)?;
     save(ctx, run)
 }
 
-/// Aborts what a run has delegated that has not ended, and what that has delegated in turn. A run that ends or is being
-/// aborted delegates nothing more, so none is missed; their number is limited, see `limits::RUN_DESCENDANTS`.
-fn stop_children(ctx: &mut Context<'_>, run: &Run) -> Result<(), Abort> {
+/// Aborts what a run has delegated that has not ended, and what that has delegated in turn: a cleanup does. A run that
+/// ends or is being aborted delegates nothing more, nor does any below it, so none is missed.
+fn stop_delegated(ctx: &mut Context<'_>, run: &Run) -> Result<(), Abort> {
+    if cleanup::is_former(ctx) {
+        return stop_all_delegated(ctx, run);
+    }
+    // Who marked the run has left them to a cleanup.
+    if run.abort_requested_at.is_some() || !delegation::delegates(ctx, &run.id)? {
+        return Ok(());
+    }
+    cleanup::begin(ctx, Task::delegated(run))
+}
+
+/// The same by the rules of version 1 of cleanups, for replays: all of them at once.
+fn stop_all_delegated(ctx: &mut Context<'_>, run: &Run) -> Result<(), Abort> {
     ctx.beyond_policies(|ctx| {
         for child in delegation::children(ctx, &run.id)? {
-            if child.status.is_terminal() || child.abort_requested_at.is_some() {
-                continue;
+            if is_wanted(&child) {
+                cleanup::later(ctx, Task::abort_alone(&child, ctx.seq))?;
+                stop(ctx, child, Some(CUT_OFF))?;
             }
-            cleanup::later(ctx, Task::abort(&child.session_id, ctx.seq))?;
-            stop(ctx, child, Some("the run that delegated it has ended"))?;
         }
         Ok(())
     })

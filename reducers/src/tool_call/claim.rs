@@ -4,11 +4,11 @@ use abide_schema::reducer::DERIVED;
 use abide_schema::{Abort, Caller, Code, Context, Micros, Refusal, limits, reducer};
 
 use super::{ToolCall, ToolCallStatus, find, finish, is_held, pace, refusal, save};
-use crate::run::Run;
+use crate::run::{self, Run};
 use crate::session::{self, Session};
 use crate::tool::{self, Tool};
 use crate::waiting::{self, Next};
-use crate::{check, cleanup};
+use crate::{check, cleanup, delegation};
 
 /// How long a claim holds unless it says otherwise, in milliseconds (protocol.md).
 const LEASE_MS: i64 = 30_000;
@@ -190,7 +190,7 @@ fn within_timeout(pinned: &Tool, since: Option<Micros>, until: Micros) -> Micros
 pub(super) fn is_wanted(ctx: &mut Context<'_>, call: &ToolCall) -> Result<bool, Abort> {
     ctx.beyond_policies(|ctx| {
         let Some(session) = ctx.get::<Session>(&call.session_id)? else { return Ok(false) };
-        if session::is_closing(ctx, &session)? || cleanup::is_aborting(ctx, call)? {
+        if session::is_closing(ctx, &session)? {
             return Ok(false);
         }
         // A driver that was asked to stop may have requested it since.
@@ -198,7 +198,19 @@ pub(super) fn is_wanted(ctx: &mut Context<'_>, call: &ToolCall) -> Result<bool, 
             Some((run, _)) => ctx.get::<Run>(run)?,
             None => None,
         };
-        Ok(run.is_none_or(|run| run.abort_requested_at.is_none()))
+        if run.is_some_and(|run| run.abort_requested_at.is_some()) {
+            return Ok(false);
+        }
+        if !cleanup::are_any(ctx)? {
+            return Ok(true);
+        }
+        if cleanup::is_aborting(ctx, call)? {
+            return Ok(false);
+        }
+        match run::active(ctx, &call.session_id)? {
+            Some(run) => Ok(!delegation::is_cut_off(ctx, &run.id)?),
+            None => Ok(true),
+        }
     })
 }
 

@@ -1,0 +1,57 @@
+//! Cleanups by the rules of version 1, for replays of events from then: each session has a row and steps of its own.
+
+use std::collections::VecDeque;
+
+use abide_schema::{Abort, Context, limits};
+
+use super::{CleanupKind, CleanupStep, Task};
+use crate::tool_call::cancel;
+use crate::{session, timer};
+
+pub(super) fn take_steps(ctx: &mut Context<'_>, task: Task) -> Result<CleanupStep, Abort> {
+    let mut step = Step { left: limits::CLEANUP_ROWS, tasks: VecDeque::from([task]) };
+    ctx.beyond_policies(|ctx| {
+        while step.left > 0
+            && let Some(task) = step.tasks.pop_front()
+        {
+            if let Some(rest) = step.work_on(ctx, task)? {
+                step.tasks.push_front(rest);
+            }
+        }
+        let (rows, left) = (limits::CLEANUP_ROWS - step.left, step.tasks.len());
+        // There were no columns of runs.
+        let tasks = step.tasks.into_iter().map(|task| Task { run_id: None, ..task });
+        tasks.into_iter().try_for_each(|task| super::leave(ctx, task))?;
+        Ok(CleanupStep { rows, left })
+    })
+}
+
+/// One step: rows that it may still look at, and what is to be done, first to last.
+struct Step {
+    left: usize,
+    tasks: VecDeque<Task>,
+}
+
+impl Step {
+    /// Does as much of a task as there is room for, and gives what is left of it.
+    fn work_on(&mut self, ctx: &mut Context<'_>, mut task: Task) -> Result<Option<Task>, Abort> {
+        self.left -= 1;
+        self.left -= cancel::some_of_session(ctx, &task.session_id, task.up_to, self.left)?;
+        if task.kind != CleanupKind::Abort {
+            self.left -= timer::cancel_some_of_session(ctx, &task.session_id, self.left)?;
+        }
+        if task.kind == CleanupKind::Cancel && self.left > 0 {
+            let after = task.after.as_deref().unwrap_or_default();
+            let children = session::made_for(ctx, &task.session_id, after, self.left)?;
+            self.left -= children.len();
+            for child in children {
+                task.after = Some(child.id.clone());
+                if child.cancel_requested_at.is_none() && !child.status.is_terminal() {
+                    self.tasks.push_back(Task::cancel(&child.id, task.reason.as_deref()));
+                    session::mark_cancelled(ctx, child, task.reason.as_deref())?;
+                }
+            }
+        }
+        Ok((self.left == 0).then_some(task))
+    }
+}

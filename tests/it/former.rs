@@ -1,0 +1,174 @@
+//! A log whose cleanups ran by their first rules: one transaction ended a whole tree of runs, and each session of a
+//! cancelled tree had a step of its own. Replays give the same rows, and the file goes on by today's rules.
+
+use std::fs;
+use std::path::Path;
+
+use abide_engine::replay;
+use abide_reducers::modules;
+use abide_tests::unpacked;
+use rusqlite::Connection;
+use serde_json::json;
+
+use crate::world::{World, run};
+
+/// The file that [`play`] and [`play_on`] left with the last commit that had these rules (aa268eb).
+const KEPT: &str = "fixtures/former/cleanup.db.zst";
+
+/// Starts a run under another, for a call that it requests.
+async fn delegate(world: &World, (run, session, token): (&str, &str, i64), nth: usize) -> String {
+    let call_id = format!("{run}~{nth}");
+    let wanted = json!({"call_id": call_id, "session_id": session, "tool_name": "look", "arguments": {},
+        "run_id": run, "run_fencing_token": token, "claim_lease_ms": 60_000});
+    let token = world.call("request_tool_call", wanted).await.unwrap().seq;
+    let child =
+        json!({"call_id": call_id, "fencing_token": token, "agent": "support", "input": "x"});
+    world.call("start_child_run", child).await.unwrap();
+    call_id
+}
+
+async fn drive(world: &World, run: &str) -> i64 {
+    let claim = json!({"id": run, "driver": "d", "lease_ms": 60_000});
+    world.call("claim_run", claim).await.unwrap().seq.0
+}
+
+/// A run with three runs below it, one of which has two; each session of them has a call that waits.
+async fn tree(world: &World, name: &str) -> i64 {
+    world.call("create_session", json!({"agent": "support", "id": name})).await.unwrap();
+    world.call("start_run", json!({"session_id": name, "id": name})).await.unwrap();
+    let token = drive(world, name).await;
+    for nth in 1..=3 {
+        let session = delegate(world, (name, name, token), nth).await;
+        // `~` is reserved for what a run derives.
+        let wait = json!({"call_id": format!("{} waits", session.replace('~', "-")),
+            "session_id": session, "tool_name": "look", "arguments": {}});
+        world.call("request_tool_call", wait).await.unwrap();
+        if nth == 2 {
+            let run = format!("{session}~run");
+            let token = drive(world, &run).await;
+            for nth in 1..=2 {
+                delegate(world, (&run, &session, token), nth).await;
+            }
+        }
+    }
+    token
+}
+
+/// Every way in which a cleanup begins.
+async fn play(world: &World) {
+    world.call("register_tool", json!({"name": "look", "effect": "idempotent"})).await.unwrap();
+    let agent = json!({"name": "support", "definition": {}, "mode": "all"});
+    world.call("register_agent", agent).await.unwrap();
+    tree(world, "aborted").await;
+    world.call("abort_run", json!({"id": "aborted"})).await.unwrap();
+    let token = tree(world, "finished").await;
+    let done = json!({"id": "finished", "fencing_token": token, "end": "done"});
+    world.call("finish_run", done).await.unwrap();
+    tree(world, "completed").await;
+    world.call("complete_session", json!({"session_id": "completed"})).await.unwrap();
+    tree(world, "cancelled").await;
+    world.call("cancel_session", json!({"session_id": "cancelled"})).await.unwrap();
+    world.pass_ms(0).await;
+    for (name, children) in [("top", 120), ("left", 150)] {
+        world.call("create_session", json!({"agent": "support", "id": name})).await.unwrap();
+        for nth in 0..children {
+            let (id, parent) = match nth % 3 {
+                2 => (format!("{name}{nth}"), format!("{name}{}", nth - 1)),
+                _ => (format!("{name}{nth}"), name.to_owned()),
+            };
+            let child = json!({"agent": "support", "id": id, "parent_id": parent});
+            world.call("create_session", child).await.unwrap();
+            if nth % 40 == 2 {
+                let wait = json!({"call_id": format!("{id} waits"), "session_id": id,
+                    "tool_name": "look", "arguments": {}});
+                world.call("request_tool_call", wait).await.unwrap();
+            }
+        }
+    }
+    world.call("cancel_session", json!({"session_id": "top"})).await.unwrap();
+    world.pass_ms(0).await;
+}
+
+/// Cleanups of which only the first step is done.
+async fn play_on(world: &mut World) {
+    world.close();
+    let mut config = world.config(modules());
+    config.timers = false;
+    world.open_with(config);
+    tree(world, "both").await;
+    world.call("abort_run", json!({"id": "both"})).await.unwrap();
+    world.call("cancel_session", json!({"session_id": "left"})).await.unwrap();
+}
+
+/// The kept file, in a world without an engine.
+fn kept() -> World {
+    let mut world = World::new();
+    world.close();
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(KEPT);
+    for entry in fs::read_dir(world.folder.path()).unwrap() {
+        fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    fs::write(world.path(), unpacked(&file)).unwrap();
+    world
+}
+
+fn check_replay(world: &World, name: &str) {
+    let into = world.path().with_extension(name);
+    replay(&world.path(), &into, modules(), None, &mut |_| {}).unwrap();
+}
+
+/// How each session and run ended, and each call stands.
+async fn ends(world: &World) -> Vec<abide_schema::Row> {
+    let sql = "SELECT id, status, error_code FROM sessions
+        UNION ALL SELECT id, status, error_code FROM runs
+        UNION ALL SELECT call_id, status, cancel_requested_at IS NULL FROM tool_calls
+        UNION ALL SELECT 'cleanups', count(*), NULL FROM cleanups ORDER BY 1";
+    world.rows(sql).await
+}
+
+/// As it is, brought to today's tables, and after today's engine has gone on with it.
+#[test]
+fn a_log_of_the_first_rules_replays() {
+    let mut world = kept();
+    check_replay(&world, "as-it-is");
+    let head = |world: &World| -> i64 {
+        let raw = Connection::open(world.path()).unwrap();
+        raw.query_row("SELECT max(seq) FROM events", [], |row| row.get(0)).unwrap()
+    };
+    let (before, mut config) = (head(&world), world.config(modules()));
+    config.timers = false;
+    world.open_with(config);
+    world.close();
+    assert_eq!(head(&world), before);
+    check_replay(&world, "migrated");
+    world.open();
+    run(world.pass_ms(0));
+    run(world.session("later"));
+    world.close();
+    assert!(head(&world) > before + 2, "what was left is done");
+    check_replay(&world, "gone-on");
+    // A replay knows as well which rules held when, so that it can be replayed in turn.
+    let again = world.path().with_extension("gone-on");
+    replay(&again, &again.with_extension("again"), modules(), None, &mut |_| {}).unwrap();
+}
+
+/// Both rules end the same.
+#[test]
+fn both_rules_end_the_same() {
+    run(async {
+        let (mut old, mut new) = (kept(), World::new());
+        old.open();
+        old.pass_ms(0).await;
+        play(&new).await;
+        play_on(&mut new).await;
+        new.reopen();
+        new.pass_ms(0).await;
+        assert_eq!(ends(&old).await, ends(&new).await);
+        let steps = "SELECT count(*) FROM events WHERE reducer = 'continue_cleanup'";
+        let [old_steps, new_steps] = [&old, &new].map(|world| world.rows(steps));
+        let (old_steps, new_steps) = (old_steps.await, new_steps.await);
+        assert!(new_steps[0][0].to_json().as_i64() < Some(10), "{new_steps:?}, {old_steps:?}");
+        new.close();
+        check_replay(&new, "again");
+    });
+}

@@ -1,0 +1,136 @@
+//! Policies are planned by readers: however hostile a condition is, and however many policies there are, `set_policy` takes
+//! the writer few steps.
+
+use std::collections::BTreeSet;
+
+use abide_schema::reducer::Caller;
+use abide_schema::{Scope, limits};
+use expect_test::expect;
+use serde_json::json;
+
+use crate::world::{World, run};
+
+/// Conditions of at most 4 KB whose planning takes long, or would.
+fn hostile() -> Vec<(&'static str, String)> {
+    let bytes = limits::POLICY_BYTES;
+    let fill = |piece: &str, end: &str| piece.repeat((bytes - 200) / piece.len()) + end;
+    let ctes = (1..40).map(|n| format!("c{n} AS (SELECT a.x FROM c{m} a, c{m} b)", m = n - 1));
+    let ctes = ctes.collect::<Vec<_>>().join(", ");
+    let tables = |n: usize| (0..n).map(|n| format!("sessions t{n}")).collect::<Vec<_>>().join(", ");
+    let joined = |n: usize| {
+        let on = (1..n).map(|n| format!("t{n}.parent_id = t{}.id", n - 1)).collect::<Vec<_>>();
+        format!("EXISTS (SELECT 1 FROM {} WHERE {})", tables(n), on.join(" AND "))
+    };
+    let nested = (0..60).fold("1".to_owned(), |inner, n| {
+        format!("EXISTS (SELECT 1 FROM sessions s{n} WHERE {inner})")
+    });
+    let cyclic = (0..24).map(|n| format!("t{n}.id = t{}.parent_id", (n * 7 + 1) % 24));
+    let cyclic = cyclic.collect::<Vec<_>>().join(" OR ");
+    vec![
+        ("exponential CTEs", format!("id IN (WITH c0(x) AS (SELECT 1), {ctes} SELECT x FROM c39)")),
+        ("a chain of operators", fill("1+", "1")),
+        ("a deep chain", "(".repeat(bytes / 2 - 10) + "1" + &")".repeat(bytes / 2 - 10)),
+        ("a chain of NOT", fill("NOT ", "1")),
+        ("many alternatives", fill("id = 'x' OR ", "0")),
+        ("a list", format!("id IN ({})", fill("1,", "1"))),
+        ("a join of 20", joined(20)),
+        ("a join of 60", joined(60)),
+        ("a join by alternatives", format!("EXISTS (SELECT 1 FROM {} WHERE {cyclic})", tables(24))),
+        ("nested subqueries", nested),
+        ("many subqueries", fill("EXISTS (SELECT 1 FROM sessions) OR ", "0")),
+        ("many CASEs", fill("CASE WHEN id THEN 1 ELSE 0 END + ", "0")),
+    ]
+}
+
+/// Policies that there are already, in the second of two worlds.
+const MANY: i64 = limits::POLICIES - 1;
+
+/// Steps of the writer that a policy may take, by how many there are: it reads each of them once and counts them once.
+const MOST: [u64; 2] = [200, 200 + 7 * MANY as u64];
+
+/// Steps of the first call that is held to the policy: it reads all policies, and asks for one row.
+const MOST_OF_CALL: [u64; 2] = [8_000, 8_000 + 7 * MANY as u64];
+
+fn with_policies(count: i64) -> World {
+    let mut world = World::new();
+    run(async {
+        world.session("s1").await;
+        let args = json!({"table": "timers", "role": "none", "condition": "1"});
+        world.call("set_policy", args).await.unwrap();
+    });
+    world.close();
+    let copied = world.raw().execute(
+        "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c)
+         INSERT INTO policies SELECT p.table_name, 'none' || c.n, p.name, p.condition, p.hidden, p.set_by,
+           p.created_at, p.updated_at, p.seq FROM c, policies AS p LIMIT ?1",
+        [count - 1],
+    );
+    assert_eq!(copied.unwrap(), usize::try_from(count - 1).unwrap());
+    world.open();
+    world
+}
+
+/// What becomes of each: planned by a reader, in a bounded number of the writer's steps.
+#[test]
+fn a_hostile_policy_takes_the_writer_few_steps() {
+    let mut all = Vec::new();
+    for (nth, policies) in [1, MANY].into_iter().enumerate() {
+        let world = with_policies(policies);
+        // What is done once after a file is opened does not count.
+        run(world.say("s1", "hello")).unwrap();
+        let mut outcomes = Vec::new();
+        for (name, condition) in hostile() {
+            let metrics = || {
+                let metrics = world.engine().metrics();
+                (metrics.writer_steps_total.get(), metrics.deferred_total.get())
+            };
+            let before = metrics();
+            let args = json!({"table": "sessions", "role": "app", "condition": condition});
+            let done = run(world.call("set_policy", args));
+            let between = metrics();
+            let app = Caller::with("ann", "app", BTreeSet::new(), Scope::new());
+            let args = json!({"session_id": "s1", "role": "user", "content": "x"});
+            // Whether it sees the session, its policy says.
+            let _ = run(world.engine().call(&app, "append_message", &args, None));
+            let after = metrics();
+            assert_eq!(between.1, before.1 + 1, "{name}: a reader plans it");
+            let (steps, of_call) = (between.0 - before.0, after.0 - between.0);
+            assert!(steps <= MOST[nth], "{name}: {steps} steps over {policies} policies");
+            assert!(of_call <= MOST_OF_CALL[nth], "{name}: then {of_call} steps");
+            let said = done.map_or_else(|why| why.to_string(), |_| "done".to_owned());
+            outcomes.push(format!("{name}: {said}"));
+            let drop = json!({"table": "sessions", "role": "app"});
+            let _ = run(world.call("drop_policy", drop));
+        }
+        all.push(outcomes.join("\n"));
+    }
+    assert_eq!(all[0], all[1]);
+    let expected = expect![[r#"
+            exponential CTEs: the query comes to more than 500 SELECTs
+            a chain of operators: SQLite cannot plan the query
+            a deep chain: the statement nests more than 100 levels deep
+            a chain of NOT: the statement nests more than 100 levels deep
+            many alternatives: done
+            a list: done
+            a join of 20: done
+            a join of 60: the query reads more than 60 tables
+            a join by alternatives: done
+            nested subqueries: the statement nests more than 100 levels deep
+            many subqueries: the query reads more than 60 tables
+            many CASEs: done"#]];
+    expected.assert_eq(&all[0]);
+}
+
+/// A policy that needs no plan is set at once, and one that is wrong is refused in the same words as before.
+#[test]
+fn a_policy_without_a_condition_is_not_deferred() {
+    run(async {
+        let world = World::new();
+        for hidden in [json!(["title"]), json!(["nonsense"])] {
+            let args = json!({"table": "sessions", "role": "app", "hidden": hidden});
+            let done = world.call("set_policy", args).await;
+            assert_eq!(done.is_ok(), hidden[0] == "title");
+        }
+        assert_eq!(world.engine().metrics().deferred_total.get(), 0);
+    });
+}
