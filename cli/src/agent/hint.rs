@@ -44,9 +44,14 @@ impl Place {
         if status != "unknown" {
             return self.then(&self.decide(call_id));
         }
-        let id = quoted(&format!("call_id={call_id}"));
-        let settle = self.call("settle_tool_call");
-        self.then(&format!("{settle} {id} outcome=succeeded evidence='\"who says so\"'"))
+        let settle = |outcome: &str| {
+            let id = quoted(&format!("call_id={call_id}"));
+            let call = self.call("settle_tool_call");
+            format!("{call} {id} outcome={outcome} evidence='\"how you know\"'")
+        };
+        // Only a person can find out whether it had its effect.
+        let (succeeded, failed) = (settle("succeeded"), settle("failed"));
+        self.then(&format!("if it took effect:  {succeeded}\n  if it did not:  {failed}"))
     }
 
     /// How somebody else decides while this goes on: over a server, and not where this has the file open.

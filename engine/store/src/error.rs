@@ -177,6 +177,9 @@ pub enum OpenError {
     /// It is a symlink to a file that does not exist.
     #[error("{} is a symlink to a file that does not exist", .0.display())]
     Dangling(PathBuf),
+    /// It is a folder.
+    #[error("{} is a folder, not a database file", .0.display())]
+    Folder(PathBuf),
     /// It is not a SQLite database.
     #[error("{} is not a SQLite database", .0.display())]
     NotADatabase(PathBuf),
@@ -247,6 +250,7 @@ impl OpenError {
                 (Code::NotFound, "name the file itself, or make the symlink point to one")
             }
             OpenError::Exists(_) => (Code::Conflict, "name a file that is not there yet"),
+            OpenError::Folder(_) => (Code::BadRequest, "name the database file in it"),
             OpenError::NotADatabase(_) | OpenError::NotOurs(_) => {
                 (Code::BadRequest, "name another file; this one was left as it is")
             }

@@ -131,8 +131,7 @@ impl Store {
         log_id: Option<&str>,
     ) -> Result<Store, OpenError> {
         if path.is_dir() {
-            let why = std::io::ErrorKind::IsADirectory.into();
-            return Err(OpenError::Io { path: path.to_owned(), why });
+            return Err(OpenError::Folder(path.to_owned()));
         }
         // Another disk makes its own files.
         let makes_files = tuning.disk.vfs().is_none();
@@ -259,6 +258,9 @@ fn open_read_only_on(path: &Path, disk: &dyn Disk) -> Result<Connection, OpenErr
     let path = &private::resolved(path)?;
     if !path.exists() {
         return Err(OpenError::Missing(path.to_owned()));
+    }
+    if path.is_dir() {
+        return Err(OpenError::Folder(path.to_owned()));
     }
     let connection =
         connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY, disk).map_err(|why| broken(path, why))?;
