@@ -111,7 +111,9 @@ async fn list(options: &Options, folder: &Path) -> Result<(), Failure> {
     }
     if !problems.is_empty() && !options.json {
         let files = problems.len();
-        say(format!("{files} more files are not valid definitions:  abide agent check  lists the errors"))?;
+        say(format!(
+            "{files} more files are not valid definitions:  abide agent check  lists the errors"
+        ))?;
     }
     Ok(())
 }

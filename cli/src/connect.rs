@@ -1,5 +1,6 @@
 //! Connects to a server by its address, or opens a file in this process.
 
+use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -42,9 +43,12 @@ pub(crate) async fn connect(options: &Options, access: Access) -> Result<Abide, 
 
 fn open(file: &Path, access: Access) -> Result<Abide, Failure> {
     let is_new = !file.exists() && !file.is_symlink();
-    if is_new && access != Access::Create {
-        let detail = format!("{} does not exist", file.display());
-        let hint = "check the path;  abide init  creates a file, and without --db a server is asked";
+    let is_empty = fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.len() == 0);
+    if (is_new || is_empty) && access != Access::Create {
+        let what = if is_new { "does not exist" } else { "is empty, not a database file" };
+        let detail = format!("{} {what}", file.display());
+        let hint =
+            "check the path;  abide init  creates a file, and without --db a server is asked";
         return Err(Refusal::new(Code::NotFound, detail).hint(hint).into());
     }
     check_folder(file)?;
@@ -127,7 +131,10 @@ mod tests {
         let cases = [
             ("call 1 of the batch (create_identity): there is no role x", "there is no role x"),
             ("call 12 of the batch: there is no reducer", "there is no reducer"),
-            ("call c1 of the batch: it is a call's own text", "call c1 of the batch: it is a call's own text"),
+            (
+                "call c1 of the batch: it is a call's own text",
+                "call c1 of the batch: it is a call's own text",
+            ),
             ("there is no session s1", "there is no session s1"),
         ];
         for (detail, expected) in cases {

@@ -55,7 +55,8 @@ const PIPED_LINE: usize = 240;
 pub(crate) async fn run(options: &Options, args: Events) -> Result<(), Failure> {
     if args.follow && options.db.is_some() {
         let hint = "leave out --follow, or serve the file and leave out --db";
-        let detail = "--db cannot be followed: no other process can write to a file that is open here";
+        let detail =
+            "--db cannot be followed: no other process can write to a file that is open here";
         return Err(Failure::usage(detail, hint));
     }
     let abide = connect(options, Access::Read).await?;

@@ -163,10 +163,7 @@ mod tests {
         let mut explanation = explained("SELECT id FROM sessions").await;
         explanation.snapshot.clear();
         let told = text(Terminal { size: None, styled: false }, &explanation);
-        assert!(
-            told.as_str().ends_with("are not shown to bounded callers"),
-            "{told}"
-        );
+        assert!(told.as_str().ends_with("are not shown to bounded callers"), "{told}");
     }
 
     #[tokio::test]

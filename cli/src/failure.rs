@@ -118,7 +118,8 @@ impl From<io::Error> for Failure {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Failure::OutputClosed,
             io::ErrorKind::StorageFull => {
-                let refusal = Refusal::new(Code::DiskFull, "the output cannot be written: the disk is full");
+                let refusal =
+                    Refusal::new(Code::DiskFull, "the output cannot be written: the disk is full");
                 Failure::Refused(refusal.hint("free some space where the output goes"))
             }
             _ => {

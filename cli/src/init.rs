@@ -31,7 +31,7 @@ Examples:
 pub(crate) async fn run(options: &Options, _: Init) -> Result<(), Failure> {
     let file = options.db_or_default();
     if file.exists() {
-        let detail = format!("{} already exists", file.display());
+        let detail = format!("{} exists already", file.display());
         let hint = "name a file that does not exist";
         return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
     }

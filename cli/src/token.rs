@@ -86,8 +86,12 @@ pub(crate) async fn run(options: &Options, args: Token) -> Result<(), Failure> {
 
 async fn create(options: &Options, args: Create) -> Result<(), Failure> {
     if args.role.is_none() && !args.granted.is_empty() {
-        let hint = "add --role to create the identity;  abide identity change  changes one that exists";
-        return Err(Failure::usage("capabilities, scope and limits belong to an identity, not to a token", hint));
+        let hint =
+            "add --role to create the identity;  abide identity change  changes one that exists";
+        return Err(Failure::usage(
+            "capabilities, scope and limits belong to an identity, not to a token",
+            hint,
+        ));
     }
     let randomness = |why| Refusal::new(Code::Internal, format!("no token can be created: {why}"));
     let secret = Secret::new().map_err(randomness)?;
@@ -104,11 +108,7 @@ async fn create(options: &Options, args: Create) -> Result<(), Failure> {
         Some(at) => format!("valid until {}", crate::cells::moment(abide_schema::Micros(at))),
         None => "without an expiry".to_owned(),
     };
-    note(format!(
-        "token {} of {}, {until}. It is printed only once:",
-        secret.id(),
-        args.identity
-    ));
+    note(format!("token {} of {}, {until}. It is printed only once:", secret.id(), args.identity));
     say(secret.text())
 }
 

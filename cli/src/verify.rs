@@ -52,7 +52,10 @@ pub(crate) fn run(options: &Options, args: Verify) -> Result<(), Failure> {
     if args.replay {
         let folder = tempfile::tempdir().map_err(|why| {
             let detail = format!("no temporary folder for the replay: {why}");
-            Failure::Refused(Refusal::new(Code::DiskFull, detail).hint("TMPDIR names the folder for temporary files"))
+            Failure::Refused(
+                Refusal::new(Code::DiskFull, detail)
+                    .hint("TMPDIR names the folder for temporary files"),
+            )
         })?;
         replay::replay(options, &args.file, &folder.path().join("replay.db"), None)?;
     }

@@ -36,7 +36,7 @@ pub(crate) struct Watch {
     count: Option<u64>,
 
     /// Start with the rows as they were after this event, then follow the changes since
-    #[arg(long, value_name = "SEQ")]
+    #[arg(long, value_name = "SEQ", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(0..))]
     as_of: Option<i64>,
 }
 
@@ -67,7 +67,8 @@ enum Show {
 /// The query cannot be live, or there is no server.
 pub(crate) async fn run(options: &Options, args: Watch) -> Result<(), Failure> {
     if options.db.is_some() {
-        let detail = "--db cannot be watched: no other process can write to a file that is open here";
+        let detail =
+            "--db cannot be watched: no other process can write to a file that is open here";
         return Err(Failure::usage(detail, "use abide sql, or serve the file and leave out --db"));
     }
     let params = pairs::parse(&args.params)?;

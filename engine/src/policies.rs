@@ -582,7 +582,8 @@ fn of_condition(refusal: Refusal) -> Refusal {
     if refusal.code != Code::UnsupportedSql {
         return refusal;
     }
-    let detail = format!("a policy's condition becomes part of live queries: {}", refusal.detail);
+    let why = refusal.detail.trim_end_matches(", so this query cannot be live");
+    let detail = format!("a policy's condition must be able to be part of a live query: {why}");
     Refusal::new(Code::UnsupportedSql, detail)
         .hint("write a condition that depends only on stored rows and on the caller")
 }
