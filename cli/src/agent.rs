@@ -54,8 +54,8 @@ Examples:
   abide agent list
   abide agent check
   abide --db agents.db agent run clerk \"Where is my parcel?\"
-  abide --db agents.db agent run clerk \"Pay it back.\" --id order-7   # run it again after a kill: it continues
-  abide agent run clerk \"Hello\" --url http://127.0.0.1:7341          # a server with --agents drives the run
+  abide --db agents.db agent run clerk \"Pay it back.\" --id order-7   # after a kill it continues
+  abide agent run clerk \"Hello\" --url http://127.0.0.1:7341          # with serve --agents
 
 With --db this process drives the runs of the file; without it the server does. The prompt on stderr
 asks for approvals. Without a terminal the run waits, stderr has the command that decides, and the

@@ -67,8 +67,8 @@ Examples:
   abide demo --data recordings/ --conversations 200
 
 Plays recorded sessions, messages, tool calls and handoffs through a server, kills the server with
-SIGKILL halfway, and starts it again. Then it checks that every acknowledged write is in the file and
-that no tool ran twice. If a check fails the exit code is 4.";
+SIGKILL halfway, and starts it again. Then it checks that every acknowledged write is in the file
+and that no tool ran twice. If a check fails the exit code is 4.";
 
 /// How many programs run tools.
 const WORKERS: usize = 4;

@@ -42,8 +42,8 @@ pub(crate) struct Watch {
 
 const EXAMPLES: &str = "\
 On a terminal the output is a table that stays up to date: new rows are green, changed rows yellow.
-On a pipe each change is a line: `+` for a new row, `~` for a changed row, `-` for a removed row. In a
-query with LIMIT the line has the position of the row, from `#1`.
+On a pipe each change is a line: `+` for a new row, `~` for a changed row, `-` for a removed row.
+In a query with LIMIT the line has the position of the row, from `#1`.
 With --json each update is one object: a snapshot, then deltas.
 
 When the connection is lost, abide reconnects and no change is missed. Ctrl-C ends it.

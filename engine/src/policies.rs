@@ -565,7 +565,7 @@ impl Judge {
         }
         if spec.columns.len() == hidden.len() {
             return Err(bad("every column would be hidden".to_owned())
-                .hint("drop the table's policies, and nobody but an admin sees it"));
+                .hint("drop the table's policies; then only admins see it"));
         }
         let Some(condition) = condition else { return Ok(()) };
         check_condition(condition)?;

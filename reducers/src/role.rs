@@ -247,7 +247,7 @@ fn may_call(ctx: &mut Context<'_>, reducer: &str) -> Result<(), Abort> {
         return Ok(());
     }
     let detail = format!("the role {name} may not call {reducer}");
-    let hint = "abide role list  tells what each may; an admin can give another role";
+    let hint = "abide role list  shows what each role may call";
     Err(Refusal::new(Code::Denied, detail).hint(hint).into())
 }
 

@@ -20,6 +20,7 @@ use crate::failure::Failure;
 use crate::options::Options;
 use crate::output::note;
 use crate::printable::Printable;
+use crate::reconnect::telling;
 
 /// What `abide agent run` is given.
 #[derive(Args, Debug)]
@@ -54,7 +55,7 @@ pub(super) async fn start(options: &Options, folder: &Path, args: Run) -> Result
         Some(workshop) => Some(Household::over(options, folder, workshop, abide.clone()).await?),
         None => None,
     };
-    let told = follow(options, folder, &abide, args).await;
+    let told = telling(abide.link(), options, follow(options, folder, &abide, args)).await;
     if let Some(household) = household {
         let abide = household.abide.clone();
         household.close().await;

@@ -98,7 +98,7 @@ fn nobody_gives_what_they_do_not_have() {
         "#,
         expect![[r#"
             seq 1 {name: clerks}
-            refused denied: the role clerks may not call set_role (hint: abide role list  tells what each may; an admin can give another role)
+            refused denied: the role clerks may not call set_role (hint: abide role list  shows what each role may call)
             refused denied: roles are shared by all, and a caller with a scope changes none (hint: an identity without a scope may)
             seq 4 {id: tenant=acme/a1, scope: {"tenant":"acme"}}
             refused denied: a scope with this tenant is outside of your own (hint: leave out tenant, it is filled in)
