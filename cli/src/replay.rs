@@ -21,7 +21,12 @@ pub(crate) struct Replay {
     file: PathBuf,
 
     /// The last event to replay; without it, all of them
-    #[arg(long, value_name = "SEQ", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(0..))]
+    #[arg(
+        long,
+        value_name = "SEQ",
+        allow_negative_numbers = true,
+        value_parser = clap::value_parser!(i64).range(0..)
+    )]
     to: Option<i64>,
 
     /// The file to create

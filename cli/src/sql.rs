@@ -25,7 +25,12 @@ pub(crate) struct Sql {
     params: Vec<String>,
 
     /// Read the state after this event
-    #[arg(long, value_name = "SEQ", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(0..))]
+    #[arg(
+        long,
+        value_name = "SEQ",
+        allow_negative_numbers = true,
+        value_parser = clap::value_parser!(i64).range(0..)
+    )]
     as_of: Option<i64>,
 }
 

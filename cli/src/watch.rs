@@ -36,7 +36,12 @@ pub(crate) struct Watch {
     count: Option<u64>,
 
     /// Start with the rows as they were after this event, then follow the changes since
-    #[arg(long, value_name = "SEQ", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(0..))]
+    #[arg(
+        long,
+        value_name = "SEQ",
+        allow_negative_numbers = true,
+        value_parser = clap::value_parser!(i64).range(0..)
+    )]
     as_of: Option<i64>,
 }
 

@@ -268,8 +268,11 @@ async fn an_answer_that_is_too_large_to_keep_fails_its_call() {
 /// It reached the tool as the double `1e+23`, and was stored as that.
 #[tokio::test]
 async fn integers_of_64_bits() {
-    let script = "answers:\n  - calls: [{ name: pay, arguments: '{\"order\":\"A\",\"n\":100000000000000000000000}' }]\n  - text: I give up.\n";
-    let house = House::of("tools: [pay]\n", script).await;
+    let arguments = r#"{"order": "A", "n": 100000000000000000000000}"#;
+    let script = format!(
+        "answers:\n  - calls: [{{ name: pay, arguments: '{arguments}' }}]\n  - text: I give up.\n"
+    );
+    let house = House::of("tools: [pay]\n", &script).await;
     let run = house.begin("Go on.").await;
     let (told, _) = house.told(&run.id, 0).await;
     assert_eq!(house.ledger(), [""; 0], "the tool did not run");

@@ -138,8 +138,9 @@ pub(crate) fn text(scope: &Scope) -> String {
     ];
     format!(
         "Through the whole engine, on connections of {} subscriptions. The table has the writer \
-         thread's processor time for a call, with and without subscriptions, measured in turns, and the \
-         memory of a subscription in planner, router, hub and connection. Each subscription starts \
+         thread's processor time for a call, with and without subscriptions, measured in turns, \
+         and the memory of a subscription in planner, router, hub and connection. Each \
+         subscription starts \
          with a snapshot.\n\n{}",
         count(OF_ONE),
         table(&header, [row]),
