@@ -150,8 +150,8 @@ fn files_that_are_not_ours_stay_as_they_are() {
         |path| fs::write(path, "Dear grandmother, ".repeat(500)).unwrap(),
         expect![[r#"
             exit code 1
-            error: FOLDER/theirs.db is not a SQLite database   [bad_request]
-              hint: name another file; this one was left as it is
+            error: FOLDER/theirs.db is not an Abide database: it is not a SQLite file   [bad_request]
+              hint: name another file; this one was not changed
         "#]],
     );
     check_foreign(
@@ -160,16 +160,16 @@ fn files_that_are_not_ours_stay_as_they_are() {
         },
         expect![[r#"
             exit code 1
-            error: FOLDER/theirs.db is a SQLite database, but not one of Abide's   [bad_request]
-              hint: name another file; this one was left as it is
+            error: FOLDER/theirs.db is a SQLite database, but not an Abide database   [bad_request]
+              hint: name another file; this one was not changed
         "#]],
     );
     check_foreign(
         |path| make_sql(path, "PRAGMA journal_mode = WAL; CREATE TABLE recipes (title TEXT)"),
         expect![[r#"
             exit code 1
-            error: FOLDER/theirs.db is a SQLite database, but not one of Abide's   [bad_request]
-              hint: name another file; this one was left as it is
+            error: FOLDER/theirs.db is a SQLite database, but not an Abide database   [bad_request]
+              hint: name another file; this one was not changed
         "#]],
     );
 }
@@ -200,7 +200,7 @@ fn a_folder_that_is_not_there() {
         expect![[r#"
         exit code 1
         error: there is no folder FOLDER/nowhere   [not_found]
-          hint: make it with  mkdir -p FOLDER/nowhere
+          hint: create it with  mkdir -p FOLDER/nowhere
     "#]],
     );
     assert!(!folder.path().join("nowhere").exists());

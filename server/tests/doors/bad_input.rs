@@ -467,12 +467,12 @@ async fn integers_beyond_64_bits_are_refused_wherever_json_comes_in() {
         ("explain", r#"{"sql":"SELECT 1","params":{"n":18446744073709551615}}"#),
     ] {
         let answer = house.post(&format!("/v1/{path}"), body).await;
-        told.push_str(&format!("POST {path} {}", answer.problem()));
+        told.push_str(&format!("POST {path} {}\n", answer.problem()));
     }
     let params = escaped(r#"{"n":100000000000000000000000}"#);
     let path = format!("/v1/subscribe?sql=SELECT+1&params={params}");
     let answer = house.request("GET", &path).send().await;
-    told.push_str(&format!("GET subscribe {}", answer.problem()));
+    told.push_str(&format!("GET subscribe {}\n", answer.problem()));
     let mut socket = house.socket().await;
     for message in [
         r#"{"op":"call","id":"c","reducer":"nothing","args":{"n":100000000000000000000000}}"#,
@@ -486,7 +486,18 @@ async fn integers_beyond_64_bits_are_refused_wherever_json_comes_in() {
         let text = |name: &str| error[name].as_str().unwrap_or("-").to_owned();
         told.push_str(&format!("{} {}: {}\n", text("id"), text("code"), text("detail")));
     }
-    expect![""].assert_eq(&told);
+    expect![[r#"
+        POST call/write_note 422 bad_arguments: the integer 100000000000000000000000 at /weight does not fit 64 bits with sign (send it as a string: JSON integers are those of 64 bits with sign)
+        POST batch 422 bad_arguments: the integer 18446744073709551615 at /calls/0/args/n/0 does not fit 64 bits with sign (send it as a string: JSON integers are those of 64 bits with sign)
+        POST sql 422 bad_arguments: the integer -9223372036854775809 at /params/n does not fit 64 bits with sign (send it as a string: JSON integers are those of 64 bits with sign)
+        POST explain 422 bad_arguments: the integer 18446744073709551615 at /params/n does not fit 64 bits with sign (send it as a string: JSON integers are those of 64 bits with sign)
+        GET subscribe 422 bad_arguments: the integer 100000000000000000000000 at /n does not fit 64 bits with sign (send it as a string: JSON integers are those of 64 bits with sign)
+        c bad_arguments: the integer 100000000000000000000000 at /args/n does not fit 64 bits with sign
+        b bad_arguments: the integer 18446744073709551615 at /calls/0/args/n does not fit 64 bits with sign
+        s bad_arguments: the integer -9223372036854775809 at /params/n does not fit 64 bits with sign
+        q bad_arguments: the integer 18446744073709551615 at /params/n does not fit 64 bits with sign
+        e bad_arguments: the integer 18446744073709551615 at /params/n does not fit 64 bits with sign
+    "#]].assert_eq(&told);
     assert_eq!(house.engine.durable_seq().0, 0, "nothing was written");
     unharmed(&house).await;
 }
