@@ -127,7 +127,7 @@ fn a_folder() {
     check(
         |path| fs::create_dir(path).unwrap(),
         expect![[r#"
-        bad_request: FOLDER/abide.db cannot be opened: is a directory
+        bad_request: FOLDER/abide.db is a folder, not a database file
         hint: check the path
     "#]],
     );
