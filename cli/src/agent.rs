@@ -31,18 +31,18 @@ pub(crate) struct Agent {
     #[command(subcommand)]
     what: What,
 
-    /// The folder with abide.yaml (models and tools) and agents/
+    /// The folder that has abide.yaml (models and tools) and agents/
     #[arg(long, global = true, value_name = "FOLDER", default_value = FOLDER)]
     agents: PathBuf,
 }
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Run an agent with an input, and show what it does
+    /// Run an agent with an input, and show its events
     Run(run::Run),
-    /// Show the agents that there are
+    /// List the agents
     List,
-    /// Read every definition, and say what is wrong with those that are none
+    /// Check every definition, and report errors
     Check,
 }
 
@@ -54,12 +54,12 @@ Examples:
   abide agent list
   abide agent check
   abide --db agents.db agent run clerk \"Where is my parcel?\"
-  abide --db agents.db agent run clerk \"Pay it back.\" --id order-7   # killed? the same again goes on
-  abide agent run clerk \"Hello\" --url http://127.0.0.1:7341          # a server with --agents drives it
+  abide --db agents.db agent run clerk \"Pay it back.\" --id order-7   # after a kill it continues
+  abide agent run clerk \"Hello\" --url http://127.0.0.1:7341          # with serve --agents
 
-With --db the runs of that file are driven here; without it by whoever drives those of the server.
-Approvals are asked for at the prompt, on stderr; where there is none the run waits, stderr says how to
-decide, and the exit code is 5. With --json stdout is one JSON object for each event of the run.";
+With --db this process drives the runs of the file; without it the server does. The prompt on stderr
+asks for approvals. Without a terminal the run waits, stderr has the command that decides, and the
+exit code is 5. With --json stdout has one JSON object for each event of the run.";
 
 impl Agent {
     /// Whether the runs are driven by this process.
@@ -83,7 +83,7 @@ pub(crate) async fn run(options: &Options, args: Agent) -> Result<(), Failure> {
 async fn open(options: &Options, folder: &Path) -> Result<Workshop, Failure> {
     check_named(folder)?;
     Workshop::open_in(folder, &options.environment).await.map_err(|why| {
-        let hint = "docs/agents.md tells what stands in the folder";
+        let hint = "docs/agents.md describes the folder of agents";
         Refusal::new(Code::BadArguments, why.to_string()).hint(hint).into()
     })
 }
@@ -111,7 +111,9 @@ async fn list(options: &Options, folder: &Path) -> Result<(), Failure> {
     }
     if !problems.is_empty() && !options.json {
         let files = problems.len();
-        say(format!("{files} more of the files are no definition: abide agent check"))?;
+        say(format!(
+            "{files} more files are not valid definitions:  abide agent check  lists the errors"
+        ))?;
     }
     Ok(())
 }
@@ -136,10 +138,10 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
     if problems.is_empty() {
         return match options.json {
             true => Ok(()),
-            false => say(format!("{} agents, nothing is wrong with them", definitions.len())),
+            false => say(format!("{} agents, no errors", definitions.len())),
         };
     }
-    let detail = format!("{} of the files are no definition of an agent", problems.len());
+    let detail = format!("{} files are not valid definitions of agents", problems.len());
     Err(Refusal::new(Code::BadArguments, detail).into())
 }
 

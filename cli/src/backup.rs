@@ -16,13 +16,13 @@ use crate::verify;
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Backup {
-    /// The file to make; it must not exist
+    /// The file to create; it must not exist
     to: PathBuf,
 }
 
 const EXAMPLES: &str = "\
-The copy is of one moment, however much a server writes meanwhile, and is
-verified before it is called one.
+The copy is one consistent state, also while a server writes, and is verified before the
+command succeeds.
 
 Examples:
   abide backup monday.db                  # of abide.db

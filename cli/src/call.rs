@@ -9,7 +9,7 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::{Map, Value as JsonValue};
 
-use crate::connect::{Absent, connect};
+use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::options::Options;
 use crate::output::{say, say_json};
@@ -21,23 +21,23 @@ use crate::terminal::Terminal;
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Call {
-    /// The reducer; `abide sql` asks, this changes
+    /// The name of the reducer
     reducer: String,
 
-    /// Its arguments: key=value each; or one file with a JSON object, `-` being stdin
+    /// Arguments as key=value, or one file with a JSON object (`-` is stdin)
     #[arg(value_name = "KEY=VALUE|-|FILE")]
     arguments: Vec<String>,
 
-    /// Makes a repeated call safe: whoever calls with it again gets the first answer
+    /// Makes retries safe: a call with the same id runs once and gets the first answer again
     #[arg(long, value_name = "ID")]
     request_id: Option<String>,
 }
 
 const EXAMPLES: &str = "\
 Arguments:
-  key=value    JSON if it reads as JSON (42, true, null, [1,2], '{\"a\":1}'), else text
-  key@=value   text, whatever it looks like: title@=42
-  key:=value   JSON, or it is an error
+  key=value    JSON if the value parses as JSON (42, true, null, [1,2], '{\"a\":1}'), else text
+  key@=value   always text: title@=42
+  key:=value   always JSON; anything else is an error
 
 Examples:
   abide call create_session agent=support title='A lost parcel'
@@ -45,7 +45,7 @@ Examples:
   abide call claim_handoff id=ho_01J… && abide call resolve_handoff id=ho_01J… resolution=approved
   echo '{\"agent\": \"support\"}' | abide call create_session --json -
 
-`curl http://127.0.0.1:7341/v1/schema` lists the reducers with their arguments.";
+`curl http://127.0.0.1:7341/v1/schema` lists the reducers and their arguments.";
 
 /// The answer as the server gives it.
 #[derive(Serialize)]
@@ -61,7 +61,7 @@ struct Answer<'a> {
 /// The arguments make no sense, or the call is refused.
 pub(crate) async fn run(options: &Options, args: Call) -> Result<(), Failure> {
     let pairs = arguments(&args.arguments)?;
-    let abide = connect(options, Absent::Make).await?;
+    let abide = connect(options, Access::Write).await?;
     let mut request = abide.call(&args.reducer, &pairs.values);
     if let Some(id) = args.request_id {
         request = request.request_id(id);
@@ -83,7 +83,7 @@ pub(crate) fn show(options: &Options, called: &Called<JsonValue>) -> Result<(), 
         return say_json(&answer);
     }
     let terminal = Terminal::of_stdout();
-    let again = if *duplicate { "  ·  done before, nothing was written" } else { "" };
+    let again = if *duplicate { "  ·  duplicate, nothing was written" } else { "" };
     say(terminal.dim(format!("seq {seq}{again}")))?;
     match value {
         JsonValue::Object(row) => say(table::list(terminal, row)),
@@ -107,7 +107,7 @@ fn read_object(file: &str) -> Result<Map<String, JsonValue>, Failure> {
         "-" => ("stdin", io::stdin().read_to_string(&mut text).map(drop)),
         file => (file, fs::read_to_string(file).map(|read| text = read)),
     };
-    let hint = "arguments go as key=value, or as one JSON object in a file or on stdin";
+    let hint = "give arguments as key=value, or as one JSON object in a file or on stdin";
     read.map_err(|why| match why.kind() {
         io::ErrorKind::NotFound => {
             Failure::usage(format!("{name:?} is neither key=value nor a file"), hint)
@@ -115,7 +115,7 @@ fn read_object(file: &str) -> Result<Map<String, JsonValue>, Failure> {
         _ => Failure::usage(format!("{name} cannot be read: {why}"), hint),
     })?;
     let object = serde_json::from_str(&text)
-        .map_err(|why| Failure::usage(format!("{name} holds no JSON object: {why}"), hint))?;
+        .map_err(|why| Failure::usage(format!("{name} is not a JSON object: {why}"), hint))?;
     integers::check(&text)
         .map_err(|found| Failure::usage(format!("{name}: {found}"), integers::HINT))?;
     Ok(object)

@@ -1,5 +1,6 @@
-//! Getting hold of a store of sessions: a server's by its address, or a file in this process.
+//! Connects to a server by its address, or opens a file in this process.
 
+use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,35 +10,29 @@ use abide_schema::{Code, Refusal};
 
 use crate::failure::Failure;
 use crate::options::Options;
+use crate::output::note;
 
-/// How long a person waits for an answer before being told that there is none.
+/// How long a command waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// What is to happen where `--db` names a file that is not there.
+/// What a command does with the file that `--db` names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Absent {
-    /// It is made.
-    Make,
-    /// There is nothing to read, and the name was probably mistyped.
-    Refuse,
+pub(crate) enum Access {
+    /// It writes, and creates a file that does not exist.
+    Create,
+    /// It writes to a file that exists. A name that does not was probably mistyped.
+    Write,
+    /// It reads a file that exists, and what is due in it stays due.
+    Read,
 }
 
 /// Connects to what the options name.
 ///
 /// # Errors
-/// Nobody answers there, or the file cannot be opened.
-pub(crate) async fn connect(options: &Options, absent: Absent) -> Result<Abide, Failure> {
+/// No server answers, or the file cannot be opened.
+pub(crate) async fn connect(options: &Options, access: Access) -> Result<Abide, Failure> {
     if let Some(file) = &options.db {
-        if absent == Absent::Refuse && !file.exists() {
-            let detail = format!("{} does not exist", file.display());
-            let hint = "check the path, or leave out --db to ask a server";
-            return Err(Refusal::new(Code::NotFound, detail).hint(hint).into());
-        }
-        check_folder(file)?;
-        return match absent {
-            Absent::Make => Ok(Abide::open(file)?),
-            Absent::Refuse => look_at(file),
-        };
+        return open(file, access);
     }
     let mut builder = Abide::builder(&options.url).deadline(PATIENCE);
     if let Some(token) = &options.token {
@@ -46,7 +41,27 @@ pub(crate) async fn connect(options: &Options, absent: Absent) -> Result<Abide, 
     Ok(builder.connect().await?)
 }
 
-/// A file that is only looked at: what is due in it stays due.
+fn open(file: &Path, access: Access) -> Result<Abide, Failure> {
+    let is_new = !file.exists() && !file.is_symlink();
+    let is_empty = fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.len() == 0);
+    if (is_new || is_empty) && access != Access::Create {
+        let what = if is_new { "does not exist" } else { "is empty, not a database file" };
+        let detail = format!("{} {what}", file.display());
+        let hint =
+            "check the path;  abide init  creates a file, and without --db a server is asked";
+        return Err(Refusal::new(Code::NotFound, detail).hint(hint).into());
+    }
+    check_folder(file)?;
+    if access == Access::Read {
+        return look_at(file);
+    }
+    let abide = Abide::open(file)?;
+    if is_new {
+        note(format!("created {}", file.display()));
+    }
+    Ok(abide)
+}
+
 fn look_at(file: &Path) -> Result<Abide, Failure> {
     let config = Config { timers: false, ..Config::new(abide_reducers::modules()) };
     let engine = Engine::open(file, config).map_err(|why| why.to_refusal())?;
@@ -56,7 +71,7 @@ fn look_at(file: &Path) -> Result<Abide, Failure> {
 /// Refuses a missing folder by name; the system's error would name the lock file.
 ///
 /// # Errors
-/// The folder that the file is to stand in is not there.
+/// The folder does not exist.
 pub(crate) fn check_folder(file: &Path) -> Result<(), Refusal> {
     let folder = match file.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -66,7 +81,7 @@ pub(crate) fn check_folder(file: &Path) -> Result<(), Refusal> {
         return Ok(());
     }
     let detail = format!("there is no folder {}", folder.display());
-    let hint = format!("make it with  mkdir -p {}", folder.display());
+    let hint = format!("create it with  mkdir -p {}", folder.display());
     Err(Refusal::new(Code::NotFound, detail).hint(hint))
 }
 
@@ -84,12 +99,46 @@ impl From<Error> for Failure {
                     false => refusal,
                 })
             }
-            Error::Refused(refusal) => Failure::Refused(refusal),
+            Error::Refused(refusal) => Failure::Refused(of_command(refusal)),
             Error::Address { .. } => Failure::Usage(refusal(Code::BadArguments)),
             Error::Unreachable { .. } | Error::TimedOut { .. } => {
                 Failure::Unreachable(refusal(Code::Overloaded))
             }
             _ => Failure::Refused(refusal(Code::Internal)),
+        }
+    }
+}
+
+/// No command takes a batch, so the number of the call in a batch of the command's own says nothing to its caller.
+fn of_command(refusal: Refusal) -> Refusal {
+    let in_batch = refusal.detail.strip_prefix("call ").and_then(|rest| {
+        let (number, rest) = rest.split_once(" of the batch")?;
+        let is_number = number.bytes().all(|digit| digit.is_ascii_digit());
+        is_number.then(|| rest.split_once(": ").map(|(_, detail)| detail.to_owned()))?
+    });
+    match in_batch {
+        Some(detail) => Refusal { detail, ..refusal },
+        None => refusal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_does_not_name_the_batch_of_a_command() {
+        let cases = [
+            ("call 1 of the batch (create_identity): there is no role x", "there is no role x"),
+            ("call 12 of the batch: there is no reducer", "there is no reducer"),
+            (
+                "call c1 of the batch: it is a call's own text",
+                "call c1 of the batch: it is a call's own text",
+            ),
+            ("there is no session s1", "there is no session s1"),
+        ];
+        for (detail, expected) in cases {
+            assert_eq!(of_command(Refusal::new(Code::NotFound, detail)).detail, expected);
         }
     }
 }

@@ -46,15 +46,15 @@ use stage::Stage;
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Demo {
-    /// Only the first so many conversations
+    /// Play only the first N conversations
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     conversations: Option<u32>,
 
-    /// Other recordings than those built in: a .jsonl or .jsonl.zst file, or a folder of them
+    /// Play other recordings: a .jsonl or .jsonl.zst file, or a folder of such files
     #[arg(long, value_name = "DIR|FILE")]
     data: Option<PathBuf>,
 
-    /// Keep the database, as this new file
+    /// Keep the database as this new file
     #[arg(long, value_name = "FILE")]
     keep: Option<PathBuf>,
 }
@@ -66,9 +66,9 @@ Examples:
     GROUP BY status'
   abide demo --data recordings/ --conversations 200
 
-What you see: sessions, messages, tool calls and handoffs as they were recorded, played over a
-server that is killed with SIGKILL halfway and started again. Everything acknowledged before must
-be in the file afterwards, and no tool may have run twice; the exit code is 4 if not.";
+Plays recorded sessions, messages, tool calls and handoffs through a server, kills the server with
+SIGKILL halfway, and starts it again. Then it checks that every acknowledged write is in the file
+and that no tool ran twice. If a check fails the exit code is 4.";
 
 /// How many programs run tools.
 const WORKERS: usize = 4;

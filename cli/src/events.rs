@@ -1,18 +1,20 @@
-//! `abide events`: the log, a line each.
+//! `abide events`: the log, one line for each event.
 
 use abide_client::{Abide, Seq, Value};
-use abide_schema::Micros;
+use abide_schema::{Code, Micros, Refusal, Table as _};
+use abide_store::EventRow;
 use clap::Args;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::Value as JsonValue;
 
 use crate::cells;
-use crate::connect::{Absent, connect};
+use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::log_pages::LogPages;
 use crate::options::Options;
 use crate::output::{say, say_json};
 use crate::printable::Printable;
+use crate::reconnect::telling;
 use crate::signals;
 use crate::terminal::Terminal;
 
@@ -20,15 +22,15 @@ use crate::terminal::Terminal;
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Events {
-    /// Only those of one session
+    /// Only the events of one session
     #[arg(long, value_name = "ID")]
     session: Option<String>,
 
-    /// Only the last so many; without it all, or the last ten with --follow
+    /// Only the last N events; the default is all, and ten with --follow
     #[arg(long, value_name = "N")]
     last: Option<u32>,
 
-    /// Stay, and show events as they happen
+    /// Keep running, and show new events as they are committed
     #[arg(long, short)]
     follow: bool,
 }
@@ -40,23 +42,7 @@ Examples:
   abide events --json | jq -r .reducer | sort | uniq -c
   abide events --db abide.db                     # no server needed";
 
-/// The columns in the order of the table.
-const COLUMNS: [&str; 12] = [
-    "seq",
-    "at",
-    "session_id",
-    "reducer",
-    "caller",
-    "request_id",
-    "arguments",
-    "outcome",
-    "prev_hash",
-    "hash",
-    "authority",
-    "salt",
-];
-
-/// How many events come before those that are followed, unless somebody says.
+/// How many events precede those that are followed, by default.
 const FOLLOWED_LAST: u32 = 10;
 
 /// The longest line on a pipe. Those who want all of the arguments take `--json`.
@@ -65,17 +51,18 @@ const PIPED_LINE: usize = 240;
 /// Shows the log.
 ///
 /// # Errors
-/// There is none to be had.
+/// The log cannot be read.
 pub(crate) async fn run(options: &Options, args: Events) -> Result<(), Failure> {
     if args.follow && options.db.is_some() {
         let hint = "leave out --follow, or serve the file and leave out --db";
-        let detail = "nobody else can write to a file that is open here, so nothing can follow";
+        let detail =
+            "--db cannot be followed: no other process can write to a file that is open here";
         return Err(Failure::usage(detail, hint));
     }
-    let abide = connect(options, Absent::Refuse).await?;
+    let abide = connect(options, Access::Read).await?;
     let stop = signals::asked_to_stop()?;
     let shown = tokio::select! {
-        shown = show(&abide, options, &args) => shown,
+        shown = telling(abide.link(), options, show(&abide, options, &args)) => shown,
         () = stop => Ok(()),
     };
     abide.close().await;
@@ -84,7 +71,11 @@ pub(crate) async fn run(options: &Options, args: Events) -> Result<(), Failure> 
 
 async fn show(abide: &Abide, options: &Options, args: &Events) -> Result<(), Failure> {
     let last = args.last.or(args.follow.then_some(FOLLOWED_LAST));
-    let session = args.session.as_deref();
+    let session = match &args.session {
+        Some(id) => Some(stored_session(abide, id).await?),
+        None => None,
+    };
+    let session = session.as_deref();
     let start = match last {
         Some(last) => before_last(abide, session, last).await?,
         None => Seq::ZERO,
@@ -114,14 +105,46 @@ async fn show(abide: &Abide, options: &Options, args: &Events) -> Result<(), Fai
     live.error().map_or(Ok(()), |error| Err(error.clone().into()))
 }
 
+/// The id under which a session is stored. A caller with a scope may leave out the namespace of its scope, as it may in
+/// arguments of reducers.
+async fn stored_session(abide: &Abide, id: &str) -> Result<String, Failure> {
+    let sql = "SELECT id FROM sessions WHERE id = :id
+        UNION ALL
+        SELECT id FROM (
+            SELECT id FROM sessions WHERE substr(id, -length(:id) - 1) = '/' || :id LIMIT 3)";
+    let found: Vec<String> = abide.sql(sql).param("id", id).fetch().await?;
+    match &found[..] {
+        [stored] => return Ok(stored.clone()),
+        [stored, ..] if stored == id => return Ok(stored.clone()),
+        _ => {}
+    }
+    // The log outlives what policies hide of sessions.
+    let of_log = "SELECT DISTINCT session_id FROM events WHERE session_id = :id";
+    let logged: Vec<String> = abide.sql(of_log).param("id", id).fetch().await?;
+    if let Some(stored) = logged.into_iter().next() {
+        return Ok(stored);
+    }
+    let refusal = Refusal::new(Code::NotFound, format!("there is no session {id}"));
+    Err(match found.is_empty() {
+        true => refusal.hint("abide sql 'SELECT id FROM sessions'  lists them"),
+        false => refusal.hint(format!("give the whole id: {}, …", found.join(", "))),
+    }
+    .into())
+}
+
 /// The columns as SQL; NULL in the place of those that are hidden from this caller.
 async fn visible(abide: &Abide) -> Result<String, Failure> {
     let shown = abide.sql("SELECT * FROM events LIMIT 0").rows().await?.columns;
-    let columns = COLUMNS.map(|name| match shown.iter().any(|shown| shown == name) {
+    let columns = columns().map(|name| match shown.iter().any(|shown| shown == name) {
         true => name.to_owned(),
         false => format!("NULL AS {name}"),
     });
-    Ok(columns.join(", "))
+    Ok(columns.collect::<Vec<_>>().join(", "))
+}
+
+/// The columns in the order of the table.
+fn columns() -> impl Iterator<Item = &'static str> {
+    EventRow::SPEC.columns.iter().map(|column| column.name)
 }
 
 /// The seq after which the last so many events stand.
@@ -153,23 +176,6 @@ struct Lines {
     session: usize,
     reducer: usize,
     caller: usize,
-}
-
-/// An event for programs.
-#[derive(Serialize)]
-struct JsonEvent<'a> {
-    seq: &'a JsonValue,
-    at: &'a JsonValue,
-    session_id: &'a JsonValue,
-    reducer: &'a JsonValue,
-    caller: &'a JsonValue,
-    request_id: &'a JsonValue,
-    arguments: &'a JsonValue,
-    outcome: &'a JsonValue,
-    prev_hash: &'a JsonValue,
-    hash: &'a JsonValue,
-    authority: &'a JsonValue,
-    salt: &'a JsonValue,
 }
 
 impl Lines {
@@ -236,44 +242,23 @@ fn text(row: &[Value], at: usize) -> String {
 }
 
 fn say_event(row: &[Value]) -> Result<(), Failure> {
-    let mut row: Vec<JsonValue> = row.iter().map(json).collect();
+    let mut cells: Vec<JsonValue> = row.iter().map(json).collect();
     for at in [6, 7, 10] {
-        let parsed = row.get(at).and_then(JsonValue::as_str);
+        let parsed = cells.get(at).and_then(JsonValue::as_str);
         if let Some(parsed) = parsed.and_then(|text| serde_json::from_str(text).ok()) {
-            row[at] = parsed;
+            cells[at] = parsed;
         }
     }
-    let [
-        seq,
-        at,
-        session_id,
-        reducer,
-        caller,
-        request_id,
-        arguments,
-        outcome,
-        prev_hash,
-        hash,
-        authority,
-        salt,
-    ] = &row[..]
-    else {
-        return say_json(&row);
-    };
-    say_json(&JsonEvent {
-        seq,
-        at,
-        session_id,
-        reducer,
-        caller,
-        request_id,
-        arguments,
-        outcome,
-        prev_hash,
-        hash,
-        authority,
-        salt,
-    })
+    say_json(&JsonEvent(&cells))
+}
+
+/// An event for programs: an object with the members in the order of the table.
+struct JsonEvent<'a>(&'a [JsonValue]);
+
+impl Serialize for JsonEvent<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(columns().zip(self.0))
+    }
 }
 
 /// Hashes as people compare them, all else as it travels.

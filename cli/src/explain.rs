@@ -5,7 +5,7 @@ use clap::Args;
 use serde_json::Value as JsonValue;
 
 use crate::cells;
-use crate::connect::{Absent, connect};
+use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::options::Options;
 use crate::output::{say, say_json};
@@ -17,18 +17,18 @@ use crate::terminal::Terminal;
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Explain {
-    /// One SELECT, as it would be watched
+    /// One SELECT, as for `abide watch`
     sql: String,
 
-    /// Values for `:name` in the statement: name=value each; they may be left out
+    /// Values of the parameters of the statement (`:name`), as name=value; optional
     #[arg(value_name = "NAME=VALUE")]
     params: Vec<String>,
 }
 
 const EXAMPLES: &str = "\
-Tells by which rule the query is kept live, what a commit that concerns it costs, what is kept in
-memory meanwhile, which changes are looked at, and the SQL that makes its deltas. A table that would
-be read from end to end is told with the index that spares it.
+Shows the rule that evaluates the query, the cost of a commit that concerns it, the state kept in
+memory, how changes find the query, and the SQL that computes its deltas. For each table that would
+be scanned, the output names the index that avoids the scan.
 
 Examples:
   abide explain 'SELECT * FROM sessions WHERE status = :status'
@@ -40,7 +40,7 @@ Examples:
 /// The query can never be live.
 pub(crate) async fn run(options: &Options, args: Explain) -> Result<(), Failure> {
     let params = pairs::parse(&args.params)?;
-    let abide = connect(options, Absent::Refuse).await?;
+    let abide = connect(options, Access::Read).await?;
     let mut explain = abide.explain(args.sql);
     for (name, value) in params.values {
         explain = explain.param(&name, value);
@@ -73,7 +73,7 @@ fn text(terminal: Terminal, explanation: &Explanation) -> Printable {
     let order = shape.order.iter().map(|term| ordered_by(shape, term));
     field("order", &or_none(&order.collect::<Vec<_>>()));
     if shape.window {
-        field("window", "its deltas tell positions");
+        field("window", "deltas have positions");
     }
     for (at, routed_by) in routed_by.iter().enumerate() {
         field(if at == 0 { "routed by" } else { "" }, routed_by);
@@ -82,7 +82,7 @@ fn text(terminal: Terminal, explanation: &Explanation) -> Printable {
         field(if at == 0 { "reads all" } else { "" }, &scanned(scan));
     }
     if snapshot.is_empty() {
-        let told = "its statements are not told to a caller whose sight is bounded";
+        let told = "the statements are not shown to bounded callers";
         lines.push(Printable::from("\n") + terminal.dim(told));
         return Printable::lines(&lines);
     }
@@ -163,10 +163,7 @@ mod tests {
         let mut explanation = explained("SELECT id FROM sessions").await;
         explanation.snapshot.clear();
         let told = text(Terminal { size: None, styled: false }, &explanation);
-        assert!(
-            told.as_str().ends_with("are not told to a caller whose sight is bounded"),
-            "{told}"
-        );
+        assert!(told.as_str().ends_with("are not shown to bounded callers"), "{told}");
     }
 
     #[tokio::test]
@@ -206,7 +203,7 @@ mod tests {
                 state      the rows last shown
                 key        none
                 order      order1 (not shown) DESC
-                window     its deltas tell positions
+                window     deltas have positions
                 routed by  agent_state: role
                 reads all  agent_state, to evaluate the query; spared by index(role), that is CREATE INDEX agent_state_role ON agent_state (role)
 
@@ -229,7 +226,7 @@ mod tests {
             "SELECT a.id FROM agent_state a JOIN agent_state b ON b.content = a.role",
             expect![[r#"
                 cannot be live: every change would have to read all of agent_state, which has no index on content
-                  hint: declare  #[table(name = "agent_state", index(content))]  which is  CREATE INDEX agent_state_content ON agent_state (content);  or ask once with  abide sql
+                  hint: declare  #[table(name = "agent_state", index(content))]  which is  CREATE INDEX agent_state_content ON agent_state (content);  or run it once with  abide sql
 
                 rule       join
                 cost       the joined rows of the changed rows

@@ -17,13 +17,13 @@ pub(crate) enum Failure {
     Refused(Refusal),
     /// The command line does not make sense.
     Usage(Refusal),
-    /// Nobody answers at the address.
+    /// No server answers at the address.
     Unreachable(Refusal),
-    /// A file, or a run of the demo, is not what it should be.
+    /// A file, or a run of the demo, failed verification.
     Unverified(Refusal),
-    /// It cannot go on before somebody has decided; the hint is the command that does.
+    /// A run waits for a decision; the hint is the command that decides.
     Waits(Refusal),
-    /// Whoever read our output has gone (`abide events | head`): nothing to tell, nobody to tell it to.
+    /// The reader of our output has closed it (`abide events | head`).
     OutputClosed,
 }
 
@@ -92,7 +92,7 @@ impl Failure {
         let own = match self {
             Failure::Usage(_) => ("Usage", false),
             Failure::Unreachable(_) => ("Not reachable", true),
-            Failure::Waits(_) => ("Waits for somebody", true),
+            Failure::Waits(_) => ("Waits for a decision", true),
             _ => return problem,
         };
         if let Some(problem) = problem.as_object_mut() {
@@ -118,7 +118,8 @@ impl From<io::Error> for Failure {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Failure::OutputClosed,
             io::ErrorKind::StorageFull => {
-                let refusal = Refusal::new(Code::DiskFull, "the output cannot be written: no room");
+                let refusal =
+                    Refusal::new(Code::DiskFull, "the output cannot be written: the disk is full");
                 Failure::Refused(refusal.hint("free some space where the output goes"))
             }
             _ => {
@@ -191,7 +192,7 @@ mod tests {
                 "detail":"awaiting_approval refund {}",
                 "hint":"abide call decide_approval",
                 "retryable":true,
-                "title":"Waits for somebody",
+                "title":"Waits for a decision",
                 "type":"about:blank"}"#]],
         );
     }

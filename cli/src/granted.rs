@@ -1,4 +1,4 @@
-//! What `abide identity` and `abide token` have in common: what somebody is given.
+//! The rights of an identity: options of `abide identity` and `abide token`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,22 +7,22 @@ use clap::Args;
 
 use crate::span;
 
-/// What somebody is given.
+/// The rights of an identity.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Granted {
-    /// What it may be entrusted with; several times, or with commas; '*' is everything
+    /// Its capabilities, repeated or separated by commas; '*' is all
     #[arg(long = "can", value_name = "CAPABILITY", value_delimiter = ',')]
     pub(crate) can: Vec<String>,
 
-    /// What bounds its sight: sessions of this scope only; several times for several keys
+    /// Its scope: it reaches rows of this scope only; repeat it for several keys
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     pub(crate) scope: Vec<(String, String)>,
 
-    /// How fast it may call: 100/1s is a hundred at once and a hundred a second
+    /// Its rate limit: 100/1s is a burst of 100 and then 100 a second
     #[arg(long, value_name = "CALLS/TIME", value_parser = allowance)]
     pub(crate) rate: Option<Allowance>,
 
-    /// How much it may call in each span of time: 10000/1d
+    /// Its quota in each period: 10000/1d
     #[arg(long, value_name = "CALLS/TIME", value_parser = allowance)]
     pub(crate) quota: Option<Allowance>,
 }
@@ -61,13 +61,13 @@ fn pair(text: &str) -> Result<(String, String), String> {
         Some((key, value)) if !key.is_empty() && !value.is_empty() => {
             Ok((key.to_owned(), value.to_owned()))
         }
-        _ => Err("a key and its value: tenant=acme".to_owned()),
+        _ => Err("expected KEY=VALUE, such as tenant=acme".to_owned()),
     }
 }
 
 /// So many calls in a length of time.
 pub(crate) fn allowance(text: &str) -> Result<Allowance, String> {
-    let wrong = || "so many calls in a length of time: 100/1s".to_owned();
+    let wrong = || "expected CALLS/TIME, such as 100/1s".to_owned();
     let (calls, span) = text.split_once('/').ok_or_else(wrong)?;
     let calls = calls.parse().map_err(|_| wrong())?;
     let per_ms = i64::try_from(span::parse(span)?.as_millis()).map_err(|_| wrong())?;

@@ -1,9 +1,9 @@
-//! `abide identity`: who may call, as what.
+//! `abide identity`: who may call, and with which rights.
 
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value as JsonValue, json};
 
-use crate::connect::{Absent, connect};
+use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::granted::Granted;
 use crate::options::Options;
@@ -19,24 +19,24 @@ pub(crate) struct Identity {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Make an identity; `abide token create` gives it a token
+    /// Create an identity; `abide token create` creates its tokens
     Create(Create),
-    /// Show the identities
+    /// List the identities
     List,
-    /// Change an identity: what is given takes the place of what was
+    /// Change an identity: each given option replaces the old value
     Change(Change),
-    /// Take everything from an identity, at once, until it is enabled again
+    /// Disable an identity immediately; its connections are closed
     Disable(Disable),
-    /// Give a disabled identity back what it had
+    /// Enable a disabled identity, with the rights that it had
     Enable(Which),
 }
 
 #[derive(Args, Debug)]
 struct Create {
-    /// Its name, as the log will have it
+    /// The id, as the log records it
     id: String,
 
-    /// app, agent, worker, supervisor, auditor, admin, or one of your own
+    /// app, agent, worker, supervisor, auditor, admin, or a role of your own
     #[arg(long, value_name = "ROLE")]
     role: String,
 
@@ -46,10 +46,10 @@ struct Create {
 
 #[derive(Args, Debug)]
 struct Change {
-    /// Its name
+    /// The id of the identity
     id: String,
 
-    /// Another role
+    /// The new role
     #[arg(long, value_name = "ROLE")]
     role: Option<String>,
 
@@ -59,17 +59,17 @@ struct Change {
 
 #[derive(Args, Debug)]
 struct Disable {
-    /// Its name
+    /// The id of the identity
     id: String,
 
-    /// Why
+    /// The reason, for the log
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }
 
 #[derive(Args, Debug)]
 struct Which {
-    /// Its name
+    /// The id of the identity
     id: String,
 }
 
@@ -90,7 +90,7 @@ pub(crate) async fn run(options: &Options, args: Identity) -> Result<(), Failure
         What::List => {
             let identities = "SELECT id, role, capabilities, scope, limits, disabled_at,
                 disabled_reason, created_by, created_at FROM identities ORDER BY id";
-            return sql::ask(options, identities).await;
+            return sql::list(options, identities, "no identities").await;
         }
         What::Create(args) => {
             ("create_identity", json!(args.granted.identity(&args.id, &args.role)))
@@ -99,7 +99,7 @@ pub(crate) async fn run(options: &Options, args: Identity) -> Result<(), Failure
         What::Disable(args) => ("disable_identity", json!({"id": args.id, "reason": args.reason})),
         What::Enable(args) => ("enable_identity", json!({"id": args.id})),
     };
-    let abide = connect(options, Absent::Make).await?;
+    let abide = connect(options, Access::Write).await?;
     let called = abide.call(reducer, args).await;
     abide.close().await;
     call::show(options, &called?)

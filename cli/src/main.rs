@@ -18,11 +18,13 @@ mod explain;
 mod failure;
 mod granted;
 mod identity;
+mod init;
 mod log_pages;
 mod options;
 mod output;
 mod pairs;
 mod printable;
+mod reconnect;
 mod replay;
 mod role;
 mod serve;
@@ -58,33 +60,35 @@ struct CommandLine {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run recorded agent conversations through a server, kill it midway, and show what is lost
+    /// Play recorded agent conversations, kill the server midway, and report what was lost
     Demo(demo::Demo),
-    /// Serve a database file: HTTP, WebSocket and SSE
+    /// Serve a database file over HTTP, WebSocket and SSE
     Serve(serve::Serve),
-    /// Call a reducer: the one way to change anything
+    /// Create an empty database file
+    Init(init::Init),
+    /// Call a reducer; every change is a reducer call
     Call(call::Call),
-    /// Ask a read-only SQL statement once
+    /// Run one read-only SQL statement
     Sql(sql::Sql),
-    /// Watch a query: its rows, and every change of them
+    /// Watch a query: its rows and every change to them
     Watch(watch::Watch),
-    /// Tell how a query would be kept live, and at what cost
+    /// Explain how a live query is evaluated and what it costs
     Explain(explain::Explain),
-    /// Show the log of everything that happened
+    /// Show the event log
     Events(events::Events),
-    /// Make, show and revoke tokens: how callers prove who they are
+    /// Create, list and revoke tokens
     Token(token::Token),
-    /// Make, show and change identities: who may call, as what
+    /// Create, list and change identities
     Identity(identity::Identity),
-    /// Make and show roles: what callers may call
+    /// Create, list and remove roles
     Role(role::Role),
-    /// Run agents, and see which there are
+    /// Run, list and check agents
     Agent(agent::Agent),
-    /// Check that a file is what Abide wrote, event by event
+    /// Verify a file, event by event
     Verify(verify::Verify),
-    /// Run a log again into a new file, up to any moment of the past
+    /// Replay a log into a new file, up to any event
     Replay(replay::Replay),
-    /// Copy a file as it is at one moment, also while a server writes to it
+    /// Copy a file, also while a server writes to it
     Backup(backup::Backup),
 }
 
@@ -92,6 +96,7 @@ async fn run(options: &Options, command: Command) -> Result<(), Failure> {
     match command {
         Command::Demo(args) => demo::run(options, args).await,
         Command::Serve(args) => serve::run(options, args).await,
+        Command::Init(args) => init::run(options, args).await,
         Command::Call(args) => call::run(options, args).await,
         Command::Sql(args) => sql::run(options, args).await,
         Command::Watch(args) => watch::run(options, args).await,
@@ -108,17 +113,17 @@ async fn run(options: &Options, command: Command) -> Result<(), Failure> {
 }
 
 const AFTER_HELP: &str = "\
-Begin with:
+Start with:
   abide demo
   abide serve   and in another terminal   abide watch \"SELECT * FROM sessions\"
 
 Exit codes:
-  0  done
-  1  refused, by Abide or by the system; stderr has the reason, its code and a hint
-  2  the command line does not make sense
+  0  success
+  1  refused by Abide or by the system; stderr has the reason, its code and a hint
+  2  invalid command line
   3  no server answers
-  4  a file, or a run of the demo, is not what it should be
-  5  a run waits for somebody; stderr has what for, and the command that decides";
+  4  a file, or a run of the demo, failed verification
+  5  a run waits for a decision; stderr has the command that decides";
 
 impl Command {
     /// Whether it starts the programs of a folder of agents.
@@ -133,9 +138,7 @@ impl Command {
 
 fn main() -> ExitCode {
     let CommandLine { mut options, command } = CommandLine::parse();
-    let filter = EnvFilter::try_from_env("ABIDE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false);
-    log.with_writer(|| printable::LogWriter).init();
+    start_log(&command);
     match begin(&mut options, command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -143,6 +146,16 @@ fn main() -> ExitCode {
             failure.exit_code()
         }
     }
+}
+
+/// Log records go to stderr: of a server, or where `ABIDE_LOG` asks for them, as such; else warnings as plain lines.
+fn start_log(command: &Command) {
+    let asked = EnvFilter::try_from_env("ABIDE_LOG");
+    let is_plain = asked.is_err() && !matches!(command, Command::Serve(_));
+    let filter = asked.unwrap_or_else(|_| EnvFilter::new("warn"));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false);
+    let log = log.with_writer(|| printable::LogWriter);
+    if is_plain { log.event_format(output::PlainRecord).init() } else { log.init() }
 }
 
 fn begin(options: &mut Options, command: Command) -> Result<(), Failure> {

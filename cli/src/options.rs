@@ -5,24 +5,24 @@ use std::path::PathBuf;
 use abide_agent::Environment;
 use clap::Args;
 
-/// Where a server listens when nobody says otherwise.
+/// Where a server listens by default.
 pub(crate) const DEFAULT_LISTEN: &str = "127.0.0.1:7341";
 
-/// Whom commands talk to when nobody says otherwise.
+/// The server that commands talk to by default.
 pub(crate) const DEFAULT_URL: &str = "http://127.0.0.1:7341";
 
-/// The file when nobody says otherwise.
+/// The default file.
 pub(crate) const DEFAULT_DB: &str = "abide.db";
 
 /// The options that every command takes.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Options of every command")]
+#[command(next_help_heading = "Global options")]
 pub(crate) struct Options {
-    /// Print JSON: for programs, and for people who want every digit
+    /// Print JSON, with all digits
     #[arg(long, global = true)]
     pub(crate) json: bool,
 
-    /// The server to talk to
+    /// The address of the server
     #[arg(
         long,
         global = true,
@@ -32,11 +32,11 @@ pub(crate) struct Options {
     )]
     pub(crate) url: String,
 
-    /// A database file to work on directly, without a server
+    /// Work directly on this database file, without a server
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) db: Option<PathBuf>,
 
-    /// The bearer token; for `serve`, one that lets its bearer in as an admin
+    /// The bearer token; for `serve`, a token that gives admin access
     #[arg(long, global = true, env = "ABIDE_TOKEN", value_name = "TOKEN", hide_env_values = true)]
     pub(crate) token: Option<String>,
 

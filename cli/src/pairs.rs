@@ -46,7 +46,7 @@ pub(crate) fn parse(texts: &[String]) -> Result<Pairs, Failure> {
             },
         };
         if pairs.values.insert(key.to_owned(), value).is_some() {
-            return Err(Failure::usage(format!("{key} is given twice"), "give each name once"));
+            return Err(Failure::usage(format!("{key} is given twice"), "give each argument once"));
         }
     }
     Ok(pairs)
@@ -81,7 +81,7 @@ enum Typed<'a> {
 fn split(text: &str) -> Result<(&str, Typed<'_>), Failure> {
     let forms = || {
         let detail = format!("{text:?} is not an argument");
-        Failure::usage(detail, "arguments go as key=value, key:=json or key@=text")
+        Failure::usage(detail, "give arguments as key=value, key:=json or key@=text")
     };
     let (key, value) = text.split_once('=').ok_or_else(forms)?;
     let (key, typed) = match (key.strip_suffix(':'), key.strip_suffix('@')) {

@@ -1,4 +1,4 @@
-//! `abide replay`: a log run again, into a new file, up to any moment of the past.
+//! `abide replay`: replays a log into a new file, up to any event.
 
 use std::path::{Path, PathBuf};
 
@@ -17,22 +17,27 @@ use crate::verify;
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Replay {
-    /// The database file; a server may be running on it
+    /// The database file; a server may have it open
     file: PathBuf,
 
-    /// The last event to run; all of them if left out
-    #[arg(long, value_name = "SEQ")]
+    /// The last event to replay; without it, all of them
+    #[arg(
+        long,
+        value_name = "SEQ",
+        allow_negative_numbers = true,
+        value_parser = clap::value_parser!(i64).range(0..)
+    )]
     to: Option<i64>,
 
-    /// The file to make
+    /// The file to create
     #[arg(long, value_name = "FILE")]
     into: PathBuf,
 }
 
 const EXAMPLES: &str = "\
-Every call of the log is made again, with its own time and its own ids, and must
-have the same outcome. What comes out is a file as it was at that moment: open
-it, query it, serve it.
+Runs every call of the log again, with its recorded time and ids. Each call must have
+the recorded outcome. The new file has the state after the last event that was replayed,
+and can be queried and served.
 
 Examples:
   abide replay abide.db --to 981002 --into then.db
@@ -78,9 +83,13 @@ fn failure(error: ReplayError) -> Failure {
         ReplayError::Verify(error) => verify::failure(error),
         ReplayError::Open(error) => Failure::Refused(error.to_refusal()),
         ReplayError::Store(error) => Failure::Refused(error.to_refusal()),
+        ReplayError::Beyond { end, .. } => {
+            let hint = format!("--to {end} or less; without --to all events are replayed");
+            Failure::Refused(Refusal::new(Code::NotFound, detail).hint(hint))
+        }
         _ => Failure::Unverified(
             Refusal::new(Code::Conflict, detail)
-                .hint("rows were changed past the log, or the rules have changed since"),
+                .hint("rows were changed outside of the log, or the reducers have changed since"),
         ),
     }
 }

@@ -7,7 +7,7 @@ use abide_reducers::role::BUILT_IN;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use crate::connect::{Absent, connect};
+use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::granted::allowance;
 use crate::options::Options;
@@ -25,44 +25,44 @@ pub(crate) struct Role {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Make a role of your own, or change one
+    /// Create or change a role of your own
     Set(Set),
-    /// Show the roles: the built-in ones, and those of the file
+    /// List the built-in roles, and your own
     List,
-    /// Remove a role: who has it may call nothing any more
+    /// Remove a role; its identities may call nothing then
     Remove(Remove),
 }
 
 #[derive(Args, Debug)]
 struct Set {
-    /// Its name
+    /// The name of the role
     name: String,
 
-    /// The reducers that it may call; with commas, or several times; '*' is all but those that manage
-    /// identities
+    /// The reducers that it may call, repeated or separated by commas; '*' is all except those that
+    /// manage identities, tokens, roles and policies
     #[arg(long = "may", value_name = "REDUCER", value_delimiter = ',', required = true)]
     may: Vec<String>,
 
-    /// What everybody in it may be entrusted with
+    /// The capabilities of its identities
     #[arg(long = "can", value_name = "CAPABILITY", value_delimiter = ',')]
     can: Vec<String>,
 
-    /// How fast each in it may call, unless the identity says otherwise: 100/1s
+    /// The rate limit of each of its identities that has no rate of its own: 100/1s
     #[arg(long, value_name = "CALLS/TIME", value_parser = allowance)]
     rate: Option<Allowance>,
 
-    /// How much each in it may call in each span of time: 10000/1d
+    /// The quota of each of its identities: 10000/1d
     #[arg(long, value_name = "CALLS/TIME", value_parser = allowance)]
     quota: Option<Allowance>,
 
-    /// What it is for, for people
+    /// A description, for people
     #[arg(long, value_name = "TEXT")]
     description: Option<String>,
 }
 
 #[derive(Args, Debug)]
 struct Remove {
-    /// Its name
+    /// The name of the role
     name: String,
 }
 
@@ -92,7 +92,7 @@ pub(crate) async fn run(options: &Options, args: Role) -> Result<(), Failure> {
             ("set_role", json!(role))
         }
     };
-    let abide = connect(options, Absent::Make).await?;
+    let abide = connect(options, Access::Write).await?;
     let called = abide.call(reducer, args).await;
     abide.close().await;
     call::show(options, &called?)
@@ -104,8 +104,8 @@ async fn list(options: &Options) -> Result<(), Failure> {
         for (name, reducers) in BUILT_IN {
             let may = match reducers {
                 ["*"] if name == "admin" => "everything".to_owned(),
-                ["*"] => "everything but to manage identities, roles and policies".to_owned(),
-                [] => "nothing: it reads".to_owned(),
+                ["*"] => "everything except identities, tokens, roles and policies".to_owned(),
+                [] => "nothing; it only reads".to_owned(),
                 reducers => reducers.join(", "),
             };
             say(terminal.bold(format!("{name:<10}")) + "  " + &may)?;
@@ -113,5 +113,5 @@ async fn list(options: &Options) -> Result<(), Failure> {
         say("")?;
     }
     let roles = "SELECT name, reducers, capabilities, limits, description FROM roles ORDER BY name";
-    sql::ask(options, roles).await
+    sql::list(options, roles, "no roles of your own").await
 }

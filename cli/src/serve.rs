@@ -25,36 +25,34 @@ use crate::{signals, size, span};
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Serve {
-    /// Where to listen; port 0 takes any that is free and tells which
+    /// The address to listen on; port 0 takes a free port and prints it
     #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_LISTEN)]
     listen: String,
 
-    /// Keep what is needed to resume and to ask the past for so many events  [default: 1000000, unless
+    /// Keep the change log for so many events, for resumes and --as-of  [default: 1000000, unless
     /// --keep-changes-for is given]
     #[arg(long, value_name = "EVENTS")]
     keep_changes: Option<u64>,
 
-    /// Keep it for so long: 90s, 30m, 12h, 7d, 4w; with both, what is past either is forgotten
+    /// Keep the change log for so long: 90s, 30m, 12h, 7d, 4w; with both, the smaller span applies
     #[arg(long, value_name = "TIME", value_parser = span::parse)]
     keep_changes_for: Option<Duration>,
 
-    /// Let in who bears a JSON Web Token of an issuer: a JSON file with its keys, name, and what its
-    /// claims mean
+    /// Accept JSON Web Tokens of an issuer; the JSON file has its name, its keys and the meaning of its
+    /// claims
     #[arg(long, value_name = "FILE")]
     jwt: Option<PathBuf>,
 
-    /// Hold at most so many bytes in memory for all clients that do not read, or that send slowly, and
-    /// answer `overloaded` beyond it: 512kB, 96MB, 2GB. The last quarter is for callers that use
-    /// little. A larger single result is sent where nothing else waits
+    /// The most memory for data that clients have not read or not finished sending; beyond it requests
+    /// get `overloaded`: 512kB, 96MB, 2GB. The last quarter is for callers that use little
     #[arg(long, value_name = "SIZE", default_value = DEFAULT_BUFFER, value_parser = buffer_size)]
     buffer_limit: usize,
 
-    /// The same for the connections of one caller together  [default: 96MB, or --buffer-limit where
-    /// that is less]
+    /// The same for all connections of one caller  [default: 96MB, or --buffer-limit if that is less]
     #[arg(long, value_name = "SIZE", value_parser = buffer_size)]
     buffer_limit_per_caller: Option<usize>,
 
-    /// Drive the runs of agents as well, with the models, tools and definitions of this folder
+    /// Also drive runs of agents, with the models, tools and definitions of this folder
     #[arg(long, value_name = "FOLDER")]
     agents: Option<PathBuf>,
 }
@@ -80,7 +78,7 @@ impl Serve {
         if per_caller > total {
             let detail = "--buffer-limit-per-caller is more than --buffer-limit";
             return Err(Refusal::new(Code::BadArguments, detail)
-                .hint("give both; --buffer-limit is for all callers together"));
+                .hint("--buffer-limit is the limit of all callers together; raise it too"));
         }
         Ok(BufferLimits { total, per_caller })
     }
@@ -99,18 +97,18 @@ fn buffer_size(text: &str) -> Result<usize, String> {
 
 const EXAMPLES: &str = "\
 Examples:
-  abide serve                                      # abide.db, made if need be
+  abide serve                                      # abide.db, created if it does not exist
   abide serve --db agents.db --listen 127.0.0.1:0  # any free port
-  abide serve --listen 0.0.0.0:7341                # for other machines, once there is a token
-  abide serve --jwt issuer.json                    # who signed in elsewhere; see docs/authority.md
-  abide serve --keep-changes-for 7d                # clients may be away for a week
+  abide serve --listen 0.0.0.0:7341                # for other machines; needs a token
+  abide serve --jwt issuer.json                    # see docs/authority.md
+  abide serve --keep-changes-for 7d                # clients can resume for a week
   abide serve --buffer-limit 1GB --buffer-limit-per-caller 200MB
                                                    # for a machine with much memory
-  abide serve --agents .abide                      # and drive the runs of agents
+  abide serve --agents .abide                      # also drive runs of agents
 
-SIGTERM or Ctrl-C stops it in order: what was taken in is answered and on disk. It exits
-with 1 where the engine had failed (/ready says so): starting it again is safe.
-ABIDE_LOG=info tells more on stderr.";
+SIGTERM and Ctrl-C stop it gracefully: accepted calls are answered and durable. The exit code is 1
+if the engine had failed (see /ready); it is safe to start the server again.
+ABIDE_LOG=info logs more on stderr.";
 
 #[cfg(debug_assertions)]
 mod fault;
@@ -211,10 +209,10 @@ fn greet(
     }
     let access = match (&options.token, asks) {
         (None, false) => {
-            "no credentials: programs on this machine only; abide token create makes one"
+            "no token yet: programs on this machine only;  abide token create  creates one"
         }
-        (None, true) => "whoever brings a token",
-        (Some(_), _) => "whoever brings the server's token, as an admin, or one of their own",
+        (None, true) => "with a token",
+        (Some(_), _) => "with the server's token (as an admin), or with a token of the file",
     };
     let at = match address.to_string() {
         usual if usual == DEFAULT_LISTEN => String::new(),
@@ -236,17 +234,17 @@ fn taken(listen: &str, why: &io::Error) -> Refusal {
     match why.kind() {
         io::ErrorKind::AddrInUse => {
             let detail = format!("{listen} is in use by another program");
-            let hint = "stop that one, or take a free port with --listen 127.0.0.1:0";
+            let hint = "stop that program, or listen on a free port with --listen 127.0.0.1:0";
             Refusal::new(Code::Conflict, detail).hint(hint)
         }
         io::ErrorKind::PermissionDenied => {
             let detail = format!("this user may not listen on {listen}");
-            Refusal::new(Code::Denied, detail).hint("take a port above 1023")
+            Refusal::new(Code::Denied, detail).hint("use a port above 1023")
         }
         _ => {
             let detail = format!("cannot listen on {listen}: {why}");
             Refusal::new(Code::BadArguments, detail)
-                .hint("an address of this machine and a port, such as 127.0.0.1:7341")
+                .hint("give an address of this machine and a port, such as 127.0.0.1:7341")
         }
     }
 }

@@ -12,11 +12,11 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
         "h" => 3_600,
         "d" => 86_400,
         "w" => 7 * 86_400,
-        _ => return Err("a number and a unit: 90s, 30m, 12h, 7d or 4w".to_owned()),
+        _ => return Err("expected a number and a unit: 90s, 30m, 12h, 7d or 4w".to_owned()),
     };
-    let count: u64 = count.parse().map_err(|_| format!("{count:?} is no number of {unit}"))?;
+    let count: u64 = count.parse().map_err(|_| format!("{count:?} is not a number"))?;
     let time = count.checked_mul(seconds).map(Duration::from_secs);
-    time.ok_or_else(|| "that is longer than anything lasts".to_owned())
+    time.ok_or_else(|| "it is too long".to_owned())
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use abide_schema::wire::QueryAnswer;
 use clap::Args;
 
 use crate::cells;
-use crate::connect::{Absent, connect};
+use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::options::Options;
 use crate::output::{say, say_json};
@@ -17,15 +17,20 @@ use crate::terminal::Terminal;
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Sql {
-    /// One SELECT or WITH; unbounded callers also EXPLAIN. Reducers write, statements do not
+    /// One SELECT, VALUES or WITH; unbounded callers can also EXPLAIN
     sql: String,
 
-    /// Values for `:name` in the statement: name=value each
+    /// Values of the parameters of the statement (`:name`), as name=value
     #[arg(value_name = "NAME=VALUE")]
     params: Vec<String>,
 
-    /// Ask the state as it was after this event
-    #[arg(long, value_name = "SEQ")]
+    /// Read the state after this event
+    #[arg(
+        long,
+        value_name = "SEQ",
+        allow_negative_numbers = true,
+        value_parser = clap::value_parser!(i64).range(0..)
+    )]
     as_of: Option<i64>,
 }
 
@@ -36,7 +41,7 @@ Examples:
   abide sql 'SELECT status, count(*) FROM tool_calls GROUP BY status' --as-of 1204
   abide sql 'SELECT * FROM events' --db abide.db --json     # no server needed
 
-Columns named …_at are shown as UTC; --json has the microseconds.";
+Columns named …_at are shown as UTC times; --json has microseconds since the Unix epoch.";
 
 /// Asks, and shows the rows.
 ///
@@ -44,7 +49,7 @@ Columns named …_at are shown as UTC; --json has the microseconds.";
 /// The statement is refused.
 pub(crate) async fn run(options: &Options, args: Sql) -> Result<(), Failure> {
     let params = pairs::parse(&args.params)?;
-    let abide = connect(options, Absent::Refuse).await?;
+    let abide = connect(options, Access::Read).await?;
     let mut query = abide.sql(args.sql);
     for (name, value) in params.values {
         query = query.param(&name, value);
@@ -57,15 +62,16 @@ pub(crate) async fn run(options: &Options, args: Sql) -> Result<(), Failure> {
     show(options, answer.map_err(|error| pairs::explain_parameter(error.into()))?)
 }
 
-/// Asks a statement of ours, and shows the rows.
+/// Runs a statement of a command, and shows the rows, or a line where there are none.
 ///
 /// # Errors
 /// It is refused.
-pub(crate) async fn ask(options: &Options, sql: &str) -> Result<(), Failure> {
-    let abide = connect(options, Absent::Refuse).await?;
+pub(crate) async fn list(options: &Options, sql: &str, none: &str) -> Result<(), Failure> {
+    let abide = connect(options, Access::Read).await?;
     let answer = abide.sql(sql).rows().await;
     abide.close().await;
-    show(options, answer?)
+    let answer = answer?;
+    if answer.rows.is_empty() && !options.json { say(none) } else { show(options, answer) }
 }
 
 fn show(options: &Options, answer: Answer) -> Result<(), Failure> {

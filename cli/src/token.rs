@@ -1,4 +1,4 @@
-//! `abide token`: tokens are made here, told once, and known to the file by their hash.
+//! `abide token`: tokens are created here and printed once; the file stores their hash.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use abide_schema::{Code, Refusal};
 use clap::{Args, Subcommand};
 use serde_json::{Value as JsonValue, json};
 
-use crate::connect::{Absent, connect};
+use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::granted::Granted;
 use crate::options::Options;
@@ -24,53 +24,53 @@ pub(crate) struct Token {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Make a token and tell it, once: on stdout, alone
+    /// Create a token and print it once, alone on stdout
     Create(Create),
-    /// Show the tokens: whose, since when, until when; never what they are
+    /// List the tokens, without their secrets
     List,
-    /// Revoke a token, at once, also where somebody is connected with it
+    /// Revoke a token immediately; its connections are closed
     Revoke(Revoke),
 }
 
 #[derive(Args, Debug)]
 struct Create {
-    /// Whose it is
+    /// The identity that the token belongs to
     identity: String,
 
-    /// Makes the identity as well, in this role: app, agent, worker, supervisor, auditor, admin, or one
-    /// of your own
+    /// Also create the identity, with this role: app, agent, worker, supervisor, auditor, admin, or a
+    /// role of your own
     #[arg(long, value_name = "ROLE")]
     role: Option<String>,
 
     #[command(flatten)]
     granted: Granted,
 
-    /// For how long it counts: 12h, 30d; for ever unless said
+    /// When it expires: after 12h, 30d; without this, never
     #[arg(long, value_name = "TIME", value_parser = span::parse)]
     expires: Option<Duration>,
 
-    /// What it is for, for people
+    /// A label, for people
     #[arg(long, value_name = "TEXT")]
     label: Option<String>,
 }
 
 #[derive(Args, Debug)]
 struct Revoke {
-    /// The token's id, as `abide token list` shows it (or the token itself, of which only that is used)
+    /// The token's id, as in `abide token list`, or the token itself (only its id is sent)
     id: String,
 }
 
 const EXAMPLES: &str = "\
 Examples:
-  abide token create root --role admin --can '*' --db abide.db   # the first, on the file itself
+  abide token create root --role admin --can '*' --db abide.db   # the first, directly on the file
   export ABIDE_TOKEN=$(abide token create root --role admin --can '*' --db abide.db)
   abide token create acme-app --role app --scope tenant=acme --expires 90d
-  abide token create acme-app --label 'the new server'           # one more of the same
+  abide token create acme-app --label 'the new server'           # one more token of it
   abide token list
   abide token revoke 7kq2…
 
-Once there is a token in a file, a server of it asks for one everywhere. Whoever can read the file
-needs none: --db works on it directly.";
+Once a file has a token, its server requires one for every request. --db needs no token: access to
+the file is access to everything in it.";
 
 /// Does it.
 ///
@@ -86,12 +86,18 @@ pub(crate) async fn run(options: &Options, args: Token) -> Result<(), Failure> {
 
 async fn create(options: &Options, args: Create) -> Result<(), Failure> {
     if args.role.is_none() && !args.granted.is_empty() {
-        let hint = "give --role too to make the identity; abide identity change  changes one";
-        return Err(Failure::usage("capabilities, scope and limits are an identity's", hint));
+        let hint =
+            "add --role to create the identity;  abide identity change  changes one that exists";
+        return Err(Failure::usage(
+            "capabilities, scope and limits belong to an identity, not to a token",
+            hint,
+        ));
     }
-    let randomness = |why| Refusal::new(Code::Internal, format!("no token can be made: {why}"));
+    let randomness = |why| Refusal::new(Code::Internal, format!("no token can be created: {why}"));
     let secret = Secret::new().map_err(randomness)?;
-    let abide = connect(options, Absent::Make).await?;
+    // Without a role the identity exists, and so does its file.
+    let access = if args.role.is_some() { Access::Create } else { Access::Write };
+    let abide = connect(options, access).await?;
     let made = make(&abide, &args, &secret).await;
     abide.close().await;
     let token = made?;
@@ -99,14 +105,10 @@ async fn create(options: &Options, args: Create) -> Result<(), Failure> {
         return say_json(&json!({"token": secret.text(), "row": token}));
     }
     let until = match token["expires_at"].as_i64() {
-        Some(at) => format!("until {}", crate::cells::moment(abide_schema::Micros(at))),
-        None => "for ever".to_owned(),
+        Some(at) => format!("valid until {}", crate::cells::moment(abide_schema::Micros(at))),
+        None => "without an expiry".to_owned(),
     };
-    note(format!(
-        "token {} of {}, {until}. This is the only time that it is told:",
-        secret.id(),
-        args.identity
-    ));
+    note(format!("token {} of {}, {until}. It is printed only once:", secret.id(), args.identity));
     say(secret.text())
 }
 
@@ -132,7 +134,7 @@ async fn list(options: &Options) -> Result<(), Failure> {
     let tokens = "SELECT t.id, t.identity_id, i.role, i.scope, '…' || t.last_four AS ends, t.label,
         t.expires_at, t.revoked_at, i.disabled_at, t.created_by, t.created_at
         FROM tokens AS t JOIN identities AS i ON i.id = t.identity_id ORDER BY t.created_at, t.id";
-    sql::ask(options, tokens).await
+    sql::list(options, tokens, "no tokens").await
 }
 
 async fn revoke(options: &Options, args: Revoke) -> Result<(), Failure> {
@@ -141,7 +143,7 @@ async fn revoke(options: &Options, args: Revoke) -> Result<(), Failure> {
         Some((id, _)) => id.to_owned(),
         None => args.id,
     };
-    let abide = connect(options, Absent::Make).await?;
+    let abide = connect(options, Access::Write).await?;
     let revoked = abide.call("revoke_token", json!({"id": id})).await;
     abide.close().await;
     call::show(options, &revoked?)

@@ -1,4 +1,4 @@
-//! `abide verify`: can this file be believed?
+//! `abide verify`: checks a file.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,18 +19,18 @@ use crate::replay;
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Verify {
-    /// The database file; a server may be running on it
+    /// The database file; a server may have it open
     file: PathBuf,
 
-    /// Also run the log again, and hold every row to what comes out
+    /// Also replay the log, and compare every row with the result
     #[arg(long)]
     replay: bool,
 }
 
 const EXAMPLES: &str = "\
-Every hash is computed anew, from the first event to the last; no row may speak
-of an event that is not there; SQLite looks over the rest of the file. Whoever
-keeps the head can tell later whether anything up to it was changed.
+Recomputes every hash from the first event to the last, checks that each event that
+a row names exists, and runs SQLite's integrity check. Keep the head that is printed:
+it proves later that no event up to it was changed.
 
 Examples:
   abide verify abide.db
@@ -51,8 +51,11 @@ pub(crate) fn run(options: &Options, args: Verify) -> Result<(), Failure> {
     let verified = verified.map_err(failure)?;
     if args.replay {
         let folder = tempfile::tempdir().map_err(|why| {
-            let detail = format!("there is no room for the replay: {why}");
-            Failure::Refused(Refusal::new(Code::DiskFull, detail).hint("see TMPDIR"))
+            let detail = format!("no temporary folder for the replay: {why}");
+            Failure::Refused(
+                Refusal::new(Code::DiskFull, detail)
+                    .hint("TMPDIR names the folder for temporary files"),
+            )
         })?;
         replay::replay(options, &args.file, &folder.path().join("replay.db"), None)?;
     }
@@ -105,7 +108,7 @@ pub(crate) fn failure(error: VerifyError) -> Failure {
     let refusal = error.to_refusal();
     match error {
         VerifyError::Open(OpenError::Store { .. }) => {
-            let hint = "the file is damaged; go back to a backup that verifies";
+            let hint = "the file is damaged; restore a backup that verifies";
             Failure::Unverified(refusal.hint(hint))
         }
         VerifyError::Open(_) => Failure::Refused(refusal),

@@ -3,11 +3,12 @@
 use abide_client::{Abide, Subscription};
 use clap::Args;
 
-use crate::connect::{Absent, connect};
+use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::options::Options;
 use crate::output::{say, say_json};
 use crate::pairs;
+use crate::reconnect::telling;
 use crate::signals;
 use crate::terminal::Terminal;
 
@@ -23,29 +24,34 @@ use screen::Screen;
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Watch {
-    /// One SELECT that can be live
+    /// One SELECT that can be a live query
     sql: String,
 
-    /// Values for `:name` in the statement: name=value each
+    /// Values of the parameters of the statement (`:name`), as name=value
     #[arg(value_name = "NAME=VALUE")]
     params: Vec<String>,
 
-    /// Stop after so many updates, the first being the rows as they are
+    /// Stop after N updates; the first update is the current rows
     #[arg(long, value_name = "N")]
     count: Option<u64>,
 
-    /// Begin with the rows as they were after this event; then what changed since, and go on
-    #[arg(long, value_name = "SEQ")]
+    /// Start with the rows as they were after this event, then follow the changes since
+    #[arg(
+        long,
+        value_name = "SEQ",
+        allow_negative_numbers = true,
+        value_parser = clap::value_parser!(i64).range(0..)
+    )]
     as_of: Option<i64>,
 }
 
 const EXAMPLES: &str = "\
-On a terminal the rows are a table that stays up to date: what comes is green, what changes yellow.
-On a pipe every change is a line: `+` a row that came, `~` one that changed, `-` one that left; of a
-query with LIMIT with its place, `#1` the first.
-With --json every update is one object: a snapshot, then deltas.
+On a terminal the output is a table that stays up to date: new rows are green, changed rows yellow.
+On a pipe each change is a line: `+` for a new row, `~` for a changed row, `-` for a removed row.
+In a query with LIMIT the line has the position of the row, from `#1`.
+With --json each update is one object: a snapshot, then deltas.
 
-A server that goes away and comes back is waited for; nothing is missed. Ctrl-C ends it.
+When the connection is lost, abide reconnects and no change is missed. Ctrl-C ends it.
 
 Examples:
   abide watch \"SELECT id, reason FROM handoff_requests WHERE status = 'pending'\"
@@ -66,11 +72,12 @@ enum Show {
 /// The query cannot be live, or there is no server.
 pub(crate) async fn run(options: &Options, args: Watch) -> Result<(), Failure> {
     if options.db.is_some() {
-        let detail = "nobody else can write to a file that is open here, so nothing would change";
+        let detail =
+            "--db cannot be watched: no other process can write to a file that is open here";
         return Err(Failure::usage(detail, "use abide sql, or serve the file and leave out --db"));
     }
     let params = pairs::parse(&args.params)?;
-    let abide = connect(options, Absent::Refuse).await?;
+    let abide = connect(options, Access::Read).await?;
     let mut subscribe = abide.subscribe(&args.sql);
     for (name, value) in params.values {
         subscribe = subscribe.param(&name, value);
@@ -86,11 +93,24 @@ pub(crate) async fn run(options: &Options, args: Watch) -> Result<(), Failure> {
     };
     let stop = signals::asked_to_stop()?;
     let watched = tokio::select! {
-        watched = follow(&abide, subscription, show, args.count) => watched,
+        watched = watch(&abide, options, subscription, show, args.count) => watched,
         () = stop => Ok(()),
     };
     abide.close().await;
     watched
+}
+
+async fn watch(
+    abide: &Abide,
+    options: &Options,
+    subscription: Subscription,
+    show: Show,
+    count: Option<u64>,
+) -> Result<(), Failure> {
+    // A screen shows the state of the connection itself.
+    let on_screen = matches!(show, Show::Screen(_));
+    let followed = follow(abide, subscription, show, count);
+    if on_screen { followed.await } else { telling(abide.link(), options, followed).await }
 }
 
 async fn follow(

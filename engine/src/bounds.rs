@@ -6,7 +6,7 @@
 //! Whose a row is follows from how its table is declared (see [`TableSpec::shared`]): by its own column
 //! of a scope, or by the row it belongs to, as a message belongs to its session.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use abide_live::Owner as Named;
@@ -530,6 +530,14 @@ impl Transaction for Bounded<'_> {
 
     fn policy_judge(&self) -> Option<Arc<dyn PolicyJudge>> {
         self.rows.policy_judge()
+    }
+
+    fn judge_reducers(&mut self, names: &BTreeSet<String>) -> Result<(), Abort> {
+        self.rows.judge_reducers(names)
+    }
+
+    fn is_replay(&self) -> bool {
+        self.rows.is_replay()
     }
 
     fn insert(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<Row, Abort> {

@@ -627,7 +627,9 @@ fn unsynced<T>() -> Arc<Queue<T>> {
 /// What tries out policies.
 fn judge(store: &Store, catalog: &Arc<Catalog>, blueprint: &Arc<Blueprint>) -> Judge {
     let planner = Planner::new(Arc::clone(catalog));
-    Judge::new(store.layout().live_tables(), planner, Arc::clone(blueprint))
+    let layout = store.layout();
+    let reducers = Registry::new(&layout.modules).names();
+    Judge::new(layout.live_tables(), reducers, planner, Arc::clone(blueprint))
 }
 
 /// Starts the threads that a commit passes through.

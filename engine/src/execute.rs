@@ -1,5 +1,6 @@
 //! Running calls inside the open transaction: rows through the overlay, an event for each call.
 
+use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
@@ -454,6 +455,15 @@ impl Transaction for Executor {
 
     fn policy_judge(&self) -> Option<Arc<dyn PolicyJudge>> {
         self.judge.clone().map(|judge| judge as Arc<dyn PolicyJudge>)
+    }
+
+    fn judge_reducers(&mut self, names: &BTreeSet<String>) -> Result<(), Abort> {
+        let Some(judge) = &self.judge else { return Ok(()) };
+        judge.judge_reducers(names).map_err(Abort::Refused)
+    }
+
+    fn is_replay(&self) -> bool {
+        self.judge.is_none()
     }
 
     fn insert(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<Row, Abort> {

@@ -113,7 +113,7 @@ pub(crate) fn bounded(refusal: Refusal, binding: &Binding, viewer: &Viewer) -> R
         return refusal;
     }
     Refusal::new(refusal.code, "every change would have to read a table whole")
-        .hint("ask once with  abide sql, or whoever administers this for an index")
+        .hint("run it once with  abide sql, or ask an administrator for an index")
 }
 
 fn table_scan(scan: &Scan) -> TableScan {

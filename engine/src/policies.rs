@@ -5,7 +5,7 @@
 //! that is committed. Whoever reads looks, after its state stands still, whether the policies that it
 //! goes by are the latest: then no later ones are in that state ([`Edition`]).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,12 +16,13 @@ use abide_live::{
 use abide_schema::reducer::{Copies, Sight};
 use abide_schema::seeded::{Bug, makes};
 use abide_schema::work::{PolicyJudge, Verdict};
-use abide_schema::{Caller, Code, Refusal, Scope, Seq, TableSpec, Value};
+use abide_schema::{Caller, Code, Refusal, Scope, Seq, TableSpec, Value, nearest};
 use abide_store::{Layout, Snapshot, StoreError, Writer};
 use serde_json::{Map, Value as JsonValue, json};
 
 use crate::bounds::Bounds;
 use crate::explain::Blueprint;
+use crate::registry;
 use crate::resume::changed_since;
 
 /// The table that policies are kept in, where some module declares it.
@@ -518,6 +519,7 @@ pub(crate) fn may_have_changed(
 #[derive(Debug)]
 pub(crate) struct Judge {
     tables: Vec<&'static TableSpec>,
+    reducers: Vec<&'static str>,
     planner: Planner,
     blueprint: Arc<Blueprint>,
 }
@@ -525,10 +527,20 @@ pub(crate) struct Judge {
 impl Judge {
     pub(crate) fn new(
         tables: Vec<&'static TableSpec>,
+        reducers: Vec<&'static str>,
         planner: Planner,
         blueprint: Arc<Blueprint>,
     ) -> Judge {
-        Judge { tables, planner, blueprint }
+        Judge { tables, reducers, planner, blueprint }
+    }
+
+    /// Whether a role can name these reducers.
+    pub(crate) fn judge_reducers(&self, names: &BTreeSet<String>) -> Result<(), Refusal> {
+        let known = |name: &&String| self.reducers.contains(&name.as_str());
+        match names.iter().find(|name| !known(name)) {
+            Some(unknown) => Err(registry::unknown(unknown, self.reducers.iter().copied())),
+            None => Ok(()),
+        }
     }
 }
 
@@ -538,20 +550,38 @@ impl PolicyJudge for Judge {
     fn judge(&self, table: &str, condition: Option<&str>, hidden: &[String]) -> Verdict {
         let bad = |detail: String| Refusal::new(Code::BadArguments, detail);
         let spec = self.tables.iter().find(|spec| spec.name == table).ok_or_else(|| {
-            bad(format!("there is no table {table}")).hint("GET /v1/schema lists the tables")
+            let refusal = bad(format!("there is no table {table}"));
+            match nearest(table, self.tables.iter().map(|spec| spec.name)) {
+                Some(name) => refusal.hint(format!("did you mean {name}?")),
+                None => refusal.hint("GET /v1/schema lists the tables"),
+            }
         })?;
         if let Some(missing) = hidden.iter().find(|name| spec.column(name).is_none()) {
-            return Err(bad(format!("table {table} has no column {missing}")));
+            let columns: Vec<&str> = spec.columns.iter().map(|column| column.name).collect();
+            return Err(bad(format!("table {table} has no column {missing}"))
+                .hint(format!("its columns are {}", columns.join(", "))));
         }
         if spec.columns.len() == hidden.len() {
             return Err(bad("every column would be hidden".to_owned())
-                .hint("drop the table's policies, and nobody but an admin sees it"));
+                .hint("drop the table's policies; then only admins see it"));
         }
         let Some(condition) = condition else { return Ok(()) };
         check_condition(condition)?;
         let sql = format!("SELECT * FROM \"{table}\" WHERE ({condition}\n)");
-        let binding = self.planner.bind_some(&sql, &Map::new(), None)?;
-        self.blueprint.judge(&binding)?;
-        self.blueprint.try_out(&binding)
+        let binding = self.planner.bind_some(&sql, &Map::new(), None).map_err(of_condition)?;
+        self.blueprint.judge(&binding).map_err(of_condition)?;
+        self.blueprint.try_out(&binding).map_err(of_condition)
     }
+}
+
+/// A condition becomes a part of live queries. What cannot be one of those cannot be a condition, and a one-shot query does
+/// not help with it.
+fn of_condition(refusal: Refusal) -> Refusal {
+    if refusal.code != Code::UnsupportedSql {
+        return refusal;
+    }
+    let why = refusal.detail.trim_end_matches(", so this query cannot be live");
+    let detail = format!("a policy's condition must be able to be part of a live query: {why}");
+    Refusal::new(Code::UnsupportedSql, detail)
+        .hint("write a condition that depends only on stored rows and on the caller")
 }

@@ -6,7 +6,7 @@ use std::fmt;
 
 use abide_schema::event::Hash;
 use abide_schema::reducer::{Call, Definition};
-use abide_schema::{Code, Module, Refusal, canonical, integers, limits};
+use abide_schema::{Code, Module, Refusal, canonical, integers, limits, nearest};
 use serde_json::Value as JsonValue;
 use sha2::{Digest as _, Sha256};
 
@@ -108,46 +108,20 @@ impl Registry {
     }
 
     fn unknown(&self, reducer: &str) -> Refusal {
-        let refusal =
-            Refusal::new(Code::UnknownReducer, format!("there is no reducer {reducer:?}"));
-        let nearest = self
-            .definitions()
-            .map(|definition| (distance(definition.name, reducer), definition.name))
-            .min()
-            .filter(|(distance, name)| *distance <= name.len() / 3);
-        match nearest {
-            Some((_, name)) => refusal.hint(format!("did you mean {name}?")),
-            None => refusal.hint("GET /v1/schema lists them"),
-        }
+        unknown(reducer, self.definitions().map(|definition| definition.name))
+    }
+
+    /// The names of the reducers that callers may call.
+    pub(crate) fn names(&self) -> Vec<&'static str> {
+        self.definitions().map(|definition| definition.name).collect()
     }
 }
 
-/// Levenshtein's edit distance between two short names.
-fn distance(left: &str, right: &str) -> usize {
-    let right: Vec<char> = right.chars().take(64).collect();
-    let mut costs: Vec<usize> = (0..=right.len()).collect();
-    for (i, a) in left.chars().enumerate() {
-        let mut diagonal = costs[0];
-        costs[0] = i + 1;
-        for (j, b) in right.iter().enumerate() {
-            let replaced = diagonal + usize::from(a != *b);
-            diagonal = costs[j + 1];
-            costs[j + 1] = replaced.min(diagonal + 1).min(costs[j] + 1);
-        }
-    }
-    costs[right.len()]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::distance;
-
-    #[test]
-    fn the_distance_of_names_is_their_edits() {
-        let pairs =
-            [("call", "call", 0), ("call", "cal", 1), ("", "abc", 3), ("kitten", "sitting", 3)];
-        for (left, right, edits) in pairs {
-            assert_eq!(distance(left, right), edits, "{left} {right}");
-        }
+/// The refusal of a name that is none of these reducers.
+pub(crate) fn unknown(reducer: &str, known: impl IntoIterator<Item = &'static str>) -> Refusal {
+    let refusal = Refusal::new(Code::UnknownReducer, format!("there is no reducer {reducer:?}"));
+    match nearest(reducer, known) {
+        Some(name) => refusal.hint(format!("did you mean {name}?")),
+        None => refusal.hint("GET /v1/schema lists them"),
     }
 }

@@ -40,6 +40,14 @@ pub enum ReplayError {
     /// The target cannot be written.
     #[error("the replay could not be written")]
     Store(#[from] StoreError),
+    /// The log ends before the event that was named.
+    #[error("the log ends at event {end}, before event {to}")]
+    Beyond {
+        /// The event that was named.
+        to: Seq,
+        /// The last event.
+        end: Seq,
+    },
     /// A call that was done is refused now.
     #[error("event {seq}: {reducer} is refused in the replay: {refusal}")]
     Refused {
@@ -87,6 +95,9 @@ pub fn replay(
     progress: &mut dyn FnMut(Seq),
 ) -> Result<Seq, ReplayError> {
     let log = LogFile::open(from)?;
+    if let Some(to) = to {
+        check_reached(&log, to)?;
+    }
     let registry = Registry::new(&modules);
     let layout = Layout { modules };
     let store = Store::open_as(into, layout, Tuning::default(), Some(log.log_id()))?;
@@ -134,6 +145,12 @@ pub fn replay(
     drop(executor);
     store.checkpointer()?.truncate()?;
     Ok(reached)
+}
+
+/// Looks for the last event before a file is made.
+fn check_reached(log: &LogFile, to: Seq) -> Result<(), ReplayError> {
+    let end = log.end()?;
+    if to > end { Err(ReplayError::Beyond { to, end }) } else { Ok(()) }
 }
 
 fn run_again(

@@ -255,7 +255,7 @@ fn check_unbounded(ctx: &Context<'_>) -> Result<(), Refusal> {
         return Ok(());
     }
     let detail = "agents are those of all tenants, and a scope bounds you to your own";
-    Err(Refusal::new(Code::Denied, detail).hint("have somebody without a scope register it"))
+    Err(Refusal::new(Code::Denied, detail).hint("a caller without a scope can register it"))
 }
 
 /// The agent of a name.

@@ -65,7 +65,7 @@ pub(crate) fn capability(
     match required {
         Some(required) if !caller.can(required) => {
             let detail = format!("{what} takes the capability {required}, which you do not have");
-            let hint = "whoever manages identities can give it: abide identity change … --can …";
+            let hint = "an admin can grant it:  abide identity change … --can …";
             Err(Refusal::new(Code::Denied, detail).hint(hint))
         }
         _ => Ok(()),

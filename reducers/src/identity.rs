@@ -110,7 +110,7 @@ pub fn create_identity(
             return Ok(Answer::Duplicate(before.seq, before));
         }
         let detail = format!("identity {} exists already, and is another", before.id);
-        let hint = "change_identity changes one";
+        let hint = "abide identity change  changes one";
         return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
     }
     ctx.insert(identity).map(Answer::Fresh)
@@ -190,7 +190,7 @@ pub(crate) fn find(ctx: &mut Context<'_>, id: &str) -> Result<Identity, Abort> {
     let identity = ctx.get::<Identity>(id)?;
     Ok(identity.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no identity {id}"))
-            .hint("create_identity makes one")
+            .hint("abide identity create  creates one")
     })?)
 }
 

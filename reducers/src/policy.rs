@@ -9,7 +9,7 @@ use abide_schema::{
     Abort, Caller, Code, Context, Json, Micros, Module, Refusal, Seq, Value, limits, reducer, table,
 };
 
-use crate::check;
+use crate::{check, role};
 
 /// The name of a policy that is given none.
 const ONLY: &str = "default";
@@ -70,6 +70,7 @@ pub fn set_policy(
         let detail = format!("a condition has at most {} bytes", limits::POLICY_BYTES);
         return Err(Refusal::new(Code::LimitExceeded, detail).into());
     }
+    role::check_named(ctx, &role)?;
     ctx.judge_policy(&table, condition.as_deref(), &hidden)?;
     let hidden = Json::from(serde_json::json!(hidden));
     let (now, seq, set_by) = (ctx.now, ctx.seq, ctx.caller.id().to_owned());

@@ -6,7 +6,9 @@ use std::collections::BTreeSet;
 
 use abide_schema::caller::{CallLimits, Caller};
 use abide_schema::reducer::{Answer, Sight};
-use abide_schema::{Abort, Code, Context, Json, Micros, Module, Refusal, Seq, reducer, table};
+use abide_schema::{
+    Abort, Code, Context, Json, Micros, Module, Refusal, Seq, nearest, reducer, table,
+};
 use serde_json::json;
 
 use crate::{check, identity};
@@ -154,10 +156,10 @@ pub fn set_role(
     check::name("name", &name)?;
     only_admins(ctx.caller, "set_role")?;
     if is_built_in(&name) {
-        let detail = format!("{name} is built in, and stays as it is");
-        return Err(Refusal::new(Code::Conflict, detail).hint("make one of another name").into());
+        return Err(built_in(&name).hint("choose another name for a role of your own").into());
     }
     reducers.iter().try_for_each(|name| check::name("a reducer", name))?;
+    ctx.judge_reducers(&reducers.iter().filter(|name| *name != ALL).cloned().collect())?;
     let capabilities = capabilities.unwrap_or_default();
     for capability in &capabilities {
         check::name("a capability", capability)?;
@@ -191,10 +193,36 @@ pub fn set_role(
 #[reducer]
 pub fn remove_role(ctx: &mut Context<'_>, name: String) -> Result<Role, Abort> {
     only_admins(ctx.caller, "remove_role")?;
-    let missing = || Refusal::new(Code::NotFound, format!("there is no role {name}"));
-    let role = ctx.get::<Role>(&name)?.ok_or_else(missing)?;
+    if is_built_in(&name) {
+        return Err(built_in(&name).hint("only roles of your own can be removed").into());
+    }
+    let Some(role) = ctx.get::<Role>(&name)? else { return Err(unknown(ctx, &name)?.into()) };
     ctx.delete::<Role>(&name)?;
     Ok(role)
+}
+
+fn built_in(name: &str) -> Refusal {
+    Refusal::new(Code::Conflict, format!("{name} is a built-in role and cannot be changed"))
+}
+
+/// The refusal of a name that no role has.
+fn unknown(ctx: &mut Context<'_>, name: &str) -> Result<Refusal, Abort> {
+    let own = ctx.find::<Role>("ORDER BY name LIMIT 100", &[])?;
+    let names = BUILT_IN.iter().map(|(name, _)| *name);
+    let names: Vec<&str> = names.chain(own.iter().map(|role| &*role.name)).collect();
+    let hint = match nearest(name, names.iter().copied()) {
+        Some(name) => format!("did you mean {name}?"),
+        None => format!("the roles are {};  abide role set  creates others", names.join(", ")),
+    };
+    Ok(Refusal::new(Code::NotFound, format!("there is no role {name}")).hint(hint))
+}
+
+/// Checks that there is a role of this name, or that it stands for every role.
+pub(crate) fn check_named(ctx: &mut Context<'_>, name: &str) -> Result<(), Abort> {
+    if name == ALL || ctx.is_replay() {
+        return Ok(());
+    }
+    find(ctx, name).map(drop)
 }
 
 /// The row of a role; `None` for the built-in ones.
@@ -202,12 +230,10 @@ pub(crate) fn find(ctx: &mut Context<'_>, name: &str) -> Result<Option<Role>, Ab
     if is_built_in(name) {
         return Ok(None);
     }
-    let role = ctx.get::<Role>(name)?;
-    Ok(Some(role.ok_or_else(|| {
-        let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
-        Refusal::new(Code::NotFound, format!("there is no role {name}"))
-            .hint(format!("there are {}; set_role makes others", names.join(", ")))
-    })?))
+    match ctx.get::<Role>(name)? {
+        Some(role) => Ok(Some(role)),
+        None => Err(unknown(ctx, name)?.into()),
+    }
 }
 
 /// Holds a caller to what its role may call.
@@ -221,7 +247,7 @@ fn may_call(ctx: &mut Context<'_>, reducer: &str) -> Result<(), Abort> {
         return Ok(());
     }
     let detail = format!("the role {name} may not call {reducer}");
-    let hint = "abide role list  tells what each may; an admin can give another role";
+    let hint = "abide role list  shows what each role may call";
     Err(Refusal::new(Code::Denied, detail).hint(hint).into())
 }
 

@@ -84,7 +84,7 @@ pub fn create_token(
         let detail =
             format!("identity {identity_id} is a subject of an issuer, and has no tokens here");
         return Err(Refusal::new(Code::BadArguments, detail)
-            .hint("its issuer makes tokens for it; disable_identity disables it")
+            .hint("its issuer makes tokens for it;  abide identity disable  disables it")
             .into());
     }
     if let Some(before) = ctx.get::<Token>(&id)? {
@@ -111,7 +111,10 @@ pub fn create_token(
 /// Revokes a token, at once, also where somebody is connected with it.
 #[reducer]
 pub fn revoke_token(ctx: &mut Context<'_>, id: String) -> Result<Answer<Token>, Abort> {
-    let missing = || Refusal::new(Code::NotFound, format!("there is no token {id}"));
+    let missing = || {
+        Refusal::new(Code::NotFound, format!("there is no token {id}"))
+            .hint("abide token list  lists them")
+    };
     let mut token = ctx.get::<Token>(&id)?.ok_or_else(missing)?;
     let identity = identity::find(ctx, &token.identity_id)?;
     identity::check_within(ctx, &identity)?;

@@ -7,7 +7,7 @@
 //! In reading order: [`value`] what a cell holds · [`mod@table`] how a table is declared ·
 //! [`mod@reducer`] what a rule is given and gives back · [`work`] what it has done before it runs · [`caller`] who calls · [`event`] what the log
 //! keeps · [`refusal`] how a "no" is said · [`wire`] what travels · [`mod@checksum`] how both ends know
-//! that they agree · [`limits`] every bound.
+//! that they agree · [`limits`] every bound · [`mod@nearest`] which known name was probably meant.
 
 // The macros name this crate `::abide_schema`, also from inside it.
 extern crate self as abide_schema;
@@ -18,6 +18,7 @@ pub mod checksum;
 pub mod event;
 pub mod id;
 pub mod limits;
+pub mod nearest;
 mod nullable;
 pub mod reducer;
 pub mod refusal;
@@ -35,6 +36,7 @@ pub use caller::{Caller, Scope};
 pub use checksum::Checksum;
 pub use event::Event;
 pub use id::{Micros, Seq};
+pub use nearest::nearest;
 pub use reducer::{Abort, Context, Module};
 pub use refusal::{Code, Refusal};
 pub use table::{Json, Table, TableSpec};

@@ -6,6 +6,7 @@
 //! `#[reducer]` over a function (see `abide-macros`), list it in a [`Module`], register the module.
 
 use std::cell::Cell as StdCell;
+use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
@@ -173,6 +174,17 @@ pub trait Transaction {
     /// What tries out policies. A replay has none: it only sees what was found good.
     fn policy_judge(&self) -> Option<Arc<dyn PolicyJudge>> {
         None
+    }
+
+    /// Whether there are reducers of these names, for callers to call.
+    ///
+    /// # Errors
+    /// [`Abort::Refused`] with the first name that is none.
+    fn judge_reducers(&mut self, names: &BTreeSet<String>) -> Result<(), Abort>;
+
+    /// Whether a replay makes the call again.
+    fn is_replay(&self) -> bool {
+        false
     }
 
     /// Adds a row. In a numbered table, a NULL key is given the next number. Returns the row.
@@ -380,6 +392,20 @@ impl<'a> Context<'a> {
         let done = act(self);
         self.rows.look_beyond(before);
         done
+    }
+
+    /// Checks names of reducers before they are kept. A replay accepts all: its program may have other modules.
+    ///
+    /// # Errors
+    /// [`Abort::Refused`] with the first name that is none.
+    pub fn judge_reducers(&mut self, names: &BTreeSet<String>) -> Result<(), Abort> {
+        self.rows.judge_reducers(names)
+    }
+
+    /// Whether a replay makes the call again. A check that was added after calls were logged must accept those.
+    #[must_use]
+    pub fn is_replay(&self) -> bool {
+        self.rows.is_replay()
     }
 
     /// Adds a row. Where the database numbers the rows, key 0 means the next number, and the answer

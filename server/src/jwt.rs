@@ -344,5 +344,5 @@ fn explain(why: &jsonwebtoken::errors::Error) -> Refusal {
 }
 
 fn refused(detail: impl Into<String>) -> Refusal {
-    Refusal::new(Code::Unauthenticated, detail).hint("ask whoever issues them for another")
+    Refusal::new(Code::Unauthenticated, detail).hint("ask the issuer for a new token")
 }

@@ -64,7 +64,7 @@ fn only_unscoped(app: &App, by: &Caller, what: &str) -> Result<(), Refusal> {
     if by.scope().is_empty() {
         return Ok(());
     }
-    let detail = format!("{what} tells of everybody, and you have a scope");
+    let detail = format!("{what} covers all tenants, and this caller has a scope");
     app.engine.note_denied(by, what, &detail);
     Err(Refusal::new(Code::Denied, detail).hint("an identity without a scope may"))
 }

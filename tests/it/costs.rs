@@ -53,7 +53,7 @@ request_supervisor_handoff {"session_id":"kid","reason":"x","required_capability
 create_identity {"id":"ann","role":"app"}
 create_token {"id":"aaaaaaaa","identity_id":"ann","hash":"0000000000000000000000000000000000000000000000000000000000000000","last_four":"abcd"}
 set_role {"name":"clerk","reducers":["append_message"]}
-set_policy {"table":"timers","role":"none","name":"p","condition":"1"}
+set_policy {"table":"timers","role":"clerk","name":"p","condition":"1"}
 "#;
 
 /// Table, the row that is multiplied, how many at most, and what differs: `{n}` is the number of the copy.

@@ -66,15 +66,15 @@ fn no_database() {
     check(
         |path| fs::write(path, "This is a letter to my grandmother. ".repeat(100)).unwrap(),
         expect![[r#"
-            bad_request: FOLDER/abide.db is not a SQLite database
-            hint: name another file; this one was left as it is
+            bad_request: FOLDER/abide.db is not an Abide database: it is not a SQLite file
+            hint: name another file; this one was not changed
         "#]],
     );
     check(
         |path| fs::write(path, "short").unwrap(),
         expect![[r#"
-        bad_request: FOLDER/abide.db is not a SQLite database
-        hint: name another file; this one was left as it is
+        bad_request: FOLDER/abide.db is not an Abide database: it is not a SQLite file
+        hint: name another file; this one was not changed
     "#]],
     );
 }
@@ -84,29 +84,29 @@ fn somebody_elses_database() {
     check(
         |path| make_sql(path, "CREATE TABLE recipes (title TEXT)"),
         expect![[r#"
-        bad_request: FOLDER/abide.db is a SQLite database, but not one of Abide's
-        hint: name another file; this one was left as it is
+        bad_request: FOLDER/abide.db is a SQLite database, but not an Abide database
+        hint: name another file; this one was not changed
     "#]],
     );
     check(
         |path| make_sql(path, "PRAGMA application_id = 7; CREATE TABLE t (a)"),
         expect![[r#"
-        bad_request: FOLDER/abide.db is a SQLite database, but not one of Abide's
-        hint: name another file; this one was left as it is
+        bad_request: FOLDER/abide.db is a SQLite database, but not an Abide database
+        hint: name another file; this one was not changed
     "#]],
     );
     check(
         |path| make_sql(path, "PRAGMA journal_mode = WAL; CREATE TABLE recipes (title TEXT)"),
         expect![[r#"
-            bad_request: FOLDER/abide.db is a SQLite database, but not one of Abide's
-            hint: name another file; this one was left as it is
+            bad_request: FOLDER/abide.db is a SQLite database, but not an Abide database
+            hint: name another file; this one was not changed
         "#]],
     );
     check(
         |path| make_sql(path, "PRAGMA user_version = 3"),
         expect![[r#"
-        bad_request: FOLDER/abide.db is a SQLite database, but not one of Abide's
-        hint: name another file; this one was left as it is
+        bad_request: FOLDER/abide.db is a SQLite database, but not an Abide database
+        hint: name another file; this one was not changed
     "#]],
     );
 }
@@ -127,7 +127,7 @@ fn a_folder() {
     check(
         |path| fs::create_dir(path).unwrap(),
         expect![[r#"
-        bad_request: FOLDER/abide.db cannot be opened: is a directory
+        bad_request: FOLDER/abide.db is a folder, not a database file
         hint: check the path
     "#]],
     );

@@ -486,6 +486,8 @@ fn what_belongs_to_a_hidden_row_and_copies_of_a_hidden_column_are_hidden() {
             world.say(id, "hello").await.unwrap();
         }
         let who = caller("ann", "clerk", &[], &[]);
+        let may = json!({"name": "clerk", "reducers": ["append_message"]});
+        world.call("set_role", may).await.unwrap();
         let only_open = json!({"table": "sessions", "role": "clerk", "condition": "id = 'open'"});
         world.call("set_policy", only_open).await.unwrap();
         for (sql, count) in [
@@ -498,8 +500,6 @@ fn what_belongs_to_a_hidden_row_and_copies_of_a_hidden_column_are_hidden() {
             assert_eq!(rows.len(), count, "{sql}");
         }
         // Reducers do not reach them either.
-        let may = json!({"name": "clerk", "reducers": ["append_message"]});
-        world.call("set_role", may).await.unwrap();
         let text = json!({"session_id": "closed", "role": "user", "content": "hello"});
         let refusal = world.engine().call(&who, "append_message", &text, None).await.unwrap_err();
         assert_eq!(refusal.code, Code::NotFound);

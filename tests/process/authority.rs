@@ -12,7 +12,7 @@ use crate::server::Server;
 #[track_caller]
 fn token(server: &Server, by: &str, words: &[&str]) -> String {
     let ended = server.run(&[&["token", "create"], words, &["--token", by]].concat());
-    assert!(ended.stderr.contains("This is the only time that it is told"), "{ended:?}");
+    assert!(ended.stderr.contains("It is printed only once"), "{ended:?}");
     let token = ended.good().trim_end().to_owned();
     assert!(token.starts_with("abide_") && !token.contains(char::is_whitespace), "{token}");
     token

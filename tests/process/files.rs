@@ -44,6 +44,7 @@ fn what_is_made_is_for_its_owner_alone() {
     for umask in ["000", "777"] {
         let (folder, db) = made();
         let path = |name: &str| folder.path().join(name).display().to_string();
+        under(umask, &["init", "--db", &db]).good();
         under(umask, &["call", "create_session", "agent=a", "id=s1", "--db", &db]).good();
         under(umask, &["backup", &path("copy.db"), "--db", &db]).good();
         under(umask, &["replay", &db, "--into", &path("then.db")]).good();
@@ -72,7 +73,7 @@ fn the_demo_keeps_its_file_for_its_owner() {
 #[test]
 fn a_looser_mode_is_warned_about_and_none_is_changed() {
     let (folder, db) = made();
-    run(["call", "create_session", "agent=a", "--db", &db]).good();
+    run(["init", "--db", &db]).good();
     for (mode, warns) in [(0o644, true), (0o640, true), (0o600, false), (0o400, false)] {
         fs::set_permissions(&db, Permissions::from_mode(mode)).unwrap();
         for args in [
@@ -92,7 +93,7 @@ fn a_looser_mode_is_warned_about_and_none_is_changed() {
 #[test]
 fn nothing_is_made_through_a_symlink() {
     let (folder, db) = made();
-    run(["call", "create_session", "agent=a", "--db", &db]).good();
+    run(["init", "--db", &db]).good();
     let path = |name: &str| folder.path().join(name).display().to_string();
     symlink(path("victim"), path("link.db")).unwrap();
     symlink(path("victim"), path("beside.db-journal")).unwrap();
@@ -105,7 +106,7 @@ fn nothing_is_made_through_a_symlink() {
         }
     }
     symlink(path("victim"), path("locked.db-lock")).unwrap();
-    let ended = run(["call", "create_session", "agent=a", "--db", &path("locked.db")]);
+    let ended = run(["init", "--db", &path("locked.db")]);
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(!Path::new(&path("victim")).exists());
 }
@@ -124,6 +125,7 @@ fn a_symlink_is_the_file_that_it_names() {
     );
     assert!(!Path::new(&db).exists());
 
+    run(["init", "--db", &db]).good();
     run(["call", "create_session", "agent=a", "id=s1", "--db", &db]).good();
     run(["call", "create_session", "agent=a", "id=s2", "--db", &link]).good();
     let server = Server::start_on(Path::new(&link));

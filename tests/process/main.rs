@@ -10,11 +10,13 @@ mod authority;
 mod claims;
 mod command_line;
 mod demo;
+mod examples;
 mod files;
 mod handoff;
 mod kill;
 mod load;
 mod memory;
+mod mistakes;
 mod operators;
 #[cfg(debug_assertions)]
 mod panics;

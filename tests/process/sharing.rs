@@ -150,8 +150,8 @@ fn files_that_are_not_ours_stay_as_they_are() {
         |path| fs::write(path, "Dear grandmother, ".repeat(500)).unwrap(),
         expect![[r#"
             exit code 1
-            error: FOLDER/theirs.db is not a SQLite database   [bad_request]
-              hint: name another file; this one was left as it is
+            error: FOLDER/theirs.db is not an Abide database: it is not a SQLite file   [bad_request]
+              hint: name another file; this one was not changed
         "#]],
     );
     check_foreign(
@@ -160,16 +160,16 @@ fn files_that_are_not_ours_stay_as_they_are() {
         },
         expect![[r#"
             exit code 1
-            error: FOLDER/theirs.db is a SQLite database, but not one of Abide's   [bad_request]
-              hint: name another file; this one was left as it is
+            error: FOLDER/theirs.db is a SQLite database, but not an Abide database   [bad_request]
+              hint: name another file; this one was not changed
         "#]],
     );
     check_foreign(
         |path| make_sql(path, "PRAGMA journal_mode = WAL; CREATE TABLE recipes (title TEXT)"),
         expect![[r#"
             exit code 1
-            error: FOLDER/theirs.db is a SQLite database, but not one of Abide's   [bad_request]
-              hint: name another file; this one was left as it is
+            error: FOLDER/theirs.db is a SQLite database, but not an Abide database   [bad_request]
+              hint: name another file; this one was not changed
         "#]],
     );
 }
@@ -179,7 +179,7 @@ fn files_that_are_not_ours_stay_as_they_are() {
 fn a_newer_format_is_left_to_the_newer_abide() {
     check_foreign(
         |path| {
-            run(["call", "create_session", "agent=a", "--db", path.to_str().unwrap()]).good();
+            run(["init", "--db", path.to_str().unwrap()]).good();
             make_sql(path, "PRAGMA user_version = 99; PRAGMA wal_checkpoint(TRUNCATE)");
         },
         expect![[r#"
@@ -200,7 +200,7 @@ fn a_folder_that_is_not_there() {
         expect![[r#"
         exit code 1
         error: there is no folder FOLDER/nowhere   [not_found]
-          hint: make it with  mkdir -p FOLDER/nowhere
+          hint: create it with  mkdir -p FOLDER/nowhere
     "#]],
     );
     assert!(!folder.path().join("nowhere").exists());
@@ -213,7 +213,7 @@ fn a_folder_that_cannot_be_written() {
     }
     let folder = tempfile::tempdir().unwrap();
     let db = folder.path().join("abide.db");
-    run(["call", "create_session", "agent=a", "--db", db.to_str().unwrap()]).good();
+    run(["init", "--db", db.to_str().unwrap()]).good();
     let program = program_for_all();
     chown(folder.path(), Some(NOBODY), Some(NOBODY)).unwrap();
     for (mode, db) in [(0o500, db.clone()), (0o500, folder.path().join("new.db")), (0o700, db)] {

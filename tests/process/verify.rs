@@ -6,6 +6,8 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use abide_schema::Table as _;
+use abide_store::EventRow;
 use rusqlite::{Connection, OpenFlags};
 use tempfile::TempDir;
 
@@ -14,19 +16,9 @@ use crate::program::{Ended, Process, abide, run};
 use crate::server::Server;
 
 /// What an event's record holds after its seq, in the order of the file.
-const FIELDS: [&str; 11] = [
-    "at",
-    "session_id",
-    "reducer",
-    "caller",
-    "request_id",
-    "arguments",
-    "outcome",
-    "prev_hash",
-    "hash",
-    "authority",
-    "salt",
-];
+fn fields() -> Vec<&'static str> {
+    EventRow::SPEC.columns.iter().map(|column| column.name).filter(|name| *name != "seq").collect()
+}
 
 /// A file that the demo has made.
 struct Made {
@@ -68,16 +60,17 @@ struct Place {
 
 impl Place {
     fn find(file: &Connection, bytes: &[u8], seq: i64) -> Option<Place> {
-        let columns = FIELDS[1..].join(", ");
-        let fields = |row: &rusqlite::Row<'_>| {
+        let names = fields();
+        let columns = names[1..].join(", ");
+        let cells = |row: &rusqlite::Row<'_>| {
             let mut fields = vec![row.get::<_, i64>(0)?.to_be_bytes().to_vec()];
-            for at in 1..FIELDS.len() {
+            for at in 1..names.len() {
                 fields.push(row.get_ref(at)?.as_bytes_or_null()?.unwrap_or_default().to_vec());
             }
             Ok(fields)
         };
         let sql = format!("SELECT at, {columns} FROM events WHERE seq = ?1");
-        let fields: Vec<Vec<u8>> = file.query_row(&sql, [seq], fields).unwrap();
+        let fields: Vec<Vec<u8>> = file.query_row(&sql, [seq], cells).unwrap();
         let record = fields.concat();
         let mut found = bytes.windows(record.len()).enumerate().filter(|(_, at)| *at == record);
         let (start, _) = found.next()?;
@@ -119,7 +112,7 @@ fn a_changed_byte_of_any_event_is_found_and_named() {
     assert!(good.starts_with(&format!("{} events  ·  chain ok  ·  head ", made.events)), "{good}");
     for from in [1, made.events / 2, made.events - 1, made.events] {
         let place = made.event_from(from);
-        for (at, field) in FIELDS.iter().enumerate() {
+        for (at, field) in fields().into_iter().enumerate() {
             let Some(byte) = place.byte_of(at) else { continue };
             flip(&made.db(), byte);
             assert_names(&verify(&made.db(), &[]), place.seq, field);

@@ -264,3 +264,25 @@ async fn an_answer_that_is_too_large_to_keep_fails_its_call() {
     assert_eq!(wrong.4, 256 << 10, "its beginning is kept");
     house.close().await;
 }
+
+/// It reached the tool as the double `1e+23`, and was stored as that.
+#[tokio::test]
+async fn integers_of_64_bits() {
+    let arguments = r#"{"order": "A", "n": 100000000000000000000000}"#;
+    let script = format!(
+        "answers:\n  - calls: [{{ name: pay, arguments: '{arguments}' }}]\n  - text: I give up.\n"
+    );
+    let house = House::of("tools: [pay]\n", &script).await;
+    let run = house.begin("Go on.").await;
+    let (told, _) = house.told(&run.id, 0).await;
+    assert_eq!(house.ledger(), [""; 0], "the tool did not run");
+    let why = "the integer 100000000000000000000000 at /n does not fit 64 bits with sign";
+    assert!(told.contains(why) && told.ends_with('\n'), "{told}");
+    let said = house.transcript().await;
+    assert!(said.contains(why) && said.contains("assistant: I give up."), "{said}");
+    let sql = "SELECT arguments FROM events UNION ALL SELECT data FROM agent_state";
+    let stored: Vec<Option<String>> = house.abide.sql(sql).fetch().await.expect("it can be read");
+    house.close().await;
+    let stored: String = stored.into_iter().flatten().collect();
+    assert!(!stored.contains("1e+23") && !stored.contains("1e23"), "{stored}");
+}

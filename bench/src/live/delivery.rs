@@ -295,15 +295,17 @@ fn text(plan: &Plan, reaches: &[Reach], floods: &[Flood]) -> String {
     let floods_table = table(&header, rows);
     let best = best(floods);
     format!(
-        "Every listener is a WebSocket of its own on loopback and watches one row; a call on the \
-         first of them updates it. A call is made when the one before has reached everybody.\n\n\
+        "Every listener is a separate WebSocket on loopback and subscribes to one row. A call on \
+         the first WebSocket updates the row. The next call starts when the previous delta has \
+         reached all listeners.\n\n\
          {reaches}\n\n\
-         Then {listeners} listeners watch the row, and calls are made for {seconds} s: evenly at a \
-         rate, or the next when one is answered, with so many in flight. Counted is what arrives: one delta for each commit and \
-         listener. Calls that wait for the same sync share a commit and with it a delta, so calls/s \
-         times listeners would be more, and is not what is quoted. The time runs until the last \
-         delta is there. *Merged* are deltas of commits that a listener was told of together with a \
-         later one, because it had fallen behind.\n\n{floods_table}\n\n\
+         Then {listeners} listeners subscribe to the row, and calls are made for {seconds} s, \
+         either at an even rate, or each when an earlier one is answered, with a number of calls \
+         in flight. *Deltas/s* counts what arrives: one delta for each commit and listener, \
+         until the last delta has arrived. Calls that wait for the same sync share a commit and \
+         its delta, so this is less than calls/s times listeners. *Merged* deltas are those of \
+         commits that a listener received together with a later one, because it had fallen \
+         behind.\n\n{floods_table}\n\n\
          - Most deltas a second: {best} (goal: {goal}).",
         seconds = plan.seconds,
         listeners = plan.listeners,

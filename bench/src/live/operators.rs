@@ -259,11 +259,12 @@ fn text(all: &[Tables]) -> String {
     let queries = queries.collect::<Vec<_>>().join("\n");
     format!(
         "A commit adds, changes or removes a message and its review, and touches their session. \
-         *Delta* is the router's part of it: to lay the changed rows out, to find the query, and to \
-         make its delta. *Again* is to run the query and to read its rows. *Steps* are those of \
-         SQLite's virtual machine, which do not depend on the machine. *First delta* is that of the \
-         first commit after a subscription began: what state there is, is made then (in an engine, by \
-         a reader beside the commits, where it takes too long).\n\n{queries}\n\n{}\n\n\
+         *Delta* is the router's work: it writes the changed rows to temporary tables, finds the \
+         query, and computes its delta. *Again* is a new run of the query with all its rows. \
+         *Steps* are those of SQLite's virtual machine, which do not depend on the machine. \
+         *First delta* is the delta of the first commit after a subscription started, which also \
+         builds the state. (In an engine a reader builds it if that takes too \
+         long.)\n\n{queries}\n\n{}\n\n\
          From the smallest tables to the largest a delta takes:\n\n{}",
         table(&header, rows),
         growth.join("\n"),

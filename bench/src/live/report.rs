@@ -46,19 +46,19 @@ pub(crate) fn count(count: usize) -> String {
 pub(crate) fn document(machine: &Machine, sections: &[Section], quick: bool) -> String {
     let mut text = String::from("# Live queries, measured\n\n");
     let mut command: Vec<String> = std::env::args().skip(1).collect();
-    // Where the databases stood is nobody's business.
+    // The folder of the databases says nothing to a reader.
     if let Some(at) = command.iter().position(|word| word == "--dir") {
         command.drain(at..command.len().min(at + 2));
     }
     let _ = writeln!(
         text,
-        "Made by `cargo run --release -p abide-bench -- {}` in one run on one machine; another one \
-         gives other figures, and it is how they compare within a run that counts.\n\n{}\n",
+        "Made by `cargo run --release -p abide-bench -- {}` in one run on one machine. Another \
+         machine gives other figures; compare figures of the same run only.\n\n{}\n",
         command.join(" "),
         machine.0,
     );
     if quick {
-        text += "This was a quick run: it shows that the bench works, and nothing else.\n\n";
+        text += "This was a quick run. It only shows that the benchmark works.\n\n";
     }
     for section in sections {
         let _ = writeln!(text, "## {}. {}\n\n{}\n", section.number, section.title, section.text);

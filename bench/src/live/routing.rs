@@ -270,15 +270,18 @@ fn text(found: &[Found], commits: usize) -> String {
     );
     format!(
         "A commit changes a row of `messages`, its row of `sessions` and one of `reviews`. The \
-         routers of all sizes take each of {commits} commits in turn. Counted beside the time, for \
-         each commit: changed rows looked at, probes, SQL statements run.\n\n{queries}\n\n{costs}\n\n\
-         Of {most} subscriptions (resident memory of the process, all that a subscription holds in \
-         planner and router):\n\n{takes}\n\n\
-         - From the first subscription to {most} the p50 differs by {spread} µs at most (goal: 2).\n\
+         routers of all sizes process each of {commits} commits in turn. The last columns count, \
+         for each commit: changed rows examined, hash probes, SQL statements \
+         run.\n\n{queries}\n\n{costs}\n\n\
+         For {most} subscriptions (*bytes each* is the resident memory of the process, with all \
+         that planner and router keep for a subscription):\n\n{takes}\n\n\
+         - From the first subscription to {most} the p50 differs by {spread} µs at most (goal: \
+         2).\n\
          - The heaviest subscription takes {bytes:.0} bytes (goal: 1,024).\n\
          - Subscribing {most} takes {register_s:.1} s at most (goal, of a million: 5).\n\n\
-         A join whose parameter sits on the other table costs a commit one look-up statement for each \
-         template, however many subscribe to it: that is the step from none to one.",
+         If the parameter of a join is on the other table, a commit costs one look-up statement \
+         for each \
+         template, however many subscriptions it has. This is the step from 0 to 1.",
         commits = count(commits),
         most = count(most),
         spread = figure(spread, 2),

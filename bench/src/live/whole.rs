@@ -137,10 +137,11 @@ pub(crate) fn text(scope: &Scope) -> String {
         "unsubscribe all, s",
     ];
     format!(
-        "Through the whole engine, on connections of {} subscriptions: the writer thread's \
-         processor time for a call, beside an engine without subscriptions, in turns; and all that is kept for \
-         a subscription, in planner, router, hub and connection. Each begins with a snapshot of its \
-         own.\n\n{}",
+        "Through the whole engine, on connections of {} subscriptions. The table has the writer \
+         thread's processor time for a call, with and without subscriptions, measured in turns, \
+         and the memory of a subscription in planner, router, hub and connection. Each \
+         subscription starts \
+         with a snapshot.\n\n{}",
         count(OF_ONE),
         table(&header, [row]),
     )

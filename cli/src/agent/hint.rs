@@ -1,4 +1,4 @@
-//! How to go on with a run that waits: command lines that can be pasted as they are.
+//! Commands that continue a run that waits. They can be pasted into a shell.
 
 use std::path::Path;
 
@@ -6,8 +6,7 @@ use serde_json::Value;
 
 use crate::options::Options;
 
-/// Where the person who is told has to look: what this command was given, but for the token, which belongs
-/// into `ABIDE_TOKEN`.
+/// The options that the commands repeat from this command line, without the token, which belongs into `ABIDE_TOKEN`.
 pub(super) struct Place {
     where_to: String,
     again: String,
@@ -44,9 +43,14 @@ impl Place {
         if status != "unknown" {
             return self.then(&self.decide(call_id));
         }
-        let id = quoted(&format!("call_id={call_id}"));
-        let settle = self.call("settle_tool_call");
-        self.then(&format!("{settle} {id} outcome=succeeded evidence='\"who says so\"'"))
+        let settle = |outcome: &str| {
+            let id = quoted(&format!("call_id={call_id}"));
+            let call = self.call("settle_tool_call");
+            format!("{call} {id} outcome={outcome} evidence='\"how you know\"'")
+        };
+        // Only a person can find out which of them is true.
+        let (succeeded, failed) = (settle("succeeded"), settle("failed"));
+        self.then(&format!("{succeeded}   # it took effect\n  or:   {failed}   # it did not"))
     }
 
     /// How somebody else decides while this goes on: over a server, and not where this has the file open.
@@ -104,6 +108,7 @@ fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use expect_test::expect;
 
     /// It once named the argument `id`, which the reducer does not take.
     #[test]
@@ -125,6 +130,21 @@ mod tests {
         );
         let args = serde_json::json!({"session_id": "s1"});
         assert!((definition.decode)(&args).is_ok(), "the reducer takes what the hint says");
+    }
+
+    /// Only `succeeded` was offered, as if it were the answer.
+    #[test]
+    fn a_call_with_unknown_outcome_has_both_outcomes() {
+        let place = Place {
+            where_to: " --db a.db".to_owned(),
+            again: "abide agent run".to_owned(),
+            has_file: true,
+        };
+        expect![[r#"
+            abide call --db a.db settle_tool_call call_id=c1 outcome=succeeded evidence='"how you know"'   # it took effect
+              or:   abide call --db a.db settle_tool_call call_id=c1 outcome=failed evidence='"how you know"'   # it did not
+              then: abide agent run"#]]
+        .assert_eq(&place.of_call("c1", "unknown"));
     }
 
     #[test]

@@ -15,26 +15,27 @@ use serde_json::Value;
 use super::hint::{Place, asked};
 use super::view::View;
 use super::{Household, open};
-use crate::connect::{Absent, connect};
+use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::options::Options;
 use crate::output::note;
 use crate::printable::Printable;
+use crate::reconnect::telling;
 
 /// What `abide agent run` is given.
 #[derive(Args, Debug)]
 pub(super) struct Run {
-    /// The agent
+    /// The name of the agent
     name: String,
 
-    /// What the user says
+    /// The user's message
     input: String,
 
-    /// An id of your own for the session and its run; the same again goes on with it
+    /// The id of the session and of its run; the same id again continues the run
     #[arg(long, value_name = "ID")]
     id: Option<String>,
 
-    /// Approve whatever waits for approval, without asking
+    /// Approve every call without asking
     #[arg(long)]
     yes: bool,
 }
@@ -49,12 +50,12 @@ pub(super) async fn start(options: &Options, folder: &Path, args: Run) -> Result
         Some(_) => Some(open(options, folder).await?),
         None => None,
     };
-    let abide = connect(options, Absent::Make).await?;
+    let abide = connect(options, Access::Create).await?;
     let household = match workshop {
         Some(workshop) => Some(Household::over(options, folder, workshop, abide.clone()).await?),
         None => None,
     };
-    let told = follow(options, folder, &abide, args).await;
+    let told = telling(abide.link(), options, follow(options, folder, &abide, args)).await;
     if let Some(household) = household {
         let abide = household.abide.clone();
         household.close().await;
@@ -119,7 +120,7 @@ async fn check_same(abide: &Abide, found: &Row, args: &Run) -> Result<(), Failur
         return Ok(());
     }
     let detail = format!("run {} is one of {} that began with: {said}", found.id, found.agent);
-    let hint = "the same agent and the same words go on with it; for another run take another --id";
+    let hint = "the same agent and the same input continue it; use another --id for a new run";
     Err(Refusal::new(Code::Conflict, detail).hint(hint).into())
 }
 

@@ -80,7 +80,7 @@ impl Scan {
         );
         let hint = format!(
             "declare  #[table(name = \"{table}\", {declare})]  which is  {create};  \
-             or ask once with  abide sql"
+             or run it once with  abide sql"
         );
         Some(Refusal::new(Code::UnsupportedSql, detail).hint(hint))
     }

@@ -486,7 +486,7 @@ impl Lower<'_> {
         result.map_err(|refusal| match refusal.code {
             Code::LimitExceeded => refusal,
             _ => Refusal::new(Code::BadSql, format!("no such table: {name}"))
-                .hint("there is none of that name that you may see"),
+                .hint("it does not exist, or it is not visible to this caller"),
         })?;
         match core.from.get_mut(terms).and_then(|term| term.derived.as_mut()) {
             // It stands for itself, with conditions of ours and no others.

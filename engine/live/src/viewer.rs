@@ -231,7 +231,7 @@ impl Lower<'_> {
         match viewer.outlook.select(table) {
             Some(select) => Ok(Some(select.to_owned())),
             None => Err(Refusal::new(Code::BadSql, format!("no such table: {table}"))
-                .hint("there is none of that name that you may see")),
+                .hint("it does not exist, or it is not visible to this caller")),
         }
     }
 }

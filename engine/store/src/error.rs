@@ -177,11 +177,19 @@ pub enum OpenError {
     /// It is a symlink to a file that does not exist.
     #[error("{} is a symlink to a file that does not exist", .0.display())]
     Dangling(PathBuf),
+    /// It is a folder, a device, or empty.
+    #[error("{} is {kind}, not a database file", path.display())]
+    NotAFile {
+        /// Its path.
+        path: PathBuf,
+        /// What it is.
+        kind: &'static str,
+    },
     /// It is not a SQLite database.
-    #[error("{} is not a SQLite database", .0.display())]
+    #[error("{} is not an Abide database: it is not a SQLite file", .0.display())]
     NotADatabase(PathBuf),
     /// It is a SQLite database of another program.
-    #[error("{} is a SQLite database, but not one of Abide's", .0.display())]
+    #[error("{} is a SQLite database, but not an Abide database", .0.display())]
     NotOurs(PathBuf),
     /// It was written by a newer Abide.
     #[error(
@@ -242,13 +250,16 @@ impl OpenError {
             None => self.to_string(),
         };
         let (code, hint) = match self {
-            OpenError::Missing(_) => (Code::NotFound, "abide serve makes a new one"),
+            OpenError::Missing(_) => {
+                (Code::NotFound, "check the path;  abide init  creates a file")
+            }
             OpenError::Dangling(_) => {
                 (Code::NotFound, "name the file itself, or make the symlink point to one")
             }
-            OpenError::Exists(_) => (Code::Conflict, "name a file that is not there yet"),
+            OpenError::Exists(_) => (Code::Conflict, "name a file that does not exist"),
+            OpenError::NotAFile { .. } => (Code::BadRequest, "check the path"),
             OpenError::NotADatabase(_) | OpenError::NotOurs(_) => {
-                (Code::BadRequest, "name another file; this one was left as it is")
+                (Code::BadRequest, "name another file; this one was not changed")
             }
             OpenError::Newer { .. } => (Code::BadRequest, "use the newer abide"),
             OpenError::TableDiffers { .. } => {
@@ -266,7 +277,7 @@ impl OpenError {
             OpenError::Store { why: StoreError::Busy, .. } => {
                 (Code::Conflict, "close the program that has the file open, and try again")
             }
-            OpenError::Store { .. } => (Code::Internal, "abide verify tells whether it is sound"),
+            OpenError::Store { .. } => (Code::Internal, "abide verify  checks the file"),
         };
         Refusal::new(code, detail).hint(hint)
     }

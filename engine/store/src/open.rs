@@ -130,10 +130,7 @@ impl Store {
         tuning: Tuning,
         log_id: Option<&str>,
     ) -> Result<Store, OpenError> {
-        if path.is_dir() {
-            let why = std::io::ErrorKind::IsADirectory.into();
-            return Err(OpenError::Io { path: path.to_owned(), why });
-        }
+        check_kind(path)?;
         // Another disk makes its own files.
         let makes_files = tuning.disk.vfs().is_none();
         let path = &match log_id {
@@ -251,14 +248,29 @@ fn synchronous() -> &'static str {
 
 /// Opens a file of ours for looking at, next to whoever else has it.
 pub(crate) fn open_read_only(path: &Path) -> Result<Connection, OpenError> {
+    let connection = open_read_only_on(path, &SystemDisk)?;
     private::warn_if_open(path);
-    open_read_only_on(path, &SystemDisk)
+    Ok(connection)
+}
+
+/// Refuses folders and devices by name; of the errors that SQLite gives for them, most say that the file is damaged.
+fn check_kind(path: &Path) -> Result<(), OpenError> {
+    let kind = match std::fs::metadata(path) {
+        Ok(meta) if meta.is_dir() => "a folder",
+        Ok(meta) if !meta.is_file() => "a device or a pipe",
+        _ => return Ok(()),
+    };
+    Err(OpenError::NotAFile { path: path.to_owned(), kind })
 }
 
 fn open_read_only_on(path: &Path, disk: &dyn Disk) -> Result<Connection, OpenError> {
     let path = &private::resolved(path)?;
     if !path.exists() {
         return Err(OpenError::Missing(path.to_owned()));
+    }
+    check_kind(path)?;
+    if !beside(path, "-wal").exists() && std::fs::metadata(path).is_ok_and(|meta| meta.len() == 0) {
+        return Err(OpenError::NotAFile { path: path.to_owned(), kind: "empty" });
     }
     let connection =
         connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY, disk).map_err(|why| broken(path, why))?;

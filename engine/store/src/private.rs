@@ -33,8 +33,9 @@ pub(crate) fn resolved(path: &Path) -> Result<PathBuf, OpenError> {
 /// path, of which no part is a symlink.
 pub(crate) fn create(path: &Path) -> Result<PathBuf, OpenError> {
     let companions = ["-wal", "-shm", "-journal", "-lock"].map(|suffix| beside(path, suffix));
-    if companions.iter().any(|companion| fs::symlink_metadata(companion).is_ok()) {
-        return Err(OpenError::Exists(path.to_owned()));
+    let is_there = |companion: &PathBuf| fs::symlink_metadata(companion).is_ok();
+    if let Some(companion) = companions.into_iter().find(is_there) {
+        return Err(OpenError::Exists(companion));
     }
     create_empty(path)?;
     fs::canonicalize(path).map_err(|why| OpenError::Io { path: path.to_owned(), why })

@@ -123,6 +123,15 @@ impl LogFile {
         Ok(migrate::last_before(&self.connection, modules)?)
     }
 
+    /// The last event's seq as the file has it; no event is checked.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn end(&self) -> Result<Seq, StoreError> {
+        let sql = "SELECT coalesce(max(seq), 0) FROM events";
+        Ok(Seq(self.connection.query_row(sql, [], |row| row.get(0))?))
+    }
+
     /// Shows every event, each checked before it is shown. Returns where the chain ends.
     ///
     /// # Errors

@@ -223,7 +223,7 @@ async fn who_may_change_agents() {
     check(
         &of_tenant.problem(),
         expect![[r#"
-            403 denied: agents are those of all tenants, and a scope bounds you to your own (have somebody without a scope register it)
+            403 denied: agents are those of all tenants, and a scope bounds you to your own (a caller without a scope can register it)
         "#]],
     );
     assert_eq!(home.ask(&token("rootrootr"), "POST", "/agents", &clerk).await.status, 201);

@@ -7,7 +7,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio_tungstenite::tungstenite::Message;
 
 use crate::house::House;
-use crate::http::{self, check};
+use crate::http::{self, check, escaped};
 
 /// The house after bad input: nothing was written, and it still takes calls.
 async fn unharmed(house: &House) {
@@ -452,5 +452,52 @@ async fn frames_that_cannot_be() {
     "#]],
     );
     assert_eq!(socket.closed().await.map(|closed| u16::from(closed.code)), Some(1002));
+    unharmed(&house).await;
+}
+
+/// They were stored as doubles: `100000000000000000000000` became `1e+23`.
+#[tokio::test]
+async fn integers_beyond_64_bits_are_refused_wherever_json_comes_in() {
+    let house = House::open().await;
+    let mut told = String::new();
+    for (path, body) in [
+        ("call/write_note", r#"{"book":"a","text":"x","weight":100000000000000000000000}"#),
+        ("batch", r#"{"calls":[{"reducer":"nothing","args":{"n":[18446744073709551615]}}]}"#),
+        ("sql", r#"{"sql":"SELECT :n","params":{"n":-9223372036854775809}}"#),
+        ("explain", r#"{"sql":"SELECT 1","params":{"n":18446744073709551615}}"#),
+    ] {
+        let answer = house.post(&format!("/v1/{path}"), body).await;
+        told.push_str(&format!("POST {path} {}\n", answer.problem()));
+    }
+    let params = escaped(r#"{"n":100000000000000000000000}"#);
+    let path = format!("/v1/subscribe?sql=SELECT+1&params={params}");
+    let answer = house.request("GET", &path).send().await;
+    told.push_str(&format!("GET subscribe {}\n", answer.problem()));
+    let mut socket = house.socket().await;
+    for message in [
+        r#"{"op":"call","id":"c","reducer":"nothing","args":{"n":100000000000000000000000}}"#,
+        r#"{"op":"batch","id":"b","calls":[{"reducer":"nothing","args":{"n":18446744073709551615}}]}"#,
+        r#"{"op":"sql","id":"s","sql":"SELECT :n","params":{"n":-9223372036854775809}}"#,
+        r#"{"op":"subscribe","id":"q","sql":"SELECT 1","params":{"n":18446744073709551615}}"#,
+        r#"{"op":"explain","id":"e","sql":"SELECT 1","params":{"n":18446744073709551615}}"#,
+    ] {
+        socket.say(message).await;
+        let error = socket.hear().await;
+        let text = |name: &str| error[name].as_str().unwrap_or("-").to_owned();
+        told.push_str(&format!("{} {}: {}\n", text("id"), text("code"), text("detail")));
+    }
+    expect![[r#"
+        POST call/write_note 422 bad_arguments: the integer 100000000000000000000000 at /weight does not fit 64 bits with sign (send it as a string: JSON integers are those of 64 bits with sign)
+        POST batch 422 bad_arguments: the integer 18446744073709551615 at /calls/0/args/n/0 does not fit 64 bits with sign (send it as a string: JSON integers are those of 64 bits with sign)
+        POST sql 422 bad_arguments: the integer -9223372036854775809 at /params/n does not fit 64 bits with sign (send it as a string: JSON integers are those of 64 bits with sign)
+        POST explain 422 bad_arguments: the integer 18446744073709551615 at /params/n does not fit 64 bits with sign (send it as a string: JSON integers are those of 64 bits with sign)
+        GET subscribe 422 bad_arguments: the integer 100000000000000000000000 at /n does not fit 64 bits with sign (send it as a string: JSON integers are those of 64 bits with sign)
+        c bad_arguments: the integer 100000000000000000000000 at /args/n does not fit 64 bits with sign
+        b bad_arguments: the integer 18446744073709551615 at /calls/0/args/n does not fit 64 bits with sign
+        s bad_arguments: the integer -9223372036854775809 at /params/n does not fit 64 bits with sign
+        q bad_arguments: the integer 18446744073709551615 at /params/n does not fit 64 bits with sign
+        e bad_arguments: the integer 18446744073709551615 at /params/n does not fit 64 bits with sign
+    "#]].assert_eq(&told);
+    assert_eq!(house.engine.durable_seq().0, 0, "nothing was written");
     unharmed(&house).await;
 }

@@ -96,7 +96,7 @@ async fn keys_that_change() {
     let house = House::serving(access, abide_reducers::modules()).await;
     let (shared, ed) = (token(Algorithm::HS256, &claims()), token(Algorithm::EdDSA, &claims()));
     let unknown = "401 unauthenticated: the token names no key that is known \
-        (ask whoever issues them for another)";
+        (ask the issuer for a new token)";
     assert_eq!(tried(&house, &shared).await, LET_IN);
 
     write(only(1));
@@ -222,17 +222,17 @@ async fn every_forgery_is_refused() {
         None: 401 unauthenticated: the token is not known (ask the operator of the server for the current one)
         none, unsigned: 401 unauthenticated: the token is not known (ask the operator of the server for the current one)
         no alg: 401 unauthenticated: the token is not known (ask the operator of the server for the current one)
-        RS512: 401 unauthenticated: the token is signed with another algorithm than its key is for (ask whoever issues them for another)
-        ES256: 401 unauthenticated: the token is signed with another algorithm than its key is for (ask whoever issues them for another)
-        confused, rsa: 401 unauthenticated: the token is signed with another algorithm than its key is for (ask whoever issues them for another)
+        RS512: 401 unauthenticated: the token is signed with another algorithm than its key is for (ask the issuer for a new token)
+        ES256: 401 unauthenticated: the token is signed with another algorithm than its key is for (ask the issuer for a new token)
+        confused, rsa: 401 unauthenticated: the token is signed with another algorithm than its key is for (ask the issuer for a new token)
         confused, shared: 401 unauthenticated: the token is not known (ask the operator of the server for the current one)
-        confused, ed: 401 unauthenticated: the token is signed with another algorithm than its key is for (ask whoever issues them for another)
-        HS384: 401 unauthenticated: the token is signed with another algorithm than its key is for (ask whoever issues them for another)
+        confused, ed: 401 unauthenticated: the token is signed with another algorithm than its key is for (ask the issuer for a new token)
+        HS384: 401 unauthenticated: the token is signed with another algorithm than its key is for (ask the issuer for a new token)
         another's key: 401 unauthenticated: the token is not known (ask the operator of the server for the current one)
-        another kid: 401 unauthenticated: the token is signed with another algorithm than its key is for (ask whoever issues them for another)
-        unknown kid: 401 unauthenticated: the token names no key that is known (ask whoever issues them for another)
-        no kid: 401 unauthenticated: the token names no key that is known (ask whoever issues them for another)
-        jwk in the header: 401 unauthenticated: the token names no key that is known (ask whoever issues them for another)
+        another kid: 401 unauthenticated: the token is signed with another algorithm than its key is for (ask the issuer for a new token)
+        unknown kid: 401 unauthenticated: the token names no key that is known (ask the issuer for a new token)
+        no kid: 401 unauthenticated: the token names no key that is known (ask the issuer for a new token)
+        jwk in the header: 401 unauthenticated: the token names no key that is known (ask the issuer for a new token)
         other body: 401 unauthenticated: the token is not known (ask the operator of the server for the current one)
         no signature: 401 unauthenticated: the token is not known (ask the operator of the server for the current one)
         two parts: 401 unauthenticated: the token is not known (ask the operator of the server for the current one)
@@ -287,25 +287,25 @@ async fn what_claims_must_say() {
         &told.join("\n"),
         expect![[r#"
         {"exp":1795269700}: 401 unauthenticated: the token expired at 2026-11-21T14:02:10Z (ask the issuer for a new one)
-        {"exp":null}: 401 unauthenticated: the token has no exp (ask whoever issues them for another)
-        {"exp":"tomorrow"}: 401 unauthenticated: the token has no exp (ask whoever issues them for another)
-        {"exp":-1}: 401 unauthenticated: the token has no exp (ask whoever issues them for another)
-        {"exp":1e+300}: 401 unauthenticated: the token has no exp (ask whoever issues them for another)
-        {"nbf":1795269762}: 401 unauthenticated: the token does not count before 2026-11-21T14:02:42Z (ask whoever issues them for another)
-        {"nbf":[]}: 401 unauthenticated: the token's nbf is no moment (ask whoever issues them for another)
-        {"iss":"https://evil.example"}: 401 unauthenticated: the token is of another issuer (ask whoever issues them for another)
-        {"iss":null}: 401 unauthenticated: the token has no iss (ask whoever issues them for another)
-        {"aud":"other"}: 401 unauthenticated: the token is for another audience (ask whoever issues them for another)
-        {"aud":null}: 401 unauthenticated: the token has no aud (ask whoever issues them for another)
-        {"sub":null}: 401 unauthenticated: the token has no claim sub that is a text (ask whoever issues them for another)
-        {"sub":7}: 401 unauthenticated: the token has no claim sub that is a text (ask whoever issues them for another)
-        {"sub":""}: 401 unauthenticated: the token has no claim sub that is a text (ask whoever issues them for another)
-        {"sub":"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx: 401 unauthenticated: the token has no claim sub that is a text (ask whoever issues them for another)
-        {"org":null}: 401 unauthenticated: the token has no claim org that is a text (ask whoever issues them for another)
-        {"org":["acme"]}: 401 unauthenticated: the token has no claim org that is a text (ask whoever issues them for another)
-        {"job":null}: 401 unauthenticated: the token names no role (ask whoever issues them for another)
-        {"groups":7}: 401 unauthenticated: the token's capabilities are not texts (ask whoever issues them for another)
-        {"pad":"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx: 401 unauthenticated: a token of 10989 bytes, at most 8192 are taken (ask whoever issues them for another)
+        {"exp":null}: 401 unauthenticated: the token has no exp (ask the issuer for a new token)
+        {"exp":"tomorrow"}: 401 unauthenticated: the token has no exp (ask the issuer for a new token)
+        {"exp":-1}: 401 unauthenticated: the token has no exp (ask the issuer for a new token)
+        {"exp":1e+300}: 401 unauthenticated: the token has no exp (ask the issuer for a new token)
+        {"nbf":1795269762}: 401 unauthenticated: the token does not count before 2026-11-21T14:02:42Z (ask the issuer for a new token)
+        {"nbf":[]}: 401 unauthenticated: the token's nbf is no moment (ask the issuer for a new token)
+        {"iss":"https://evil.example"}: 401 unauthenticated: the token is of another issuer (ask the issuer for a new token)
+        {"iss":null}: 401 unauthenticated: the token has no iss (ask the issuer for a new token)
+        {"aud":"other"}: 401 unauthenticated: the token is for another audience (ask the issuer for a new token)
+        {"aud":null}: 401 unauthenticated: the token has no aud (ask the issuer for a new token)
+        {"sub":null}: 401 unauthenticated: the token has no claim sub that is a text (ask the issuer for a new token)
+        {"sub":7}: 401 unauthenticated: the token has no claim sub that is a text (ask the issuer for a new token)
+        {"sub":""}: 401 unauthenticated: the token has no claim sub that is a text (ask the issuer for a new token)
+        {"sub":"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx: 401 unauthenticated: the token has no claim sub that is a text (ask the issuer for a new token)
+        {"org":null}: 401 unauthenticated: the token has no claim org that is a text (ask the issuer for a new token)
+        {"org":["acme"]}: 401 unauthenticated: the token has no claim org that is a text (ask the issuer for a new token)
+        {"job":null}: 401 unauthenticated: the token names no role (ask the issuer for a new token)
+        {"groups":7}: 401 unauthenticated: the token's capabilities are not texts (ask the issuer for a new token)
+        {"pad":"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx: 401 unauthenticated: a token of 10989 bytes, at most 8192 are taken (ask the issuer for a new token)
     "#]],
     );
     let right = [

@@ -105,10 +105,10 @@ async fn a_token_names_its_bearer_and_what_they_may() {
         &told.join("\n"),
         expect![[r#"
         404 not_found: there is no session s1 (create_session makes one)
-        403 denied: the role worker may not call create_session (abide role list  tells what each may; an admin can give another role)
-        403 denied: the role worker may not call create_identity (abide role list  tells what each may; an admin can give another role)
-        403 denied: the role worker may not call set_role (abide role list  tells what each may; an admin can give another role)
-        403 denied: /metrics tells of everybody, and you have a scope (an identity without a scope may)
+        403 denied: the role worker may not call create_session (abide role list  shows what each role may call)
+        403 denied: the role worker may not call create_identity (abide role list  shows what each role may call)
+        403 denied: the role worker may not call set_role (abide role list  shows what each role may call)
+        403 denied: /metrics covers all tenants, and this caller has a scope (an identity without a scope may)
     "#]],
     );
     check(
@@ -117,7 +117,7 @@ async fn a_token_names_its_bearer_and_what_they_may() {
         workwork: create_session: the role worker may not call create_session
         workwork: create_identity: the role worker may not call create_identity
         workwork: set_role: the role worker may not call set_role
-        annannann: /metrics: /metrics tells of everybody, and you have a scope
+        annannann: /metrics: /metrics covers all tenants, and this caller has a scope
     "#]],
     );
 }
@@ -464,7 +464,7 @@ async fn a_demoted_caller_gets_no_stored_answer() {
     check(
         &create().await.problem(),
         expect![[r#"
-        403 denied: the role worker may not call create_session (abide role list  tells what each may; an admin can give another role)
+        403 denied: the role worker may not call create_session (abide role list  shows what each role may call)
     "#]],
     );
 }

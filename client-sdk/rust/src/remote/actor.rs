@@ -292,7 +292,6 @@ impl Actor {
     }
 
     fn end(&mut self, fate: &Error) {
-        self.shared.connected.send_replace(false);
         // Set once: the actor ends once.
         let _ = self.shared.fate.set(fate.clone());
         for (_, question) in std::mem::take(&mut self.questions) {
@@ -306,6 +305,8 @@ impl Actor {
                 mailbox.end(fate.clone());
             }
         }
+        // Last: those who wait for a new connection find out first that there will be none.
+        self.shared.connected.send_replace(false);
     }
 }
 

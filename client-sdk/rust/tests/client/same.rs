@@ -390,6 +390,15 @@ async fn refusals_keep_their_code_and_hint(abide: &Abide) {
     assert_eq!(unknown.hint(), Some("did you mean keep?"));
     let wrong = abide.call("keep", json!({"name": 1})).await.expect_err("a number");
     assert_eq!(wrong.code(), Some(Code::BadArguments));
+    let large = json!({"name": "a", "weight": u64::MAX});
+    for error in [
+        abide.call("keep", large.clone()).await.expect_err("it would lose digits"),
+        abide.batch([Call::new("keep", large)]).await.expect_err("it would lose digits"),
+    ] {
+        assert_eq!(error.code(), Some(Code::BadArguments), "{error}");
+        let told = error.to_string();
+        assert!(told.contains("the integer 18446744073709551615"), "{told}");
+    }
     let writes = abide.sql("DELETE FROM samples").rows().await.expect_err("it writes");
     assert_eq!(writes.code(), Some(Code::BadSql));
     let missing = abide.sql("SELECT :x").rows().await.expect_err("no x");

@@ -1,0 +1,44 @@
+//! `abide init`: creates an empty database file.
+
+use abide_client::Abide;
+use clap::Args;
+use serde_json::json;
+
+use abide_schema::{Code, Refusal};
+
+use crate::connect::check_folder;
+use crate::failure::Failure;
+use crate::options::Options;
+use crate::output::{say, say_json};
+
+/// What `abide init` is given.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Init {}
+
+const EXAMPLES: &str = "\
+`abide serve` creates its file as well. Commands that work on a file with --db do not, except `token
+create --role` and `agent run`.
+
+Examples:
+  abide init                     # abide.db
+  abide init --db agents.db";
+
+/// Creates the file.
+///
+/// # Errors
+/// It exists, or it cannot be created.
+pub(crate) async fn run(options: &Options, _: Init) -> Result<(), Failure> {
+    let file = options.db_or_default();
+    if file.exists() {
+        let detail = format!("{} exists already", file.display());
+        let hint = "name a file that does not exist";
+        return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
+    }
+    check_folder(&file)?;
+    Abide::open(&file)?.close().await;
+    if options.json {
+        return say_json(&json!({"created": file.display().to_string()}));
+    }
+    say(format!("created {}", file.display()))
+}

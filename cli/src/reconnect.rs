@@ -1,0 +1,32 @@
+//! Lost connections of commands that wait for a server to come back: told on stderr, so that silence is not taken for "no
+//! changes".
+
+use abide_client::Link;
+
+use crate::options::Options;
+use crate::output::note;
+
+/// Runs a command, and tells of each lost connection, failed attempt and new connection meanwhile.
+pub(crate) async fn telling<T>(
+    mut link: Link,
+    options: &Options,
+    command: impl Future<Output = T>,
+) -> T {
+    let mut attempt = 0_u64;
+    tokio::pin!(command);
+    loop {
+        tokio::select! {
+            // A connection that ended for good ends the command, whose error says why.
+            biased;
+            done = &mut command => return done,
+            () = link.changed() => {}
+        }
+        note(match (link.connected(), attempt) {
+            (true, 0) => continue,
+            (true, _) => format!("reconnected to {}", options.url),
+            (false, 0) => format!("warning: connection to {} lost; reconnecting", options.url),
+            (false, _) => format!("warning: reconnect attempt {attempt} to {} failed", options.url),
+        });
+        attempt = if link.connected() { 0 } else { attempt + 1 };
+    }
+}
