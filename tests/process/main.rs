@@ -10,6 +10,7 @@ mod authority;
 mod claims;
 mod command_line;
 mod demo;
+mod docs;
 mod files;
 mod handoff;
 mod kill;

@@ -32,6 +32,7 @@ const STEPS: &[Step] = &[
         // Nothing is left out here for want of Node.
         env: Some((crate::node::NEEDED, "1")),
     },
+    Step { name: "book", command: "cargo xtask book", env: None },
     Step { name: "bugs", command: "cargo xtask bugs", env: None },
     Step { name: "locks", command: "cargo xtask interleave", env: None },
     Step { name: "release", command: "cargo build --release", env: None },
