@@ -72,8 +72,11 @@ fn stage(root: &Path) -> io::Result<()> {
             let name = entry.file_name();
             let shown = Path::new(&name).extension().is_some_and(|end| end == "svg");
             if Path::new(&name).extension().is_some_and(|end| end == "md") {
+                // mdBook would rename the README itself, and not the links to it.
+                let name = if name == "README.md" { "index.md".into() } else { name };
                 let text = fs::read_to_string(entry.path())?;
-                fs::write(to.join(name), text.replace("](docs/", "](").replace("](../", "]("))?;
+                let text = text.replace("](docs/", "](").replace("](../", "](");
+                fs::write(to.join(name), text.replace("](README.md", "](index.md"))?;
             } else if shown || name.to_string_lossy().starts_with("LICENSE") {
                 fs::copy(entry.path(), to.join(name))?;
             }

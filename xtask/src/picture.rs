@@ -56,7 +56,7 @@ pub(crate) fn draw(printed: &str) -> String {
     let height = HEIGHT * (lines.len() + 3);
     let cycle = TYPED + PAUSE * count + REST;
     let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height}\" \
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" xml:space=\"preserve\" viewBox=\"0 0 {width:.0} {height}\" \
          width=\"{width:.0}\" height=\"{height}\" role=\"img\" \
          aria-label=\"Output of abide demo\">\n<style>\n\
          text {{ font: 14px ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace; \
