@@ -49,7 +49,7 @@ fn mdbook(root: &Path) -> Result<PathBuf, String> {
             return Ok(program);
         }
     }
-    println!("building  mdbook {VERSION}, once: about two minutes");
+    println!("building  mdbook {VERSION}, once: about three minutes");
     let mut cargo = crate::cargo(root);
     cargo.args(["install", "mdbook", "--version", VERSION, "--locked", "--no-default-features"]);
     let status = cargo.arg("--root").arg(&folder).status();

@@ -1,6 +1,6 @@
 //! `cargo xtask ci`: what must hold before a change lands, from a fresh clone.
 //!
-//! A list of the commands that a person would type, the README's two among them. Every step runs
+//! A list of the commands that a person would type, the README's demo among them. Every step runs
 //! even when an earlier one failed, so that one run tells everything there is to mend.
 
 use std::path::Path;
