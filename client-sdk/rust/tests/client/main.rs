@@ -2,6 +2,8 @@
 //! server, and what only a server can do to its clients.
 
 mod authority;
+mod notes;
+mod own_module;
 mod restart;
 mod same;
 mod world;
