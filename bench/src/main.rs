@@ -1,5 +1,5 @@
 //! Measurements: ours beside a floor, interleaved in one run, so that what is quoted is a ratio and
-//! not the mood of a machine. What the README says of speed is what this prints.
+//! not the mood of a machine. The figures of `docs/performance.md` are what this prints.
 
 mod agents;
 mod authority;

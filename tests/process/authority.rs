@@ -1,4 +1,4 @@
-//! A deployment of two tenants, set up by the command line alone, as the README's page does it.
+//! A deployment of two tenants, set up by the command line alone, as `docs/tenancy.md` does it.
 
 use std::fs;
 use std::path::Path;

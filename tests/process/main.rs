@@ -10,7 +10,7 @@ mod authority;
 mod claims;
 mod command_line;
 mod demo;
-mod examples;
+mod docs;
 mod files;
 mod handoff;
 mod kill;

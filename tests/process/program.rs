@@ -107,6 +107,11 @@ impl Process {
         self.child.id()
     }
 
+    /// Whether it has not ended.
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
     /// The next line of stdout, waited for.
     #[track_caller]
     pub(crate) fn line(&self) -> String {

@@ -6,10 +6,12 @@
 //! counted, `tidy` holds the house to its style, `ci` is all that `.ci/run` asks.
 //! Nothing here is shipped.
 
+mod book;
 mod ci;
 mod fuzz;
 mod live;
 mod node;
+mod picture;
 mod reliability;
 mod siege;
 mod sight;
@@ -110,6 +112,18 @@ const VERBS: &[Verb] = &[
         about: "check the style of the house, without building it",
         takes: "",
         run: |root, _| tidy::run(root),
+    },
+    Verb {
+        name: "book",
+        about: "build the docs as a book, and check their links",
+        takes: "",
+        run: |root, _| book::run(root),
+    },
+    Verb {
+        name: "picture",
+        about: "run the demo, and draw what it prints for the README",
+        takes: picture::TAKES,
+        run: picture::run,
     },
     Verb {
         name: "ci",

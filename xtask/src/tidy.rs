@@ -8,6 +8,7 @@ mod dependencies;
 mod features;
 mod length;
 mod licences;
+mod links;
 mod opening;
 mod places;
 mod root;
@@ -28,7 +29,7 @@ use source::Source;
 
 /// Something against the rules, and where.
 #[derive(Debug)]
-struct Finding {
+pub(crate) struct Finding {
     place: String,
     what: String,
 }
@@ -69,6 +70,7 @@ fn check(root: &Path) -> Result<(String, Vec<Finding>), String> {
     let metadata = metadata(root)?;
 
     let mut findings = root::check(&paths);
+    findings.extend(links::check(&files, &paths));
     findings.extend(files.iter().flat_map(places::check));
     for source in &sources {
         findings.extend(opening::check(source));
@@ -83,6 +85,12 @@ fn check(root: &Path) -> Result<(String, Vec<Finding>), String> {
     let (sources, packages) = (sources.len(), metadata.packages.len());
     let checked = format!("{} files, {sources} of them Rust, {packages} packages", files.len());
     Ok((checked, findings))
+}
+
+/// What is wrong with the links between the pages.
+pub(crate) fn links_of_pages(root: &Path) -> Result<Vec<Finding>, String> {
+    let paths = paths(root)?;
+    Ok(links::check(&read(root, &paths)?, &paths))
 }
 
 /// Every file that is or would be committed, relative to the root.

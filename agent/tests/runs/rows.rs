@@ -1,5 +1,5 @@
-//! The rows of the seeds' tables, each with the test that is named after it: `docs/agents.md` lists them, and what it
-//! lists is there.
+//! Each event, error and limit has a test that is named after it: `docs/agents.md` lists them, and the tests that it lists
+//! exist.
 
 use std::path::Path;
 
@@ -7,7 +7,10 @@ use std::path::Path;
 fn every_row_of_the_table_has_its_test() {
     let agent = Path::new(env!("CARGO_MANIFEST_DIR"));
     let docs = std::fs::read_to_string(agent.join("../docs/agents.md")).expect("it is there");
-    let table = docs.split_once("## The seeds' tables").expect("it has the table").1;
+    let table = docs
+        .split_once("## Events, errors and limits, with their tests")
+        .expect("it has the table")
+        .1;
     let table = table.split("\n## ").next().unwrap_or_default();
     let mut tests = 0;
     for cell in table.lines().filter(|line| line.starts_with('|')).flat_map(|it| it.split('`')) {

@@ -261,3 +261,33 @@ fn nobody_changes_what_is_hashed() {
     let found = features::check(&[built("serde_json", &["preserve_order"])]);
     assert!(lines(&found).starts_with("serde_json: some dependency turns on preserve_order"));
 }
+
+#[test]
+fn links_lead_somewhere() {
+    let file = |path: &str, text: &str| File { path: path.to_owned(), text: text.to_owned() };
+    let check = |text: &str| {
+        let files = [
+            file("README.md", "# A\n[b](docs/b.md)"),
+            file("docs/b.md", text),
+            file("docs/SUMMARY.md", "[a](../README.md) [b](b.md)"),
+            file("ARCHITECTURE.md", "`engine/src/lib.rs`, `engine/`, `engine/src/gone.rs`"),
+        ];
+        let paths = ["engine/src/lib.rs"].map(str::to_owned).into_iter();
+        let paths: Vec<String> = paths.chain(files.iter().map(|file| file.path.clone())).collect();
+        lines(&links::check(&files, &paths))
+    };
+    let always = "ARCHITECTURE.md:1: names engine/src/gone.rs, which does not exist\n\
+                  ARCHITECTURE.md: is not in docs/SUMMARY.md";
+    let good = "## What it *does*, and `how`\n[x](#what-it-does-and-how) [r](../README.md#a)\n\
+                ```\n[no](link)\n```\n`[no](link)` [site](https://example.org/#x) [dir](../engine)";
+    assert_eq!(check(good), always);
+    assert_eq!(
+        check("[a](c.md)\n[a](#no) [a](../README.md#b)"),
+        format!(
+            "docs/b.md:1: links to docs/c.md, which does not exist\n\
+             docs/b.md:2: links to docs/b.md#no, and docs/b.md has no such heading\n\
+             docs/b.md:2: links to README.md#b, and README.md has no such heading\n\
+             {always}"
+        )
+    );
+}

@@ -1,0 +1,248 @@
+//! The command blocks of the README and of `docs/`, run as they are written.
+//!
+//! A page is run from top to bottom in an empty folder, each block as one script of `sh -e`. What follows `sh` says how:
+//!
+//! | block | |
+//! |---|---|
+//! | `sh` | succeeds |
+//! | `sh fails` | its last command fails |
+//! | `sh background` | one command that runs until the page ends; after `abide serve` the next block waits until it listens |
+//! | `sh no-run` | is not run: it needs a key, a network, another terminal, or minutes |
+//!
+//! A block `text` behind a block holds what it prints, stdout and stderr; `…` in it stands for anything on that line.
+//!
+//! Two things differ from a shell at home: `abide` is the binary under test, and a server takes a free port.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use tempfile::TempDir;
+
+use crate::program::{Process, abide, program};
+
+/// The address of a server without `--listen`, as pages write it.
+const USUAL: &str = "127.0.0.1:7341";
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Runs,
+    Fails,
+    Background,
+    NotRun,
+    Output,
+    Other,
+}
+
+/// A fenced block of a page.
+#[derive(Debug)]
+struct Block {
+    line: usize,
+    kind: Kind,
+    text: String,
+}
+
+fn kind(info: &str, place: &str) -> Kind {
+    match info {
+        "sh" => Kind::Runs,
+        "sh fails" => Kind::Fails,
+        "sh background" => Kind::Background,
+        "sh no-run" => Kind::NotRun,
+        "text" => Kind::Output,
+        shell if ["sh", "bash", "shell", "console"].contains(&first_word(shell)) => {
+            panic!("{place}: a block is ```sh, ```sh fails, ```sh background or ```sh no-run")
+        }
+        _ => Kind::Other,
+    }
+}
+
+fn first_word(text: &str) -> &str {
+    text.split(' ').next().unwrap_or_default()
+}
+
+fn blocks(name: &str, page: &str) -> Vec<Block> {
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut open = false;
+    for (at, line) in page.lines().enumerate() {
+        match line.strip_prefix("```") {
+            Some(_) if open => open = false,
+            Some(info) => {
+                let kind = kind(info, &format!("{name}:{}", at + 1));
+                blocks.push(Block { line: at + 1, kind, text: String::new() });
+                open = true;
+            }
+            None if open => blocks.last_mut().unwrap().text += &format!("{line}\n"),
+            None => {}
+        }
+    }
+    assert!(!open, "{name}: a block is not closed");
+    blocks
+}
+
+/// The folder that a page runs in, and what it has started.
+struct Reader {
+    folder: TempDir,
+    programs: TempDir,
+    /// Where the server of the page listens.
+    address: String,
+    background: Vec<Process>,
+}
+
+impl Reader {
+    fn new() -> Reader {
+        let programs = tempfile::tempdir().unwrap();
+        let abide = programs.path().join("abide");
+        let mut shim = File::create(&abide).unwrap();
+        let real = program().display();
+        write!(
+            shim,
+            "#!/bin/sh\n\
+             if [ \"$1\" = serve ]; then shift; exec '{real}' serve --listen 127.0.0.1:0 \"$@\"; fi\n\
+             exec '{real}' \"$@\"\n"
+        )
+        .unwrap();
+        fs::set_permissions(&abide, fs::Permissions::from_mode(0o755)).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        Reader { folder, programs, address: USUAL.to_owned(), background: Vec::new() }
+    }
+
+    /// A shell in the folder of the page. Variables that it sets are there in later ones, as in one terminal.
+    fn shell(&self, text: &str) -> Command {
+        let text = text.replace(USUAL, &self.address).replace("localhost:7341", &self.address);
+        let kept = self.programs.path().join("variables");
+        let kept = kept.display();
+        let script = format!(
+            "set -a\n[ ! -e {kept} ] || . {kept}\ntrap 'export -p > {kept}' EXIT\n\
+             ABIDE_URL=http://{}\n{text}",
+            self.address
+        );
+        let mut shell = Command::new("sh");
+        shell.args(["-e", "-c", &script]).current_dir(self.folder.path()).stdin(Stdio::null());
+        for (name, _) in abide().get_envs().filter(|(_, value)| value.is_none()) {
+            shell.env_remove(name);
+        }
+        let path = std::env::var("PATH").unwrap();
+        shell.env("PATH", format!("{}:{path}", self.programs.path().display()));
+        shell
+    }
+
+    /// What the block printed.
+    fn run(&mut self, block: &Block, place: &str) -> String {
+        if block.kind == Kind::Background {
+            // One command, so that the process that is killed at the end is it.
+            let process = Process::spawn(&mut self.shell(&format!("exec {}", block.text)));
+            let mut first = String::new();
+            if block.text.starts_with("abide serve") {
+                first = process.line();
+                let (_, address) = first.split_once("http://").expect("it says where it listens");
+                address.clone_into(&mut self.address);
+            }
+            self.background.push(process);
+            return first;
+        }
+        let ended = Process::spawn(&mut self.shell(&format!("exec 2>&1\n{}", block.text))).ended();
+        let succeeds = block.kind == Kind::Runs;
+        assert_eq!(ended.code == Some(0), succeeds, "{place}: {:?}\n{}", ended.code, ended.stdout);
+        ended.stdout
+    }
+}
+
+/// Whether the line is as the page has it; `…` stands for anything.
+fn fits(line: &str, expected: &str) -> bool {
+    let mut parts = expected.split('…');
+    let Some(mut rest) = parts.next().and_then(|first| line.strip_prefix(first)) else {
+        return false;
+    };
+    let mut parts = parts.peekable();
+    while let Some(part) = parts.next() {
+        let found = if parts.peek().is_none() { rest.rfind(part) } else { rest.find(part) };
+        let Some(at) = found else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    rest.is_empty()
+}
+
+fn assert_prints(printed: &str, block: &Block, place: &str) {
+    let (printed, expected): (Vec<&str>, Vec<&str>) =
+        (printed.lines().map(str::trim_end).collect(), block.text.lines().collect());
+    let same = printed.len() == expected.len()
+        && printed.iter().zip(&expected).all(|(line, expected)| fits(line, expected));
+    assert!(same, "{place} says\n{}\nand this is printed:\n{}", block.text, printed.join("\n"));
+}
+
+/// Runs a page; how many of its blocks ran.
+fn run_page(name: &str, page: &str) -> usize {
+    let mut reader = Reader::new();
+    let (mut ran, mut printed) = (0, None);
+    for block in blocks(name, page) {
+        let place = format!("{name}:{}", block.line);
+        match block.kind {
+            Kind::Runs | Kind::Fails | Kind::Background => {
+                printed = Some(reader.run(&block, &place));
+                ran += 1;
+            }
+            Kind::Output => {
+                if let Some(printed) = printed.take() {
+                    assert_prints(&printed, &block, &place);
+                }
+            }
+            Kind::NotRun | Kind::Other => printed = None,
+        }
+    }
+    for process in &mut reader.background {
+        assert!(process.is_running(), "{name}: a command in the background has ended");
+    }
+    ran
+}
+
+fn pages() -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let is_page = |path: &PathBuf| path.extension().is_some_and(|end| end == "md");
+    let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let mut paths: Vec<PathBuf> = docs.filter(is_page).collect();
+    paths.extend(["README.md", "CONTRIBUTING.md"].map(|name| root.join(name)));
+    paths.sort();
+    let page = |path: PathBuf| {
+        let name = path.strip_prefix(root).unwrap().display().to_string();
+        (name, fs::read_to_string(path).unwrap())
+    };
+    paths.into_iter().map(page).collect()
+}
+
+#[test]
+fn the_commands_of_the_pages_run_as_written() {
+    let run = pages().into_iter().map(|(name, page)| (run_page(&name, &page), name));
+    let ran: Vec<(usize, String)> = run.filter(|(blocks, _)| *blocks > 0).collect();
+    assert!(
+        ran.iter().any(|(_, name)| name == "README.md"),
+        "the README has nothing to run: {ran:?}"
+    );
+    assert!(ran.iter().map(|(blocks, _)| blocks).sum::<usize>() > 15, "{ran:?}");
+}
+
+/// People copy whole blocks, and a prompt is no command.
+#[test]
+fn no_block_has_a_prompt() {
+    for (name, page) in pages() {
+        for block in blocks(&name, &page)
+            .iter()
+            .filter(|block| block.kind != Kind::Output && block.kind != Kind::Other)
+        {
+            let prompt = block.text.lines().find(|line| line.starts_with("$ "));
+            assert_eq!(prompt, None, "{name}:{}", block.line);
+        }
+    }
+}
+
+#[test]
+fn a_page_that_is_wrong_is_found() {
+    let wrong = |page: &str| std::panic::catch_unwind(|| run_page("page", page)).is_err();
+    assert!(!wrong("```sh\nA=1\n```\n```sh\necho $A b\n```\n```text\n1 …\n```\n"));
+    assert!(wrong("```sh\nfalse\n```\n"));
+    assert!(wrong("```sh fails\ntrue\n```\n"));
+    assert!(wrong("```sh\necho a\n```\n```text\nb\n```\n"));
+    assert!(wrong("```bash\ntrue\n```\n"));
+    assert!(!wrong("```sh no-run\nfalse\n```\n"));
+}

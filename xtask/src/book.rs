@@ -1,0 +1,115 @@
+//! `cargo xtask book`: the pages as a book, built by mdBook, with every link of the result checked.
+//!
+//! The pages are written for GitHub: some stand in the root, the others in `docs/`. mdBook wants one folder, so they
+//! are copied into `target/book/src`, where they stand side by side, with their links changed accordingly. mdBook
+//! itself is built once, into `target/mdbook`, unless it is on the path.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use crate::tidy;
+
+/// The version that is built where there is none.
+const VERSION: &str = "0.5.4";
+
+/// Where the pages are copied to, and where the book is: `book.toml` says the same.
+const SOURCE: &str = "target/book/src";
+const BUILT: &str = "target/book/html";
+
+/// Checks the links of the pages, builds the book, and checks the links of the book.
+pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
+    let findings = tidy::links_of_pages(root)?;
+    findings.iter().for_each(|finding| println!("{finding}"));
+    let mdbook = mdbook(root)?;
+    stage(root).map_err(|why| format!("cannot copy the pages to {SOURCE}: {why}"))?;
+    let mut build = Command::new(&mdbook);
+    let status = build.arg("build").current_dir(root).stdin(Stdio::null()).status();
+    let built = status.map_err(|why| format!("cannot run {}: {why}", mdbook.display()))?;
+    if !built.success() {
+        return Ok(ExitCode::FAILURE);
+    }
+    let broken = broken_links(&root.join(BUILT)).map_err(|why| format!("{BUILT}: {why}"))?;
+    broken.iter().for_each(|link| println!("{link}"));
+    println!("book: {BUILT}/index.html, {} broken links", findings.len() + broken.len());
+    Ok(crate::verdict(findings.is_empty() && broken.is_empty()))
+}
+
+/// The program: that of the path, or our own, which is built where there is none.
+fn mdbook(root: &Path) -> Result<PathBuf, String> {
+    let works = |program: &Path| {
+        let output = Command::new(program).arg("--version").output();
+        output.is_ok_and(|output| output.status.success())
+    };
+    let folder = root.join("target/mdbook");
+    for program in [PathBuf::from("mdbook"), folder.join("bin/mdbook")] {
+        if works(&program) {
+            return Ok(program);
+        }
+    }
+    println!("building  mdbook {VERSION}, once: about three minutes");
+    let mut cargo = crate::cargo(root);
+    cargo.args(["install", "mdbook", "--version", VERSION, "--locked", "--no-default-features"]);
+    let status = cargo.arg("--root").arg(&folder).status();
+    match status.map_err(|why| format!("cannot run cargo install: {why}"))?.success() {
+        true => Ok(folder.join("bin/mdbook")),
+        false => Err("cargo install mdbook failed".to_owned()),
+    }
+}
+
+/// Copies the pages, and what they show, into one folder.
+fn stage(root: &Path) -> io::Result<()> {
+    let to = root.join(SOURCE);
+    if to.exists() {
+        fs::remove_dir_all(&to)?;
+    }
+    fs::create_dir_all(&to)?;
+    for folder in [root.to_owned(), root.join("docs")] {
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let shown = Path::new(&name).extension().is_some_and(|end| end == "svg");
+            if Path::new(&name).extension().is_some_and(|end| end == "md") {
+                // mdBook would rename the README itself, and not the links to it.
+                let name = if name == "README.md" { "index.md".into() } else { name };
+                let text = fs::read_to_string(entry.path())?;
+                let text = text.replace("](docs/", "](").replace("](../", "](");
+                fs::write(to.join(name), text.replace("](README.md", "](index.md"))?;
+            } else if shown || name.to_string_lossy().starts_with("LICENSE") {
+                fs::copy(entry.path(), to.join(name))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Each link of a built page that leads nowhere.
+fn broken_links(folder: &Path) -> io::Result<BTreeSet<String>> {
+    let mut broken = BTreeSet::new();
+    for entry in fs::read_dir(folder)? {
+        let page = entry?.path();
+        if page.extension().is_none_or(|end| end != "html") {
+            continue;
+        }
+        let text = fs::read_to_string(&page)?;
+        let links = ["href=\"", "src=\""].iter().flat_map(|name| text.split(name).skip(1));
+        for link in links.filter_map(|after| after.split('"').next()) {
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            if link.contains(':') || link.is_empty() {
+                continue;
+            }
+            let target = if file.is_empty() { page.clone() } else { folder.join(file) };
+            let there = target.exists() && (anchor.is_empty() || has_anchor(&target, anchor)?);
+            if !there {
+                broken.insert(format!("{}: links to {link}, which does not exist", page.display()));
+            }
+        }
+    }
+    Ok(broken)
+}
+
+fn has_anchor(page: &Path, anchor: &str) -> io::Result<bool> {
+    Ok(fs::read_to_string(page)?.contains(&format!("id=\"{anchor}\"")))
+}
