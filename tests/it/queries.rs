@@ -108,24 +108,24 @@ fn what_would_write() {
             "DETACH main",
         ],
         expect![[r#"
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
             bad_sql: the statement writes (hint: to change something, call a reducer)
             bad_sql: the statement writes (hint: to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
         "#]],
     );
 }
@@ -152,15 +152,15 @@ fn what_would_meddle() {
         ],
         expect![[r#"
             bad_sql: the statement is not a query (hint: one SELECT, VALUES or WITH)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
             [addr, opcode, p1, p2, p3, p4, p5, comment] (0, "Init", 0, 4, 0, null, 0, null) (1, "Integer", 1, 1, 0, null, 0, null) (2, "ResultRow", 1, 1, 0, null, 0, null) (3, "Halt", 0, 0, 0, null, 0, null) (4, "Goto", 0, 1, 0, null, 0, null)
             bad_sql: not authorized
             bad_sql: no such function: writefile (hint: at byte 7 of the statement)
@@ -208,7 +208,7 @@ fn what_is_no_question() {
             bad_sql: incomplete input (hint: the statement ends too early)
             bad_sql: unrecognized token: "'open" (hint: at byte 7 of the statement)
             bad_sql: more than one statement (hint: send one statement at a time)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
             [1] (1)
             bad_sql: no such column: nothing_like_it (hint: at byte 7 of the statement; GET /v1/schema lists the columns; a text stands in single quotes)
             bad_sql: no such column: "active" - should this be a string literal in single-quotes? (hint: at byte 7 of the statement; GET /v1/schema lists the columns; a text stands in single quotes)
@@ -221,7 +221,7 @@ fn what_is_no_question() {
             bad_sql: datatype mismatch
             bad_sql: no such column: a.id (hint: at byte 7 of the statement; GET /v1/schema lists the columns; a text stands in single quotes)
             bad_sql: SELECTs to the left and right of UNION do not have the same number of result columns
-            bad_sql: the statement holds a NUL character (hint: give a text that holds one as a parameter)
+            bad_sql: the statement contains a NUL character (hint: pass text with a NUL character as a parameter)
         "#]],
     );
 }
@@ -386,7 +386,7 @@ fn the_past_in_words() {
             refused bad_sql: only tables of that time can be asked (hint: name tables without  main.  and leave out the engine's own)
             refused bad_sql: no such table: nowhere (hint: GET /v1/schema lists the tables)
             refused bad_sql: cannot modify sessions because it is a view
-            refused bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            refused bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
             refused bad_sql: more than one statement (hint: send one statement at a time)
             ("completed")
         "#]],

@@ -394,14 +394,14 @@ fn a_policy_is_tried_out_before_it_is_kept() {
             ("nowhere", json!("1"), "there is no table nowhere"),
             ("notes", json!("absent = 1"), "no such column: absent"),
             ("notes", json!("id IN (SELECT id FROM nowhere)"), "no such table: nowhere"),
-            ("notes", json!("random() > 0"), "random() gives another result each time"),
+            ("notes", json!("random() > 0"), "random() is not deterministic"),
             ("notes", json!("1) OR (1"), "closes a parenthesis"),
-            ("notes", json!("1; DROP TABLE notes"), "holds a semicolon"),
-            ("notes", json!("id = :whom"), "knows no parameter :whom"),
-            ("notes", json!("id = ?1"), "knows no parameter ?1"),
+            ("notes", json!("1; DROP TABLE notes"), "contains a semicolon"),
+            ("notes", json!("id = :whom"), "has no parameter :whom"),
+            ("notes", json!("id = ?1"), "has no parameter ?1"),
             ("notes", json!(""), "incomplete"),
             ("notes", json!("count(*) > 1"), "misuse of aggregate"),
-            ("notes", json!("/*"), "a comment has no end"),
+            ("notes", json!("/*"), "unterminated block comment"),
         ];
         for (table, condition, why) in cases {
             let args = json!({"table": table, "role": "agent", "condition": condition});

@@ -57,7 +57,7 @@ impl From<rusqlite::Error> for StoreError {
                 return StoreError::Sql { message, offset: None };
             }
             rusqlite::Error::NulError(_) => {
-                let message = "the statement holds a NUL character".to_owned();
+                let message = "the statement contains a NUL character".to_owned();
                 return StoreError::Sql { message, offset: None };
             }
             _ => return StoreError::Broken(error),
@@ -142,7 +142,7 @@ fn hint(message: &str, offset: Option<usize>) -> Option<String> {
         ("no such column", "GET /v1/schema lists the columns; a text stands in single quotes"),
         ("more than one statement", "send one statement at a time"),
         ("incomplete input", "the statement ends too early"),
-        ("the statement holds a NUL", "give a text that holds one as a parameter"),
+        ("the statement contains a NUL", "pass text with a NUL character as a parameter"),
     ];
     let known = known.iter().find(|(begins, _)| message.starts_with(begins));
     let place = offset.map(|offset| format!("at byte {offset} of the statement"));

@@ -240,7 +240,7 @@ impl Snapshot<'_> {
                     .hint("name tables without  main.  and leave out the engine's own")
             }
             StoreError::Sql { message, .. } if message == "not authorized" => {
-                Refusal::new(Code::BadSql, "the statement does more than read")
+                Refusal::new(Code::BadSql, "the statement is not read-only")
                     .hint("one SELECT, VALUES or WITH; to change something, call a reducer")
             }
             StoreError::Interrupted => self.interrupted(limits),

@@ -104,7 +104,7 @@ fn hidden_and_unknown_names_are_answered_alike() {
             bad_sql: no such table: change_log
             bad_sql: no such table: request_ids
             bad_sql: no such table: meta
-            unsupported_sql: the table-valued function pragma_table_info() cannot be asked by a caller whose sight is bounded
+            unsupported_sql: the table-valued function pragma_table_info() cannot be used by a caller with restricted visibility
             bad_sql: no such table: pragma_table_list
             bad_sql: no such table: dbstat
             bad_sql: no such table: d_notes
@@ -164,7 +164,7 @@ fn views_ctes_and_joins_show_visible_rows_only() {
             (0)
             (1, 1, 1)
             (1)
-            unsupported_sql: a recursive query cannot be asked by a caller whose sight is bounded
+            unsupported_sql: a recursive query cannot be used by a caller with restricted visibility
             (1)
             (1)
             (2)
@@ -277,26 +277,26 @@ fn what_would_never_end_ends() {
             "-- nothing",
         ],
         expect![[r#"
-            unsupported_sql: a recursive query cannot be asked by a caller whose sight is bounded
+            unsupported_sql: a recursive query cannot be used by a caller with restricted visibility
             limit_exceeded: string or blob too big
             limit_exceeded: string or blob too big
             limit_exceeded: string or blob too big
             limit_exceeded: string or blob too big
             limit_exceeded: string or blob too big
-            unsupported_sql: load_extension() gives another result each time, so this query cannot be asked by a caller whose sight is bounded
+            unsupported_sql: load_extension() is not deterministic, so this query cannot be used by a caller with restricted visibility
             bad_sql: no such function: fts3_tokenizer
-            unsupported_sql: sqlite_version() gives another result each time, so this query cannot be asked by a caller whose sight is bounded
+            unsupported_sql: sqlite_version() is not deterministic, so this query cannot be used by a caller with restricted visibility
             bad_sql: no such function: writefile
-            unsupported_sql: sqlite_compileoption_get() gives another result each time, so this query cannot be asked by a caller whose sight is bounded
-            unsupported_sql: last_insert_rowid() gives another result each time, so this query cannot be asked by a caller whose sight is bounded
-            bad_sql: the statement does more than read
-            bad_sql: the statement does more than read
-            bad_sql: the statement does more than read
-            bad_sql: the statement does more than read
-            bad_sql: there is more than one statement
+            unsupported_sql: sqlite_compileoption_get() is not deterministic, so this query cannot be used by a caller with restricted visibility
+            unsupported_sql: last_insert_rowid() is not deterministic, so this query cannot be used by a caller with restricted visibility
+            bad_sql: the statement is not read-only
+            bad_sql: the statement is not read-only
+            bad_sql: the statement is not read-only
+            bad_sql: the statement is not read-only
+            bad_sql: the text contains more than one statement
             bad_sql: near "DELETE": syntax error
-            bad_sql: the statement does more than read
-            bad_sql: the statement does more than read
+            bad_sql: the statement is not read-only
+            bad_sql: the statement is not read-only
             bad_sql: the statement is empty
             bad_sql: the statement is empty
         "#]],
