@@ -141,17 +141,17 @@ fn check_refused(library: Module, words: &str) {
 fn wrong_steps_change_nothing() {
     let declared = || Module::new("library").step(LABELS);
     let nothing = declared().step("SELECT 1").table::<ShelfV2>().table::<Book>();
-    check_refused(nothing, "table books in FILE is not as it is declared");
+    check_refused(nothing, "table books in FILE differs from its declaration");
     let other = "CREATE TABLE books (isbn TEXT PRIMARY KEY NOT NULL) STRICT, WITHOUT ROWID";
     let other = declared().step(other).table::<ShelfV2>().table::<Book>();
-    check_refused(other, "table books in FILE is not as it is declared");
+    check_refused(other, "table books in FILE differs from its declaration");
     let broken = declared().step("CREATE TABLE books (; SELEC").table::<ShelfV2>().table::<Book>();
     check_refused(broken, "FILE cannot be opened: near \";\": syntax error");
     let half = "CREATE TABLE books (isbn TEXT); INSERT INTO nowhere VALUES (1)";
     let half = declared().step(half).table::<ShelfV2>().table::<Book>();
     check_refused(half, "FILE cannot be opened: no such table: nowhere");
     let changed = Module::new("library").step(LABELS).table::<ShelfV1>();
-    check_refused(changed, "table shelves in FILE is not as it is declared");
+    check_refused(changed, "table shelves in FILE differs from its declaration");
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn a_newer_module_is_left_alone() {
     let world = new_world();
     open(&world, version(3)).unwrap();
     let error = open(&world, version(2)).unwrap_err();
-    let words = "was written by a newer Abide: module library is at version 3, this one knows 2";
+    let words = "was written by a newer Abide: module library has version 3, this one supports 2";
     assert!(error.to_string().ends_with(words), "{error}");
     open(&world, version(3)).unwrap();
 }

@@ -67,14 +67,14 @@ fn no_database() {
         |path| fs::write(path, "This is a letter to my grandmother. ".repeat(100)).unwrap(),
         expect![[r#"
             bad_request: FOLDER/abide.db is not a SQLite database
-            hint: name another file; this one was left as it is
+            hint: pass another file; this one was not changed
         "#]],
     );
     check(
         |path| fs::write(path, "short").unwrap(),
         expect![[r#"
         bad_request: FOLDER/abide.db is not a SQLite database
-        hint: name another file; this one was left as it is
+        hint: pass another file; this one was not changed
     "#]],
     );
 }
@@ -84,29 +84,29 @@ fn somebody_elses_database() {
     check(
         |path| make_sql(path, "CREATE TABLE recipes (title TEXT)"),
         expect![[r#"
-        bad_request: FOLDER/abide.db is a SQLite database, but not one of Abide's
-        hint: name another file; this one was left as it is
+        bad_request: FOLDER/abide.db is a SQLite database of another program
+        hint: pass another file; this one was not changed
     "#]],
     );
     check(
         |path| make_sql(path, "PRAGMA application_id = 7; CREATE TABLE t (a)"),
         expect![[r#"
-        bad_request: FOLDER/abide.db is a SQLite database, but not one of Abide's
-        hint: name another file; this one was left as it is
+        bad_request: FOLDER/abide.db is a SQLite database of another program
+        hint: pass another file; this one was not changed
     "#]],
     );
     check(
         |path| make_sql(path, "PRAGMA journal_mode = WAL; CREATE TABLE recipes (title TEXT)"),
         expect![[r#"
-            bad_request: FOLDER/abide.db is a SQLite database, but not one of Abide's
-            hint: name another file; this one was left as it is
+            bad_request: FOLDER/abide.db is a SQLite database of another program
+            hint: pass another file; this one was not changed
         "#]],
     );
     check(
         |path| make_sql(path, "PRAGMA user_version = 3"),
         expect![[r#"
-        bad_request: FOLDER/abide.db is a SQLite database, but not one of Abide's
-        hint: name another file; this one was left as it is
+        bad_request: FOLDER/abide.db is a SQLite database of another program
+        hint: pass another file; this one was not changed
     "#]],
     );
 }
@@ -116,8 +116,8 @@ fn a_newer_format() {
     check(
         |path| make_sql(path, "PRAGMA application_id = 1094863172; PRAGMA user_version = 3"),
         expect![[r#"
-            bad_request: FOLDER/abide.db was written by a newer Abide: its format is at version 3, this one knows 2
-            hint: use the newer abide
+            bad_request: FOLDER/abide.db was written by a newer Abide: its format has version 3, this one supports 2
+            hint: use the newer version of abide
         "#]],
     );
 }
@@ -169,7 +169,7 @@ fn a_path_of_awkward_letters() {
     }
     make_sql(&folder.join("other?.db"), "CREATE TABLE recipes (title TEXT)");
     let error = open(&world, &folder.join("other?.db")).unwrap_err();
-    assert!(error.contains("not one of Abide's"), "{error}");
+    assert!(error.contains("of another program"), "{error}");
 }
 
 #[test]
@@ -177,8 +177,8 @@ fn two_engines_do_not_share_a_file() {
     let mut world = World::new();
     run(world.session("s1"));
     expect![[r#"
-        conflict: FOLDER/abide.db is being served by another process
-        hint: talk to that server instead: leave out --db, or give its address with --url
+        conflict: FOLDER/abide.db is in use by another process
+        hint: use that server: omit --db, or pass its address with --url
     "#]]
     .assert_eq(&open(&world, &world.path()).unwrap_err());
     run(world.say("s1", "unharmed")).unwrap();
@@ -201,7 +201,7 @@ fn tables_that_were_changed_by_hand() {
         world.raw().execute_batch(sql).unwrap();
         let error = open(&world, &world.path()).expect_err(sql);
         assert!(error.starts_with("conflict: table "), "{sql}: {error}");
-        assert!(error.contains("is not as it is declared"), "{sql}: {error}");
+        assert!(error.contains("differs from its declaration"), "{sql}: {error}");
     }
 }
 
@@ -223,7 +223,7 @@ fn what_cannot_be_written() {
     assert_eq!(opened.unwrap_err(), NOT_WRITABLE);
 }
 
-const NOT_WRITABLE: &str = "bad_request: FOLDER/abide.db cannot be written
+const NOT_WRITABLE: &str = "bad_request: FOLDER/abide.db is not writable
 hint: check the permissions of the file and of its folder
 ";
 
@@ -241,7 +241,7 @@ fn a_read_only_file_system() {
     for path in [path, disk.path().join("new.db")] {
         let error = open(&world, &path).unwrap_err();
         assert!(error.starts_with("bad_request: FOLDER/small/"), "{error}");
-        assert!(error.contains(" cannot be written\nhint: check the permissions"), "{error}");
+        assert!(error.contains(" is not writable\nhint: check the permissions"), "{error}");
     }
     let names = fs::read_dir(disk.path()).unwrap().map(|entry| entry.unwrap().file_name());
     assert_eq!(names.collect::<Vec<_>>(), ["abide.db"]);

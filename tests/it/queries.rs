@@ -108,24 +108,24 @@ fn what_would_write() {
             "DETACH main",
         ],
         expect![[r#"
-            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement writes (hint: to change something, call a reducer)
-            bad_sql: the statement writes (hint: to change something, call a reducer)
-            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement writes (hint: to change data, call a reducer)
+            bad_sql: the statement writes (hint: to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
         "#]],
     );
 }
@@ -152,15 +152,15 @@ fn what_would_meddle() {
         ],
         expect![[r#"
             bad_sql: the statement is not a query (hint: one SELECT, VALUES or WITH)
-            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
             [addr, opcode, p1, p2, p3, p4, p5, comment] (0, "Init", 0, 4, 0, null, 0, null) (1, "Integer", 1, 1, 0, null, 0, null) (2, "ResultRow", 1, 1, 0, null, 0, null) (3, "Halt", 0, 0, 0, null, 0, null) (4, "Goto", 0, 1, 0, null, 0, null)
             bad_sql: not authorized
             bad_sql: no such function: writefile (hint: at byte 7 of the statement)
@@ -208,10 +208,10 @@ fn what_is_no_question() {
             bad_sql: incomplete input (hint: the statement ends too early)
             bad_sql: unrecognized token: "'open" (hint: at byte 7 of the statement)
             bad_sql: more than one statement (hint: send one statement at a time)
-            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
             [1] (1)
-            bad_sql: no such column: nothing_like_it (hint: at byte 7 of the statement; GET /v1/schema lists the columns; a text stands in single quotes)
-            bad_sql: no such column: "active" - should this be a string literal in single-quotes? (hint: at byte 7 of the statement; GET /v1/schema lists the columns; a text stands in single quotes)
+            bad_sql: no such column: nothing_like_it (hint: at byte 7 of the statement; GET /v1/schema lists the columns; write text in single quotes)
+            bad_sql: no such column: "active" - should this be a string literal in single-quotes? (hint: at byte 7 of the statement; GET /v1/schema lists the columns; write text in single quotes)
             bad_sql: no such table: nowhere (hint: GET /v1/schema lists the tables)
             bad_sql: no such table: other.sessions (hint: GET /v1/schema lists the tables)
             bad_sql: no such function: nonsense (hint: at byte 7 of the statement)
@@ -219,7 +219,7 @@ fn what_is_no_question() {
             bad_sql: integer overflow
             bad_sql: malformed JSON
             bad_sql: datatype mismatch
-            bad_sql: no such column: a.id (hint: at byte 7 of the statement; GET /v1/schema lists the columns; a text stands in single quotes)
+            bad_sql: no such column: a.id (hint: at byte 7 of the statement; GET /v1/schema lists the columns; write text in single quotes)
             bad_sql: SELECTs to the left and right of UNION do not have the same number of result columns
             bad_sql: the statement contains a NUL character (hint: pass text with a NUL character as a parameter)
         "#]],
@@ -300,8 +300,8 @@ fn what_is_too_much() {
         }
         expect![[r#"
             limit_exceeded: a statement of 65545 bytes, at most 65536 are taken (hint: use parameters for long values)
-            limit_exceeded: the result is over 100000 rows or 67108864 bytes (hint: ask for a part of it with LIMIT or a narrower WHERE)
-            limit_exceeded: the result is over 100000 rows or 67108864 bytes (hint: ask for a part of it with LIMIT or a narrower WHERE)
+            limit_exceeded: the result exceeds 100000 rows or 67108864 bytes (hint: reduce it with LIMIT or a narrower WHERE)
+            limit_exceeded: the result exceeds 100000 rows or 67108864 bytes (hint: reduce it with LIMIT or a narrower WHERE)
             limit_exceeded: string or blob too big
             bad_sql: expression tree is too large (maximum depth 1000)
         "#]].assert_eq(&answers);
@@ -381,12 +381,12 @@ fn the_past_in_words() {
             at 2: (1)
             refused bad_request: there is no state 5: the log ends at 4 (hint: any seq from 0 to 4 names the state after that event)
             refused bad_request: there is no state -1: the log ends at 4 (hint: any seq from 0 to 4 names the state after that event)
-            refused bad_sql: only tables of that time can be asked (hint: name tables without  main.  and leave out the engine's own)
-            refused bad_sql: only tables of that time can be asked (hint: name tables without  main.  and leave out the engine's own)
-            refused bad_sql: only tables of that time can be asked (hint: name tables without  main.  and leave out the engine's own)
+            refused bad_sql: only tables at that point in time can be queried (hint: name tables without  main.  and omit the engine's own tables)
+            refused bad_sql: only tables at that point in time can be queried (hint: name tables without  main.  and omit the engine's own tables)
+            refused bad_sql: only tables at that point in time can be queried (hint: name tables without  main.  and omit the engine's own tables)
             refused bad_sql: no such table: nowhere (hint: GET /v1/schema lists the tables)
             refused bad_sql: cannot modify sessions because it is a view
-            refused bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            refused bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
             refused bad_sql: more than one statement (hint: send one statement at a time)
             ("completed")
         "#]],

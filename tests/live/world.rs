@@ -322,7 +322,7 @@ impl Sql for Database {
             let utf8 =
                 |cell| !matches!(cell, ValueRef::Text(text) if std::str::from_utf8(text).is_err());
             if !(0..width).map(read).all(utf8) {
-                let message = "a text is not UTF-8".to_owned();
+                let message = "a text value is not valid UTF-8".to_owned();
                 return Err(SqlError { message, fault: Fault::Query });
             }
             each(&cells(row, width));

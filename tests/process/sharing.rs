@@ -59,8 +59,8 @@ fn a_file_has_one_server_and_everybody_else_is_told_to_talk_to_it() {
             &ended,
             expect![[r#"
                 exit code 1
-                error: FOLDER/abide.db is being served by another process   [conflict]
-                  hint: talk to that server instead: leave out --db, or give its address with --url
+                error: FOLDER/abide.db is in use by another process   [conflict]
+                  hint: use that server: omit --db, or pass its address with --url
             "#]],
         );
     }
@@ -151,7 +151,7 @@ fn files_that_are_not_ours_stay_as_they_are() {
         expect![[r#"
             exit code 1
             error: FOLDER/theirs.db is not a SQLite database   [bad_request]
-              hint: name another file; this one was left as it is
+              hint: pass another file; this one was not changed
         "#]],
     );
     check_foreign(
@@ -160,16 +160,16 @@ fn files_that_are_not_ours_stay_as_they_are() {
         },
         expect![[r#"
             exit code 1
-            error: FOLDER/theirs.db is a SQLite database, but not one of Abide's   [bad_request]
-              hint: name another file; this one was left as it is
+            error: FOLDER/theirs.db is a SQLite database of another program   [bad_request]
+              hint: pass another file; this one was not changed
         "#]],
     );
     check_foreign(
         |path| make_sql(path, "PRAGMA journal_mode = WAL; CREATE TABLE recipes (title TEXT)"),
         expect![[r#"
             exit code 1
-            error: FOLDER/theirs.db is a SQLite database, but not one of Abide's   [bad_request]
-              hint: name another file; this one was left as it is
+            error: FOLDER/theirs.db is a SQLite database of another program   [bad_request]
+              hint: pass another file; this one was not changed
         "#]],
     );
 }
@@ -184,8 +184,8 @@ fn a_newer_format_is_left_to_the_newer_abide() {
         },
         expect![[r#"
             exit code 1
-            error: FOLDER/theirs.db was written by a newer Abide: its format is at version 99, this one knows 2   [bad_request]
-              hint: use the newer abide
+            error: FOLDER/theirs.db was written by a newer Abide: its format has version 99, this one supports 2   [bad_request]
+              hint: use the newer version of abide
         "#]],
     );
 }
@@ -224,7 +224,7 @@ fn a_folder_that_cannot_be_written() {
         command.args(["serve", "--listen", "127.0.0.1:0", "--db"]).arg(&db);
         let ended = Process::spawn(command.current_dir("/")).ended();
         assert_eq!(ended.code, Some(1), "{ended:?}");
-        assert!(ended.stderr.contains(" cannot be written   [bad_request]\n"), "{ended:?}");
+        assert!(ended.stderr.contains(" is not writable   [bad_request]\n"), "{ended:?}");
         assert!(ended.stderr.contains("\n  hint: check the permissions of the file"), "{ended:?}");
         assert!(listing(folder.path()) == before, "something was changed");
     }

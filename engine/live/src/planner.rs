@@ -243,7 +243,7 @@ fn parse(catalog: &Catalog, sql: &str, bounded: Option<Bounded>) -> Result<Query
 fn no_select(once: bool) -> Refusal {
     if once {
         return Refusal::new(Code::BadSql, "the statement is not read-only")
-            .hint("one SELECT, VALUES or WITH; to change something, call a reducer");
+            .hint("one SELECT, VALUES or WITH; to change data, call a reducer");
     }
     Refusal::new(Code::BadSql, "only a SELECT can be watched")
         .hint("change data through a reducer:  POST /v1/call/{reducer}")

@@ -189,16 +189,16 @@ fn check_newer(sql: &str, words: &str) {
     let before = fs::read(&file).unwrap();
     let error = open(folder.path()).expect_err(sql);
     assert!(error.to_string().ends_with(words), "{error}");
-    assert_eq!(error.to_refusal().hint.as_deref(), Some("use the newer abide"));
+    assert_eq!(error.to_refusal().hint.as_deref(), Some("use the newer version of abide"));
     assert!(fs::read(&file).unwrap() == before, "{sql}: the file was changed");
 }
 
 #[test]
 fn newer_files_are_refused() {
-    let format = "its format is at version 3, this one knows 2";
+    let format = "its format has version 3, this one supports 2";
     check_newer("PRAGMA user_version = 3", format);
     check_newer(
         "UPDATE meta SET value = '99' WHERE name = 'module.session'",
-        "module session is at version 99, this one knows 1",
+        "module session has version 99, this one supports 1",
     );
 }
