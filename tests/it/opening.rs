@@ -1,4 +1,4 @@
-//! Files that cannot be opened: said clearly, and left as they are.
+//! Files that cannot be opened: a clear error, and no change to the file.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::durability::SmallDisk;
 use crate::recordings::left_out;
 use crate::world::{World, run};
 
-/// A folder with nothing in it, and a path in it.
+/// An empty folder, and a path in it.
 fn empty() -> World {
     let mut world = World::new();
     world.close();
@@ -32,7 +32,7 @@ fn open(world: &World, path: &Path) -> Result<Engine, String> {
     })
 }
 
-/// Opens a file that somebody made; nothing of it, and nothing beside it, may change.
+/// Opens a file that another program created. Neither it nor the folder may change.
 fn check(make: impl FnOnce(&Path), expected: Expect) {
     let world = empty();
     make(&world.path());
@@ -48,12 +48,12 @@ fn check(make: impl FnOnce(&Path), expected: Expect) {
         files
     };
     let before = listing(&world);
-    expected.assert_eq(&open(&world, &world.path()).expect_err("it was opened"));
+    expected.assert_eq(&open(&world, &world.path()).expect_err("the file was opened"));
     let after = listing(&world);
     let names = |files: &[(String, Vec<u8>)]| {
         files.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>()
     };
-    assert_eq!(names(&after), names(&before), "what stands in the folder");
+    assert_eq!(names(&after), names(&before), "the files of the folder");
     assert!(after == before, "the file was changed");
 }
 
@@ -80,7 +80,7 @@ fn no_database() {
 }
 
 #[test]
-fn somebody_elses_database() {
+fn another_programs_database() {
     check(
         |path| make_sql(path, "CREATE TABLE recipes (title TEXT)"),
         expect![[r#"
@@ -145,16 +145,16 @@ fn no_such_folder() {
 }
 
 #[test]
-fn a_file_of_no_bytes_is_a_new_one() {
+fn an_empty_file_becomes_a_new_database() {
     let world = empty();
     fs::write(world.path(), "").unwrap();
     let world = world.opened();
     run(world.session("s1"));
 }
 
-/// The path goes through a URI, where some letters mean something else.
+/// The path is part of a URI, in which some characters have a special meaning.
 #[test]
-fn a_path_of_awkward_letters() {
+fn a_path_with_special_characters() {
     let world = empty();
     let folder = world.folder.path().join("50% off? #1 & Grüße");
     fs::create_dir(&folder).unwrap();
@@ -183,11 +183,11 @@ fn two_engines_do_not_share_a_file() {
     .assert_eq(&open(&world, &world.path()).unwrap_err());
     run(world.say("s1", "unharmed")).unwrap();
     world.close();
-    assert!(open(&world, &world.path()).is_ok(), "the lock goes with its holder");
+    assert!(open(&world, &world.path()).is_ok(), "the lock is released with its holder");
 }
 
 #[test]
-fn tables_that_were_changed_by_hand() {
+fn tables_changed_by_hand() {
     for sql in [
         "ALTER TABLE tools ADD COLUMN color TEXT",
         "DROP TRIGGER events_no_delete",
@@ -206,7 +206,7 @@ fn tables_that_were_changed_by_hand() {
 }
 
 #[test]
-fn what_cannot_be_written() {
+fn a_file_that_cannot_be_written() {
     let mut world = World::new();
     run(world.session("s1"));
     world.close();
@@ -248,12 +248,12 @@ fn a_read_only_file_system() {
 }
 
 #[test]
-fn what_cannot_be_verified() {
+fn a_file_that_cannot_be_verified() {
     let world = empty();
     let verify = |path: &Path| verify_file(path, &mut |_| {}).unwrap_err().to_refusal().code;
     let missing = world.folder.path().join("nowhere.db");
     assert_eq!(verify(&missing).as_str(), "not_found");
-    assert!(!missing.exists(), "looking makes nothing");
+    assert!(!missing.exists(), "verification creates nothing");
     fs::write(world.path(), "a letter ".repeat(1_000)).unwrap();
     assert_eq!(verify(&world.path()).as_str(), "bad_request");
 }

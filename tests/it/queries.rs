@@ -1,5 +1,5 @@
-//! One read-only statement of a stranger: what it may, what it may not, and the words for it; and what
-//! it sees of the past.
+//! Read-only SQL of a caller: what is allowed, what is refused with which error, and what it sees
+//! of the past.
 
 use abide_engine::Answer;
 use abide_schema::reducer::Caller;
@@ -35,7 +35,7 @@ fn told(answer: &Result<Answer, Refusal>) -> String {
     }
 }
 
-/// Asks one question a line of a small world; what is answered, one line each.
+/// Runs one query for each line on a small world; one result line each.
 fn check_sql(questions: &[&str], expected: Expect) {
     let world = World::new();
     let answers = run(async {
@@ -54,7 +54,7 @@ fn check_sql(questions: &[&str], expected: Expect) {
 }
 
 #[test]
-fn what_is_answered() {
+fn allowed_queries() {
     check_sql(
         &[
             "SELECT id, status FROM sessions",
@@ -85,7 +85,7 @@ fn what_is_answered() {
 }
 
 #[test]
-fn what_would_write() {
+fn writes_are_refused() {
     check_sql(
         &[
             "INSERT INTO sessions (id) VALUES ('x')",
@@ -131,7 +131,7 @@ fn what_would_write() {
 }
 
 #[test]
-fn what_would_meddle() {
+fn access_to_internals_is_refused() {
     check_sql(
         &[
             "BEGIN",
@@ -171,7 +171,7 @@ fn what_would_meddle() {
 }
 
 #[test]
-fn what_is_no_question() {
+fn invalid_statements() {
     check_sql(
         &[
             "",
@@ -276,7 +276,7 @@ fn parameters() {
 }
 
 #[test]
-fn what_is_too_much() {
+fn results_over_the_limits() {
     let long = format!("SELECT '{}'", "x".repeat(limits::SQL_BYTES));
     let many = format!(
         "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i <= {})
@@ -306,14 +306,14 @@ fn what_is_too_much() {
             bad_sql: expression tree is too large (maximum depth 1000)
         "#]].assert_eq(&answers);
         let answer = ask(&world, &most, JsonValue::Null).await.unwrap();
-        assert_eq!(answer.rows.len(), limits::QUERY_ROWS, "so many are answered");
+        assert_eq!(answer.rows.len(), limits::QUERY_ROWS, "the maximum number of rows is returned");
     });
 }
 
-/// The one test that takes the time that a query may take: a query without end is stopped, on every
-/// reader at once, and all of them go on.
+/// The only test that takes the full query time: endless queries on all readers at once are
+/// stopped, and all readers continue.
 #[test]
-fn what_does_not_end() {
+fn endless_queries_are_stopped() {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.enable_time().build().unwrap().block_on(async {
         let world = World::new();
@@ -322,14 +322,14 @@ fn what_does_not_end() {
         let askers: Vec<_> = (0..limits::READERS)
             .map(|nth| {
                 let engine = world.engine().clone();
-                // No caller has all readers.
+                // One caller cannot use all readers.
                 let caller = sight::caller(&format!("c{nth}"), "admin", &[], &[]);
                 tokio::spawn(async move { engine.query(&caller, endless, &Map::new(), None).await })
             })
             .collect();
         for asker in askers {
             let answer = asker.await.unwrap();
-            // Which comes first depends on the machine.
+            // Which limit is reached first depends on the machine.
             let told = told(&answer);
             let of_time = "limit_exceeded: the query ran longer than 10000 ms (hint: ";
             let of_steps = "limit_exceeded: the query takes more than 500000000 steps (hint: ";
@@ -342,7 +342,7 @@ fn what_does_not_end() {
 }
 
 #[test]
-fn the_past_in_words() {
+fn errors_of_past_queries() {
     check(
         "
         create_session agent=support id=s1
@@ -393,9 +393,9 @@ fn the_past_in_words() {
     );
 }
 
-/// The state that was recorded at every seq is what is seen of it ever after.
+/// The state recorded at every seq equals the result of `as_of` ever after.
 #[test]
-fn every_past_is_as_it_was() {
+fn every_past_state_is_unchanged() {
     for_seeds("queries::every_past", 50..54, |seed| {
         run(async {
             let world = World::new();
@@ -411,7 +411,7 @@ fn every_past_is_as_it_was() {
             for (seq, state) in &recorded {
                 assert!(world.state(Some(*seq)).await == *state, "as of {seq}");
             }
-            // The order of a past is the order that is asked for, however its rows are put together.
+            // A past state has the order of the query, however its rows are assembled.
             for (seq, state) in recorded.iter().step_by(10) {
                 let sql = "SELECT * FROM agent_state ORDER BY content DESC, id DESC LIMIT 5";
                 let past = world.rows_as_of(sql, Some(*seq)).await;
@@ -435,9 +435,9 @@ fn every_past_is_as_it_was() {
     });
 }
 
-/// A transaction is one step of the state: a seq in the middle of a batch is no state of its own.
+/// A transaction is one step of the state: a seq within a batch has no state of its own.
 #[test]
-fn no_past_is_half_a_batch() {
+fn no_past_state_is_half_a_batch() {
     check(
         "
         create_session agent=support id=s1

@@ -15,7 +15,7 @@ const SEEDS: u64 = 500;
 
 const TESTS: [(&str, &str); 2] = [
     ("live", "proof::bounded::a_bounded_caller_sees_what_a_filtered_copy_says"),
-    ("it", "sight::every_identity_is_told_what_it_may_see_and_nothing_else"),
+    ("it", "sight::every_identity_sees_exactly_what_it_may_see"),
 ];
 
 /// Runs both; the verdict is that of the tests.
