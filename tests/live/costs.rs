@@ -1,12 +1,11 @@
-//! What the richer queries cost: which rule keeps them, what they are found by, and what would be read
-//! whole although an index exists (nothing).
+//! The cost of complex queries: the rule, the route, and the avoidable table scans (none).
 
 use expect_test::expect;
 
 use crate::shapes::check_costs;
 
 #[test]
-fn compounds_cost_the_rows_that_are_equal() {
+fn compounds_cost_the_equal_rows() {
     check_costs(
         &[
             "SELECT a FROM r UNION SELECT b FROM s",

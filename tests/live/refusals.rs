@@ -1,4 +1,4 @@
-//! What cannot be live, and what is no query at all: the code, the sentence, the hint.
+//! Queries that cannot be live, and invalid queries: code, detail and hint.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use serde_json::{Value as JsonValue, json};
 
 use crate::world::World;
 
-/// Every query with what becomes of it, a line of hint below where there is one.
+/// Every query with its result, and the hint below if there is one.
 pub(crate) fn check(queries: &[&str], expected: Expect) {
     let none = json!({});
     let answers = queries.iter().map(|sql| format!("{sql}\n{}", answer(sql, &none)));
@@ -34,7 +34,7 @@ fn answer(sql: &str, params: &JsonValue) -> String {
 }
 
 #[test]
-fn what_is_no_query() {
+fn invalid_statements() {
     check(
         &[
             "",
@@ -85,7 +85,7 @@ fn what_is_no_query() {
 }
 
 #[test]
-fn what_names_nothing_that_is_there() {
+fn unknown_names() {
     check(
         &[
             "SELECT id FROM nowhere",
@@ -139,7 +139,7 @@ fn what_names_nothing_that_is_there() {
 }
 
 #[test]
-fn what_is_not_the_same_twice() {
+fn non_deterministic_queries() {
     check(
         &[
             "SELECT random() FROM r",
@@ -204,7 +204,7 @@ fn what_is_not_the_same_twice() {
 }
 
 #[test]
-fn what_has_no_rule() {
+fn queries_without_a_rule() {
     check(
         &[
             "SELECT row_number() OVER (ORDER BY id) FROM r",
@@ -287,7 +287,7 @@ fn groups_must_have_one_value() {
 }
 
 #[test]
-fn joins_and_subqueries_must_make_sense() {
+fn invalid_joins_and_subqueries() {
     check(
         &[
             "SELECT id FROM r JOIN s ON r.b = s.b WHERE c = 'a'",
@@ -352,7 +352,7 @@ fn joins_and_subqueries_must_make_sense() {
 }
 
 #[test]
-fn parameters_must_fit() {
+fn parameters_are_checked() {
     check_params(
         "SELECT id FROM r WHERE a = :sid AND b = ?7 AND c = @t",
         &[

@@ -1,5 +1,5 @@
-//! What depends on the order of rows that nothing orders: made total where that leaves the meaning as
-//! it is, refused with a way out where it does not.
+//! Results that depend on the order of unordered rows: the order is made total if that keeps the
+//! meaning, otherwise the query is refused with an alternative.
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ fn windows_get_the_keys_of_their_rows() {
 }
 
 #[test]
-fn windows_bounded_by_equal_rows_are_refused() {
+fn windows_bounded_by_peers_are_refused() {
     check(
         &[
             "SELECT last_value(c) OVER (ORDER BY b) FROM r",
@@ -100,7 +100,7 @@ fn windows_bounded_by_equal_rows_are_refused() {
 }
 
 #[test]
-fn windows_must_make_sense() {
+fn invalid_windows() {
     check(
         &[
             "SELECT row_number() FROM r",
@@ -184,7 +184,7 @@ fn ordered_aggregates_get_the_keys_of_their_rows() {
 }
 
 #[test]
-fn ordered_aggregates_of_what_has_no_order_are_refused() {
+fn ordered_aggregates_without_a_total_order_are_refused() {
     check(
         &[
             "SELECT group_concat(q.v) FROM (SELECT a AS v FROM r UNION ALL SELECT n FROM s) q",
@@ -236,7 +236,7 @@ fn ordered_aggregates_of_what_has_no_order_are_refused() {
 }
 
 #[test]
-fn what_from_cannot_take() {
+fn invalid_from_items() {
     check(
         &[
             "SELECT v FROM (SELECT coalesce(a, x) AS v FROM r UNION ALL SELECT n FROM s LIMIT 2)",
@@ -289,9 +289,9 @@ fn what_from_cannot_take() {
     );
 }
 
-/// What the planner takes for a function SQLite must have, or a query would be live that cannot run.
+/// SQLite must have every function that the planner accepts; otherwise a live query could not run.
 #[test]
-fn every_function_is_one_of_sqlite() {
+fn every_known_function_exists_in_sqlite() {
     let mut world = World::new(1);
     let rows = world.query("SELECT DISTINCT name FROM pragma_function_list", &[]);
     let mut names: Vec<String> = rows
@@ -299,7 +299,7 @@ fn every_function_is_one_of_sqlite() {
         .iter()
         .map(|row| match &row[0] {
             abide_schema::Value::Text(name) => name.clone(),
-            other => panic!("{other:?} is no name"),
+            other => panic!("{other:?} is not a name"),
         })
         .collect();
     names.extend(["sqrt", "ln", "pow", "floor", "median", "nonsense"].map(str::to_owned));
