@@ -1,4 +1,4 @@
-//! `abide demo`: what a newcomer runs first.
+//! `abide demo`, the first command of a new user.
 
 use std::fs;
 
@@ -22,7 +22,7 @@ fn assert_good(report: &JsonValue) {
 #[test]
 fn the_recordings_that_are_built_in() {
     let ended = run(["demo", "--json"]);
-    assert_eq!(ended.stderr, "", "a newcomer is not told of troubles");
+    assert_eq!(ended.stderr, "", "a new user sees no warnings");
     let report = ended.json();
     assert_good(&report);
     let played = ["sessions", "messages", "tool_calls", "tool_calls_run", "handoffs"];

@@ -40,7 +40,7 @@ impl Place {
             mount("abide-soak", folder.path(), "tmpfs", MountFlags::NOSUID, Some(size.as_c_str()));
         match &mounted {
             Ok(()) => println!("soak      a disk of {megabytes} MB (tmpfs)"),
-            Err(why) => println!("skipped: full disk (tmpfs cannot be mounted: {why})"),
+            Err(why) => println!("left out: a full disk, tmpfs cannot be mounted: {why}"),
         }
         Ok(Place { folder, is_mounted: mounted.is_ok() })
     }
