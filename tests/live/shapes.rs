@@ -229,19 +229,19 @@ fn each_query_has_the_cheapest_rule() {
                 r: a
             SELECT r.id, s.k FROM r JOIN s ON s.b = r.b WHERE r.a = 1
                 the joined rows of the changed rows
-                r: a; s: a look-up for all
+                r: a; s: a shared lookup
             SELECT r.c, s.n FROM r JOIN s ON s.n = r.id WHERE r.id = 1
                 the joined rows of the changed rows
                 r: id; s: n, term scans s(n)
             SELECT a, count(*) FROM r WHERE b = 1 GROUP BY a
-                the joined rows of the changed rows; a touched group at first
+                the joined rows of the changed rows; a touched group on first use
                 r: b
             SELECT DISTINCT a FROM r WHERE b = 1
-                the joined rows of the changed rows; a touched group at first
+                the joined rows of the changed rows; a touched group on first use
                 r: b
             SELECT r.id, s.k FROM r LEFT JOIN s ON s.b = r.b WHERE r.a = 1
                 the rows that the changed rows reach, twice
-                r: a; s: a look-up for all
+                r: a; s: a shared lookup
             SELECT r.id, count(p.g) FROM r LEFT JOIN p ON p.r_id = r.id GROUP BY r.id
                 the rows that the changed rows reach, twice
                 r: every change; p: every change
@@ -253,9 +253,9 @@ fn each_query_has_the_cheapest_rule() {
                 r: every change; s: every change, term scans r()
             SELECT id, (SELECT count(*) FROM p WHERE p.r_id = r.id) FROM r WHERE a = 1
                 the rows that the changed rows reach, twice
-                r: a; p: a look-up for all
+                r: a; p: a shared lookup
             SELECT id FROM r WHERE a = 1 ORDER BY b LIMIT 10
-                the window, where a changed row comes before its end
+                the window, if a changed row sorts before its end
                 r: a
             SELECT r.id, s.k FROM r FULL JOIN s ON s.b = r.b
                 the rows of the touched join keys, twice

@@ -347,7 +347,7 @@ impl Binding {
                 names.collect::<Vec<String>>().join(" or ")
             });
             let otherwise = || match template.lookup(at) {
-                Some(_) => "a look-up for all".to_owned(),
+                Some(_) => "a shared lookup".to_owned(),
                 None => "every change".to_owned(),
             };
             format!("{}: {}", table.name, columns.unwrap_or_else(otherwise))
@@ -357,11 +357,13 @@ impl Binding {
             cost: match &template.rule {
                 Rule::Images(_) => "the changed rows that match its keys",
                 Rule::Join(_) => "the joined rows of the changed rows",
-                Rule::Tally(..) => "the joined rows of the changed rows; a touched group at first",
+                Rule::Tally(..) => {
+                    "the joined rows of the changed rows; a touched group on first use"
+                }
                 Rule::Groups(_) => "the rows of the touched groups, twice",
                 Rule::Touched(_) => "the rows that the changed rows reach, twice",
-                Rule::Window(_) => "the window, where a changed row comes before its end",
-                Rule::Gate(_) => "the whole query, where a changed row matches",
+                Rule::Window(_) => "the window, if a changed row sorts before its end",
+                Rule::Gate(_) => "the whole query, if a changed row matches",
                 Rule::Parts(parts) => parts.cost,
                 Rule::Whole => "the whole query",
             },
@@ -373,7 +375,7 @@ impl Binding {
                 | Rule::Touched(_)
                 | Rule::Parts(_) => "none",
                 Rule::Tally(..) => "accumulators of the touched groups",
-                Rule::Window(_) | Rule::Gate(_) | Rule::Whole => "the rows last shown",
+                Rule::Window(_) | Rule::Gate(_) | Rule::Whole => "the last result",
             },
             routed_by: routed_by.collect(),
         }

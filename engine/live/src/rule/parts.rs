@@ -76,7 +76,7 @@ impl Parts {
         }
         let (part, falls_apart) = Part::of(catalog, query, query, &ways);
         let cost = match falls_apart {
-            false => "the whole query, twice, where a changed row matches",
+            false => "the whole query, twice, if a changed row matches",
             true if query.cores.len() > 1 => "the rows equal to the touched ones, twice",
             true if has_windows(query) => "the touched partitions, twice",
             true => "the rows of the touched groups, twice",
