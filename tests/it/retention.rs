@@ -114,7 +114,7 @@ fn below_at_and_above_the_floor() {
 }
 
 #[test]
-fn nothing_is_kept_and_everything() {
+fn retention_of_nothing_and_of_everything() {
     run(async {
         let mut world = keeping(0);
         world.session("s1").await;

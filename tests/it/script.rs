@@ -2,15 +2,15 @@
 //!
 //! ```text
 //! create_session agent=support id=s1         a call: arguments as bare words or JSON
-//! claim_handoff id=ho#1 as=ann request_id=r1  who calls, and the request's id
-//! who ann worker +refunds tenant=acme         from here on, ann is bounded: role, capabilities, scope
+//! claim_handoff id=ho#1 as=ann request_id=r1  the caller, and the request id
+//! who ann worker +refunds tenant=acme         from here on, ann has this role, capabilities and scope
 //! batch request_id=r2: a x=1 | b y=2         several calls in one transaction
-//! +5s  +1m  +20ms                            the clock moves on, and what is due happens
+//! +5s  +1m  +20ms                            moves the clock and processes due timers
 //! sql SELECT …                               the rows, as JSON
 //! sql@3 SELECT …                             the rows as of seq 3
-//! raw UPDATE …                               past the engine, straight at the file
+//! raw UPDATE …                               raw SQL on the file, without the engine
 //! reopen                                     close, open again
-//! replay                                     run the log again into a new file, and compare
+//! replay                                     replay the log into a new file, and compare
 //! ```
 //!
 //! Generated ids are random. Here they are written `ho#1`, `ap#1`, `s#1` … in order of appearance,

@@ -187,7 +187,7 @@ fn not_in_with_a_null_matches_nothing() {
 }
 
 #[test]
-fn the_padded_row_of_a_left_join_comes_and_goes() {
+fn the_padded_row_of_a_left_join_is_inserted_and_deleted() {
     let mut stage = Stage::new(&[
         "SELECT r.id, s.k FROM r LEFT JOIN s ON s.b = r.b",
         "SELECT r.id, count(s.k) AS n FROM r LEFT JOIN s ON s.b = r.b GROUP BY r.id",

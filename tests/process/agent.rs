@@ -296,7 +296,7 @@ fn a_programs_request_is_decided_elsewhere_while_its_run_is_shown() {
 
 /// A server drives the run; a client that watches its tables receives the changes live.
 #[test]
-fn a_server_drives_it_and_a_watcher_sees_it_live() {
+fn a_server_drives_a_run_and_a_watcher_sees_it_live() {
     let desk = Desk::new(ANSWERS);
     let mut server = Server::start();
     let house = desk.path("house");

@@ -24,7 +24,7 @@ async fn batch(abide: &Abide, calls: impl Iterator<Item = Call>) {
 
 /// One process wins each claim, and the database agrees.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_race_and_one_wins_each() {
+async fn one_worker_wins_each_claim() {
     let server = Server::start();
     let abide = server.client().await;
     abide.call("register_tool", json!({"name": "look"})).await.unwrap();

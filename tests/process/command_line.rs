@@ -11,7 +11,7 @@ use crate::program::{Ended, Process, abide, run};
 use crate::server::Server;
 
 #[test]
-fn help_that_teaches() {
+fn the_help_texts() {
     let mut text = run(["--help"]).good();
     let list = text.split("\nCommands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
     let commands: Vec<String> =
@@ -125,7 +125,7 @@ fn a_session_at_the_terminal() {
 }
 
 #[test]
-fn the_same_for_programs() {
+fn the_same_with_json() {
     let mut shell = Shell::new();
     shell.type_in(&["call", "create_session", "agent=support", "id=s1", "--json"]);
     shell.type_in(&["sql", "SELECT id, seq, 1.0, NULL, x'00ff' FROM sessions", "--json"]);
@@ -140,7 +140,7 @@ fn the_same_for_programs() {
 }
 
 #[test]
-fn what_a_server_refuses() {
+fn errors_of_a_server() {
     let mut shell = Shell::new();
     shell.type_in(&["call", "create_session", "agent=a", "id=s1"]);
     shell.seen.clear();

@@ -71,7 +71,7 @@ fn the_demo_keeps_its_file_for_its_owner() {
 }
 
 #[test]
-fn a_looser_mode_is_warned_about_and_none_is_changed() {
+fn an_open_mode_is_warned_about_but_not_changed() {
     let (folder, db) = made();
     run(["call", "create_session", "agent=a", "--db", &db]).good();
     for (mode, warns) in [(0o644, true), (0o640, true), (0o600, false), (0o400, false)] {

@@ -25,7 +25,7 @@ fn watch(server: &Server, more: &[&str]) -> Process {
 }
 
 #[test]
-fn a_row_comes_and_leaves_while_others_make_and_claim_it() {
+fn a_watched_row_is_inserted_and_claimed_by_other_processes() {
     let server = Server::start();
     call(&server, "create_session", &["agent=support", "id=s1"]);
     let watch = watch(&server, &[]);

@@ -7,7 +7,7 @@ use crate::server::Server;
 /// A client that was away for too long receives the whole result instead of the changes, even if
 /// the server was restarted meanwhile.
 #[tokio::test]
-async fn a_server_that_keeps_little() {
+async fn a_server_with_a_short_retention() {
     let mut server = Server::start();
     server.restart_with(&["--keep-changes", "5"]);
     let abide = server.client().await;

@@ -3,8 +3,8 @@
 //! waits for a line on stdin, so that the test can kill it in between.
 //!
 //! ```text
-//! worker URL race NAME                      claims everything that it knows of, tells what it won
-//! worker URL run NAME CALL FILE LEASE_MS    claims one call, and runs it step by step
+//! worker URL race NAME                      claims all pending calls, prints what it won
+//! worker URL run NAME CALL FILE LEASE_MS    claims one call and runs it step by step
 //! ```
 
 #![expect(clippy::unwrap_used, reason = "a failed test reports the line")]

@@ -3,7 +3,7 @@
 //! ```text
 //! images = image*
 //! image  = 0x00 cell{key}       the row was inserted: its primary key
-//!        | 0x01 cell{columns}   the row was there: all its cells as they were
+//!        | 0x01 cell{columns}   the row existed: all its old cells
 //! cell   = 0x00                 NULL
 //!        | 0x01 varint          INTEGER, zigzag
 //!        | 0x02 8 bytes         REAL, big-endian bits

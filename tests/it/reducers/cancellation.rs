@@ -234,7 +234,7 @@ fn children_are_cancelled_too() {
 
 /// A cancellation withdraws the session from a supervisor.
 #[test]
-fn handed_off_and_at_work() {
+fn a_handed_off_session_with_running_work() {
     check_at_work(
         r#"
         request_supervisor_handoff session_id=s1 reason=help required_capability=refunds

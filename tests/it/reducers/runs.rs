@@ -335,7 +335,7 @@ fn a_run_ends_with_its_session() {
 }
 
 #[test]
-fn within_its_scope() {
+fn runs_of_another_scope_are_not_found() {
     check_begun(
         r#"
         who eve app tenant=evil

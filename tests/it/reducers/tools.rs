@@ -76,7 +76,7 @@ fn a_call_keeps_the_version_of_its_request() {
 }
 
 #[test]
-fn a_manifest() {
+fn the_fields_of_a_manifest() {
     check(
         r#"
         register_tool name=a annotations={"readOnlyHint":true,"title":"Look"}
