@@ -178,7 +178,7 @@ mod tests {
                 key        none
                 order      order1 (not shown) DESC NULLS FIRST, order2 (not shown) COLLATE NOCASE
                 routed by  sessions: agent
-                           agent_state: a look-up for all
+                           agent_state: a shared lookup
 
                 snapshot
                   SELECT "s"."id" AS "id", "m"."content" AS "content", "m"."created_at" AS "order1", "m"."role" AS "order2" FROM main."sessions" AS "s" JOIN main."agent_state" AS "m" WHERE ("m"."session_id" = "s"."id") AND ("s"."agent" = ?1) ORDER BY 3 COLLATE BINARY DESC NULLS FIRST, 4 COLLATE NOCASE ASC NULLS FIRST
@@ -199,8 +199,8 @@ mod tests {
             "SELECT role, content FROM agent_state WHERE role = :role ORDER BY id DESC LIMIT 3",
             expect![[r#"
                 rule       window
-                cost       the window, where a changed row comes before its end
-                state      the rows last shown
+                cost       the window, if a changed row sorts before its end
+                state      the last result
                 key        none
                 order      order1 (not shown) DESC
                 window     deltas have positions

@@ -38,8 +38,8 @@ pub(crate) fn prepare(
 }
 
 fn of_the_present() -> Refusal {
-    Refusal::new(Code::BadSql, "only tables of that time can be asked")
-        .hint("name tables without  main.  and leave out the engine's own")
+    Refusal::new(Code::BadSql, "only tables at that point in time can be queried")
+        .hint("name tables without  main.  and omit the engine's own tables")
 }
 
 /// The answer to a bounded query, of the rows that [`resume::once`](crate::resume::once) found.

@@ -1,7 +1,7 @@
-//! Reducers that break: by a panic, or by an error that is no refusal.
+//! Reducers that fail internally: by a panic, or by an error that is not a refusal.
 //!
-//! One that broke in a replay was once told as `limit_exceeded` with an empty sentence, as if a bound
-//! had been passed.
+//! A reducer that failed in a replay was once reported as `limit_exceeded` with an empty detail, as
+//! if a limit had been exceeded.
 
 use abide_engine::{Engine, replay};
 use abide_schema::reducer::Caller;
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::world::World;
 
-/// Panics when it is told to.
+/// Panics if `fall` is set.
 #[reducer]
 pub(crate) fn stumble(_ctx: &mut Context<'_>, fall: bool) -> Result<bool, Abort> {
     assert!(!fall, "the floor was wet");
@@ -20,7 +20,7 @@ pub(crate) fn stumble(_ctx: &mut Context<'_>, fall: bool) -> Result<bool, Abort>
 mod later {
     use super::*;
 
-    /// The same rule after somebody broke it.
+    /// A broken version of the same reducer.
     #[reducer]
     pub(crate) fn stumble(_ctx: &mut Context<'_>, fall: bool) -> Result<bool, Abort> {
         Err(Abort::Broken(format!("nobody falls any more: {fall}").into()))
@@ -28,7 +28,7 @@ mod later {
 }
 
 #[test]
-fn a_broken_reducer_says_so_and_costs_nobody_else() {
+fn an_internal_failure_is_reported_and_affects_no_other_call() {
     let mut world = World::new();
     world.close();
     let module = Module::new("stumble").reducer(stumble::definition());

@@ -1,4 +1,5 @@
-//! Claims by callers with a scope: each finds what waits in its own scope, in order, behind any number of rows of others.
+//! Claims by callers with a scope: each claims the longest waiting item of its own scope, however
+//! many rows of other scopes come before it.
 
 use abide_engine::replay;
 use abide_reducers::modules;
@@ -21,7 +22,8 @@ async fn claim(world: &World, by: &Caller) -> Result<String, Code> {
     Ok(call["call_id"].as_str().unwrap().to_owned())
 }
 
-/// Sessions of two tenants with two teams each, named alike; calls and runs of each wait in turn.
+/// Sessions of two tenants with two teams each and the same names; calls and runs of each wait in
+/// turn.
 async fn tenants() -> World {
     let world = World::new();
     let retry = json!({"max_attempts": 9, "backoff_ms": 0});
@@ -45,7 +47,7 @@ async fn tenants() -> World {
 }
 
 #[test]
-fn a_claim_takes_what_waits_longest_in_the_scope() {
+fn a_claim_takes_the_longest_waiting_call_of_the_scope() {
     run(async {
         let mut world = tenants().await;
         let of_a = worker(&[("tenant", "a")]);
@@ -56,7 +58,7 @@ fn a_claim_takes_what_waits_longest_in_the_scope() {
         for expected in ["ax0", "ay0", "ax1"] {
             assert_eq!(claim(&world, &of_a).await.unwrap(), expected);
         }
-        // Their leases run out. They wait again, where they were.
+        // The leases expire. The calls wait again, at their old positions.
         world.pass_ms(2_000).await;
         for expected in ["ax0", "ay0", "ax1", "ay1", "ax2", "ay2"] {
             assert_eq!(claim(&world, &of_a).await.unwrap(), expected);
@@ -78,7 +80,7 @@ fn a_claim_takes_what_waits_longest_in_the_scope() {
 }
 
 #[test]
-fn a_driver_takes_the_run_that_waits_longest_in_its_scope() {
+fn a_driver_claims_the_longest_waiting_run_of_its_scope() {
     run(async {
         let world = tenants().await;
         let of_by = worker(&[("tenant", "b"), ("team", "y")]);
@@ -93,9 +95,9 @@ fn a_driver_takes_the_run_that_waits_longest_in_its_scope() {
     });
 }
 
-/// What waits in a file that was written before there were such rows is found.
+/// Waiting calls and runs are found in a file that was written before the table `waiting` existed.
 #[test]
-fn an_older_file_is_brought_up() {
+fn an_older_file_is_migrated() {
     run(async {
         let mut world = tenants().await;
         let rows = "SELECT * FROM waiting ORDER BY queue, part, since, id";

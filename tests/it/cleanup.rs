@@ -1,5 +1,6 @@
-//! Cleanups: whatever belongs to a session, one call changes a bounded number of rows, and nothing begins for a
-//! session that is ending. `cancel_session` with 9,001 descendants held the writer for 37 s.
+//! Cleanups: one call changes a bounded number of rows, however much belongs to a session, and no
+//! work starts in a session that is ending. `cancel_session` with 9,001 descendants blocked the
+//! writer for 37 s.
 
 use abide_engine::replay;
 use abide_reducers::modules;
@@ -31,7 +32,8 @@ async fn number(world: &World, sql: &str) -> i64 {
 const CHILDREN: usize = 600;
 const CALLS: usize = 250;
 
-/// A session with many children, calls and timers; the last child has a child and a call of its own.
+/// A session with many children, calls and timers; the last child has a child and a call of its
+/// own.
 async fn family() -> World {
     let world = World::new();
     let mut calls = vec![
@@ -70,7 +72,7 @@ fn last_child() -> String {
     format!("c{:04}", CHILDREN - 1)
 }
 
-/// The most rows that any event after `seq` was the last to change.
+/// The maximum number of rows last changed by one event after `seq`.
 async fn most_rows_of_one_event(world: &World, seq: i64) -> i64 {
     let tables = ["sessions", "tool_calls", "timers", "approvals", "runs", "cleanups"];
     let all = tables.map(|table| format!("SELECT seq FROM {table}")).join(" UNION ALL ");
@@ -123,7 +125,7 @@ fn a_cancellation_reaches_everything_in_bounded_steps() {
     });
 }
 
-/// The first step and what is refused after it are one batch, so that no other step comes between.
+/// The first step and the refused calls are in one batch, so that no other step runs in between.
 #[test]
 fn no_work_starts_during_cancellation() {
     run(async {
@@ -163,8 +165,9 @@ fn no_work_starts_during_cancellation() {
             let refused = refused.expect_err(&format!("{attempt:?}")).to_string();
             assert!(refused.contains("cancel"), "{attempt:?}: {refused}");
         }
-        assert!(before == world.state(None).await, "a refused batch leaves nothing");
-        // What somebody else asked for is found behind so many calls of the cancelled session, or right then.
+        assert!(before == world.state(None).await, "a refused batch has no effect");
+        // Another session's call is found behind the calls of the cancelled session, immediately or
+        // after them.
         world.call("cancel_session", json!({"session_id": "s1"})).await.unwrap();
         world.session("s2").await;
         let other =
@@ -177,14 +180,14 @@ fn no_work_starts_during_cancellation() {
     });
 }
 
-/// A timer that comes due between the steps tells its session nothing more.
+/// A timer that comes due between the steps no longer adds an event to its session.
 #[test]
 fn a_timer_of_an_ended_session_does_not_fire() {
     run(async {
         let world = family().await;
         let complete = to("complete_session", json!({"session_id": "s1"}));
         world.clock.advance_ms(2_000);
-        // Due timers come first, but for those of a transaction that was full.
+        // Due timers run first, except those beyond the limit of a transaction.
         batch(&world, vec![complete]).await.unwrap();
         world.pass_ms(0).await;
         let told = "SELECT count(*) FROM agent_state WHERE kind = 'timer'";
@@ -196,7 +199,7 @@ fn a_timer_of_an_ended_session_does_not_fire() {
 }
 
 #[test]
-fn a_cleanup_goes_on_after_a_crash() {
+fn a_cleanup_continues_after_a_crash() {
     run(async {
         let mut world = family().await;
         world
@@ -209,7 +212,7 @@ fn a_cleanup_goes_on_after_a_crash() {
         let open = "SELECT count(*) FROM tool_calls WHERE session_id = 's1' AND
             (status IN ('pending', 'awaiting_approval') OR cancel_requested_at IS NULL)";
         assert_eq!(number(&world, open).await, 0);
-        // The children of a session that has ended by itself are not its affair.
+        // Children of a session that ended by itself are not cancelled.
         let children =
             "SELECT count(*) FROM sessions WHERE parent_id = 's1' AND status = 'created'";
         assert_eq!(number(&world, children).await, CHILDREN as i64);
@@ -217,7 +220,7 @@ fn a_cleanup_goes_on_after_a_crash() {
     });
 }
 
-/// A run that begins in the session of an aborted one keeps the calls that it asks for.
+/// A run that starts in the session of an aborted one keeps its own calls.
 #[test]
 fn an_abort_cancels_the_calls_of_its_run() {
     run(async {
@@ -244,9 +247,10 @@ fn an_abort_cancels_the_calls_of_its_run() {
     });
 }
 
-/// The first step cancels 100 calls. The others of the aborted run could be claimed until their step came, and ran.
+/// The first step cancels 100 calls. Other calls of the aborted run could be claimed and run until
+/// their step came.
 #[test]
-fn a_call_of_an_aborted_run_is_not_claimed() {
+fn a_call_of_an_aborted_run_cannot_be_claimed() {
     run(async {
         let mut world = family().await;
         world.call("start_run", json!({"session_id": "s1", "id": "r1"})).await.unwrap();
@@ -256,8 +260,8 @@ fn a_call_of_an_aborted_run_is_not_claimed() {
         let claim = to("claim_tool_call", last);
         let refused = batch(&world, vec![abort.clone(), claim]).await.unwrap_err().to_string();
         assert!(refused.contains("being cancelled"), "{refused}");
-        assert!(before == world.state(None).await, "a refused batch leaves nothing");
-        // What another session asks for is found behind them.
+        assert!(before == world.state(None).await, "a refused batch has no effect");
+        // A call of another session is found behind them.
         let next = to("claim_next_tool_call", json!({"tools": ["put"]}));
         let done = world.engine().batch(&Caller::local(), &[abort, next], None).await.unwrap();
         assert!(done.results[1].result.contains("\"below\""), "{}", done.results[1].result);
@@ -265,9 +269,9 @@ fn a_call_of_an_aborted_run_is_not_claimed() {
     });
 }
 
-/// A driver that was asked to stop may still request calls. Nobody claims them.
+/// A driver that was asked to stop may still request calls, but they cannot be claimed.
 #[test]
-fn a_call_that_an_aborted_run_requests_is_not_claimed() {
+fn a_call_requested_by_an_aborted_run_cannot_be_claimed() {
     run(async {
         let world = family().await;
         world.call("start_run", json!({"session_id": "grandchild", "id": "r1"})).await.unwrap();

@@ -1,7 +1,8 @@
-//! What each reducer costs the writer does not grow with what is stored: every reducer of every built-in module runs over
-//! a file with some rows of each kind and over one with ten times as many, and the steps of SQLite are counted.
+//! The cost of each reducer to the writer does not grow with the stored data. Every reducer of
+//! every built-in module runs over a file with some rows of each kind and over one with ten times
+//! as many, and SQLite's steps are counted.
 //!
-//! `cancel_session` with 9,001 descendants held the writer for 37.7 s.
+//! `cancel_session` with 9,001 descendants blocked the writer for 37.7 s.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,17 +15,17 @@ use serde_json::Value as JsonValue;
 
 use crate::world::{START, World, run};
 
-/// Rows of each kind: more than any reducer takes on at once.
+/// Rows of each kind: more than any reducer handles at once.
 const FEW: usize = 300;
 
-/// Steps that a call may take more over ten times as many rows: what is read once more where a bound is not reached
-/// with few. To read one kind of row as a whole takes at least 13,500 more.
+/// Additional steps that a call may take with ten times as many rows, for limits that are not
+/// reached with few rows. A scan of one kind of row takes at least 13,500 more.
 const GROWTH: u64 = 2_000;
 
 /// Steps of the dearest call: a step of a cleanup.
 const MOST: u64 = 45_000;
 
-/// One row each, that are multiplied.
+/// One row of each kind, to be multiplied.
 const BASE: &str = r#"
 create_session {"agent":"support","id":"big","scope":{"tenant":"a"}}
 create_session {"agent":"support","id":"other","scope":{"tenant":"b"}}
@@ -56,7 +57,8 @@ set_role {"name":"clerk","reducers":["append_message"]}
 set_policy {"table":"timers","role":"clerk","name":"p","condition":"1"}
 "#;
 
-/// Table, the row that is multiplied, how many at most, and what differs: `{n}` is the number of the copy.
+/// Table, the row to multiply, the maximum number of copies, and the columns that differ: `{n}` is
+/// the number of the copy.
 type Copies = (&'static str, &'static str, usize, &'static [(&'static str, &'static str)]);
 
 const ALL: usize = usize::MAX;
@@ -147,7 +149,7 @@ const COPIES: &[Copies] = &[
     ("waiting", "id = 'foreign' AND queue = 'r'", ALL, &[("id", "'foreign' || {n}")]),
 ];
 
-/// Who makes a call: nobody bounds the first, and the others are of the first tenant.
+/// The caller of a case: the first is unrestricted, the others belong to the first tenant.
 fn caller(name: &str) -> Caller {
     let scope: Scope = [("tenant".to_owned(), "a".to_owned())].into();
     match name {
@@ -156,9 +158,9 @@ fn caller(name: &str) -> Caller {
     }
 }
 
-/// One reducer: the calls before it, and the call itself, or for how many milliseconds nothing happens until time calls
-/// it (`+10`). `$first` and `$seq` are the seq of the first call and of the one before, `$id` its result's id, and a name
-/// behind `@` is who calls.
+/// A test case of one reducer: preceding calls, and the call itself or the milliseconds to wait
+/// until a timer calls it (`+10`). `$first` and `$seq` are the seq of the first and of the previous
+/// call, `$id` the id in its result, and a name after `@` is the caller.
 struct Case {
     reducer: &'static str,
     script: Vec<&'static str>,
@@ -194,7 +196,7 @@ fn multiply(path: &Path, times: usize) {
     file.execute_batch("COMMIT; PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
 }
 
-/// The base file, with so many copies of each row.
+/// The base file, with this many copies of each row.
 fn file_with(times: usize) -> World {
     let mut world = World::new();
     run(async {
@@ -215,7 +217,8 @@ fn file_with(times: usize) -> World {
 fn steps(file: &World, Case { reducer, script }: &Case, who: &str) -> u64 {
     let mut world = World::new_without_engine(&file.clock);
     fs::copy(file.path(), world.path()).unwrap();
-    // Without timers where time calls nothing: the steps of a cleanup would be counted with the call that they follow.
+    // Without timers if no timer calls the reducer: otherwise the steps of a cleanup would count
+    // for the preceding call.
     let mut config = world.config(abide_reducers::modules());
     config.timers = script.iter().any(|line| line.starts_with('+'));
     world.open_with(config);
@@ -239,7 +242,7 @@ fn steps(file: &World, Case { reducer, script }: &Case, who: &str) -> u64 {
             let (name, args) = line.split_once(' ').unwrap();
             let args: JsonValue =
                 serde_json::from_str(args).unwrap_or_else(|why| panic!("{line}: {why}"));
-            // What is to be refused names who calls.
+            // A call that must be refused names its caller.
             let (name, by) =
                 name.split_once('@').unwrap_or((name, if is_last { who } else { "local" }));
             let done = world.engine().call(&caller(by), name, &args, None).await;
@@ -259,13 +262,13 @@ fn steps(file: &World, Case { reducer, script }: &Case, who: &str) -> u64 {
             }
         }
         if is_cleanup {
-            // The steps follow one another without anybody asking.
+            // The cleanup steps run without further calls.
             world.pass_ms(0).await;
         }
         let ran = world.rows(&format!("SELECT 1 FROM events WHERE reducer = '{reducer}'")).await;
         assert!(!ran.is_empty(), "{reducer} ran");
         let steps = world.engine().metrics().writer_steps_total.get() - before;
-        // The call that they follow takes the first.
+        // The preceding call runs the first step.
         let steps = if is_cleanup { steps / (ran.len() as u64 + 1) } else { steps };
         world.close();
         file.clock.advance_ms((START.0 - file.clock_now()) / 1_000);
@@ -288,7 +291,7 @@ fn is_of_all(reducer: &str) -> bool {
 }
 
 #[test]
-fn no_reducer_costs_more_over_more_rows() {
+fn no_reducer_costs_more_with_more_rows() {
     let modules = abide_reducers::modules();
     let called = modules.iter().flat_map(|module| &module.reducers).map(|it| it.name);
     let by_time = modules.iter().flat_map(|module| &module.deadlines).map(|it| it.reducer.name);

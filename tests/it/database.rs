@@ -1,5 +1,5 @@
-//! What the database enforces by itself, with no code of ours in front of it: another program, a bug
-//! of ours or a person at a SQL prompt cannot make a file that says what never was.
+//! Constraints that the database enforces itself, without our code: another program, a bug of ours
+//! or a user at a SQL prompt cannot write invalid history.
 
 use expect_test::expect_file;
 use rusqlite::Connection;
@@ -7,7 +7,7 @@ use rusqlite::Connection;
 use crate::traffic::{Traffic, for_seeds};
 use crate::world::{World, run};
 
-/// One row of every table, and then SQL straight at the file.
+/// One row of every table, followed by raw SQL on the file.
 const ROWS: &str = r#"
     register_tool name=pay needs_approval=true
     register_tool name=look
@@ -19,7 +19,7 @@ const ROWS: &str = r#"
     request_supervisor_handoff session_id=s1 reason=help required_capability=refunds request_id=r1
 "#;
 
-/// Runs statements at the file; what is expected is one answer for each.
+/// Runs statements on the file and compares one result for each.
 fn check_raw(statements: &str, expected: expect_test::Expect) {
     let raw = statements.lines().map(str::trim).filter(|line| !line.is_empty());
     let raw: String = raw.map(|line| format!("{line}\n")).collect();
@@ -29,7 +29,7 @@ fn check_raw(statements: &str, expected: expect_test::Expect) {
 }
 
 #[test]
-fn the_log_only_grows() {
+fn the_log_is_append_only() {
     check_raw(
         "
         raw UPDATE events SET caller = 'someone' WHERE seq = 1
@@ -65,7 +65,7 @@ fn the_log_only_grows() {
 }
 
 #[test]
-fn keys_and_references_hold() {
+fn keys_and_references_are_enforced() {
     check_raw(
         "
         raw INSERT INTO tool_calls SELECT * FROM tool_calls WHERE call_id = 'c1'
@@ -97,7 +97,7 @@ fn keys_and_references_hold() {
 }
 
 #[test]
-fn columns_hold_what_they_say() {
+fn columns_accept_only_their_declared_values() {
     check_raw(
         "
         raw UPDATE sessions SET status = 'asleep'
@@ -138,7 +138,7 @@ fn columns_hold_what_they_say() {
 }
 
 #[test]
-fn a_later_claim_is_not_undone() {
+fn a_later_claim_cannot_be_undone() {
     check_raw(
         "
         raw UPDATE tool_calls SET fencing_token = 1 WHERE call_id = 'c2'
@@ -156,7 +156,7 @@ fn a_later_claim_is_not_undone() {
 }
 
 #[test]
-fn what_has_ended_stays_as_it_is() {
+fn ended_rows_cannot_change() {
     check_raw(
         "
         raw UPDATE approvals SET status = 'approved'
@@ -189,9 +189,9 @@ fn what_has_ended_stays_as_it_is() {
     );
 }
 
-/// What may have run is not run again, also not by a hand at the file.
+/// An effect that may have run cannot run again, not even after raw SQL.
 #[test]
-fn what_is_unknown_can_only_be_settled() {
+fn an_unknown_call_can_only_be_settled() {
     check_raw(
         "
         set_timer id=t1 in_ms=2000
@@ -228,10 +228,10 @@ fn what_is_unknown_can_only_be_settled() {
     );
 }
 
-/// A constraint that no rule of ours foresaw is a refusal with the database's words, and undoes the
-/// whole call: the session was handed off before the database said no.
+/// A constraint violation that no reducer checks becomes a refusal with the database's message, and
+/// rolls the whole call back: the session was handed off before the constraint failed.
 #[test]
-fn a_constraint_is_told_as_a_refusal() {
+fn a_constraint_violation_is_a_refusal() {
     check_raw(
         "
         create_session agent=support id=s3
@@ -271,11 +271,11 @@ fn a_long_random_run_leaves_a_sound_file() {
         assert_eq!(texts("PRAGMA foreign_key_check"), Vec::<String>::new());
         let count = |sql: &str| -> i64 { raw.query_row(sql, [], |row| row.get(0)).unwrap() };
         assert!(count("SELECT count(*) FROM events") > 200);
-        // What is canonical JSON is JSON, and every row was written by an event that is there.
+        // Canonical JSON is valid JSON, and every row was written by an existing event.
         assert_eq!(count("SELECT count(*) FROM events WHERE NOT json_valid(arguments)"), 0);
         assert_eq!(count("SELECT count(*) FROM events WHERE NOT json_valid(outcome)"), 0);
         assert_eq!(count("SELECT count(*) FROM agent_state WHERE NOT json_valid(data)"), 0);
-        // But for `waiting`, which follows from other rows.
+        // Except `waiting`, which is derived from other rows.
         for (table, _) in crate::world::TABLES.into_iter().filter(|(table, _)| *table != "waiting")
         {
             let lost = format!(
@@ -287,8 +287,8 @@ fn a_long_random_run_leaves_a_sound_file() {
     });
 }
 
-/// Every statement that made a file of format 2. Files of that format stay for ever, so this text
-/// does too; a change of it is a new version of a module with a step that leads there.
+/// All statements that create a file of format 2. Files of that format must stay readable, so this
+/// text is frozen; a change needs a new version of a module and a migration step.
 #[test]
 fn the_schema_of_format_2() {
     let mut world = World::new();
@@ -296,7 +296,7 @@ fn the_schema_of_format_2() {
     expect_file!["../golden/schema-v2.sql"].assert_eq(&schema_of(&world.raw()));
 }
 
-/// The statements of a file, by what they make.
+/// The statements of a file, by object.
 pub(crate) fn schema_of(connection: &Connection) -> String {
     let pragma = |name: &str| -> i64 {
         connection.pragma_query_value(None, name, |row| row.get(0)).unwrap()

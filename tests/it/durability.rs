@@ -1,6 +1,6 @@
-//! What was answered is on the disk, and stays there; what cannot be written is refused, and leaves
-//! nothing behind. (That a failed sync poisons the engine is for the fault-injection tests: no honest
-//! disk here fails on request.)
+//! Durability: an acknowledged call is on the disk and stays there; a call that cannot be written
+//! is refused without effect. (The fault-injection tests check that a failed sync poisons the
+//! engine: a real disk does not fail on request.)
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::recordings::left_out;
 use crate::traffic::Random;
 use crate::world::{World, run};
 
-/// Tasks on several threads, with a real clock.
+/// Runs tasks on several threads with a real clock.
 fn run_side_by_side<F: Future>(future: F) -> F::Output {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.worker_threads(4).enable_time().build().unwrap().block_on(future)
@@ -26,12 +26,12 @@ fn run_side_by_side<F: Future>(future: F) -> F::Output {
 async fn say(engine: &Engine, content: &str) -> Result<Seq, abide_schema::Refusal> {
     let args = json!({"session_id": "s1", "role": "user", "content": content});
     let done = engine.call(&Caller::new("local"), "append_message", &args, None).await?;
-    assert!(engine.durable_seq() >= done.seq, "answered before it was durable");
+    assert!(engine.durable_seq() >= done.seq, "acknowledged before it was durable");
     Ok(done.seq)
 }
 
 #[test]
-fn no_answer_comes_before_its_sync() {
+fn no_response_before_the_sync() {
     run_side_by_side(async {
         let world = World::new();
         world.session("s1").await;
@@ -56,9 +56,9 @@ fn no_answer_comes_before_its_sync() {
     });
 }
 
-/// Whoever waits while the writer is busy shares one transaction and one sync.
+/// Callers that wait while the writer is busy share one transaction and one sync.
 #[test]
-fn a_crowd_shares_a_commit() {
+fn concurrent_calls_share_a_commit() {
     run(async {
         let world = World::new();
         world.session("s1").await;
@@ -70,7 +70,7 @@ fn a_crowd_shares_a_commit() {
                 tokio::spawn(async move { say(&engine, &nth.to_string()).await })
             })
             .collect();
-        // On one thread each task gets its turn, and has its call in the queue after that.
+        // On one thread each task runs in turn, and afterwards its call is in the queue.
         for _ in 0..5 {
             tokio::task::yield_now().await;
         }
@@ -82,11 +82,11 @@ fn a_crowd_shares_a_commit() {
         seqs.sort_unstable();
         assert_eq!(seqs, (3..203).collect::<Vec<_>>());
         let commits = world.engine().metrics().commits_total.get() - before;
-        assert!(commits <= 3, "{commits} commits for 200 calls that waited together");
+        assert!(commits <= 3, "{commits} commits for 200 concurrent calls");
     });
 }
 
-/// A connection of somebody else's that is about to write.
+/// Another program's connection with a write transaction.
 fn hold_the_write_lock(path: &Path) -> Connection {
     let foreign = Connection::open(path).unwrap();
     foreign.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -94,7 +94,7 @@ fn hold_the_write_lock(path: &Path) -> Connection {
 }
 
 #[test]
-fn too_much_at_once_is_refused_and_not_kept() {
+fn calls_over_the_queue_limit_are_refused_without_effect() {
     run_side_by_side(async {
         let world = World::new();
         world.session("s1").await;
@@ -106,7 +106,7 @@ fn too_much_at_once_is_refused_and_not_kept() {
             callers.push(tokio::spawn(async move { say(&engine, &text).await }));
         }
         let mut answers = Vec::new();
-        // Those that are refused come back at once; the others wait for the writer.
+        // Refused calls return at once; the others wait for the writer.
         while callers.iter().filter(|caller| caller.is_finished()).count() < 12 - 5 {
             tokio::task::yield_now().await;
         }
@@ -115,18 +115,18 @@ fn too_much_at_once_is_refused_and_not_kept() {
             answers.push(caller.await.unwrap());
         }
         let taken = answers.iter().filter(|answer| answer.is_ok()).count();
-        assert!((3..=5).contains(&taken), "{taken} of 12 were taken");
+        assert!((3..=5).contains(&taken), "{taken} of 12 were accepted");
         for refusal in answers.iter().filter_map(|answer| answer.as_ref().err()) {
             assert_eq!((refusal.code, refusal.code.retryable()), (Code::Overloaded, true));
             assert_eq!(refusal.detail, "too many calls wait for the writer");
         }
         assert_eq!(world.engine().durable_seq().0, 2 + taken as i64);
-        say(world.engine(), "there is room again").await.unwrap();
+        say(world.engine(), "the queue has space again").await.unwrap();
     });
 }
 
 #[test]
-fn another_programs_lock_is_waited_for_and_then_told() {
+fn another_programs_lock_is_waited_for_and_then_reported() {
     run(async {
         let mut world = World::new();
         world.session("s1").await;
@@ -140,16 +140,16 @@ fn another_programs_lock_is_waited_for_and_then_told() {
         assert_eq!(refusal.detail, "the database is locked by another process");
         assert!(
             engine.query(&Caller::local(), "SELECT 1", &Map::new(), None).await.is_ok(),
-            "reading goes on"
+            "reads continue"
         );
         drop(foreign);
-        assert!(engine.ready().is_ok(), "a lock is no damage");
+        assert!(engine.ready().is_ok(), "a lock does not poison the engine");
         assert_eq!(say(&engine, "now").await, Ok(Seq(3)));
     });
 }
 
 #[test]
-fn dropped_without_a_close_everything_is_there() {
+fn a_drop_without_close_loses_nothing() {
     run(async {
         let mut world = World::new();
         world.session("s1").await;
@@ -167,19 +167,19 @@ fn dropped_without_a_close_everything_is_there() {
 }
 
 #[test]
-fn a_close_leaves_one_whole_file() {
+fn a_close_leaves_one_complete_file() {
     let mut world = World::new();
     run(world.session("s1"));
     assert!(beside(&world.path(), "-wal").exists());
     world.close();
-    assert!(!beside(&world.path(), "-wal").exists(), "all of it was moved into the file");
+    assert!(!beside(&world.path(), "-wal").exists(), "the WAL was checkpointed into the file");
     let moved = world.folder.path().join("moved.db");
     fs::copy(world.path(), &moved).unwrap();
     assert_eq!(verify_file(&moved, &mut |_| {}).unwrap().events, Seq(2));
 }
 
 #[test]
-fn a_closed_engine_says_so() {
+fn a_closed_engine_refuses_calls() {
     run(async {
         let world = World::new();
         world.session("s1").await;
@@ -200,7 +200,7 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(format!("{}{suffix}", path.display()))
 }
 
-/// The file and its WAL as they are at this moment, as after a loss of power, cut off at some byte.
+/// A copy of the file and its WAL at this moment, as after a power failure, with the WAL truncated.
 fn copy_cut(world: &World, into: &Path, wal_bytes: u64) {
     fs::copy(world.path(), into).unwrap();
     fs::copy(beside(&world.path(), "-wal"), beside(into, "-wal")).unwrap();
@@ -208,10 +208,10 @@ fn copy_cut(world: &World, into: &Path, wal_bytes: u64) {
     wal.set_len(wal_bytes).unwrap();
 }
 
-/// Cut the WAL anywhere: what is left is a state that there was, and nothing that was answered
-/// before the WAL had grown that far is missing.
+/// However the WAL is truncated, the rest is a state that existed, and no call acknowledged before
+/// the WAL had grown that far is missing.
 #[test]
-fn a_wal_that_ends_anywhere_holds_what_was_answered_before() {
+fn a_truncated_wal_keeps_the_calls_acknowledged_before() {
     run(async {
         let world = World::new();
         world.session("s1").await;
@@ -239,7 +239,7 @@ fn a_wal_that_ends_anywhere_holds_what_was_answered_before() {
 }
 
 #[test]
-fn time_does_not_run_backwards() {
+fn time_is_monotonic() {
     run(async {
         let mut world = World::new();
         world.session("s1").await;
@@ -256,9 +256,9 @@ fn time_does_not_run_backwards() {
     });
 }
 
-/// Any SQLite tool may look at the file while it is served.
+/// Other SQLite programs may read the file while a server has it open.
 #[test]
-fn others_read_while_the_engine_writes() {
+fn other_programs_can_read_while_the_engine_writes() {
     run(async {
         let world = World::new();
         world.session("s1").await;
@@ -270,13 +270,13 @@ fn others_read_while_the_engine_writes() {
             assert_eq!(count(), nth);
             other.execute_batch("BEGIN; SELECT count(*) FROM events").unwrap();
             world.say("s1", "more").await.unwrap();
-            assert_eq!(count(), nth, "a reader's state does not move");
+            assert_eq!(count(), nth, "a read transaction sees a constant state");
             other.execute_batch("COMMIT").unwrap();
         }
     });
 }
 
-/// A file system of a few megabytes, gone when it is dropped.
+/// A file system of a few megabytes, unmounted on drop.
 pub(crate) struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -329,13 +329,13 @@ fn a_full_disk_refuses_and_recovers() {
         assert_eq!(refusal.detail, "the disk is full");
         let hint = "nothing was written; free some space and try again";
         assert_eq!(refusal.hint.as_deref(), Some(hint));
-        assert!(engine.ready().is_ok(), "a full disk is no damage");
+        assert!(engine.ready().is_ok(), "a full disk does not poison the engine");
         for _ in 0..3 {
             assert_eq!(say(&engine, &text).await.unwrap_err().code, Code::DiskFull);
         }
         let sql = "SELECT count(*) + 1 FROM agent_state";
         let answer = engine.query(&Caller::local(), sql, &Map::new(), None).await.unwrap();
-        assert_eq!(answer.rows[0][0].to_json(), told, "no more and no less than was answered");
+        assert_eq!(answer.rows[0][0].to_json(), told, "exactly the acknowledged calls");
         assert_eq!(answer.seq, Seq(told));
 
         fs::remove_file(&ballast).unwrap();

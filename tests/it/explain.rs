@@ -1,4 +1,5 @@
-//! What live queries are said to cost, and which are refused for it: by the schema alone.
+//! The reported cost of live queries, and which are refused because of it. Both depend on the
+//! schema only.
 
 use abide_engine::Wanted;
 use abide_schema::Code;
@@ -8,7 +9,7 @@ use serde_json::Map;
 use crate::traffic::Traffic;
 use crate::world::{World, run};
 
-/// Each with the table and column of the index that it lacks, if any.
+/// Each query with the table and column of its missing index, if any.
 const QUERIES: [(&str, Option<(&str, &str)>); 8] = [
     ("SELECT * FROM agent_state WHERE role = 'user'", None),
     ("SELECT s.id, m.role FROM sessions s JOIN agent_state m ON m.session_id = s.id", None),
@@ -40,7 +41,7 @@ async fn check(world: &World, what: &str) {
             (Ok(()), None) => {}
             (Err(refusal), Some((table, column))) => {
                 assert_eq!(refusal.code, Code::UnsupportedSql);
-                let named = format!("all of {table}, which has no index on {column}");
+                let named = format!("would scan {table}, which has no index on {column}");
                 assert!(refusal.detail.contains(&named), "{what}: {sql}: {refusal}");
                 let create = format!("CREATE INDEX {table}_{column} ON {table} ({column})");
                 let declare = format!("#[table(name = \"{table}\", index({column}))]");
@@ -55,8 +56,8 @@ async fn check(world: &World, what: &str) {
     }
 }
 
-/// An empty file, one with a little in it, and one of which SQLite has taken statistics, by which it
-/// would rather read a small table whole: all are judged alike.
+/// An empty file, one with a few rows, and one with SQLite statistics that favour a scan of a small
+/// table: the verdict is the same.
 #[test]
 fn the_verdict_depends_on_the_schema_only() {
     run(async {
@@ -66,7 +67,7 @@ fn the_verdict_depends_on_the_schema_only() {
         for _ in 0..200 {
             let _ = traffic.step(&world).await;
         }
-        check(&world, "the templates are known").await;
+        check(&world, "with known templates").await;
         world.reopen();
         check(&world, "with some rows").await;
         world.close();
@@ -76,7 +77,7 @@ fn the_verdict_depends_on_the_schema_only() {
     });
 }
 
-/// What an explanation calls the snapshot is the query, and its parameters are its literals.
+/// The snapshot statement of an explanation is the query, with its literals as parameters.
 #[test]
 fn the_snapshot_is_the_query() {
     run(async {

@@ -1,8 +1,8 @@
-//! What a caller with bounded visibility reads confirms no guess of data that is hidden from it.
+//! A caller with restricted visibility cannot confirm guesses of hidden data.
 //!
-//! Once a scoped caller read `prev_hash` and `hash` of its own events. Where one foreign event lay between two
-//! of them, the hash of each candidate for its contents could be computed and compared: a four-digit PIN was
-//! found in seconds. Ids that reducers drew followed from the same hashes.
+//! Once a scoped caller could read `prev_hash` and `hash` of its own events. If one foreign event
+//! lay between two of them, the caller could compute the hash of each candidate content and
+//! compare: a four-digit PIN was found in seconds. Generated ids followed from the same hashes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ async fn ask(
     (answer.columns, answer.rows)
 }
 
-/// The tables that `/v1/schema` shows to a caller.
+/// The tables that `/v1/schema` returns to a caller.
 fn tables(world: &World, caller: &Caller) -> Vec<String> {
     let schema = world.engine().describe_for(caller);
     let names = schema["tables"].as_array().unwrap().iter();
@@ -60,7 +60,8 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What earlier versions derived from an event: its hash, and the ids that the next call drew.
+/// Values that earlier versions derived from an event: its hash, and the ids that the next call
+/// generated.
 fn derived(hash: &Hash, at: Micros) -> Vec<String> {
     let drawn = (0..3_u32).map(|nth| {
         let digest = Sha256::new().chain_update(hash).chain_update(nth.to_be_bytes());
@@ -94,7 +95,8 @@ fn a_pin_in_a_foreign_event_cannot_be_found() {
         cells(&world, &zeta).await
     });
     world.close();
-    // The attacker is given more than it can read: all of the foreign event but the PIN and the salt.
+    // The attacker gets more than it can read: all of the foreign event except the PIN and the
+    // salt.
     let sql = "SELECT at, reducer, caller, session_id, arguments, outcome, prev_hash, authority
         FROM events WHERE arguments LIKE '%PIN 8302%'";
     let (mut event, pin_at) = world
@@ -132,7 +134,8 @@ fn a_pin_in_a_foreign_event_cannot_be_found() {
     }
 }
 
-/// The digest of an approval's arguments stays guessable where the arguments are hidden, unless it is salted.
+/// The digest of an approval's arguments can be guessed if the arguments are hidden, unless it is
+/// salted.
 #[test]
 fn a_digest_of_hidden_arguments_confirms_no_guess() {
     let world = World::new();
@@ -153,7 +156,7 @@ fn a_digest_of_hidden_arguments_confirms_no_guess() {
     });
 }
 
-/// Gives the same bytes in every world.
+/// Returns the same random bytes in every world.
 #[derive(Debug, Default)]
 struct Repeated(AtomicU64);
 
@@ -174,7 +177,7 @@ struct Step {
     args: JsonValue,
 }
 
-/// A text of a tenant: of the hidden one, different in each world.
+/// A text of a tenant; that of the hidden one differs in each world.
 fn text(random: &mut Random, by: &str, world: u64) -> String {
     let drawn = random.next();
     if by == "acme" {
@@ -211,7 +214,7 @@ fn step(random: &mut Random, world: u64) -> Step {
     Step { by, reducer, args }
 }
 
-/// Everything that zeta is told and can read in a world.
+/// All responses and readable data of zeta in a world.
 async fn heard_by_zeta(seed: u64, version: u64) -> Vec<String> {
     let mut world = World::new();
     world.close();
@@ -250,7 +253,7 @@ async fn heard_by_zeta(seed: u64, version: u64) -> Vec<String> {
     heard
 }
 
-/// Two worlds that differ in nothing but what the other tenant writes.
+/// Two worlds that differ only in what the other tenant writes.
 #[test]
 fn two_worlds_that_differ_in_hidden_data_read_the_same() {
     for_seeds("guesses::two_worlds", 0..4, |seed| {
@@ -263,8 +266,8 @@ fn two_worlds_that_differ_in_hidden_data_read_the_same() {
     });
 }
 
-/// An auditor sees that a token was made and for whom, and not the hash by which it is checked. Once
-/// `events.arguments` held it.
+/// An auditor sees that a token was created and for whom, but not its stored hash. Once
+/// `events.arguments` contained it.
 #[test]
 fn auditors_see_no_hash_of_a_token() {
     let mut world = World::new();
@@ -289,16 +292,16 @@ fn auditors_see_no_hash_of_a_token() {
         }
         assert!(!cells(&world, &auditor).await.iter().any(|cell| cell.contains(&hash)));
     });
-    // The log holds it: a replay gives the same row.
+    // The log contains it: a replay gives the same row.
     world.close();
     let into = world.folder.path().join("replayed.db");
     let modules = abide_reducers::modules();
     abide_engine::replay(&world.path(), &into, modules, None, &mut |_| {}).unwrap();
 }
 
-/// `revoke_token` answered an admin of a tenant with the hash by which the token is checked, and so did a retry.
+/// `revoke_token` returned the stored hash of the token to a tenant's admin, and so did a retry.
 #[test]
-fn admins_of_a_tenant_are_told_no_hash_of_a_token() {
+fn token_hashes_are_not_returned_to_a_tenants_admins() {
     let mut world = World::new();
     let hash = "0123456789abcdef".repeat(4);
     run(async {
@@ -332,9 +335,9 @@ fn admins_of_a_tenant_are_told_no_hash_of_a_token() {
     abide_engine::replay(&world.path(), &into, modules, None, &mut |_| {}).unwrap();
 }
 
-/// The columns of the log that cover hidden data are an auditor's, and only where nothing narrows it.
+/// The log's columns that cover hidden data are visible only to auditors without restrictions.
 #[test]
-fn hashes_and_salts_are_shown_to_unbounded_auditors_only() {
+fn hashes_and_salts_are_visible_to_unrestricted_auditors_only() {
     let world = World::new();
     run(async {
         world.session("s").await;
@@ -356,7 +359,7 @@ fn hashes_and_salts_are_shown_to_unbounded_auditors_only() {
         for role in ["app", "agent", "worker", "supervisor", "clerk"] {
             assert_eq!(shown(&caller(role, &[])).await, 0, "{role}");
         }
-        // Whatever a policy of the log itself permits, hashes cover what another one hides.
+        // Whatever a policy of the log permits, hashes cover data that another policy hides.
         let narrow = json!({"table": "sessions", "role": "auditor", "hidden": ["title"]});
         world.call("set_policy", narrow).await.unwrap();
         let permit = json!({"table": "events", "role": "auditor"});

@@ -1,6 +1,7 @@
-//! Leases: only the identity that claimed a call, a run or a handoff can end it, prolong it or give it back, and only
-//! with the capability that it took. Tokens are the seq of the claim and could be read: an app without the capability
-//! completed a worker's refund with a result of its own, and had an `at_most_once` call run again.
+//! Leases: only the identity that claimed a call, a run or a handoff can end, extend or release it,
+//! and only with the required capability. Tokens are the seq of the claim and were readable: an app
+//! without the capability completed a worker's refund with its own result, and caused an
+//! `at_most_once` call to run again.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +28,7 @@ async fn call(
     Ok(serde_json::from_str(&done.result).unwrap())
 }
 
-/// A refund, a run and a handoff that are held by `worker-1`; their tokens.
+/// A refund, a run and a handoff that `worker-1` holds; their tokens.
 async fn held() -> (World, [i64; 3]) {
     let (world, worker) = (World::new(), caller("worker-1", "app", &["refunds"]));
     world.session("s1").await;
@@ -59,7 +60,7 @@ async fn held() -> (World, [i64; 3]) {
     let mut tokens = [0; 3];
     for (token, (reducer, args)) in tokens.iter_mut().zip(claims) {
         let claimed = call(&world, &worker, reducer, &args).await.unwrap();
-        *token = claimed["fencing_token"].as_i64().expect("the claim's answer tells the token");
+        *token = claimed["fencing_token"].as_i64().expect("the claim returns the token");
     }
     (world, tokens)
 }
@@ -102,9 +103,9 @@ async fn uses(world: &World, [call, run, handoff]: [i64; 3]) -> Vec<(&'static st
     ]
 }
 
-/// Reducers that name a token and are left out above would be left out of the test.
+/// Detects reducers with a token that are missing in the list above.
 #[test]
-fn every_reducer_with_a_token_is_tried() {
+fn every_reducer_with_a_token_is_tested() {
     run(async {
         let (world, tokens) = held().await;
         let tried = uses(&world, tokens).await;
@@ -131,7 +132,7 @@ fn non_holders_cannot_end_leases() {
             caller("acme-app", "app", &[]),
             caller("worker-2", "app", &["refunds"]),
             Caller::new("root"),
-            // The worker's own name for itself is no identity.
+            // The worker's name for itself is not an identity.
             caller("w", "app", &["refunds"]),
             caller("d", "app", &["refunds"]),
         ];
@@ -146,7 +147,7 @@ fn non_holders_cannot_end_leases() {
                 assert_eq!(before, world.rows(rows).await, "{stranger:?} {reducer}");
             }
         }
-        // Who has lost the capability since cannot end the call or answer the handoff, either.
+        // A holder that lost the capability cannot end the call or resolve the handoff either.
         let demoted = caller("worker-1", "app", &[]);
         for (reducer, args) in uses(&world, tokens).await {
             let needs_none = ["release_handoff", "request_tool_call"].contains(&reducer);
@@ -164,9 +165,9 @@ fn non_holders_cannot_end_leases() {
     });
 }
 
-/// What the true holder says too late is kept; what another says of its lease is not.
+/// A late result of the true holder is kept; one of another identity is not.
 #[test]
-fn late_results_are_those_of_the_former_holder() {
+fn late_results_are_accepted_from_the_former_holder_only() {
     run(async {
         let (world, [token, ..]) = held().await;
         world.pass_ms(61_000).await;
@@ -186,7 +187,8 @@ fn late_results_are_those_of_the_former_holder() {
     });
 }
 
-/// Bounded callers, the holder among them, see no tokens in rows; claims tell them, to the holder alone.
+/// Restricted callers, including the holder, see no tokens in rows; a claim returns them to the
+/// holder only.
 #[test]
 fn only_holders_see_fencing_tokens() {
     run(async {
@@ -222,7 +224,7 @@ fn only_holders_see_fencing_tokens() {
     });
 }
 
-/// Random callers, tokens and moments: an attempt ends by its holder or by time, and by none else.
+/// Random callers, tokens and times: only the holder or time ends an attempt.
 #[test]
 fn only_holders_end_what_they_hold() {
     for seed in 0..20 {
@@ -243,7 +245,7 @@ async fn play(seed: u64) {
             "arguments": {}});
         world.call("request_tool_call", args).await.unwrap();
     }
-    // By call: who claimed it last, and the token.
+    // By call: the last claimant and the token.
     let mut holders: BTreeMap<String, (usize, i64)> = BTreeMap::new();
     for _ in 0..120 {
         let (nth, by) = (random.below(4), random.below(3));

@@ -1,4 +1,4 @@
-//! Subscriptions: what a client holds is the query, at every seq, whatever happens to it on the way.
+//! Subscriptions: a client's state equals its query at every seq, through disconnects and restarts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::replica::{Client, Replica};
 use crate::traffic::{Random, Traffic, for_seeds};
 use crate::world::{World, run};
 
-/// Every order is total: what ties leave open, two runs of one query may answer differently.
+/// Every order is total: two runs of one query may order ties differently.
 const QUERIES: &[&str] = &[
     "SELECT * FROM sessions",
     "SELECT id, status FROM sessions WHERE status = 'active'",
@@ -57,7 +57,7 @@ fn params(sql: &str, session_id: &str) -> Map<String, JsonValue> {
     params
 }
 
-/// Holds every replica of a client to the query, asked of the state that the replica shows.
+/// Compares every replica of a client with its query at the replica's state.
 async fn hold(world: &World, client: &Client, what: &str) {
     for (id, replica) in &client.replicas {
         let fresh = world
@@ -75,7 +75,7 @@ async fn hold(world: &World, client: &Client, what: &str) {
     }
 }
 
-/// A random life of three clients over random traffic.
+/// Three clients with random actions over random traffic.
 struct Play {
     world: World,
     traffic: Traffic,
@@ -101,7 +101,7 @@ impl Play {
             7 => self.restart().await,
             _ => drop(self.traffic.step(&self.world).await),
         }
-        // Some read at once, some let it come together.
+        // Some clients read at once, others let updates accumulate.
         let head = self.world.engine().durable_seq();
         for client in &mut self.clients {
             if self.random.one_in(3) {
@@ -131,18 +131,18 @@ impl Play {
         }
     }
 
-    /// The line breaks, and the client goes on from what it has.
+    /// The connection breaks, and the client resumes.
     async fn reconnect(&mut self, nth: usize) {
         let fresh = Client::new(self.world.engine().connect(&Caller::local()));
         let kept = std::mem::replace(&mut self.clients[nth], fresh).replicas;
         self.resume(nth, kept).await;
     }
 
-    /// The engine goes away and comes back.
+    /// The engine restarts.
     async fn restart(&mut self) {
         let kept: Vec<BTreeMap<String, Replica>> =
             self.clients.drain(..).map(|client| client.replicas).collect();
-        // Reruns that were under way end with their connection, once they are looked at.
+        // Running reruns end with their connection, once they are polled.
         tokio::task::yield_now().await;
         if self.random.one_in(2) {
             self.world.reopen();
@@ -160,14 +160,14 @@ impl Play {
         for (id, replica) in kept {
             self.clients[nth].resume(&id, replica).await.unwrap();
         }
-        assert_eq!(self.clients[nth].refusals, [], "all that was missed is still known");
+        assert_eq!(self.clients[nth].refusals, [], "all missed changes are still kept");
         hold(&self.world, &self.clients[nth], "resumed").await;
     }
 }
 
 #[test]
-fn a_subscription_is_the_query() {
-    for_seeds("live::a_subscription_is", 0..12, |seed| {
+fn a_subscription_equals_its_query() {
+    for_seeds("live::a_subscription_equals", 0..12, |seed| {
         run(async {
             let mut play = Play::new(seed, World::new());
             for _ in 0..150 {
@@ -182,11 +182,11 @@ fn a_subscription_is_the_query() {
     });
 }
 
-/// Nothing may cost a commit anything: all but the first deltas are made by reruns.
+/// No delta may cost a commit anything: all but the first are made by reruns.
 #[test]
-fn a_subscription_that_costs_too_much_is_the_query_too() {
+fn a_subscription_over_budget_equals_its_query() {
     let reruns = AtomicUsize::new(0);
-    for_seeds("live::a_subscription_that_costs", 0..6, |seed| {
+    for_seeds("live::a_subscription_over_budget", 0..6, |seed| {
         run(async {
             let mut world = World::new();
             world.live_budget = Some(Budget { average: 1, most: 100, commit: 1_000_000 });
@@ -203,11 +203,12 @@ fn a_subscription_that_costs_too_much_is_the_query_too() {
             }
         });
     });
-    assert!(reruns.into_inner() > 0, "nothing was run again");
+    assert!(reruns.into_inner() > 0, "no query was rerun");
 }
 
-/// To count a large group within a commit costs too much. A reader does it once, and from then on the
-/// group's accumulators are kept: each further commit costs the rows that it changes.
+/// Counting a large group exceeds the budget of a commit. A reader counts it once; from then on the
+/// group's accumulators are kept, and each further commit costs as much as the rows that it
+/// changes.
 #[test]
 fn a_large_group_is_counted_once_and_then_kept() {
     run(async {
@@ -239,7 +240,7 @@ fn a_large_group_is_counted_once_and_then_kept() {
 }
 
 #[test]
-fn every_query_from_every_past() {
+fn every_query_resumes_from_every_past_seq() {
     run(async {
         let world = World::new();
         let (mut traffic, mut told) = (Traffic::new(99), vec![Seq::ZERO]);
@@ -268,7 +269,7 @@ fn every_query_from_every_past() {
 }
 
 #[test]
-fn a_past_that_is_not_kept_and_a_future() {
+fn a_resume_from_a_forgotten_or_a_future_seq() {
     run(async {
         let mut world = World::new();
         world.session("s1").await;
@@ -303,7 +304,7 @@ fn a_past_that_is_not_kept_and_a_future() {
 }
 
 #[test]
-fn one_frame_a_commit_over_all_queries() {
+fn one_frame_per_commit_over_all_queries() {
     run(async {
         let world = World::new();
         world.session("s1").await;
@@ -339,7 +340,7 @@ fn one_frame_a_commit_over_all_queries() {
 }
 
 #[test]
-fn what_waits_is_there_without_a_wait() {
+fn pending_updates_are_available_without_waiting() {
     run(async {
         let world = World::new();
         world.session("s1").await;
@@ -353,7 +354,7 @@ fn what_waits_is_there_without_a_wait() {
         for content in ["a", "b", "c"] {
             world.say("s1", content).await.unwrap();
         }
-        // A commit's frames go to connections in the order these were made.
+        // A commit's frames go to connections in the order of their creation.
         late.read_to(Seq(5)).await;
         let mut told = Vec::new();
         while let Some(update) = early.connection.try_next() {
@@ -367,7 +368,7 @@ fn what_waits_is_there_without_a_wait() {
 }
 
 #[test]
-fn a_quiet_connection_hears_how_far_the_log_is() {
+fn an_idle_connection_receives_progress() {
     run(async {
         let world = World::new();
         let mut client = Client::new(world.engine().connect(&Caller::local()));
@@ -376,12 +377,12 @@ fn a_quiet_connection_hears_how_far_the_log_is() {
         client.read_to(Seq(2)).await;
         assert_eq!((client.told, client.frames), (Seq(2), 0));
         let kept = client.unsubscribe("q").unwrap();
-        assert_eq!(kept.seq, Seq(2), "a resume begins near the head");
+        assert_eq!(kept.seq, Seq(2), "a resume starts near the head");
     });
 }
 
 #[test]
-fn a_client_that_does_not_read_costs_little_and_is_caught_up() {
+fn a_client_that_does_not_read_costs_little_and_catches_up() {
     run(async {
         let world = World::new();
         world.session("s1").await;
@@ -393,7 +394,7 @@ fn a_client_that_does_not_read_costs_little_and_is_caught_up() {
         for _ in 0..40 {
             world.say("s1", &message).await.unwrap();
         }
-        // Four megabytes were said; the queue of a connection holds one.
+        // Four megabytes were sent; the queue of a connection holds one.
         let mut other = Client::new(world.engine().connect(&Caller::local()));
         other.subscribe("log", "SELECT seq FROM events", &Map::new()).await.unwrap();
         world.say("s1", "last").await.unwrap();
@@ -401,7 +402,7 @@ fn a_client_that_does_not_read_costs_little_and_is_caught_up() {
         other.read_to(head).await;
         assert!(world.engine().metrics().lags_total.get() >= 1);
         slow.read_to(head).await;
-        assert!(slow.frames < 40, "{} frames: not caught up in one go", slow.frames);
+        assert!(slow.frames < 40, "{} frames: not caught up in one step", slow.frames);
         hold(&world, &slow, "caught up").await;
         world.say("s1", "and on").await.unwrap();
         slow.read_to(world.engine().durable_seq()).await;
@@ -426,12 +427,12 @@ fn a_thousand_subscriptions_on_one_connection() {
         hold(&world, &client, "a thousand").await;
         let held = |id: &str| client.replicas[id].rows.len();
         assert_eq!([held("q7"), held("q907"), held("q42"), held("q8")], [1, 1, 1, 0]);
-        assert_eq!(client.frames, 2, "one for each session that somebody watches");
+        assert_eq!(client.frames, 2, "one for each watched session");
     });
 }
 
 #[test]
-fn what_cannot_be_subscribed_to() {
+fn refused_subscriptions() {
     run(async {
         let world = World::new();
         let mut client = Client::new(world.engine().connect(&Caller::local()));
@@ -452,12 +453,12 @@ fn what_cannot_be_subscribed_to() {
         }
         world.session("s1").await;
         client.read_to(Seq(2)).await;
-        hold(&world, &client, "the first one goes on").await;
+        hold(&world, &client, "the first one continues").await;
     });
 }
 
 #[test]
-fn what_is_ended_says_nothing_more() {
+fn an_ended_subscription_receives_nothing_more() {
     run(async {
         let world = World::new();
         let mut connection = world.engine().connect(&Caller::local());
@@ -477,10 +478,10 @@ fn what_is_ended_says_nothing_more() {
     });
 }
 
-/// A subscription that was ended before its first answer was read is not heard of again, neither by
-/// its first name nor when the name is used for another query.
+/// A subscription that is ended before its first reply is read receives nothing more, neither under
+/// its id nor when the id is reused for another query.
 #[test]
-fn what_is_ended_is_not_heard_of() {
+fn a_subscription_ended_before_its_first_reply_receives_nothing() {
     run(async {
         let world = World::new();
         world.session("s1").await;
@@ -499,15 +500,15 @@ fn what_is_ended_is_not_heard_of() {
                     break assert_eq!(part.opening.shape.columns[0].name, "id");
                 }
                 Update::Delta { changes, .. } if changes.is_empty() => {}
-                other => panic!("of the query that was ended: {other:?}"),
+                other => panic!("a message of the ended subscription: {other:?}"),
             }
         }
     });
 }
 
-/// Subscriptions begin while writers hammer: none may miss or double a row.
+/// Subscriptions start under write load: none may miss or duplicate a row.
 #[test]
-fn beginning_under_load_leaves_no_gap() {
+fn starting_under_load_leaves_no_gap() {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.worker_threads(4).enable_time().build().unwrap();
     runtime.block_on(async {
@@ -537,7 +538,7 @@ fn beginning_under_load_leaves_no_gap() {
         for subscriber in subscribers {
             begun += subscriber.await.unwrap();
         }
-        assert!(begun > 20, "only {begun} subscriptions were begun under load");
+        assert!(begun > 20, "only {begun} subscriptions were started under load");
     });
 }
 
@@ -549,7 +550,7 @@ async fn write(engine: &Engine, nth: usize) {
     }
 }
 
-/// Subscribes, reads a little, compares, goes away with what it has and comes back; how often.
+/// Subscribes, reads a little, compares, disconnects and resumes; returns how often.
 async fn come_and_go(world: &World, writing: &AtomicBool, nth: usize) -> usize {
     let all = "SELECT * FROM agent_state";
     let one = "SELECT id, content FROM agent_state WHERE session_id = :sid ORDER BY id DESC";
@@ -573,11 +574,11 @@ async fn come_and_go(world: &World, writing: &AtomicBool, nth: usize) -> usize {
     begun
 }
 
-/// One subscription of a few lines delayed every write by 17.5 s: the writer evaluates it, and could not be interrupted within
-/// `instr`. What a commit evaluates counts as steps now, also within functions, and what is too long for it is
-/// evaluated by a reader.
+/// One subscription of a few lines delayed every write by 17.5 s: the writer evaluates it, and
+/// could not be interrupted within `instr`. Work of a commit now counts as steps, also within
+/// functions, and a query over the limit is evaluated by a reader.
 #[test]
-fn no_subscription_holds_the_writer() {
+fn no_subscription_blocks_the_writer() {
     run(async {
         for sql in [
             "SELECT id, CASE WHEN title = 'boom' THEN instr(printf('%.*c', 1500000, 'a'),
@@ -602,13 +603,14 @@ fn no_subscription_holds_the_writer() {
             let boom = json!({"id": "s1", "agent": "a", "title": "boom"});
             world.engine().call(&Caller::local(), "create_session", &boom, None).await.unwrap();
             let steps = world.engine().metrics().live_steps_run.get() - before;
-            // A call counts its arguments at once, and then does not begin.
+            // A function counts its arguments before it starts, and then does not run.
             assert!(steps <= 2 * abide_schema::limits::LIVE_DELTA_MOST_STEPS, "{sql}: {steps}");
         }
     });
 }
 
-/// Four queries of one caller took all readers, so no credential could be checked, the administrator's included.
+/// Four queries of one caller took all readers, so no credential could be checked, including the
+/// administrator's.
 #[test]
 fn one_caller_cannot_use_all_readers() {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
@@ -625,11 +627,14 @@ fn one_caller_cannot_use_all_readers() {
         let mut asked: Vec<_> = (0..8).map(|_| ask(&flood)).collect();
         let ann = Caller::local();
         world.engine().query(&ann, "SELECT 1", &Map::new(), None).await.unwrap();
-        assert!(asked.iter().all(|asked| !asked.is_finished()), "she did not wait for any of them");
+        assert!(
+            asked.iter().all(|asked| !asked.is_finished()),
+            "the other caller did not wait for them"
+        );
         asked.extend((0..8).map(|_| ask(&others)));
         world.engine().look_up("SELECT 1", &Map::new()).await.unwrap();
-        assert!(asked.iter().all(|asked| !asked.is_finished()), "credentials wait for none");
-        // What runs ends with the engine, and what waits with it.
+        assert!(asked.iter().all(|asked| !asked.is_finished()), "credential checks do not wait");
+        // Running and waiting queries end with the engine.
         let engine = world.engine().clone();
         tokio::task::spawn_blocking(move || engine.close()).await.unwrap();
         for asked in asked {

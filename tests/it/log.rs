@@ -1,4 +1,4 @@
-//! The log: dense, chained, and telling of every change; rows that follow from it and nothing else.
+//! The log: without gaps, chained, and complete; rows follow from it alone.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ use serde_json::{Map, json};
 use crate::traffic::{Traffic, for_seeds};
 use crate::world::{World, run};
 
-/// A world after so much random traffic that its log has this many events.
+/// A world with random traffic until its log has this many events.
 fn busy_world(seed: u64, events: i64) -> World {
     let world = World::new();
     run(async {
@@ -26,7 +26,7 @@ fn busy_world(seed: u64, events: i64) -> World {
     world
 }
 
-/// The seq that a failed verification names.
+/// The seq that a failed verification reports.
 fn named(error: &VerifyError) -> Option<i64> {
     match error {
         VerifyError::Chain(at) => Some(at.seq.0),
@@ -40,7 +40,7 @@ fn verify(path: &Path) -> Result<Seq, VerifyError> {
 }
 
 #[test]
-fn seq_is_dense_whatever_is_refused() {
+fn seq_is_dense_despite_refusals() {
     for_seeds("log::seq_is_dense", 0..3, |seed| {
         let mut world = busy_world(seed, 200);
         let seqs: Vec<i64> = run(async {
@@ -63,7 +63,7 @@ fn a_log_verifies_while_it_grows() {
     assert_eq!(verify(&world.path()).unwrap().0, before.0 + 2);
 }
 
-/// Where an event's record stands in a file, and what it is made of. SQLite's record format:
+/// The position of an event's record in a file, and its content. SQLite's record format:
 /// <https://www.sqlite.org/fileformat2.html#record_format>.
 struct Record {
     seq: i64,
@@ -71,7 +71,7 @@ struct Record {
     end: u64,
 }
 
-/// A file of some thirty events, rebuilt so that nothing of it stands in it twice.
+/// A file of about thirty events, vacuumed so that no record is in it twice.
 fn small_file() -> (World, Vec<Record>) {
     let mut world = busy_world(11, 40);
     world.close();
@@ -93,7 +93,7 @@ fn small_file() -> (World, Vec<Record>) {
         let (seq, tail, length) = row.unwrap();
         let found: Vec<usize> =
             bytes.windows(80).enumerate().filter(|(_, w)| *w == tail).map(|(at, _)| at).collect();
-        // A record that is too long for its page is continued elsewhere: leave those out here.
+        // A record that is too long for its page continues on another page; those are skipped.
         if let [at] = found.as_slice()
             && length < 900
         {
@@ -108,7 +108,7 @@ fn small_file() -> (World, Vec<Record>) {
 
 /// Changes every byte of every cell of every event in the file, one at a time.
 #[test]
-fn no_byte_of_any_event_can_be_changed() {
+fn every_changed_byte_of_an_event_is_detected() {
     let (world, records) = small_file();
     assert!(records.len() > 25, "only {} events", records.len());
     let half = records.len() / 2;
@@ -127,7 +127,8 @@ fn tamper(path: &Path, record: &Record) {
     for at in record.start..record.end {
         let mut byte = [0];
         file.read_exact_at(&mut byte, at).unwrap();
-        // A bit that changes case, a digit's last, or makes a text no UTF-8: by place.
+        // A bit that changes case, the last bit of a digit, or one that makes the text invalid
+        // UTF-8, by offset.
         let flip = [0x20, 0x01, 0x80][usize::try_from(at % 3).unwrap()];
         file.write_all_at(&[byte[0] ^ flip], at).unwrap();
         let verdict = verify(path);
@@ -138,14 +139,14 @@ fn tamper(path: &Path, record: &Record) {
     }
 }
 
-/// The bytes before the cells say how long they are and of which type.
+/// The bytes before the cells encode their lengths and types.
 #[test]
-fn no_header_of_an_event_can_be_changed() {
+fn every_changed_record_header_is_detected() {
     let (world, records) = small_file();
     let file = fs::OpenOptions::new().read(true).write(true).open(world.path()).unwrap();
     for record in &records {
-        // Thirteen bytes at least: the header's length and twelve types. The first type is that of seq,
-        // which is the row's own number and not looked up in the record.
+        // At least thirteen bytes: the header's length and twelve types. The first type is that of
+        // seq, which is the rowid and not read from the record.
         for at in record.start - 11..record.start {
             let mut byte = [0];
             file.read_exact_at(&mut byte, at).unwrap();
@@ -160,7 +161,7 @@ fn no_header_of_an_event_can_be_changed() {
     }
 }
 
-/// Runs SQL over a copy of a file whose triggers are gone; what verification then says.
+/// Runs SQL on a copy of a file without triggers; returns the result of verification.
 fn after(world: &World, sql: &str) -> Result<Seq, VerifyError> {
     let copy: PathBuf = world.folder.path().join("tampered.db");
     let _ = fs::remove_file(&copy);
@@ -173,9 +174,9 @@ fn after(world: &World, sql: &str) -> Result<Seq, VerifyError> {
     verify(&copy)
 }
 
-/// Every cell changed as somebody with a SQL prompt would.
+/// Changes every cell by raw SQL.
 #[test]
-fn every_cell_of_every_event_by_sql() {
+fn every_cell_changed_by_sql_is_detected() {
     let mut world = busy_world(12, 25);
     world.close();
     let last = verify(&world.path()).unwrap().0;
@@ -202,7 +203,7 @@ fn every_cell_of_every_event_by_sql() {
     ];
     for seq in 1..=last {
         for change in changes {
-            // One that changes nothing is none.
+            // An update without effect is not a change.
             let sql = format!("UPDATE events SET {change} WHERE seq = {seq}");
             let error = after(&world, &sql).expect_err(&sql);
             assert_eq!(named(&error), Some(seq), "{sql}: {error}");
@@ -211,7 +212,7 @@ fn every_cell_of_every_event_by_sql() {
 }
 
 #[test]
-fn events_that_are_gone_added_or_swapped() {
+fn removed_added_or_swapped_events_are_detected() {
     let mut world = busy_world(13, 40);
     world.close();
     let last = verify(&world.path()).unwrap().0;
@@ -244,9 +245,9 @@ fn events_that_are_gone_added_or_swapped() {
     check("UPDATE meta SET value = 'another' WHERE name = 'log_id'", &[1]);
 }
 
-/// An event of one log means nothing in another, even as its first.
+/// An event of one log is invalid in another, even as its first.
 #[test]
-fn events_are_not_carried_from_log_to_log() {
+fn events_cannot_be_moved_to_another_log() {
     let mut worlds = [World::new(), World::new()];
     for world in &mut worlds {
         run(world.session("s1"));
@@ -258,12 +259,12 @@ fn events_are_not_carried_from_log_to_log() {
         INSERT INTO main.events SELECT * FROM other.events",
         other.display()
     );
-    let error = after(&worlds[0], &sql).expect_err("a log of another passed");
+    let error = after(&worlds[0], &sql).expect_err("an event of another log passed");
     assert_eq!(named(&error), Some(1));
 }
 
 #[test]
-fn a_damaged_page_elsewhere_is_told() {
+fn a_damaged_page_elsewhere_is_reported() {
     let mut world = busy_world(14, 60);
     world.close();
     let raw = world.raw();
@@ -292,8 +293,8 @@ fn a_replay_gives_the_same_rows() {
     });
 }
 
-/// A request that was done is answered by the replayed file too. Once the replay lost request ids, and the
-/// retry of a message was stored a second time.
+/// A replayed file also answers retries. Once the replay lost request ids, and the retry of a
+/// message was stored a second time.
 #[test]
 fn a_replayed_file_answers_retries() {
     let mut world = World::new();
@@ -309,7 +310,7 @@ fn a_replayed_file_answers_retries() {
         [("tenant".to_owned(), "acme".to_owned())].into(),
     );
     let made = BatchCall { reducer: "create_session".to_owned(), args: json!({"agent": "a"}) };
-    // Of the batch the second call was done before: the log holds no event of it.
+    // The second call of the batch was made before: the log has no event for it.
     let requests = [
         (Caller::local(), vec![say("alone")], "k1"),
         (Caller::local(), vec![say("both"), tool.clone(), say("too")], "k2"),
@@ -343,7 +344,7 @@ fn a_replayed_file_answers_retries() {
             assert_eq!(asked.1, results);
         }
         assert_eq!(again.rows(count).await, before);
-        // Undo images are not rebuilt, and no past is shown without them.
+        // Undo images are not rebuilt, and past states need them.
         let past = again.engine().query(&Caller::local(), count, &Map::new(), Some(Seq(2))).await;
         assert_eq!(past.unwrap_err().code, Code::Refetch);
         let (caller, calls, id) = &requests[1];
@@ -352,7 +353,7 @@ fn a_replayed_file_answers_retries() {
     });
 }
 
-/// A replay that ends within a batch does not answer for the batch.
+/// A replay that ends within a batch does not record the batch's request id.
 #[test]
 fn a_replay_that_ends_within_a_batch() {
     let mut world = World::new();
@@ -377,9 +378,9 @@ fn a_replay_that_ends_within_a_batch() {
     }
 }
 
-/// What answers retries is compared like any other row.
+/// Request ids are compared like other rows.
 #[test]
-fn a_request_id_that_was_changed_by_hand_is_found_by_replay() {
+fn a_request_id_changed_by_hand_is_found_by_replay() {
     for sql in [
         "DELETE FROM request_ids",
         "UPDATE request_ids SET seqs = '[2]'",
@@ -403,7 +404,7 @@ fn a_request_id_that_was_changed_by_hand_is_found_by_replay() {
     }
 }
 
-/// The state at any commit is what a replay up to there gives, and what `as_of` shows of it.
+/// The state at any commit equals that of a replay up to it, and the result of `as_of`.
 #[test]
 fn a_replay_to_a_seq_is_the_state_as_of_it() {
     for_seeds("log::a_replay_to", 30..32, |seed| {
@@ -430,7 +431,7 @@ fn a_replay_to_a_seq_is_the_state_as_of_it() {
     });
 }
 
-/// Another world over another file, in which time stands still.
+/// Another world over another file, with a stopped clock.
 fn open_copy(world: &World, path: &Path) -> World {
     let mut other = World::new_without_engine(&world.clock);
     fs::copy(path, other.path()).unwrap();
@@ -439,7 +440,7 @@ fn open_copy(world: &World, path: &Path) -> World {
 }
 
 #[test]
-fn a_row_that_was_changed_by_hand_is_found_by_replay() {
+fn a_row_changed_by_hand_is_found_by_replay() {
     let changes = [
         ("agent_state", "UPDATE agent_state SET content = 'never said' WHERE id = 3"),
         ("agent_state", "DELETE FROM agent_state WHERE id = 3"),
@@ -484,7 +485,7 @@ fn a_replay_overwrites_nothing() {
     assert_eq!(fs::read(&into).unwrap(), b"mine");
 }
 
-/// A backup is one state, whole by itself, also while the engine writes.
+/// A backup is one consistent state, complete in itself, even while the engine writes.
 #[test]
 fn a_backup_verifies() {
     let world = busy_world(17, 100);

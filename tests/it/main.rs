@@ -1,10 +1,9 @@
-//! The engine in this process, end to end, with the built-in reducers and a clock of its own.
+//! The engine in this process, end to end, with the built-in reducers and a virtual clock.
 //!
-//! `world` is one engine over one file · `script` calls as lines of text and what they answer ·
-//! `traffic` random calls · `replica` what a client holds of a subscription · then one module for
-//! each concern.
+//! `world` one engine over one file · `script` calls and responses as lines of text · `traffic`
+//! random calls · `replica` a client's state of a subscription · then one module for each concern.
 
-#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+#![expect(clippy::unwrap_used, reason = "a failed test reports the line")]
 
 mod broken;
 mod claims;

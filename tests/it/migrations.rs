@@ -1,4 +1,4 @@
-//! Tables move from version to version: the steps give what is declared, or nothing is changed.
+//! Migrations: the steps lead to the declared tables, or nothing is changed.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use rusqlite::Connection;
 use crate::database::schema_of;
 use crate::world::{World, run};
 
-/// A shelf, as it was declared at first.
+/// A shelf, version 1.
 #[table(name = "shelves")]
 pub(crate) struct ShelfV1 {
     /// Its number.
@@ -20,7 +20,7 @@ pub(crate) struct ShelfV1 {
     pub(crate) seq: Seq,
 }
 
-/// With a label.
+/// A shelf with a label, version 2.
 #[table(name = "shelves", index(label))]
 pub(crate) struct ShelfV2 {
     /// Its number.
@@ -28,22 +28,22 @@ pub(crate) struct ShelfV2 {
     pub(crate) id: i64,
     /// The event that last changed it.
     pub(crate) seq: Seq,
-    /// What stands on it.
+    /// The label.
     pub(crate) label: Option<String>,
 }
 
-/// What stands on a shelf.
+/// A book on a shelf.
 #[table(name = "books", without_rowid)]
 pub(crate) struct Book {
     /// Its number.
     #[column(key)]
     pub(crate) isbn: String,
-    /// Where it stands.
+    /// The shelf.
     #[column(references = "shelves(id)")]
     pub(crate) shelf_id: i64,
 }
 
-/// To version 2: a column, by way of a new table, since SQLite adds columns its own way.
+/// To version 2: a column, by way of a new table, because SQLite formats added columns differently.
 const LABELS: &str = "CREATE TABLE shelves_new (
   id INTEGER PRIMARY KEY NOT NULL,
   seq INTEGER NOT NULL,
@@ -75,7 +75,7 @@ fn version(number: u32) -> Module {
     }
 }
 
-/// Opens a world's file with the built-in modules and a library, closes it again.
+/// Opens a world's file with the built-in modules and a library, and closes it again.
 fn open(world: &World, library: Module) -> Result<(), OpenError> {
     let mut modules = abide_reducers::modules();
     modules.push(library);
@@ -94,7 +94,7 @@ fn schema(path: &Path) -> String {
 }
 
 #[test]
-fn the_steps_give_what_is_declared() {
+fn the_steps_lead_to_the_declared_tables() {
     for first in 1..=3 {
         for last in first..=3 {
             let (moved, fresh) = (new_world(), new_world());
@@ -109,14 +109,14 @@ fn the_steps_give_what_is_declared() {
             assert_eq!(schema(&moved.path()), schema(&fresh.path()), "{first} to {last}");
             let count = "SELECT count(*) FROM shelves";
             let count: i64 = moved.raw().query_row(count, [], |row| row.get(0)).unwrap();
-            assert_eq!(count, 2, "what was there is there");
+            assert_eq!(count, 2, "the rows are kept");
         }
     }
 }
 
-/// All at once, from the first version to the last.
+/// All steps at once, from the first version to the last.
 #[test]
-fn steps_are_not_left_out() {
+fn no_step_is_skipped() {
     let (moved, fresh) = (new_world(), new_world());
     open(&moved, version(1)).unwrap();
     open(&moved, version(3)).unwrap();
@@ -124,7 +124,7 @@ fn steps_are_not_left_out() {
     assert_eq!(schema(&moved.path()), schema(&fresh.path()));
 }
 
-/// Opening with this module is refused in these words, and changes nothing in the file.
+/// Checks that opening with this module fails with this message and does not change the file.
 fn check_refused(library: Module, words: &str) {
     let world = new_world();
     open(&world, version(2)).unwrap();
@@ -134,39 +134,39 @@ fn check_refused(library: Module, words: &str) {
     assert_eq!(refusal, words);
     let after = (schema(&world.path()), fs::read(world.path()).unwrap());
     assert!(before == after, "{words}: the file was changed");
-    open(&world, version(3)).expect("the right steps still lead on");
+    open(&world, version(3)).expect("the correct steps still work");
 }
 
 #[test]
 fn wrong_steps_change_nothing() {
     let declared = || Module::new("library").step(LABELS);
     let nothing = declared().step("SELECT 1").table::<ShelfV2>().table::<Book>();
-    check_refused(nothing, "table books in FILE is not as it is declared");
+    check_refused(nothing, "table books in FILE differs from its declaration");
     let other = "CREATE TABLE books (isbn TEXT PRIMARY KEY NOT NULL) STRICT, WITHOUT ROWID";
     let other = declared().step(other).table::<ShelfV2>().table::<Book>();
-    check_refused(other, "table books in FILE is not as it is declared");
+    check_refused(other, "table books in FILE differs from its declaration");
     let broken = declared().step("CREATE TABLE books (; SELEC").table::<ShelfV2>().table::<Book>();
     check_refused(broken, "FILE cannot be opened: near \";\": syntax error");
     let half = "CREATE TABLE books (isbn TEXT); INSERT INTO nowhere VALUES (1)";
     let half = declared().step(half).table::<ShelfV2>().table::<Book>();
     check_refused(half, "FILE cannot be opened: no such table: nowhere");
     let changed = Module::new("library").step(LABELS).table::<ShelfV1>();
-    check_refused(changed, "table shelves in FILE is not as it is declared");
+    check_refused(changed, "table shelves in FILE differs from its declaration");
 }
 
 #[test]
-fn a_newer_module_is_left_alone() {
+fn a_newer_module_is_refused() {
     let world = new_world();
     open(&world, version(3)).unwrap();
     let error = open(&world, version(2)).unwrap_err();
-    let words = "was written by a newer Abide: module library is at version 3, this one knows 2";
+    let words = "was written by a newer Abide: module library has version 3, this one supports 2";
     assert!(error.to_string().ends_with(words), "{error}");
     open(&world, version(3)).unwrap();
 }
 
-/// A module may be left out; its tables stay, and come back with it.
+/// A module may be removed; its tables stay, and are used when it is added again.
 #[test]
-fn a_module_that_is_left_out() {
+fn a_removed_module() {
     let world = new_world();
     open(&world, version(3)).unwrap();
     let world = world.opened();
@@ -177,8 +177,8 @@ fn a_module_that_is_left_out() {
     open(&world, version(3)).unwrap();
 }
 
-/// The tables of the built-in modules, made by the steps of each, are those that are declared: on
-/// a file of the golden schema the engine opens and changes nothing.
+/// The tables of the built-in modules, created by the steps of each, equal the declared ones: the
+/// engine opens a file of the golden schema without changing it.
 #[test]
 fn a_file_of_the_golden_schema_opens() {
     let golden = include_str!("../golden/schema-v2.sql");

@@ -1,8 +1,8 @@
-//! Effects against a simple model: random interleavings of workers, crashes, retries, duplicates,
-//! clock jumps and restarts. The model says what each call must answer and where every row must stand;
-//! and the world outside counts how often each effect was really run.
+//! Effects compared with a simple model: random interleavings of workers, crashes, retries,
+//! duplicates, clock jumps and restarts. The model predicts the result of each call and every row,
+//! and counts how often each external effect ran.
 //!
-//! `calls` tool calls, approvals and cancellation · `handoffs` sessions in supervisors' hands.
+//! `calls` tool calls, approvals and cancellation · `handoffs` handoffs to supervisors.
 
 mod calls;
 mod handoffs;
@@ -13,7 +13,7 @@ use serde_json::Value as JsonValue;
 
 use crate::world::World;
 
-/// What a call answered: its result and whether it had been done before, or the code of the refusal.
+/// The response to a call: its result and whether it was a retry, or the code of the refusal.
 type Answered = Result<(JsonValue, bool), Code>;
 
 async fn call(world: &World, caller: &str, reducer: &str, args: JsonValue) -> Answered {
@@ -22,7 +22,7 @@ async fn call(world: &World, caller: &str, reducer: &str, args: JsonValue) -> An
     Ok((serde_json::from_str(&done.result).unwrap(), done.duplicate))
 }
 
-/// Rows of texts and numbers, as a model can write them down.
+/// Rows as text, in a form that a model can predict.
 async fn rows(world: &World, sql: &str) -> Vec<String> {
     let rows = world.rows(sql).await;
     let text = |row: &abide_schema::Row| {

@@ -1,4 +1,4 @@
-//! Files that cannot be opened: said clearly, and left as they are.
+//! Files that cannot be opened: a clear error, and no change to the file.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::durability::SmallDisk;
 use crate::recordings::left_out;
 use crate::world::{World, run};
 
-/// A folder with nothing in it, and a path in it.
+/// An empty folder, and a path in it.
 fn empty() -> World {
     let mut world = World::new();
     world.close();
@@ -32,7 +32,7 @@ fn open(world: &World, path: &Path) -> Result<Engine, String> {
     })
 }
 
-/// Opens a file that somebody made; nothing of it, and nothing beside it, may change.
+/// Opens a file that another program created. Neither it nor the folder may change.
 fn check(make: impl FnOnce(&Path), expected: Expect) {
     let world = empty();
     make(&world.path());
@@ -48,12 +48,12 @@ fn check(make: impl FnOnce(&Path), expected: Expect) {
         files
     };
     let before = listing(&world);
-    expected.assert_eq(&open(&world, &world.path()).expect_err("it was opened"));
+    expected.assert_eq(&open(&world, &world.path()).expect_err("the file was opened"));
     let after = listing(&world);
     let names = |files: &[(String, Vec<u8>)]| {
         files.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>()
     };
-    assert_eq!(names(&after), names(&before), "what stands in the folder");
+    assert_eq!(names(&after), names(&before), "the files of the folder");
     assert!(after == before, "the file was changed");
 }
 
@@ -80,7 +80,7 @@ fn no_database() {
 }
 
 #[test]
-fn somebody_elses_database() {
+fn another_programs_database() {
     check(
         |path| make_sql(path, "CREATE TABLE recipes (title TEXT)"),
         expect![[r#"
@@ -116,8 +116,8 @@ fn a_newer_format() {
     check(
         |path| make_sql(path, "PRAGMA application_id = 1094863172; PRAGMA user_version = 3"),
         expect![[r#"
-            bad_request: FOLDER/abide.db was written by a newer Abide: its format is at version 3, this one knows 2
-            hint: use the newer abide
+            bad_request: FOLDER/abide.db was written by a newer Abide: its format has version 3, this one supports 2
+            hint: use the newer version of abide
         "#]],
     );
 }
@@ -145,16 +145,16 @@ fn no_such_folder() {
 }
 
 #[test]
-fn a_file_of_no_bytes_is_a_new_one() {
+fn an_empty_file_becomes_a_new_database() {
     let world = empty();
     fs::write(world.path(), "").unwrap();
     let world = world.opened();
     run(world.session("s1"));
 }
 
-/// The path goes through a URI, where some letters mean something else.
+/// The path is part of a URI, in which some characters have a special meaning.
 #[test]
-fn a_path_of_awkward_letters() {
+fn a_path_with_special_characters() {
     let world = empty();
     let folder = world.folder.path().join("50% off? #1 & Grüße");
     fs::create_dir(&folder).unwrap();
@@ -169,7 +169,7 @@ fn a_path_of_awkward_letters() {
     }
     make_sql(&folder.join("other?.db"), "CREATE TABLE recipes (title TEXT)");
     let error = open(&world, &folder.join("other?.db")).unwrap_err();
-    assert!(error.contains("not one of Abide's"), "{error}");
+    assert!(error.contains("of another program"), "{error}");
 }
 
 #[test]
@@ -177,17 +177,17 @@ fn two_engines_do_not_share_a_file() {
     let mut world = World::new();
     run(world.session("s1"));
     expect![[r#"
-        conflict: FOLDER/abide.db is being served by another process
-        hint: talk to that server instead: leave out --db, or give its address with --url
+        conflict: FOLDER/abide.db is in use by another process
+        hint: use that server: omit --db, or pass its address with --url
     "#]]
     .assert_eq(&open(&world, &world.path()).unwrap_err());
     run(world.say("s1", "unharmed")).unwrap();
     world.close();
-    assert!(open(&world, &world.path()).is_ok(), "the lock goes with its holder");
+    assert!(open(&world, &world.path()).is_ok(), "the lock is released with its holder");
 }
 
 #[test]
-fn tables_that_were_changed_by_hand() {
+fn tables_changed_by_hand() {
     for sql in [
         "ALTER TABLE tools ADD COLUMN color TEXT",
         "DROP TRIGGER events_no_delete",
@@ -201,12 +201,12 @@ fn tables_that_were_changed_by_hand() {
         world.raw().execute_batch(sql).unwrap();
         let error = open(&world, &world.path()).expect_err(sql);
         assert!(error.starts_with("conflict: table "), "{sql}: {error}");
-        assert!(error.contains("is not as it is declared"), "{sql}: {error}");
+        assert!(error.contains("differs from its declaration"), "{sql}: {error}");
     }
 }
 
 #[test]
-fn what_cannot_be_written() {
+fn a_file_that_cannot_be_written() {
     let mut world = World::new();
     run(world.session("s1"));
     world.close();
@@ -223,7 +223,7 @@ fn what_cannot_be_written() {
     assert_eq!(opened.unwrap_err(), NOT_WRITABLE);
 }
 
-const NOT_WRITABLE: &str = "bad_request: FOLDER/abide.db cannot be written
+const NOT_WRITABLE: &str = "bad_request: FOLDER/abide.db is not writable
 hint: check the permissions of the file and of its folder
 ";
 
@@ -241,19 +241,19 @@ fn a_read_only_file_system() {
     for path in [path, disk.path().join("new.db")] {
         let error = open(&world, &path).unwrap_err();
         assert!(error.starts_with("bad_request: FOLDER/small/"), "{error}");
-        assert!(error.contains(" cannot be written\nhint: check the permissions"), "{error}");
+        assert!(error.contains(" is not writable\nhint: check the permissions"), "{error}");
     }
     let names = fs::read_dir(disk.path()).unwrap().map(|entry| entry.unwrap().file_name());
     assert_eq!(names.collect::<Vec<_>>(), ["abide.db"]);
 }
 
 #[test]
-fn what_cannot_be_verified() {
+fn a_file_that_cannot_be_verified() {
     let world = empty();
     let verify = |path: &Path| verify_file(path, &mut |_| {}).unwrap_err().to_refusal().code;
     let missing = world.folder.path().join("nowhere.db");
     assert_eq!(verify(&missing).as_str(), "not_found");
-    assert!(!missing.exists(), "looking makes nothing");
+    assert!(!missing.exists(), "verification creates nothing");
     fs::write(world.path(), "a letter ".repeat(1_000)).unwrap();
     assert_eq!(verify(&world.path()).as_str(), "bad_request");
 }

@@ -1,5 +1,5 @@
-//! One read-only statement of a stranger: what it may, what it may not, and the words for it; and what
-//! it sees of the past.
+//! Read-only SQL of a caller: what is allowed, what is refused with which error, and what it sees
+//! of the past.
 
 use abide_engine::Answer;
 use abide_schema::reducer::Caller;
@@ -35,7 +35,7 @@ fn told(answer: &Result<Answer, Refusal>) -> String {
     }
 }
 
-/// Asks one question a line of a small world; what is answered, one line each.
+/// Runs one query for each line on a small world; one result line each.
 fn check_sql(questions: &[&str], expected: Expect) {
     let world = World::new();
     let answers = run(async {
@@ -54,7 +54,7 @@ fn check_sql(questions: &[&str], expected: Expect) {
 }
 
 #[test]
-fn what_is_answered() {
+fn allowed_queries() {
     check_sql(
         &[
             "SELECT id, status FROM sessions",
@@ -85,7 +85,7 @@ fn what_is_answered() {
 }
 
 #[test]
-fn what_would_write() {
+fn writes_are_refused() {
     check_sql(
         &[
             "INSERT INTO sessions (id) VALUES ('x')",
@@ -108,30 +108,30 @@ fn what_would_write() {
             "DETACH main",
         ],
         expect![[r#"
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement writes (hint: to change something, call a reducer)
-            bad_sql: the statement writes (hint: to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement writes (hint: to change data, call a reducer)
+            bad_sql: the statement writes (hint: to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
         "#]],
     );
 }
 
 #[test]
-fn what_would_meddle() {
+fn access_to_internals_is_refused() {
     check_sql(
         &[
             "BEGIN",
@@ -152,15 +152,15 @@ fn what_would_meddle() {
         ],
         expect![[r#"
             bad_sql: the statement is not a query (hint: one SELECT, VALUES or WITH)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
             [addr, opcode, p1, p2, p3, p4, p5, comment] (0, "Init", 0, 4, 0, null, 0, null) (1, "Integer", 1, 1, 0, null, 0, null) (2, "ResultRow", 1, 1, 0, null, 0, null) (3, "Halt", 0, 0, 0, null, 0, null) (4, "Goto", 0, 1, 0, null, 0, null)
             bad_sql: not authorized
             bad_sql: no such function: writefile (hint: at byte 7 of the statement)
@@ -171,7 +171,7 @@ fn what_would_meddle() {
 }
 
 #[test]
-fn what_is_no_question() {
+fn invalid_statements() {
     check_sql(
         &[
             "",
@@ -208,10 +208,10 @@ fn what_is_no_question() {
             bad_sql: incomplete input (hint: the statement ends too early)
             bad_sql: unrecognized token: "'open" (hint: at byte 7 of the statement)
             bad_sql: more than one statement (hint: send one statement at a time)
-            bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
             [1] (1)
-            bad_sql: no such column: nothing_like_it (hint: at byte 7 of the statement; GET /v1/schema lists the columns; a text stands in single quotes)
-            bad_sql: no such column: "active" - should this be a string literal in single-quotes? (hint: at byte 7 of the statement; GET /v1/schema lists the columns; a text stands in single quotes)
+            bad_sql: no such column: nothing_like_it (hint: at byte 7 of the statement; GET /v1/schema lists the columns; write text in single quotes)
+            bad_sql: no such column: "active" - should this be a string literal in single-quotes? (hint: at byte 7 of the statement; GET /v1/schema lists the columns; write text in single quotes)
             bad_sql: no such table: nowhere (hint: GET /v1/schema lists the tables)
             bad_sql: no such table: other.sessions (hint: GET /v1/schema lists the tables)
             bad_sql: no such function: nonsense (hint: at byte 7 of the statement)
@@ -219,9 +219,9 @@ fn what_is_no_question() {
             bad_sql: integer overflow
             bad_sql: malformed JSON
             bad_sql: datatype mismatch
-            bad_sql: no such column: a.id (hint: at byte 7 of the statement; GET /v1/schema lists the columns; a text stands in single quotes)
+            bad_sql: no such column: a.id (hint: at byte 7 of the statement; GET /v1/schema lists the columns; write text in single quotes)
             bad_sql: SELECTs to the left and right of UNION do not have the same number of result columns
-            bad_sql: the statement holds a NUL character (hint: give a text that holds one as a parameter)
+            bad_sql: the statement contains a NUL character (hint: pass text with a NUL character as a parameter)
         "#]],
     );
 }
@@ -276,7 +276,7 @@ fn parameters() {
 }
 
 #[test]
-fn what_is_too_much() {
+fn results_over_the_limits() {
     let long = format!("SELECT '{}'", "x".repeat(limits::SQL_BYTES));
     let many = format!(
         "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i <= {})
@@ -300,20 +300,20 @@ fn what_is_too_much() {
         }
         expect![[r#"
             limit_exceeded: a statement of 65545 bytes, at most 65536 are taken (hint: use parameters for long values)
-            limit_exceeded: the result is over 100000 rows or 67108864 bytes (hint: ask for a part of it with LIMIT or a narrower WHERE)
-            limit_exceeded: the result is over 100000 rows or 67108864 bytes (hint: ask for a part of it with LIMIT or a narrower WHERE)
+            limit_exceeded: the result exceeds 100000 rows or 67108864 bytes (hint: reduce it with LIMIT or a narrower WHERE)
+            limit_exceeded: the result exceeds 100000 rows or 67108864 bytes (hint: reduce it with LIMIT or a narrower WHERE)
             limit_exceeded: string or blob too big
             bad_sql: expression tree is too large (maximum depth 1000)
         "#]].assert_eq(&answers);
         let answer = ask(&world, &most, JsonValue::Null).await.unwrap();
-        assert_eq!(answer.rows.len(), limits::QUERY_ROWS, "so many are answered");
+        assert_eq!(answer.rows.len(), limits::QUERY_ROWS, "the maximum number of rows is returned");
     });
 }
 
-/// The one test that takes the time that a query may take: a query without end is stopped, on every
-/// reader at once, and all of them go on.
+/// The only test that takes the full query time: endless queries on all readers at once are
+/// stopped, and all readers continue.
 #[test]
-fn what_does_not_end() {
+fn endless_queries_are_stopped() {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.enable_time().build().unwrap().block_on(async {
         let world = World::new();
@@ -322,14 +322,14 @@ fn what_does_not_end() {
         let askers: Vec<_> = (0..limits::READERS)
             .map(|nth| {
                 let engine = world.engine().clone();
-                // No caller has all readers.
+                // One caller cannot use all readers.
                 let caller = sight::caller(&format!("c{nth}"), "admin", &[], &[]);
                 tokio::spawn(async move { engine.query(&caller, endless, &Map::new(), None).await })
             })
             .collect();
         for asker in askers {
             let answer = asker.await.unwrap();
-            // Which comes first depends on the machine.
+            // Which limit is reached first depends on the machine.
             let told = told(&answer);
             let of_time = "limit_exceeded: the query ran longer than 10000 ms (hint: ";
             let of_steps = "limit_exceeded: the query takes more than 500000000 steps (hint: ";
@@ -342,7 +342,7 @@ fn what_does_not_end() {
 }
 
 #[test]
-fn the_past_in_words() {
+fn errors_of_past_queries() {
     check(
         "
         create_session agent=support id=s1
@@ -381,21 +381,21 @@ fn the_past_in_words() {
             at 2: (1)
             refused bad_request: there is no state 5: the log ends at 4 (hint: any seq from 0 to 4 names the state after that event)
             refused bad_request: there is no state -1: the log ends at 4 (hint: any seq from 0 to 4 names the state after that event)
-            refused bad_sql: only tables of that time can be asked (hint: name tables without  main.  and leave out the engine's own)
-            refused bad_sql: only tables of that time can be asked (hint: name tables without  main.  and leave out the engine's own)
-            refused bad_sql: only tables of that time can be asked (hint: name tables without  main.  and leave out the engine's own)
+            refused bad_sql: only tables at that point in time can be queried (hint: name tables without  main.  and omit the engine's own tables)
+            refused bad_sql: only tables at that point in time can be queried (hint: name tables without  main.  and omit the engine's own tables)
+            refused bad_sql: only tables at that point in time can be queried (hint: name tables without  main.  and omit the engine's own tables)
             refused bad_sql: no such table: nowhere (hint: GET /v1/schema lists the tables)
             refused bad_sql: cannot modify sessions because it is a view
-            refused bad_sql: the statement does more than read (hint: one SELECT, VALUES or WITH; to change something, call a reducer)
+            refused bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)
             refused bad_sql: more than one statement (hint: send one statement at a time)
             ("completed")
         "#]],
     );
 }
 
-/// The state that was recorded at every seq is what is seen of it ever after.
+/// The state recorded at every seq equals the result of `as_of` ever after.
 #[test]
-fn every_past_is_as_it_was() {
+fn every_past_state_is_unchanged() {
     for_seeds("queries::every_past", 50..54, |seed| {
         run(async {
             let world = World::new();
@@ -411,7 +411,7 @@ fn every_past_is_as_it_was() {
             for (seq, state) in &recorded {
                 assert!(world.state(Some(*seq)).await == *state, "as of {seq}");
             }
-            // The order of a past is the order that is asked for, however its rows are put together.
+            // A past state has the order of the query, however its rows are assembled.
             for (seq, state) in recorded.iter().step_by(10) {
                 let sql = "SELECT * FROM agent_state ORDER BY content DESC, id DESC LIMIT 5";
                 let past = world.rows_as_of(sql, Some(*seq)).await;
@@ -435,9 +435,9 @@ fn every_past_is_as_it_was() {
     });
 }
 
-/// A transaction is one step of the state: a seq in the middle of a batch is no state of its own.
+/// A transaction is one step of the state: a seq within a batch has no state of its own.
 #[test]
-fn no_past_is_half_a_batch() {
+fn no_past_state_is_half_a_batch() {
     check(
         "
         create_session agent=support id=s1

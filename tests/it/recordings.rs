@@ -1,5 +1,5 @@
-//! Recorded conversations go in as an app would put them in, and come out again: every content byte
-//! for byte, every message in its place, every tool call with its arguments as they were written.
+//! Recorded conversations are stored as an app would store them, and read back: every content byte
+//! for byte, every message in its place, every tool call with its original arguments.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -14,7 +14,7 @@ use abide_tests::{conversations, files_under, fixture, lines, recordings};
 use serde_json::{Map, Value as JsonValue, json};
 use tempfile::TempDir;
 
-/// Says on the terminal what a machine without the recordings cannot test. (`println!` is swallowed.)
+/// Reports on the terminal what cannot be tested without the recordings. (`println!` is captured.)
 pub(crate) fn left_out(what: &str) {
     let mut terminal = std::io::stdout();
     writeln!(terminal, "left out: {what}").unwrap();
@@ -44,12 +44,12 @@ impl Place {
     }
 }
 
-/// Several threads put conversations in side by side; each waits for its own answers only.
+/// Several threads store conversations concurrently; each waits for its own responses only.
 fn on_this_thread<F: Future>(future: F) -> F::Output {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
 }
 
-/// Calls that go off together in batches as large as are taken.
+/// Calls sent together in batches of the maximum size.
 struct Batch<'a> {
     engine: &'a Engine,
     calls: Vec<BatchCall>,
@@ -74,7 +74,7 @@ impl Batch<'_> {
     }
 }
 
-/// What a message is beside its role and content.
+/// The fields of a message other than its role and content.
 fn rest_of(message: &JsonValue) -> JsonValue {
     let mut rest = message.as_object().unwrap().clone();
     rest.remove("role");
@@ -82,7 +82,7 @@ fn rest_of(message: &JsonValue) -> JsonValue {
     rest.into()
 }
 
-/// The calls that a message makes: key, name, arguments as text, the provider's id.
+/// The calls of a message: key, name, arguments as text, the provider's id.
 fn calls_of(session_id: &str, position: usize, message: &JsonValue) -> Vec<[Option<String>; 4]> {
     let calls = message["tool_calls"].as_array().map(Vec::as_slice).unwrap_or_default();
     let text = |value: &JsonValue| value.as_str().map(str::to_owned);
@@ -93,8 +93,7 @@ fn calls_of(session_id: &str, position: usize, message: &JsonValue) -> Vec<[Opti
     calls.iter().enumerate().map(call).collect()
 }
 
-/// What goes in as the arguments of a call: JSON where the text is JSON that comes back to the letter,
-/// else the text itself.
+/// The arguments of a call: JSON if the text round-trips exactly, otherwise the text itself.
 fn arguments(text: &str) -> JsonValue {
     match serde_json::from_str::<JsonValue>(text) {
         Ok(value) if canonical::to_text(&value) == text && !value.is_string() => value,
@@ -133,7 +132,7 @@ fn text_or_null(text: Option<&str>) -> Value {
     text.map_or(Value::Null, Value::from)
 }
 
-/// Holds what is in a session to what was recorded; how many messages and calls.
+/// Compares a session with the recording; returns the number of messages and calls.
 fn hold(place: &Place, session_id: &str, conversation: &JsonValue) -> [usize; 2] {
     let messages = conversation["messages"].as_array().unwrap();
     let sql = "SELECT role, content, data FROM agent_state WHERE session_id = :sid ORDER BY id";
@@ -164,7 +163,7 @@ fn hold(place: &Place, session_id: &str, conversation: &JsonValue) -> [usize; 2]
     [messages.len(), calls.len()]
 }
 
-/// Puts conversations in from several threads, and looks at all of them afterwards.
+/// Stores conversations from several threads, and checks all of them afterwards.
 fn there_and_back(all: Vec<JsonValue>) -> [usize; 3] {
     let place = Place::new();
     let all = Arc::new(all);
@@ -210,7 +209,7 @@ fn every_recorded_conversation() {
     assert_eq!(there_and_back(all), [1_734, 51_437, 11_784]);
 }
 
-/// What real agents' programs wrote, lines of a megabyte among them, as the contents of messages.
+/// Output of real agent programs, including lines of a megabyte, as message contents.
 #[test]
 fn every_recorded_line() {
     let Some(folder) = recordings() else {

@@ -1,5 +1,5 @@
-//! Every built-in reducer: what it does, what it refuses and in which words. The answers are the
-//! contract of the protocol; others depend on them.
+//! Every built-in reducer: its effects, and its refusals with their messages. The responses are
+//! part of the protocol.
 
 mod agents;
 mod approvals;

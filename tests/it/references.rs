@@ -1,8 +1,8 @@
-//! A reducer with a bug, which writes a row that refers to nothing.
+//! A buggy reducer that writes a row with a dangling reference.
 //!
-//! References are held to at COMMIT, where SQLite says that one is broken and not by whom. When that
-//! first came up, a whole commit was refused for one call of it: callers paid for each other. Now each
-//! call of such a commit is run alone.
+//! References are deferred to COMMIT, where SQLite reports that one is broken but not which call
+//! caused it. At first the whole commit was refused, so one caller's bug affected others. Now each
+//! call of such a commit runs alone.
 
 use std::sync::Arc;
 
@@ -24,14 +24,14 @@ pub(crate) struct Note {
     pub(crate) session_id: String,
 }
 
-/// Notes something on a session, without looking whether there is one.
+/// Writes a note on a session without checking that the session exists.
 #[reducer]
 pub(crate) fn note_blindly(ctx: &mut Context<'_>, session_id: String) -> Result<Note, Abort> {
     ctx.insert(Note { id: 0, session_id })
 }
 
 #[test]
-fn a_broken_reference_costs_its_own_call_only() {
+fn a_broken_reference_affects_its_own_call_only() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
         let mut world = World::new();
@@ -44,7 +44,7 @@ fn a_broken_reference_costs_its_own_call_only() {
         let session = json!({"agent": "a", "id": "s1"});
         engine.call(&caller, "create_session", &session, None).await.unwrap();
 
-        // All wait before the writer looks: this thread polls them one after the other.
+        // All calls wait before the writer looks: this thread polls them one after the other.
         let engine = Arc::new(engine);
         let calls = (0..40).map(|nth| {
             let engine = Arc::clone(&engine);
@@ -57,7 +57,7 @@ fn a_broken_reference_costs_its_own_call_only() {
         let answers = futures_util::future::join_all(calls).await;
         for (nth, answer) in answers.iter().enumerate() {
             match answer {
-                Ok(_) => assert_ne!(nth % 4, 3, "{nth} refers to nothing"),
+                Ok(_) => assert_ne!(nth % 4, 3, "{nth} has a dangling reference"),
                 Err(refusal) => {
                     assert_eq!(nth % 4, 3, "{nth}: {refusal}");
                     assert_eq!(refusal.code, Code::Conflict);
@@ -66,7 +66,7 @@ fn a_broken_reference_costs_its_own_call_only() {
             }
         }
         let seqs = answers.iter().flatten().map(|done| done.seq);
-        assert_eq!(seqs.max(), Some(Seq(31)), "what was refused took no place in the log");
+        assert_eq!(seqs.max(), Some(Seq(31)), "refused calls are not in the log");
         engine.close();
         let events = verify_file(&world.path(), &mut |_| {}).unwrap().events;
         assert_eq!(events, Seq(31));

@@ -1,5 +1,5 @@
-//! What a client holds of its subscriptions, built from what a connection says and nothing else, and
-//! held to the rules of the protocol while it is built.
+//! A client's state of its subscriptions, built only from the messages of a connection, which are
+//! checked against the protocol.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -9,34 +9,34 @@ use abide_schema::wire::Shape;
 use abide_schema::{Checksum, Code, Refusal, Row, Seq, Value};
 use serde_json::{Map, Value as JsonValue};
 
-/// One subscription's result.
+/// The state of one subscription.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Replica {
     pub(crate) sql: String,
     pub(crate) params: Map<String, JsonValue>,
     pub(crate) shape: Shape,
     pub(crate) rows: Vec<Row>,
-    /// The state it shows.
+    /// The seq of the state.
     pub(crate) seq: Seq,
-    /// Set while the first answer, or the rest of it, is to come.
+    /// Set until the first reply is complete.
     begun: Option<Start>,
     parts: Vec<Row>,
     refetch: bool,
-    /// It shows the state of before, until a rerun or a snapshot.
+    /// Whether it is stale until a rerun or a snapshot.
     pub(crate) stale: bool,
 }
 
-/// A connection with the replicas that it keeps.
+/// A connection with its replicas.
 pub(crate) struct Client {
     pub(crate) connection: Connection,
     pub(crate) replicas: BTreeMap<String, Replica>,
-    /// Everything up to here was told.
+    /// Everything up to here was received.
     pub(crate) told: Seq,
     /// Refusals that ended a subscription, and refetches.
     pub(crate) refusals: Vec<(String, Refusal)>,
-    /// Frames of changes that came.
+    /// Received change frames.
     pub(crate) frames: usize,
-    /// Reruns that came.
+    /// Received reruns.
     pub(crate) reruns: usize,
 }
 
@@ -47,7 +47,7 @@ impl Client {
         Client { connection, replicas, told, refusals, frames: 0, reruns: 0 }
     }
 
-    /// Subscribes and takes in what comes until its first answer is whole.
+    /// Subscribes and reads until its first reply is complete.
     pub(crate) async fn subscribe(
         &mut self,
         id: &str,
@@ -57,7 +57,7 @@ impl Client {
         self.subscribe_from(id, sql, params, Start::Now).await
     }
 
-    /// The same, from anywhere.
+    /// The same, from any start.
     pub(crate) async fn subscribe_from(
         &mut self,
         id: &str,
@@ -69,18 +69,18 @@ impl Client {
         self.begin(id, replica, start).await
     }
 
-    /// Goes on with a replica that was kept from an earlier connection.
+    /// Resumes with a replica kept from an earlier connection.
     pub(crate) async fn resume(&mut self, id: &str, kept: Replica) -> Result<(), Refusal> {
         let start = Start::After(kept.seq);
         self.begin(id, kept, start).await
     }
 
     async fn begin(&mut self, id: &str, mut replica: Replica, start: Start) -> Result<(), Refusal> {
-        // Checked with every row that is ever told.
+        // Every received row is checked.
         let checksum = true;
         let wanted = Wanted { start, checksum, ..Wanted::new(id, &replica.sql, &replica.params) };
         self.connection.subscribe(&wanted).await?;
-        // Begun again from its own seq, it waits for nothing of the earlier connection.
+        // A replica that resumes from its own seq expects nothing of the earlier connection.
         replica.stale = false;
         replica.begun = Some(start);
         self.replicas.insert(id.to_owned(), replica);
@@ -95,7 +95,7 @@ impl Client {
         self.replicas.remove(id)
     }
 
-    /// Takes in updates until the connection was told everything up to a seq.
+    /// Reads updates until the connection has received everything up to a seq.
     pub(crate) async fn read_to(&mut self, seq: Seq) {
         let stale = |client: &Client| client.replicas.values().any(|replica| replica.stale);
         while self.told < seq || stale(self) {
@@ -111,7 +111,7 @@ impl Client {
                     changes.into_iter().partition(|change| change.delta.is_stale());
                 for change in stale {
                     let replica = self.replicas.get_mut(&*change.id).expect("it is subscribed");
-                    assert!(!replica.stale, "{}: told twice that it is stale", change.id);
+                    assert!(!replica.stale, "{}: marked stale twice", change.id);
                     (replica.seq, replica.stale) = (replica.seq.max(self.told), true);
                 }
                 self.delta(from, to, &changes);
@@ -119,13 +119,13 @@ impl Client {
             Update::Rerun { seq, change, stale } => {
                 self.reruns += 1;
                 let replica = self.replicas.get_mut(&*change.id).expect("it is subscribed");
-                assert!(seq >= replica.seq, "{}: a result does not go back", change.id);
+                assert!(seq >= replica.seq, "{}: a result goes back", change.id);
                 replica.apply(Some(change.delta.rows().as_ref().unwrap()));
                 assert_eq!(change.checksum, Some(Checksum::of(&replica.rows)), "of the rerun");
                 (replica.seq, replica.stale) = (seq, stale);
             }
             Update::Progress { seq } => {
-                assert!(seq > self.told, "a progress mark {seq} that says nothing new");
+                assert!(seq > self.told, "a progress mark {seq} without progress");
                 self.told_up_to(seq);
             }
             Update::Error { id, refusal } => {
@@ -141,12 +141,12 @@ impl Client {
 
     fn snapshot(&mut self, part: SnapshotPart) {
         let replica = self.replicas.get_mut(&*part.id).expect("it is subscribed");
-        assert_eq!(part.reset, replica.refetch, "a snapshot resets what was held, or nothing was");
+        assert_eq!(part.reset, replica.refetch, "reset if and only if a refetch was announced");
         replica.parts.extend(part.rows);
         if part.more {
             return;
         }
-        assert!(part.reset || part.seq >= replica.seq, "a result does not go back");
+        assert!(part.reset || part.seq >= replica.seq, "a result goes back");
         replica.shape = part.opening.shape.clone();
         replica.rows = std::mem::take(&mut replica.parts);
         assert_eq!(part.checksum, Some(Checksum::of(&replica.rows)), "of the snapshot");
@@ -165,19 +165,19 @@ impl Client {
         let waits = |replica: &Replica| replica.begun.is_some();
         let answers =
             changes.iter().any(|change| self.replicas.get(&*change.id).is_some_and(waits));
-        // The answer to a resume goes back to where that begins; all else goes on where the last
-        // frame ended.
+        // The reply to a resume starts where the resume does; all other frames start where the last
+        // one ended.
         assert!(from == self.told || (answers && from < self.told), "a gap before {from}");
-        assert!(from < to || answers, "a frame {from}..{to} that goes nowhere");
+        assert!(from < to || answers, "an empty frame {from}..{to}");
         for change in changes {
             let (id, delta) = (&change.id, change.delta.rows().as_ref().unwrap());
             let replica = self.replicas.get_mut(&**id).expect("it is subscribed");
             let at = match replica.begun.take() {
                 Some(Start::After(asked)) => asked,
-                Some(other) => panic!("{id}: a first answer to {other:?} is a snapshot"),
+                Some(other) => panic!("{id}: a first reply to {other:?} is a snapshot"),
                 None => {
-                    assert!(!delta.is_empty(), "{id}: a delta that says nothing");
-                    assert!(replica.seq.max(self.told) < to, "{id}: told twice");
+                    assert!(!delta.is_empty(), "{id}: an empty delta");
+                    assert!(replica.seq.max(self.told) < to, "{id}: received twice");
                     replica.seq.max(self.told)
                 }
             };
@@ -187,7 +187,7 @@ impl Client {
             let (sum, sql) = (Checksum::of(&replica.rows), &replica.sql);
             assert_eq!(change.checksum, Some(sum), "{id} at {to}: {sql}");
             if let Some(opening) = &change.opening {
-                assert_eq!(opening.shape, replica.shape, "{id}: the same as when it was kept");
+                assert_eq!(opening.shape, replica.shape, "{id}: the shape is unchanged");
             }
         }
         self.told_up_to(to.max(self.told));
@@ -203,7 +203,7 @@ impl Client {
 }
 
 impl Replica {
-    /// Works a delta in. What goes or changes must be there, what comes must not.
+    /// Applies a delta. Deleted and updated rows must exist, inserted ones must not.
     fn apply(&mut self, delta: Option<&Delta>) {
         let Some(delta) = delta else { return };
         for at in &delta.window.deletes {
@@ -221,7 +221,7 @@ impl Replica {
         }
         for new in &delta.inserts {
             let taken = !self.shape.key.is_empty() && self.find(&self.key_of(new)).is_some();
-            assert!(!taken, "inserted {new:?} is there already");
+            assert!(!taken, "inserted {new:?} exists already");
             self.place(new.clone());
         }
         for new in &delta.updates {
@@ -232,7 +232,7 @@ impl Replica {
         }
     }
 
-    /// The visible cells of all rows, in order; sorted where the query leaves their order open.
+    /// The visible cells of all rows, in order; sorted if the query has no order.
     pub(crate) fn shown(&self) -> Vec<String> {
         let width = self.shape.columns.iter().filter(|column| !column.hidden).count();
         let ordered = !self.shape.order.is_empty() && !self.shape.key.is_empty();
@@ -240,7 +240,7 @@ impl Replica {
         shown(&self.rows, width, ordered || window)
     }
 
-    /// The same of rows that were asked for afresh.
+    /// The same for rows of a new query.
     pub(crate) fn shown_of(&self, rows: &[Row]) -> Vec<String> {
         let ordered = !self.shape.order.is_empty() && !self.shape.key.is_empty();
         shown(rows, usize::MAX, ordered || self.sql.contains("LIMIT"))
@@ -296,7 +296,7 @@ fn order_rows(left: &[Value], right: &[Value]) -> Ordering {
     orders.into_iter().find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
 }
 
-/// SQLite's order of values of one kind, under BINARY; the built-in tables mix no kinds.
+/// SQLite's order of values of one kind, under BINARY; the built-in tables do not mix kinds.
 fn order_of(left: &Value, right: &Value) -> Ordering {
     match (left, right) {
         (Value::Integer(left), Value::Integer(right)) => left.cmp(right),

@@ -1,5 +1,5 @@
-//! How long changes are kept: what is kept can be resumed from and asked, what is not is made up for,
-//! and forgetting never holds up a commit for long.
+//! Retention of changes: kept changes can be resumed from and queried, forgotten ones cause a
+//! refetch, and pruning never blocks a commit for long.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::world::{World, run};
 
 const MESSAGES: &str = "SELECT id, content FROM agent_state ORDER BY id";
 
-/// What one commit forgets at most.
+/// The maximum that one commit prunes.
 const SLICE: i64 = 2_000;
 
 fn keeping(events: u64) -> World {
@@ -28,14 +28,14 @@ fn floor(world: &World) -> i64 {
     world.engine().metrics().change_log_floor.get().cast_signed()
 }
 
-/// The result as a client holds it at the head.
+/// A client's result at the head.
 async fn now(world: &World) -> Replica {
     let mut client = Client::new(world.engine().connect(&Caller::local()));
     client.subscribe("q", MESSAGES, &Map::new()).await.unwrap();
     client.unsubscribe("q").unwrap()
 }
 
-/// Resumes; the refusal where it could not be had, and how many messages are held.
+/// Resumes; returns the refusal, if any, and the number of messages held.
 async fn resumed(world: &World, kept: &Replica) -> (Option<String>, usize) {
     let mut client = Client::new(world.engine().connect(&Caller::local()));
     client.resume("q", kept.clone()).await.unwrap();
@@ -48,7 +48,7 @@ async fn resumed(world: &World, kept: &Replica) -> (Option<String>, usize) {
     (refusal, client.replicas["q"].rows.len())
 }
 
-/// What is told of a past state: how many messages there were, or why it cannot be told.
+/// The number of messages at a past state, or the error.
 async fn past(world: &World, seq: i64) -> Result<usize, String> {
     let once = world.engine().query(&Caller::local(), MESSAGES, &Map::new(), Some(Seq(seq))).await;
     let mut client = Client::new(world.engine().connect(&Caller::local()));
@@ -56,13 +56,13 @@ async fn past(world: &World, seq: i64) -> Result<usize, String> {
     let live = client.subscribe_from("q", MESSAGES, &Map::new(), start).await;
     match (once, live) {
         (Ok(once), Ok(())) => {
-            // By now the replica has worked in what changed since.
+            // By now the replica has applied the later changes.
             let fresh = world.rows(MESSAGES).await;
             assert_eq!(client.replicas["q"].shown(), client.replicas["q"].shown_of(&fresh));
             Ok(once.rows.len())
         }
         (Err(once), Err(live)) => {
-            assert_eq!(once, live, "refused in the same words");
+            assert_eq!(once, live, "refused with the same message");
             assert_eq!(once.code, Code::Refetch);
             Err(once.detail)
         }
@@ -104,7 +104,7 @@ fn below_at_and_above_the_floor() {
                 }
             }
         }
-        // Kept for longer from here on; what was forgotten does not come back.
+        // A longer retention from here on does not restore forgotten changes.
         world.retention = Retention { events: Some(100), age: None };
         world.reopen();
         world.say("s1", "and on").await.unwrap();
@@ -114,12 +114,12 @@ fn below_at_and_above_the_floor() {
 }
 
 #[test]
-fn nothing_is_kept_and_everything() {
+fn retention_of_nothing_and_of_everything() {
     run(async {
         let mut world = keeping(0);
         world.session("s1").await;
         let kept = now(&world).await;
-        assert_eq!(resumed(&world, &kept).await, (None, 1), "at the head nothing is missed");
+        assert_eq!(resumed(&world, &kept).await, (None, 1), "at the head nothing is missing");
         world.say("s1", "more").await.unwrap();
         assert_eq!(floor(&world), 3);
         assert!(resumed(&world, &kept).await.0.is_some());
@@ -140,9 +140,9 @@ fn nothing_is_kept_and_everything() {
     });
 }
 
-/// Much was kept, and little is to be from now on: every commit forgets a part of it.
+/// After a shorter retention is set, every commit prunes a part of a long history.
 #[test]
-fn a_long_past_is_forgotten_in_slices() {
+fn a_long_history_is_pruned_in_slices() {
     run(async {
         let mut world = World::new();
         world.session("s1").await;
@@ -165,13 +165,13 @@ fn a_long_past_is_forgotten_in_slices() {
         assert_eq!(floors, [0, 2_000, 4_000, 4_995]);
         assert!(floors.windows(2).all(|pair| pair[1] - pair[0] <= SLICE));
         assert_eq!(past(&world, 5_003).await, Ok(5_002));
-        // The floor is in the middle of a batch: what stood before the batch can still be told.
+        // The floor is in the middle of a batch: the state before the batch is still available.
         assert_eq!(past(&world, 4_995).await, Ok(4_001));
     });
 }
 
 #[test]
-fn what_is_too_old_is_forgotten() {
+fn old_changes_are_pruned() {
     run(async {
         let mut world = World::new();
         let day = 86_400_000;
@@ -183,11 +183,11 @@ fn what_is_too_old_is_forgotten() {
         world.say("s1", "on the third day").await.unwrap();
         advance(3);
         world.say("s1", "on the sixth").await.unwrap();
-        assert_eq!((floor(&world), past(&world, 0).await), (0, Ok(0)), "all of it is young");
+        assert_eq!((floor(&world), past(&world, 0).await), (0, Ok(0)), "all changes are recent");
         advance(2);
-        assert_eq!(floor(&world), 0, "nothing is forgotten where nothing happens");
+        assert_eq!(floor(&world), 0, "without commits nothing is pruned");
         world.say("s1", "on the eighth").await.unwrap();
-        assert_eq!(floor(&world), 2, "what happened on the first day");
+        assert_eq!(floor(&world), 2, "the changes of the first day");
         assert!(past(&world, 1).await.is_err());
         assert_eq!(past(&world, 2).await, Ok(1));
         advance(30);
@@ -196,9 +196,9 @@ fn what_is_too_old_is_forgotten() {
     });
 }
 
-/// Both bounds hold: the first that is passed counts.
+/// Both limits apply: the one that is reached first counts.
 #[test]
-fn the_nearer_of_two_bounds() {
+fn the_nearer_of_two_limits() {
     run(async {
         let mut world = World::new();
         let age = Some(Duration::from_secs(60));
@@ -215,10 +215,10 @@ fn the_nearer_of_two_bounds() {
     });
 }
 
-/// Clients that come back after any time, of whom some have been away for too long.
+/// Clients that return after random times, some of them too late.
 #[test]
-fn whoever_comes_back_holds_the_query() {
-    for_seeds("retention::whoever_comes_back", 0..6, |seed| {
+fn returning_clients_hold_the_query() {
+    for_seeds("retention::returning_clients", 0..6, |seed| {
         run(async {
             let (world, mut traffic) = (keeping(5), Traffic::new(seed));
             let mut random = Random::new(!seed);

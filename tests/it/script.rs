@@ -1,20 +1,20 @@
-//! Calls as lines of text, and what they answer as lines of text.
+//! Calls and responses as lines of text.
 //!
 //! ```text
 //! create_session agent=support id=s1         a call: arguments as bare words or JSON
-//! claim_handoff id=ho#1 as=ann request_id=r1  who calls, and the request's id
-//! who ann worker +refunds tenant=acme         from here on, ann is bounded: role, capabilities, scope
+//! claim_handoff id=ho#1 as=ann request_id=r1  the caller, and the request id
+//! who ann worker +refunds tenant=acme         from here on, ann has this role, capabilities and scope
 //! batch request_id=r2: a x=1 | b y=2         several calls in one transaction
-//! +5s  +1m  +20ms                            the clock moves on, and what is due happens
+//! +5s  +1m  +20ms                            moves the clock and processes due timers
 //! sql SELECT …                               the rows, as JSON
 //! sql@3 SELECT …                             the rows as of seq 3
-//! raw UPDATE …                               past the engine, straight at the file
+//! raw UPDATE …                               raw SQL on the file, without the engine
 //! reopen                                     close, open again
-//! replay                                     run the log again into a new file, and compare
+//! replay                                     replay the log into a new file, and compare
 //! ```
 //!
-//! Ids that the engine makes are random; here they read `ho#1`, `ap#1`, `s#1` … in the order they come,
-//! and are written so in arguments.
+//! Generated ids are random. Here they are written `ho#1`, `ap#1`, `s#1` … in order of appearance,
+//! also in arguments.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -28,12 +28,12 @@ use serde_json::{Map, Value as JsonValue};
 
 use crate::world::{World, run};
 
-/// Runs a script and holds what it answers to what is expected, line by line.
+/// Runs a script and compares its output line by line.
 pub(crate) fn check(script: &str, expected: Expect) {
     expected.assert_eq(&play(script));
 }
 
-/// Runs a script; what it answers.
+/// Runs a script; returns its output.
 pub(crate) fn play(script: &str) -> String {
     let mut player =
         Player { world: World::new(), names: Names::default(), callers: BTreeMap::new() };
@@ -50,7 +50,7 @@ pub(crate) fn play(script: &str) -> String {
     })
 }
 
-/// The columns that answers show, where they hold something.
+/// The columns shown in responses, if not empty.
 const SHOWN: [&str; 42] = [
     "id",
     "call_id",
@@ -99,7 +99,7 @@ const SHOWN: [&str; 42] = [
 struct Player {
     world: World,
     names: Names,
-    /// Those who are bounded.
+    /// The restricted callers.
     callers: BTreeMap<String, Caller>,
 }
 
@@ -234,7 +234,7 @@ struct Call {
     request_id: Option<String>,
 }
 
-/// Names for the ids that the engine makes: `ho_01ARYZ…` is `ho#1`.
+/// Names for generated ids: `ho_01ARYZ…` is `ho#1`.
 #[derive(Default)]
 struct Names {
     ids: BTreeMap<String, String>,
@@ -266,7 +266,7 @@ impl Names {
         call
     }
 
-    /// A JSON value, or a word up to the next space; and what is left.
+    /// A JSON value, or a word up to the next space; and the rest.
     fn value<'a>(&self, text: &'a str) -> (JsonValue, &'a str) {
         if text.starts_with(['{', '[', '"']) {
             let mut stream = serde_json::Deserializer::from_str(text).into_iter();
@@ -278,7 +278,7 @@ impl Names {
         (value.unwrap_or_else(|_| self.lengthen(word).into()), rest)
     }
 
-    /// The answer to a call: its place, and the fields that tell.
+    /// The response to a call: its seq and the non-empty fields.
     fn done(&mut self, done: &Done) -> String {
         let again = if done.duplicate { " again" } else { "" };
         let result: JsonValue = serde_json::from_str(&done.result).unwrap();
@@ -297,7 +297,7 @@ impl Names {
         text + "}"
     }
 
-    /// With every made id by its short name; new ones are given the next.
+    /// Replaces every generated id by its short name; new ones get the next number.
     fn shorten(&mut self, text: &str) -> String {
         let mut short = text.to_owned();
         for word in text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')) {
@@ -324,7 +324,8 @@ impl Names {
     }
 }
 
-/// The time of a moment on the day of the tests, with milliseconds where it has any; else all of it.
+/// The time of day on the day of the tests, with milliseconds if present; otherwise the full
+/// timestamp.
 fn time_of(us: i64) -> String {
     let moment = Micros(us).to_string();
     let of_day = moment.strip_prefix("2026-11-21T").unwrap_or(&moment);

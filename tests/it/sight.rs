@@ -1,8 +1,9 @@
-//! What bounded callers see: random identities, scopes, policies, queries and writes, each answer and
-//! each delta held against the same text over a database that holds nothing but what the caller may see.
+//! Visibility for restricted callers: random identities, scopes, policies, queries and writes. Each
+//! response and each delta is compared with the same query over a database that contains only what
+//! the caller may see.
 //!
-//! `desk` is a user's module to look at · `copy` decides in plain Rust what may be seen, and makes that
-//! database · `attack` what a caller might try · `reach` what his reducers reach.
+//! `desk` a user's module · `copy` computes in plain Rust what is visible, and builds that database
+//! · `attack` what a caller might try · `reach` what its reducers can access.
 
 mod attack;
 mod copy;
@@ -36,7 +37,7 @@ pub(crate) fn caller(
     Caller::with(id, role, capabilities, scope)
 }
 
-/// Everybody who looks.
+/// All reading callers.
 fn callers() -> Vec<Caller> {
     vec![
         caller("ann", "agent", &["a", "b"], &[("tenant", "a")]),
@@ -67,7 +68,7 @@ pub(crate) fn world() -> World {
     world
 }
 
-/// A random life of a few bounded clients.
+/// Random actions of a few restricted clients.
 struct Play {
     world: World,
     random: Random,
@@ -87,7 +88,7 @@ impl Play {
         Play { world, random, clients, next_id: 0, asked: 0, told: 0 }
     }
 
-    /// One thing that somebody does who may do everything.
+    /// One action of an unrestricted caller.
     fn action(&mut self) -> BatchCall {
         let random = &mut self.random;
         let session = format!("s{}", random.below(5));
@@ -142,7 +143,7 @@ impl Play {
     async fn step(&mut self) {
         let count = if self.random.one_in(4) { 3 } else { 1 };
         let calls: Vec<BatchCall> = (0..count).map(|_| self.action()).collect();
-        // What is refused is refused as a whole, and as good as any other.
+        // A refused batch has no effect, and counts as a step.
         let _ = self.world.engine().batch(&Caller::local(), &calls, None).await;
         let nth = self.random.below(self.clients.len());
         match self.random.below(8) {
@@ -153,7 +154,7 @@ impl Play {
         self.ask(nth).await;
         reach::attack(self).await;
         let head = self.world.engine().durable_seq();
-        // Some read at once, some let it come together.
+        // Some clients read at once, others let updates accumulate.
         let whole = Whole::read(&self.world, None).await;
         for at in 0..self.clients.len() {
             if !self.random.one_in(3) {
@@ -176,7 +177,7 @@ impl Play {
         }
     }
 
-    /// Goes on with all that was held, on a connection of its own.
+    /// Resumes all subscriptions on a new connection.
     async fn reconnect(&mut self, nth: usize) {
         let (caller, client) = &mut self.clients[nth];
         let mut again = Client::new(self.world.engine().connect(caller));
@@ -189,7 +190,7 @@ impl Play {
         *client = again;
     }
 
-    /// Asks once, of the present or of a past.
+    /// Runs a query, on the present or a past state.
     async fn ask(&mut self, nth: usize) {
         let (caller, sql) = (self.clients[nth].0.clone(), *self.random.pick(QUERIES));
         let head = self.world.engine().durable_seq();
@@ -203,17 +204,18 @@ impl Play {
                 self.asked += 1;
                 assert_eq!(answer.columns, columns, "{sql}");
                 let found = copy::texts(sql, &answer.rows);
-                assert_eq!(found, copy::texts(sql, &rows), "{caller:?} asks {sql} of {at:?}");
+                assert_eq!(found, copy::texts(sql, &rows), "{caller:?} runs {sql} at {at:?}");
             }
-            (Ok(_), Err(refusal)) => panic!("{caller:?} asks {sql}: {refusal:?}"),
+            (Ok(_), Err(refusal)) => panic!("{caller:?} runs {sql}: {refusal:?}"),
             (Err(_), Err(refusal)) => said_nothing(sql, &refusal),
-            // What can fail may be asked of fewer rows here than there.
+            // An expression that can fail may be evaluated on fewer rows by the engine than by the
+            // copy.
             (Err(why), Ok(answer)) => assert!(copy::fails_at_a_row(&why), "{sql}: {answer:?}"),
         }
     }
 }
 
-/// Holds what a client has of each of its queries to what the copy says. Returns how many there were.
+/// Compares each of a client's results with the copy. Returns the number of queries.
 fn hold(caller: &Caller, client: &Client, whole: &Whole) -> usize {
     let copy = whole.copy_for(caller);
     for replica in client.replicas.values().filter(|replica| !replica.stale) {
@@ -231,14 +233,14 @@ fn hold(caller: &Caller, client: &Client, whole: &Whole) -> usize {
     client.replicas.len()
 }
 
-/// A refusal tells nothing of any row.
+/// Checks that a refusal reveals nothing about any row.
 pub(crate) fn said_nothing(what: &str, refusal: &Refusal) {
     let said = format!("{refusal:?}");
     assert!(!said.contains(MARK) && refusal.code != Code::Internal, "{what}: {said}");
 }
 
 #[test]
-fn every_identity_is_told_what_it_may_see_and_nothing_else() {
+fn every_identity_sees_exactly_what_it_may_see() {
     let seeds = std::env::var("SIGHT_SEEDS").map_or(12, |seeds| seeds.parse().unwrap());
     for_seeds("every_identity", 0..seeds, |seed| {
         run(async {
@@ -251,7 +253,8 @@ fn every_identity_is_told_what_it_may_see_and_nothing_else() {
     });
 }
 
-/// A policy that narrows, and what it hides written in the same transaction: neither is told.
+/// A narrowing policy, and a row hidden by it in the same transaction: the client sees neither the
+/// row nor a trace of it.
 #[test]
 fn a_policy_change_sends_the_exact_difference() {
     let world = world();
@@ -287,13 +290,13 @@ fn a_policy_change_sends_the_exact_difference() {
         let ids: Vec<String> =
             client.replicas["q"].rows.iter().map(|row| format!("{:?}", row[0])).collect();
         assert_eq!(ids, ["Integer(1)", "Integer(5)"]);
-        assert_eq!(client.frames, frames + 1, "told at once: what goes and what comes");
+        assert_eq!(client.frames, frames + 1, "one frame with deletes and inserts");
 
-        // And wide again: what was hidden comes.
+        // Widened again: the hidden rows are inserted.
         let done = world.call("set_policy", all).await.unwrap();
         client.read_to(done.seq).await;
         assert_eq!(client.replicas["q"].rows.len(), 5);
-        // A policy that hides a column of it ends it into a snapshot without the column.
+        // A policy that hides a selected column replaces the subscription by a snapshot without it.
         let hides = json!({"table": "notes", "role": "agent", "name": "h", "hidden": ["secret"]});
         client.subscribe("all", "SELECT * FROM notes", &Map::new()).await.unwrap();
         client.subscribe("s", "SELECT secret FROM notes", &Map::new()).await.unwrap();
@@ -307,7 +310,7 @@ fn a_policy_change_sends_the_exact_difference() {
     });
 }
 
-/// A session that moves to another tenant takes its rows with it.
+/// When a session moves to another tenant, its rows become visible there and hidden here.
 #[test]
 fn rows_follow_the_scope_of_their_session() {
     let world = world();
@@ -336,16 +339,17 @@ fn rows_follow_the_scope_of_their_session() {
             client.read_to(done.seq).await;
         }
         assert_eq!(held(&clients), [0, 1]);
-        // Of the past each sees what was his then, by the policies of now.
+        // Of a past state each caller sees its rows of that time, by the current policies.
         let then = Some(Seq(done.seq.0 - 1));
         assert_eq!(ask(world.engine(), &ann, sql, then).await.unwrap().rows.len(), 1);
         assert_eq!(ask(world.engine(), &bob, sql, then).await.unwrap().rows.len(), 0);
     });
 }
 
-/// However many tenants watch the same, a commit is asked about by those whose it is.
+/// However many tenants watch the same query, a commit is checked only for the bindings of its
+/// tenant.
 #[test]
-fn a_commit_of_one_tenant_is_nothing_to_the_others() {
+fn a_commit_of_one_tenant_does_not_cost_the_others() {
     let world = world();
     run(async {
         let queries = [
@@ -375,7 +379,7 @@ fn a_commit_of_one_tenant_is_nothing_to_the_others() {
         let ask = json!({"session_id": "s7", "reason": "r", "required_capability": "c"});
         let done = world.call("request_supervisor_handoff", ask).await.unwrap();
         let asked = probed() - before;
-        assert!(asked <= 2 * queries.len() as u64, "{asked} bindings were asked about two commits");
+        assert!(asked <= 2 * queries.len() as u64, "{asked} bindings were checked for two commits");
         let whole = Whole::read(&world, None).await;
         for (who, client) in &mut clients {
             client.read_to(done.seq).await;
@@ -385,23 +389,23 @@ fn a_commit_of_one_tenant_is_nothing_to_the_others() {
     });
 }
 
-/// What cannot be a policy is refused with what is wrong with it, and changes nothing.
+/// An invalid policy is refused with its error and changes nothing.
 #[test]
-fn a_policy_is_tried_out_before_it_is_kept() {
+fn a_policy_is_validated_before_it_is_stored() {
     let world = world();
     run(async {
         let cases = [
             ("nowhere", json!("1"), "there is no table nowhere"),
             ("notes", json!("absent = 1"), "no such column: absent"),
             ("notes", json!("id IN (SELECT id FROM nowhere)"), "no such table: nowhere"),
-            ("notes", json!("random() > 0"), "random() gives another result each time"),
+            ("notes", json!("random() > 0"), "random() is not deterministic"),
             ("notes", json!("1) OR (1"), "closes a parenthesis"),
-            ("notes", json!("1; DROP TABLE notes"), "holds a semicolon"),
-            ("notes", json!("id = :whom"), "knows no parameter :whom"),
-            ("notes", json!("id = ?1"), "knows no parameter ?1"),
+            ("notes", json!("1; DROP TABLE notes"), "contains a semicolon"),
+            ("notes", json!("id = :whom"), "has no parameter :whom"),
+            ("notes", json!("id = ?1"), "has no parameter ?1"),
             ("notes", json!(""), "incomplete"),
             ("notes", json!("count(*) > 1"), "misuse of aggregate"),
-            ("notes", json!("/*"), "a comment has no end"),
+            ("notes", json!("/*"), "unterminated block comment"),
         ];
         for (table, condition, why) in cases {
             let args = json!({"table": table, "role": "agent", "condition": condition});
@@ -419,9 +423,9 @@ fn a_policy_is_tried_out_before_it_is_kept() {
     });
 }
 
-/// Who comes back with another scope is given a new result, and nothing is left of the old one.
+/// A client that returns with another scope gets a new result without rows of the old one.
 #[test]
-fn who_comes_back_as_another_begins_anew() {
+fn a_client_with_another_scope_starts_anew() {
     let world = world();
     run(async {
         for tenant in ["a", "b"] {
@@ -435,7 +439,7 @@ fn who_comes_back_as_another_begins_anew() {
         client.subscribe("q", "SELECT id FROM sessions", &Map::new()).await.unwrap();
         let kept = client.replicas["q"].clone();
 
-        // Nothing that concerns her: a delta is enough.
+        // A change that does not concern this caller: a delta is enough.
         let other = json!({"id": "bob", "role": "agent"});
         world.call("create_identity", other).await.unwrap();
         let mut again = Client::new(world.engine().connect(&ann("a")));
@@ -451,9 +455,9 @@ fn who_comes_back_as_another_begins_anew() {
     });
 }
 
-/// Every table of ours can be watched as a whole by whom a scope bounds.
+/// A restricted caller can watch every built-in table as a whole.
 #[test]
-fn every_table_in_sight_can_be_live() {
+fn every_visible_table_can_be_live() {
     let world = world();
     run(async {
         let who = caller("ann", "agent", &[], &[("tenant", "a")]);
@@ -475,10 +479,10 @@ fn every_table_in_sight_can_be_live() {
     });
 }
 
-/// A row policy of sessions hid the sessions and left their messages, calls and runs readable; a hidden
-/// column left its copies in other tables.
+/// A row policy of sessions hid the sessions but left their messages, calls and runs readable; a
+/// hidden column left its copies in other tables.
 #[test]
-fn what_belongs_to_a_hidden_row_and_copies_of_a_hidden_column_are_hidden() {
+fn rows_of_a_hidden_row_and_copies_of_a_hidden_column_are_hidden() {
     run(async {
         let world = World::new();
         for id in ["open", "closed"] {

@@ -1,11 +1,11 @@
-//! Two tenants in one file against one alone: what a tenant is answered does not depend on whether the
-//! other is there. Random calls, also at the other's ids; the oracle is the same engine without the
-//! other's calls.
+//! Two tenants in one file compared with one alone: the responses to a tenant do not depend on the
+//! other. The calls are random, also with the other's ids; the oracle is the same engine without
+//! the other's calls.
 //!
-//! Both choose from the same names, and each other's, as they are said and as they are stored. (Ids were shared by all
-//! tenants: who chose one that another had was told so, and a run adopted what another tenant had stored under the ids
-//! that its driver would use.) What all share is left out of the comparison, as `docs/authority.md` says: the log's
-//! numbers, and those of messages.
+//! Both tenants use the same names, and each other's, in short and in stored form. (Ids were shared
+//! by all tenants: a tenant learned that an id was taken by another, and a run adopted rows that
+//! another tenant had stored under the ids that its driver would use.) Shared values are excluded
+//! from the comparison, as `docs/authority.md` says: the numbers of the log and of messages.
 
 use std::collections::HashMap;
 
@@ -23,7 +23,8 @@ enum Step {
 
 const TOOLS: [&str; 3] = ["look", "refund", "wire"];
 
-/// A name as anybody may say it: in short, mostly; as it is stored, of either tenant; or derived from another's.
+/// A name as a caller may pass it: usually short; in stored form, of either tenant; or derived from
+/// another's.
 fn name(random: &mut Random, by: char, what: &str) -> String {
     let short = format!("{what}{}", random.below(4));
     match random.below(12) {
@@ -81,10 +82,10 @@ fn of_session(random: &mut Random, by: char, lease_ms: usize) -> (&'static str, 
     }
 }
 
-/// What drivers do, and what somebody does who would have their calls and children taken for the driver's own.
+/// Calls of drivers, and calls that try to have a driver adopt foreign calls and children.
 fn of_run(random: &mut Random, by: char, lease_ms: usize) -> (&'static str, JsonValue) {
     let [run, session] = ["r", "s"].map(|what| name(random, by, what));
-    // The id of a call of a run in the namespace of the caller, as a driver would make it.
+    // The id of a run's call in the caller's namespace, as a driver would build it.
     let stored = format!("tenant={by}/r{}", random.below(4));
     let call = format!("{stored}~{}", random.below(3));
     match random.below(12) {
@@ -105,7 +106,7 @@ fn of_run(random: &mut Random, by: char, lease_ms: usize) -> (&'static str, Json
     }
 }
 
-/// Plays the calls of these tenants; what `a` is answered.
+/// Plays the calls of these tenants; returns the responses to `a`.
 async fn play(steps: &[Step], tenants: &str) -> Vec<String> {
     let world = World::new();
     for (name, more) in [
@@ -130,7 +131,7 @@ async fn play(steps: &[Step], tenants: &str) -> Vec<String> {
             Step::Call(by, reducer, args) => (*by, *reducer, args.clone()),
         };
         let caller = caller(by);
-        // The token that the caller was given for the row, however it names it.
+        // The token that the caller got for the row, by any of its names.
         let known = |args: &JsonValue, of: &str| {
             let id = args[of].as_str().unwrap().rsplit('/').next().unwrap();
             tokens.get(&(by, id.to_owned())).cloned().unwrap_or_else(|| json!(1))
@@ -170,7 +171,7 @@ fn caller(by: char) -> Caller {
     Caller::with(by.to_string(), "admin", ["*".to_owned()].into(), scope.into())
 }
 
-/// Without what the log numbers, and without digests, which are salted.
+/// Without numbers of the log, and without digests, which are salted.
 fn without_numbers(result: JsonValue) -> JsonValue {
     let JsonValue::Object(row) = result else { return result };
     let numbers = ["seq", "created_seq", "fencing_token", "arguments_hash"];
@@ -180,13 +181,13 @@ fn without_numbers(result: JsonValue) -> JsonValue {
     row.into_iter().filter(|(name, value)| !is_number(name, value)).collect::<Map<_, _>>().into()
 }
 
-/// With the same word for every id that the engine made.
+/// With the same word for every generated id.
 fn without_made_ids(text: &str) -> String {
     let words = text.split_inclusive(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
     words.map(|word| if word.starts_with("ap_") { "ap " } else { word }).collect()
 }
 
-/// The tokens that a call was made with are the log's numbers too.
+/// Tokens in arguments are numbers of the log too.
 fn without_tokens(line: &str) -> String {
     let mut parts = line.split("fencing_token\":");
     let first = parts.next().unwrap_or_default().to_owned();
@@ -196,8 +197,8 @@ fn without_tokens(line: &str) -> String {
 }
 
 #[test]
-fn a_tenant_cannot_tell_whether_another_is_there() {
-    for_seeds("a_tenant_cannot_tell_whether_another_is_there", 0..25, |seed| {
+fn a_tenant_cannot_detect_another_tenant() {
+    for_seeds("a_tenant_cannot_detect_another_tenant", 0..25, |seed| {
         let mut random = Random::new(seed);
         let steps: Vec<Step> = (0..400).map(|_| step(&mut random)).collect();
         let (alone, beside) = run(async { (play(&steps, "a").await, play(&steps, "ab").await) });
@@ -206,14 +207,14 @@ fn a_tenant_cannot_tell_whether_another_is_there() {
             assert_eq!(alone, beside, "answer {at}");
         }
         let done = alone.iter().filter(|line| line.contains("→ false")).count();
-        assert!(done > 20, "only {done} calls of {} did anything", alone.len());
+        assert!(done > 20, "only {done} calls of {} had an effect", alone.len());
     });
 }
 
-/// In the words of the attacks that were made: each id that a driver of acme's run would use is asked for beforehand by
-/// zeta, in every order, and the run finds none of it.
+/// The concrete attacks: zeta requests each id that a driver of acme's run would use in advance, in
+/// every order, and the run finds none of them.
 #[test]
-fn what_a_run_derives_cannot_be_prepared_by_another_tenant() {
+fn another_tenant_cannot_prepare_the_ids_of_a_run() {
     let prepared = [
         ("create_session", json!({"agent": "x", "id": "order-42"})),
         ("start_run", json!({"session_id": "order-42", "id": "order-42", "agent": "x"})),
@@ -247,15 +248,15 @@ fn what_a_run_derives_cannot_be_prepared_by_another_tenant() {
     }
 }
 
-/// What zeta prepares, and then what acme's driver is answered when it requests a call that must be approved, has another
-/// claimed, and delegates.
+/// Runs zeta's preparation, and then returns the responses to acme's driver when it requests a call
+/// with approval, claims another, and delegates.
 async fn delegated(prepared: &[(&'static str, JsonValue)]) -> Vec<String> {
     let world = World::new();
     world.call("register_tool", json!({"name": "look", "effect": "idempotent"})).await.unwrap();
     let agent = json!({"name": "x", "definition": {}, "mode": "all"});
     world.call("register_agent", agent).await.unwrap();
     for (reducer, args) in prepared {
-        // Some are refused, and some are rows of its own.
+        // Some calls are refused, others create rows of zeta.
         let _ = world.engine().call(&caller('b'), reducer, args, None).await;
     }
     let mut told = Vec::new();

@@ -1,4 +1,4 @@
-//! What time does by itself, whatever is waited for: in order, once, bounded, through restarts.
+//! Timers of all kinds: in order, once, bounded, and across restarts.
 
 use abide_engine::{Config, Engine, Update, Wanted};
 use abide_schema::reducer::Caller;
@@ -11,23 +11,23 @@ use serde_json::{Map, json};
 use crate::traffic::{Traffic, for_seeds};
 use crate::world::{START, World, run};
 
-/// Something of a user's own that waits for a moment.
+/// A row of a user's module with a deadline.
 #[table(name = "eggs", index(done_at, where = "boiled = 0"))]
 pub(crate) struct Egg {
     /// Its number.
     #[column(key)]
     pub(crate) id: i64,
-    /// When it is done.
+    /// The deadline.
     pub(crate) done_at: Micros,
-    /// Whether it is.
+    /// Whether the deadline has passed.
     pub(crate) boiled: bool,
-    /// How it breaks, for the tests of broken ones.
+    /// The failure mode, for tests of broken reducers.
     pub(crate) flaw: Option<String>,
     /// The event that last changed it.
     pub(crate) seq: Seq,
 }
 
-/// Puts eggs on: one for each number, done after so many milliseconds.
+/// Creates eggs: one for each number, due after this many milliseconds.
 #[reducer]
 pub(crate) fn boil(
     ctx: &mut Context<'_>,
@@ -42,11 +42,14 @@ pub(crate) fn boil(
     Ok(Json::from(json!(after_ms.len())))
 }
 
-/// An egg is done.
+/// An egg is due.
 #[reducer]
 pub(crate) fn take_out(ctx: &mut Context<'_>, id: i64, done_at: Micros) -> Result<Json, Abort> {
-    let mut egg = ctx.get::<Egg>(id)?.expect("time calls of rows that are there");
-    assert!(!egg.boiled && egg.done_at == done_at && done_at <= ctx.now, "time is exact");
+    let mut egg = ctx.get::<Egg>(id)?.expect("the row exists");
+    assert!(
+        !egg.boiled && egg.done_at == done_at && done_at <= ctx.now,
+        "the timer fires at its deadline"
+    );
     match egg.flaw.as_deref() {
         Some("refused") => return Err(Refusal::new(Code::Conflict, "it is cracked").into()),
         Some("panics") => panic!("it bursts"),
@@ -91,7 +94,7 @@ async fn numbers(world: &World, sql: &str) -> Vec<i64> {
 }
 
 #[test]
-fn in_the_order_of_their_moments() {
+fn in_the_order_of_their_deadlines() {
     let world = kitchen_world();
     run(async {
         world.call("boil", json!({"after_ms": [50, 20, 70, 10]})).await.unwrap();
@@ -110,9 +113,9 @@ fn in_the_order_of_their_moments() {
     });
 }
 
-/// A thousand things that are due at once are taken on in parts, and others get their turn between.
+/// A thousand simultaneous deadlines are processed in parts, with other calls in between.
 #[test]
-fn no_more_than_one_transaction_takes() {
+fn a_transaction_processes_a_bounded_number_of_timers() {
     let world = kitchen_world();
     let most = i64::try_from(limits::DUE_PER_COMMIT).unwrap();
     run(async {
@@ -133,9 +136,9 @@ fn no_more_than_one_transaction_takes() {
     });
 }
 
-/// What comes due while nobody has the file open happens at the start, once.
+/// Deadlines that pass while the file is closed are processed once at the next start.
 #[test]
-fn due_while_nobody_looked() {
+fn deadlines_that_passed_while_closed() {
     let mut world = kitchen_world();
     run(async {
         world.session("s1").await;
@@ -151,7 +154,7 @@ fn due_while_nobody_looked() {
         world.clock.advance_ms(120_000);
         world = reopened(world);
         run(async {
-            // The first thing that anybody is told already knows of it.
+            // The first response already reflects them.
             let told = world.say("s1", "hello").await.unwrap();
             assert!(told.seq > Seq(5), "{told:?}");
             assert_eq!(
@@ -165,9 +168,9 @@ fn due_while_nobody_looked() {
     }
 }
 
-/// A rule that is broken costs its own rows, not those of others behind them.
+/// A broken reducer affects its own rows, not later ones.
 #[test]
-fn broken_rows_hold_nobody_up() {
+fn broken_rows_do_not_block_others() {
     for flaw in ["refused", "panics"] {
         let mut world = kitchen_world();
         run(async {
@@ -184,7 +187,7 @@ fn broken_rows_hold_nobody_up() {
             assert_eq!(world.engine().metrics().refusals_total.get(), refused);
             assert_eq!(numbers(&world, "SELECT count(*) FROM events").await, [7]);
         });
-        // Whoever mends the rule, or the row, starts again.
+        // A fixed reducer or row is tried again after a restart.
         world.close();
         world.raw().execute_batch("UPDATE eggs SET flaw = NULL").unwrap();
         world = reopened(world);
@@ -195,10 +198,10 @@ fn broken_rows_hold_nobody_up() {
     }
 }
 
-/// A rule that touches its row and leaves it due was called again at once, and again, with an event each
-/// time: the log grew as fast as the disk took it.
+/// A reducer that touches its row and leaves it due was called again immediately, with an event
+/// each time: the log grew as fast as the disk allowed.
 #[test]
-fn what_was_done_in_vain_is_not_done_for_ever() {
+fn a_timer_without_effect_is_not_repeated_forever() {
     let world = kitchen_world();
     run(async {
         world.call("boil", json!({"after_ms": [10], "flaw": "stays"})).await.unwrap();
@@ -211,14 +214,15 @@ fn what_was_done_in_vain_is_not_done_for_ever() {
         assert_eq!(numbers(&world, calls).await, [2]);
         world.call("boil", json!({"after_ms": [10]})).await.unwrap();
         world.pass_ms(10).await;
-        assert_eq!(numbers(&world, calls).await, [3], "others have their turn");
+        assert_eq!(numbers(&world, calls).await, [3], "other timers run");
         assert_eq!(numbers(&world, "SELECT id FROM eggs WHERE boiled").await, [2, 3]);
     });
 }
 
-/// When very many rows are broken their kind rests, and the engine does not spend its life on them.
+/// With very many broken rows the whole kind is suspended, so that the engine does not retry them
+/// all the time.
 #[test]
-fn a_kind_that_is_broken_rests() {
+fn a_kind_with_too_many_broken_rows_is_suspended() {
     let world = kitchen_world();
     run(async {
         let many = vec![10; limits::DUE_STUCK + 300];
@@ -233,11 +237,11 @@ fn a_kind_that_is_broken_rests() {
         world.call("set_timer", json!({"in_ms": 10})).await.unwrap();
         world.pass_ms(10).await;
         let fired = numbers(&world, "SELECT count(*) FROM timers WHERE status = 'fired'").await;
-        assert_eq!(fired, [1], "other kinds go on");
+        assert_eq!(fired, [1], "other kinds continue");
     });
 }
 
-/// A clock that is set back makes nothing due again, and nothing late for ever.
+/// A clock that is set back makes no timer due again, and delays none forever.
 #[test]
 fn a_clock_that_runs_backwards() {
     let world = kitchen_world();
@@ -253,11 +257,11 @@ fn a_clock_that_runs_backwards() {
     });
 }
 
-/// By the machine's clock, with nobody calling: whoever watches is told.
+/// With the machine's clock and without calls, subscribers receive the change.
 #[test]
-fn by_itself() {
+fn timers_fire_without_calls() {
     let world = World::new();
-    let path = world.folder.path().join("by_itself.db");
+    let path = world.folder.path().join("timers_fire_without_calls.db");
     let engine = Engine::open(path, Config::new(abide_reducers::modules())).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
@@ -285,9 +289,9 @@ async fn next_delta(connection: &mut abide_engine::Connection) -> Update {
     }
 }
 
-/// Who only looks at a file changes nothing in it, whatever is due.
+/// A read-only open changes nothing in the file, even if timers are due.
 #[test]
-fn not_for_who_only_looks() {
+fn no_timers_in_a_read_only_open() {
     let mut world = World::new();
     run(async {
         world.session("s1").await;
@@ -303,7 +307,7 @@ fn not_for_who_only_looks() {
     run(async {
         world.pass_ms(0).await;
         assert_eq!(world.engine().durable_seq(), Seq(4));
-        // A claim need not wait for time to say that the lease has run out.
+        // A claim does not depend on the expiry of the lease being processed.
         let claimed = world.call("claim_tool_call", json!({"call_id": "c1"})).await.unwrap();
         let claimed: serde_json::Value = serde_json::from_str(&claimed.result).unwrap();
         assert_eq!((&claimed["attempt"], &claimed["fencing_token"]), (&json!(2), &json!(5)));
@@ -317,9 +321,9 @@ fn not_for_who_only_looks() {
     });
 }
 
-/// What waits costs nothing: the next is found in an index, in order, without looking at the others.
+/// Waiting timers cost nothing: the next one is found by an index, in order.
 #[test]
-fn the_next_is_found_in_an_index() {
+fn the_next_timer_is_found_by_an_index() {
     let mut world = kitchen_world();
     world.close();
     let raw = world.raw();
@@ -342,18 +346,17 @@ fn plan(raw: &Connection, sql: &str) -> String {
     rows.map(Result::unwrap).collect::<Vec<_>>().join("; ")
 }
 
-/// Whatever happens, in the end nothing waits for a moment that is over, and nothing is claimed by
-/// nobody.
+/// At the end nothing waits for a passed deadline, and nothing is claimed without a holder.
 #[test]
-fn nothing_waits_for_ever() {
-    for_seeds("timers::nothing_waits_for_ever", 60..66, |seed| {
+fn nothing_waits_forever() {
+    for_seeds("timers::nothing_waits_forever", 60..66, |seed| {
         let world = World::new();
         run(async {
             let mut traffic = Traffic::new(seed);
             for _ in 0..400 {
                 let _ = traffic.step(&world).await;
             }
-            // A day later, a second at a time at first: waits that begin end too.
+            // One day, at first in steps of a second: deadlines that start meanwhile end too.
             for _ in 0..100 {
                 world.pass_ms(1_000).await;
             }
@@ -368,7 +371,7 @@ fn nothing_waits_for_ever() {
             assert!(
                 numbers(&world, "SELECT count(*) FROM events WHERE caller = 'system'").await[0] > 5
             );
-            // A session is cancelled for good once nothing of it runs.
+            // A session is fully cancelled once none of its work runs.
             let half = "SELECT count(*) FROM sessions WHERE cancel_requested_at IS NOT NULL
                 AND status <> 'failed' AND status <> 'completed'";
             assert_eq!(numbers(&world, half).await, [0]);

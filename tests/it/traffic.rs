@@ -1,4 +1,4 @@
-//! Random calls over all reducers, repeatable: good ones, refused ones, retries and batches.
+//! Random, reproducible calls over all reducers: valid ones, refused ones, retries and batches.
 
 use abide_engine::Engine;
 use abide_schema::reducer::Caller;
@@ -8,7 +8,7 @@ use serde_json::{Value as JsonValue, json};
 
 use crate::world::World;
 
-/// SplitMix64 (Steele, Lea, Flood 2014): the same numbers everywhere.
+/// SplitMix64 (Steele, Lea, Flood 2014): the same numbers on every machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
@@ -38,8 +38,8 @@ impl Random {
     }
 }
 
-/// The seeds of a random test: those given, or the one in `ABIDE_SEED`. A failure says how to repeat
-/// it.
+/// The seeds of a random test: those given, or the one in `ABIDE_SEED`. A failure prints the
+/// command to reproduce it.
 pub(crate) fn for_seeds(test: &str, seeds: std::ops::Range<u64>, run: impl Fn(u64)) {
     struct Hint<'a>(&'a str, u64);
     impl Drop for Hint<'_> {
@@ -57,7 +57,7 @@ pub(crate) fn for_seeds(test: &str, seeds: std::ops::Range<u64>, run: impl Fn(u6
     }
 }
 
-/// One unit of work: a call, or several in a batch.
+/// One unit of work: a call or a batch.
 #[derive(Clone, Debug)]
 pub(crate) struct Unit {
     pub(crate) caller: &'static str,
@@ -65,10 +65,10 @@ pub(crate) struct Unit {
     pub(crate) request_id: Option<String>,
 }
 
-/// What came of it.
+/// The response.
 #[derive(Clone, Debug)]
 pub(crate) struct Heard {
-    /// Of each call: its seq, its result, and whether it had been done before.
+    /// Of each call: its seq, its result, and whether it was a retry.
     pub(crate) calls: Vec<(Seq, JsonValue, bool)>,
 }
 
@@ -87,13 +87,13 @@ impl Unit {
     }
 }
 
-/// Makes random units and remembers of their results what it takes to make good further ones.
+/// Generates random units and remembers parts of their results to generate valid further ones.
 #[derive(Debug)]
 pub(crate) struct Traffic {
     pub(crate) random: Random,
     made: u64,
     sessions: Vec<String>,
-    /// Call ids with the last fencing token that was heard.
+    /// Call ids with the last known fencing token.
     calls: Vec<(String, i64)>,
     handoffs: Vec<String>,
     timers: Vec<String>,
@@ -126,7 +126,7 @@ impl Traffic {
 
     pub(crate) fn unit(&mut self) -> Unit {
         if let Some(last) = self.last.take_if(|_| self.random.one_in(12)) {
-            return last; // As if the answer had been lost.
+            return last; // As if the response had been lost.
         }
         let count = if self.random.one_in(6) { 2 + self.random.below(4) } else { 1 };
         let calls = (0..count).map(|_| self.call()).collect();
@@ -182,7 +182,7 @@ impl Traffic {
     }
 
     fn session_id(&mut self) -> String {
-        // The latest ones mostly, so that sessions live through something before they end.
+        // Mostly the latest ones, so that sessions have a history before they end.
         let latest = self.sessions.len().saturating_sub(6);
         match self.sessions.len() - latest {
             0 => "s_nobody".to_owned(),

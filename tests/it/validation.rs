@@ -1,5 +1,6 @@
-//! Validation of arguments: the writer does a few steps of it, and readers do what takes more, with the same outcome.
-//! Arguments of 296 bytes and a recursive schema held the writer for 4.1 s, and every other caller with it.
+//! Validation of arguments: the writer performs a few steps of it, and readers perform longer
+//! validation with the same outcome. Arguments of 296 bytes and a recursive schema blocked the
+//! writer, and every other caller, for 4.1 s.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -15,7 +16,7 @@ use serde_json::{Value as JsonValue, json};
 
 use crate::world::{World, run};
 
-/// Each attempt at some work: its number, the steps that it was allowed, the thread.
+/// Each attempt at some work: its number, its allowed steps, the thread.
 static ATTEMPTS: Mutex<Vec<(i64, u64, String)>> = Mutex::new(Vec::new());
 
 /// Work that takes many steps.
@@ -32,7 +33,7 @@ impl Work for Long {
     }
 }
 
-/// Takes an even number, after work that takes long.
+/// Accepts an even number after long work.
 #[reducer]
 pub(crate) fn take_even(ctx: &mut Context<'_>, number: i64) -> Result<i64, Abort> {
     ctx.settle(&Long(number))?;
@@ -41,7 +42,7 @@ pub(crate) fn take_even(ctx: &mut Context<'_>, number: i64) -> Result<i64, Abort
 
 static PASSES: AtomicUsize = AtomicUsize::new(0);
 
-/// Needs other work whenever it runs.
+/// Needs further work whenever it runs.
 #[reducer]
 pub(crate) fn never_settled(ctx: &mut Context<'_>) -> Result<i64, Abort> {
     let pass = PASSES.fetch_add(2, Ordering::Relaxed);
@@ -66,7 +67,7 @@ fn attempts(numbers: std::ops::Range<i64>) -> Vec<(i64, u64, String)> {
 }
 
 #[test]
-fn readers_do_what_takes_the_writer_too_long() {
+fn readers_do_the_work_that_is_too_long_for_the_writer() {
     run(async {
         let world = with_long_work();
         let done = world.call("take_even", json!({"number": 2})).await.unwrap();
@@ -105,7 +106,7 @@ fn the_work_of_a_batch_is_done_at_once() {
 }
 
 #[test]
-fn a_call_is_not_deferred_for_ever() {
+fn a_call_is_not_deferred_forever() {
     run(async {
         let world = with_long_work();
         let refused = world.call("never_settled", json!({})).await.unwrap_err();
@@ -115,7 +116,7 @@ fn a_call_is_not_deferred_for_ever() {
     });
 }
 
-/// A schema of four alternatives that refer to the whole, and arguments of some levels.
+/// A schema of four alternatives that refer to the whole schema, and arguments with some levels.
 fn recursive(levels: usize) -> (JsonValue, JsonValue) {
     let ways = ["a", "b", "c", "d"].map(
         |name| json!({"properties": {"not": {"$ref": "#/$defs/f"}, name: {"type": "string"}}}),
@@ -126,7 +127,8 @@ fn recursive(levels: usize) -> (JsonValue, JsonValue) {
     (schema, nested)
 }
 
-/// The deferred call has the outcome that it had when the writer did all of it, and a replay has it too.
+/// The deferred call has the same outcome as when the writer did all of the work, and so has a
+/// replay.
 #[test]
 fn deferred_arguments_have_the_same_outcome() {
     run(async {
@@ -161,7 +163,8 @@ fn deferred_arguments_have_the_same_outcome() {
     });
 }
 
-/// Large schemas, and patterns, are compiled by readers, at registration and after the engine was opened again.
+/// Large schemas and patterns are compiled by readers, at registration and after the engine is
+/// opened again.
 #[test]
 fn the_writer_compiles_small_schemas_only() {
     run(async {

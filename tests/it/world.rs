@@ -1,4 +1,4 @@
-//! One engine over one file in a folder of its own, and a clock that stands still until it is moved.
+//! One engine over one file in its own folder, with a virtual clock.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use rusqlite::Connection;
 use serde_json::{Map, Value as JsonValue};
 use tempfile::TempDir;
 
-/// When every test begins: 2026-11-21T14:00:00Z.
+/// The start time of every test: 2026-11-21T14:00:00Z.
 pub(crate) const START: Micros = Micros(1_795_269_600_000_000);
 
 /// The tables that reducers write, and the columns that order their rows.
@@ -56,10 +56,10 @@ impl Clock for VirtualClock {
 pub(crate) struct World {
     pub(crate) clock: Arc<VirtualClock>,
     pub(crate) folder: TempDir,
-    /// With which it is opened the next time.
+    /// The retention for the next open.
     pub(crate) retention: Retention,
     engine: Option<Engine>,
-    /// What a live query may cost a commit, where it is not what it is by default.
+    /// The maximum cost of a live query per commit, if not the default.
     pub(crate) live_budget: Option<Budget>,
 }
 
@@ -68,7 +68,7 @@ impl World {
         World::new_without_engine(&Arc::new(VirtualClock(AtomicI64::new(START.0)))).opened()
     }
 
-    /// A folder, so far empty.
+    /// A new, empty folder.
     pub(crate) fn new_without_engine(clock: &Arc<VirtualClock>) -> World {
         let folder = folder();
         let retention = Retention::default();
@@ -112,7 +112,8 @@ impl World {
         self.engine.take().expect("the engine is open").close();
     }
 
-    /// Goes without a checkpoint, as a killed process does. (What is not synced is not lost here.)
+    /// Drops the engine without a checkpoint, as when the process is killed. (Unsynced data is not
+    /// lost here.)
     pub(crate) fn drop_engine(&mut self) {
         self.engine = None;
     }
@@ -122,7 +123,7 @@ impl World {
         self.open();
     }
 
-    /// A connection that obeys no rule of ours. The engine must be closed.
+    /// A raw connection without our rules. The engine must be closed.
     pub(crate) fn raw(&self) -> Connection {
         assert!(self.engine.is_none(), "close the engine first");
         let connection = Connection::open(self.path()).unwrap();
@@ -134,7 +135,7 @@ impl World {
         self.engine().call(&Caller::new("local"), reducer, &args, None).await
     }
 
-    /// Moves the clock, and lets time do what is due by then, and what comes due by that.
+    /// Moves the clock and processes everything that comes due, also as a consequence.
     pub(crate) async fn pass_ms(&self, ms: i64) {
         self.clock.advance_ms(ms);
         let mut before = None;
@@ -144,7 +145,7 @@ impl World {
         }
     }
 
-    /// Makes an active session.
+    /// Creates an active session.
     pub(crate) async fn session(&self, id: &str) {
         let args = serde_json::json!({"agent": "support", "id": id});
         self.call("create_session", args).await.unwrap();
@@ -177,16 +178,16 @@ impl World {
     }
 }
 
-/// A folder in memory where there is plenty: a sync costs nothing there, and what these tests look at
-/// does not depend on the disk.
+/// A folder in memory if there is enough: a sync is free there, and these tests do not depend on
+/// the disk.
 fn folder() -> TempDir {
     let memory = "/dev/shm";
     let room = rustix::fs::statvfs(memory).map_or(0, |fs| fs.f_bavail * fs.f_frsize);
     if room > 1 << 30 { TempDir::new_in(memory).unwrap() } else { TempDir::new().unwrap() }
 }
 
-/// Runs a test's future on this thread. Its timers wait for nothing: when all is idle the clock of
-/// the runtime jumps to the next one.
+/// Runs a test's future on this thread. Timers do not wait: when all tasks are idle, the runtime's
+/// clock jumps to the next one.
 pub(crate) fn run<F: Future>(future: F) -> F::Output {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_time().start_paused(true).build().unwrap().block_on(future)

@@ -1,9 +1,9 @@
-//! No expression of a bounded caller is evaluated of a row that the caller may not see.
+//! No expression of a restricted caller is evaluated on a row that the caller may not see.
 //!
-//! Functions that cannot fail were evaluated before the policy. `CASE WHEN <test of a hidden row> THEN
-//! instr(:a, :b) END = 7` with long parameters took 101 ms where the test held and 3 ms where it did
-//! not, so that a binary search returned the texts of another tenant. Here the functions record what
-//! they are called with: no argument may come from a hidden row, in no shape of query, once or live.
+//! Functions that cannot fail were evaluated before the policy. `CASE WHEN <test of a hidden row>
+//! THEN instr(:a, :b) END = 7` with long parameters took 101 ms if the test held and 3 ms
+//! otherwise, so a binary search returned the texts of another tenant. Here the functions record
+//! their arguments: none may come from a hidden row, in any shape of query, run once or live.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ use serde_json::Map;
 
 use crate::world::{Bound, Database, Random, net, read_state};
 
-/// In every text of every hidden row, and in no other.
+/// A marker in every text of every hidden row, and in no other.
 const HIDDEN: &str = "HIDDEN";
 
 const fn text(name: &'static str) -> ColumnSpec {
@@ -74,10 +74,10 @@ static NOTES: TableSpec =
 
 static TABLES: [&TableSpec; 4] = [&SESSIONS, &MESSAGES, &CALLS, &NOTES];
 
-/// Tables with a session, by which a caller sees them.
+/// Tables with a session, which determines their visibility.
 const OF_SESSIONS: [&str; 3] = ["messages", "calls", "notes"];
 
-/// What the functions were called with.
+/// The recorded arguments.
 #[derive(Clone, Default)]
 struct Recorder(Arc<Mutex<Recorded>>);
 
@@ -88,7 +88,7 @@ struct Recorded {
 }
 
 impl Recorder {
-    /// Puts recording functions in the place of SQLite's own of these names.
+    /// Replaces SQLite's functions of these names by recording ones.
     fn install(&self, connection: &Connection) {
         let pure = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
         for (name, arguments) in
@@ -128,10 +128,10 @@ struct Stage {
 impl Stage {
     fn new() -> Stage {
         let catalog = Arc::new(Catalog::new(TABLES.to_vec(), Vec::new()));
-        let connection = Connection::open_in_memory().expect("a database in memory opens");
+        let connection = Connection::open_in_memory().expect("an in-memory database opens");
         let ddl = TABLES.iter().flat_map(|table| table.ddl());
         for statement in ddl.chain(catalog.setup_sql()) {
-            connection.execute_batch(&statement).expect("the schema is good");
+            connection.execute_batch(&statement).expect("the schema is valid");
         }
         let recorder = Recorder::default();
         recorder.install(&connection);
@@ -153,7 +153,7 @@ impl Stage {
         self.db.0.execute(sql, [id, &scope, status]).expect("a row is inserted");
     }
 
-    /// Rows of every session, visible and hidden ones.
+    /// Rows of every session, visible and hidden.
     fn rows(&self, round: usize) {
         for name in OF_SESSIONS {
             let sql = format!(
@@ -163,7 +163,7 @@ impl Stage {
         }
     }
 
-    /// Changes that leave every hidden row hidden, and every visible one visible.
+    /// Changes that keep hidden rows hidden and visible rows visible.
     fn change(&self, step: usize) {
         let statements = match step {
             0 => return self.rows(7),
@@ -178,8 +178,8 @@ impl Stage {
         }
     }
 
-    /// Somebody of the tenant `ours`; with `correlated`, rows of open sessions only, by a policy with
-    /// a correlated subquery.
+    /// A caller of the tenant `ours`; with `correlated`, it sees only rows of open sessions, by a
+    /// policy with a correlated subquery.
     fn viewer(&self, correlated: bool) -> Viewer {
         let keys = ["tenant"];
         let session = Owner { column: "session_id", table: "sessions", key: "id" };
@@ -214,11 +214,11 @@ impl Stage {
         Ok(rows)
     }
 
-    /// What the functions were called with since, which must be visible.
+    /// Checks that all arguments since the last check are visible.
     fn require_visible(&self, what: &str, sql: &str, statement: &str) -> u64 {
         let recorded = self.recorder.take();
         let seen = &recorded.hidden;
-        assert!(seen.is_empty(), "{what}: evaluated of {seen:?}\n{sql}\n\n{statement}");
+        assert!(seen.is_empty(), "{what}: evaluated on {seen:?}\n{sql}\n\n{statement}");
         recorded.calls
     }
 
@@ -296,7 +296,7 @@ const VALUES: &[&str] = &[
     "coalesce(lower(?), 'z')",
 ];
 
-/// A shape with its letters filled in.
+/// A shape with its placeholders filled in.
 fn filled(shape: &str, random: &mut Random) -> String {
     let mut sql = String::new();
     let mut rest = shape.replace(" T a", &format!(" {} a", random.pick(&OF_SESSIONS)));
@@ -319,7 +319,7 @@ fn filled(shape: &str, random: &mut Random) -> String {
 }
 
 #[test]
-fn no_expression_of_a_caller_is_evaluated_of_a_hidden_row() {
+fn no_expression_of_a_caller_is_evaluated_on_a_hidden_row() {
     let mut random = Random::new(7);
     let (mut once, mut live, mut calls, mut refused) = (0, 0, 0, Vec::new());
     for correlated in [false, true] {
@@ -351,7 +351,7 @@ fn no_expression_of_a_caller_is_evaluated_of_a_hidden_row() {
     );
 }
 
-/// Follows a live query over commits, and makes the same deltas as a resume does.
+/// Follows a live query over commits, and computes the same deltas as a resume.
 fn follow(stage: &mut Stage, bound: &Binding, sql: &str) -> u64 {
     let statements =
         || bound.explain().statements.join(";\n").chars().take(4_000).collect::<String>();
@@ -379,7 +379,7 @@ fn follow(stage: &mut Stage, bound: &Binding, sql: &str) -> u64 {
 }
 
 #[test]
-fn comparisons_of_indexed_columns_find_their_index_behind_the_barrier() {
+fn comparisons_of_indexed_columns_use_their_index_behind_the_barrier() {
     let stage = Stage::new();
     for correlated in [false, true] {
         let viewer = stage.viewer(correlated);
@@ -392,7 +392,8 @@ fn comparisons_of_indexed_columns_find_their_index_behind_the_barrier() {
              AND lower(m.body) = 'x'",
             "SELECT m.id FROM messages m JOIN calls c ON c.id = m.body WHERE m.session_id = 's1'",
         ] {
-            let bound = stage.planner.bind_once(sql, &Map::new(), &viewer).expect("it is taken");
+            let bound =
+                stage.planner.bind_once(sql, &Map::new(), &viewer).expect("the query is accepted");
             let plan = stage.plan(&bound);
             let scans = ["messages", "calls", "m", "c", "o0", "o0_2", "o0_3"];
             let scanned = |name: &&str| plan.lines().any(|line| line == format!("SCAN {name}"));
@@ -402,20 +403,21 @@ fn comparisons_of_indexed_columns_find_their_index_behind_the_barrier() {
     }
 }
 
-/// Steps of SQLite's machine.
+/// Steps of SQLite's virtual machine.
 static STEPS: AtomicU64 = AtomicU64::new(0);
 
 #[test]
 fn comparisons_are_not_repeated_to_time_a_hidden_row() {
-    // Each of them is cheap, and may be evaluated of any row so that an index is used. Repeated a
-    // thousand times they would tell by time whether a hidden row meets them.
+    // Each comparison is cheap, and may be evaluated on any row so that an index is used. A
+    // thousand repetitions would reveal by time whether a hidden row matches.
     let mut stage = Stage::new();
     let viewer = stage.viewer(false);
     let mut steps = |tested: &str| {
         let repeated = vec![format!("id >= '{tested}'"); 500].join(" AND ");
         let sql = format!("SELECT id FROM messages WHERE {repeated}");
-        let bound = stage.planner.bind_once(&sql, &Map::new(), &viewer).expect("it is taken");
-        // Preparing a statement takes steps, too.
+        let bound =
+            stage.planner.bind_once(&sql, &Map::new(), &viewer).expect("the query is accepted");
+        // Preparing a statement takes steps too.
         stage.run(bound.snapshot_sql(), bound.params()).expect("it runs");
         STEPS.store(0, Ordering::Relaxed);
         let count = || {
@@ -424,7 +426,7 @@ fn comparisons_are_not_repeated_to_time_a_hidden_row() {
         };
         stage.db.0.progress_handler(1, Some(count)).expect("a handler can be set");
         stage.run(bound.snapshot_sql(), bound.params()).expect("it runs");
-        stage.db.0.progress_handler(0, None::<fn() -> bool>).expect("a handler can be taken off");
+        stage.db.0.progress_handler(0, None::<fn() -> bool>).expect("a handler can be removed");
         STEPS.load(Ordering::Relaxed)
     };
     // The visible rows, with the six hidden ones and without them.

@@ -1,4 +1,4 @@
-//! What may not be made within a commit is unknown, and never wrong: whoever listens reads the result again.
+//! A delta over the budget is unknown, never wrong: the subscriber reads the result again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const QUERIES: &[&str] = &[
     "SELECT * FROM r WHERE a = 2",
 ];
 
-/// Counts down what is allowed, as the writer does.
+/// Enforces the allowance, as the writer does.
 struct Metered<'a> {
     db: &'a mut Database,
     left: Option<u64>,
@@ -59,7 +59,7 @@ struct Listener {
     client: Client,
 }
 
-/// Somebody who fills what is wanted, and is done some commits later.
+/// A reader that fills wanted groups, and finishes some commits later.
 #[derive(Default)]
 struct Filler {
     under_way: Vec<(Wanted, Option<Filled>, State)>,
@@ -89,11 +89,13 @@ fn run(seed: u64, budget: Budget) -> (usize, usize) {
     (0..6).for_each(|_| drop(world.commit()));
     let mut listeners: BTreeMap<BindingId, Listener> = BTreeMap::new();
     for sql in QUERIES {
-        let binding = planner.bind(sql, &Map::new()).expect("it can be live");
+        let binding = planner.bind(sql, &Map::new()).expect("the query can be live");
         let rows = world.query(binding.snapshot_sql(), binding.params()).expect("it runs");
         let client = Client::new(&binding, rows);
-        listeners
-            .insert(router.attach(&binding).expect("there is room"), Listener { binding, client });
+        listeners.insert(
+            router.attach(&binding).expect("the router has a free slot"),
+            Listener { binding, client },
+        );
     }
     let (mut known, mut unknown, mut filler) = (0, 0, Filler::default());
     for commit in 0..60 {
@@ -130,13 +132,13 @@ fn run(seed: u64, budget: Budget) -> (usize, usize) {
         }
     }
     listeners.into_keys().for_each(|id| router.detach(id));
-    assert_eq!(router.remembered_bytes(), 0, "what is remembered goes with its binding");
-    assert!(router.templates().is_empty(), "so do the meters");
+    assert_eq!(router.remembered_bytes(), 0, "cached state is dropped with its binding");
+    assert!(router.templates().is_empty(), "meters are dropped with their binding");
     (known, unknown)
 }
 
 #[test]
-fn what_costs_too_much_is_unknown_and_never_wrong() {
+fn a_delta_over_budget_is_unknown_and_never_wrong() {
     let steps = |seed: u64| [30, 60, 120, 240][(seed % 4) as usize];
     let outcomes = each_seed("a budget", Share::Seeds(80), |seed| {
         let steps = steps(seed);
@@ -148,7 +150,7 @@ fn what_costs_too_much_is_unknown_and_never_wrong() {
     }
 }
 
-/// By budget.
+/// Sums by budget.
 fn sums(outcomes: Vec<(u64, (usize, usize))>) -> BTreeMap<u64, (usize, usize)> {
     outcomes.into_iter().fold(BTreeMap::new(), |mut sums, (steps, (known, unknown))| {
         let sum: &mut (usize, usize) = sums.entry(steps).or_default();
@@ -158,7 +160,7 @@ fn sums(outcomes: Vec<(u64, (usize, usize))>) -> BTreeMap<u64, (usize, usize)> {
 }
 
 #[test]
-fn without_a_bound_everything_is_known() {
+fn without_a_budget_every_delta_is_known() {
     let budget = Budget { average: u64::MAX, most: u64::MAX, commit: u64::MAX };
     assert_eq!(run(1, budget).1, 0);
 }

@@ -1,4 +1,4 @@
-//! What a client does with a snapshot and deltas, and nothing more than the protocol tells it.
+//! A client that applies a snapshot and deltas by the protocol alone.
 
 use std::cmp::Ordering;
 
@@ -12,7 +12,7 @@ pub(crate) struct Client {
     key: Vec<usize>,
     window: bool,
     pub(crate) rows: Vec<Row>,
-    /// Of the rows, kept up by what each delta says of it.
+    /// The checksum of the rows, updated from each delta.
     checksum: Checksum,
 }
 
@@ -21,7 +21,7 @@ impl Client {
         Client::of_shape(binding.shape(), binding.is_window(), rows)
     }
 
-    /// From what a snapshot tells.
+    /// A client with the rows of a snapshot.
     pub(crate) fn of_shape(shape: &Shape, window: bool, rows: Vec<Row>) -> Client {
         let position = |name: &String| {
             shape.columns.iter().position(|column| column.name == *name).expect("a key is a column")
@@ -31,11 +31,10 @@ impl Client {
         Client { shape: shape.clone(), key, window, rows, checksum }
     }
 
-    /// Works a delta in.
+    /// Applies a delta.
     ///
-    /// # Errors
-    /// What does not fit: a delete or update of what is not there, an insert of what is, a change of
-    /// the checksum that is not that of the rows.
+    /// # Errors An inconsistent delta: a delete or update of an absent row, an insert of a present
+    /// one, or a checksum change that does not match the rows.
     pub(crate) fn apply(&mut self, delta: &Delta) -> Result<(), String> {
         if self.window {
             self.apply_window(delta)?;
@@ -44,25 +43,29 @@ impl Client {
         }
         self.checksum = self.checksum.plus(delta.checksum_change());
         let right = self.checksum == Checksum::of(&self.rows);
-        require(right, || "the checksum is not that of the rows".into())
+        require(right, || "the checksum does not match the rows".into())
     }
 
     fn apply_rows(&mut self, delta: &Delta) -> Result<(), String> {
-        require(delta.window == Window::default(), || "positions where there is no window".into())?;
+        require(delta.window == Window::default(), || {
+            "positions in a result without a window".into()
+        })?;
         for gone in &delta.deletes {
-            let at = self.find(gone).ok_or_else(|| format!("deleted {gone:?} is not there"))?;
+            let at = self.find(gone).ok_or_else(|| format!("deleted row {gone:?} is absent"))?;
             self.rows.remove(at);
         }
         for new in &delta.inserts {
             let taken = !self.key.is_empty() && self.find(&self.key_of(new)).is_some();
-            require(!taken, || format!("inserted {new:?} is there already"))?;
+            require(!taken, || format!("inserted row {new:?} exists already"))?;
             self.place(new.clone());
         }
         for new in &delta.updates {
             require(!self.key.is_empty(), || "an update of a result without a key".into())?;
             let at = self.find(&self.key_of(new));
-            let at = at.ok_or_else(|| format!("updated {new:?} is not there"))?;
-            require(!same(&self.rows[at], new), || format!("an update to {new:?}, as it is"))?;
+            let at = at.ok_or_else(|| format!("updated row {new:?} is absent"))?;
+            require(!same(&self.rows[at], new), || {
+                format!("an update to {new:?} without a change")
+            })?;
             self.rows.remove(at);
             self.place(new.clone());
         }
@@ -73,13 +76,13 @@ impl Client {
         let by_key = delta.deletes.len() + delta.inserts.len() + delta.updates.len();
         require(by_key == 0, || "rows without a position in a window".into())?;
         let Window { deletes, inserts, updates } = &delta.window;
-        require(deletes.is_sorted_by(|a, b| a > b), || "deletes that go not from the end".into())?;
+        require(deletes.is_sorted_by(|a, b| a > b), || "deletes not in descending order".into())?;
         for at in deletes {
             require(*at < self.rows.len(), || format!("nothing to delete at {at}"))?;
             self.rows.remove(*at);
         }
         let rising = inserts.is_sorted_by(|a, b| a.at < b.at);
-        require(rising, || "inserts that go not from the start".into())?;
+        require(rising, || "inserts not in ascending order".into())?;
         for placed in inserts {
             require(placed.at <= self.rows.len(), || format!("no place {}", placed.at))?;
             self.rows.insert(placed.at, placed.row.clone());
@@ -93,14 +96,14 @@ impl Client {
         Ok(())
     }
 
-    /// What it shows of its rows.
+    /// The visible columns of its rows.
     pub(crate) fn visible(&self) -> Vec<Row> {
         let width = self.shape.columns.iter().filter(|column| !column.hidden).count();
         self.rows.iter().map(|row| Row::from(&row[..width])).collect()
     }
 
-    /// Whether it holds exactly these rows: in their order where the shape orders them and has a key,
-    /// else as a multiset.
+    /// Whether it holds exactly these rows: in order if the shape has an order and a key, otherwise
+    /// as a multiset.
     pub(crate) fn holds(&self, rows: &[Row]) -> bool {
         let sorted = |rows: &[Row]| {
             let mut texts: Vec<String> = rows.iter().map(|row| exact(row)).collect();
@@ -128,7 +131,7 @@ impl Client {
         self.rows.iter().position(|row| same(&self.key_of(row), key))
     }
 
-    /// Whether the order leaves open which of two rows comes first.
+    /// Whether two rows are equal in the order of the result.
     pub(crate) fn is_tie(&self, left: &[Value], right: &[Value]) -> bool {
         self.by_order(left, right).is_eq()
     }
@@ -160,7 +163,7 @@ fn require(holds: bool, otherwise: impl Fn() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(otherwise()) }
 }
 
-/// A delta is a set: what is remembered of a result may show its rows in another order.
+/// A delta as a set: cached state may list its rows in another order.
 pub(crate) fn as_set(delta: Delta) -> (Vec<String>, Window, Checksum) {
     let rows = delta.deletes.iter().chain(&delta.inserts).chain(&delta.updates);
     let mut rows: Vec<String> = rows.map(|row| format!("{row:?}")).collect();
@@ -176,7 +179,7 @@ pub(crate) fn same(left: &[Value], right: &[Value]) -> bool {
     exact(left) == exact(right)
 }
 
-/// A row as text that tells types apart.
+/// A row as text with exact types.
 pub(crate) fn exact(row: &[Value]) -> String {
     format!("{row:?}")
 }

@@ -1,5 +1,4 @@
-//! UNION, EXCEPT and INTERSECT in any chain: kept by the rows that are equal to those a change
-//! touched.
+//! UNION, EXCEPT and INTERSECT in any chain, maintained by the rows that equal those of a change.
 
 use crate::deltas::follow;
 

@@ -1,12 +1,11 @@
-//! What the richer queries cost: which rule keeps them, what they are found by, and what would be read
-//! whole although an index exists (nothing).
+//! The cost of complex queries: the rule, the route, and the avoidable table scans (none).
 
 use expect_test::expect;
 
 use crate::shapes::check_costs;
 
 #[test]
-fn compounds_cost_the_rows_that_are_equal() {
+fn compounds_cost_the_equal_rows() {
     check_costs(
         &[
             "SELECT a FROM r UNION SELECT b FROM s",
@@ -45,12 +44,12 @@ fn compounds_cost_the_rows_that_are_equal() {
                 r: a; s: b
             SELECT r.id, u.n FROM r LEFT JOIN (SELECT b, n FROM s UNION SELECT r_id, n FROM p) u ON u.b = r.b WHERE r.a = 1
                 the rows that the changed rows reach, twice
-                r: a; s: a look-up for all; p: a look-up for all
+                r: a; s: a shared lookup; p: a shared lookup
             SELECT id FROM r WHERE b IN (SELECT b FROM s UNION SELECT r_id FROM p)
                 the rows that the changed rows reach, twice
                 r: every change; s: every change; p: every change
             SELECT max(a) FROM r UNION SELECT max(n) FROM s
-                the whole query, twice, where a changed row matches
+                the whole query, twice, if a changed row matches
                 r: every change; s: every change
         "#]],
     );
@@ -122,10 +121,10 @@ fn windows_cost_their_partitions() {
                 the rows that the changed rows reach, twice
                 r: every change; s: every change
             SELECT id, rank() OVER (ORDER BY x) FROM r WHERE a = 1
-                the whole query, twice, where a changed row matches
+                the whole query, twice, if a changed row matches
                 r: a
             SELECT id, rank() OVER (ORDER BY x) FROM r
-                the whole query, twice, where a changed row matches
+                the whole query, twice, if a changed row matches
                 r: every change, evaluation scans r()
         "#]],
     );
@@ -157,7 +156,7 @@ fn subqueries_in_from_cost_their_touched_groups() {
                 s: every change
             SELECT r.id, q.n FROM r LEFT JOIN (SELECT b, count(*) AS n FROM s GROUP BY b) q ON q.b = r.b WHERE r.a = 1
                 the rows that the changed rows reach, twice
-                r: a; s: a look-up for all
+                r: a; s: a shared lookup
             SELECT q.b, q.n, r.id FROM (SELECT b, count(*) AS n FROM s GROUP BY b) q JOIN r ON r.b = q.b
                 the rows that the changed rows reach, twice
                 s: every change; r: every change
@@ -177,13 +176,13 @@ fn subqueries_in_from_cost_their_touched_groups() {
                 the rows of the touched groups, twice
                 r: every change; s: every change
             SELECT id FROM (SELECT id, a FROM r WHERE b = 1 ORDER BY a LIMIT 3)
-                the whole query, twice, where a changed row matches
+                the whole query, twice, if a changed row matches
                 r: b
             SELECT id, c FROM r ORDER BY (SELECT count(*) FROM s WHERE s.b = r.b)
                 the rows that the changed rows reach, twice
                 r: every change; s: every change
             SELECT q.n, count(*) FROM (SELECT b, count(*) AS n FROM s GROUP BY b) q GROUP BY q.n
-                the whole query, twice, where a changed row matches
+                the whole query, twice, if a changed row matches
                 s: every change, evaluation scans s()
         "#]],
     );

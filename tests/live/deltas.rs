@@ -1,4 +1,4 @@
-//! Random commits, random queries: deltas by the router, by the binding itself, and over spans.
+//! Random commits and random queries: deltas by the router, by the binding itself, and over spans.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use crate::client::{Client, as_set};
 use crate::extent::{Share, each_seed};
 use crate::world::{Random, State, World, net};
 
-/// What a run of all tests tries of a list.
+/// The seeds of a list in a full test run.
 pub(crate) const SHARE: Share = Share::Seeds(WHOLE);
 const WHOLE: u64 = 6;
 
-/// Queries of a list that a seed beyond those follows.
+/// Queries of a list that each further seed follows.
 const SOME: usize = 3;
 
 /// One table. `:v` and `:w` are random values.
@@ -104,7 +104,7 @@ pub(crate) const WINDOWS: &[&str] = &[
     "SELECT r.id, s.k FROM r JOIN s ON s.b = r.b ORDER BY s.n DESC LIMIT 4",
 ];
 
-/// Whose last bits depend on the order in which rows are added up.
+/// Sums whose last bits depend on the order of rows.
 const SUMS: &[&str] = &[
     "SELECT sum(x), avg(x), sum(a * x), count(x) FROM r",
     "SELECT b, sum(x), avg(x), total(x) FROM r GROUP BY b",
@@ -292,7 +292,7 @@ struct Subscription {
     binding: Binding,
     id: BindingId,
     client: Client,
-    /// A client that was last told everything then.
+    /// A client that was last up to date at this state.
     behind: (State, Client),
     dead: bool,
 }
@@ -302,27 +302,27 @@ fn subscribe(world: &mut World, planner: &Planner, router: &mut Router, sql: &st
     let binding = planner.bind(sql, &params).unwrap_or_else(|refusal| {
         panic!("{sql} is refused: {refusal}");
     });
-    let id = router.attach(&binding).expect("there is room");
+    let id = router.attach(&binding).expect("the router has a free slot");
     let rows = world.query(binding.snapshot_sql(), binding.params());
     let client = Client::new(&binding, rows.clone().unwrap_or_default());
     let behind = (world.state.clone(), client.clone());
     Subscription { sql: sql.to_owned(), binding, id, client, behind, dead: rows.is_err() }
 }
 
-/// Why a query is refused, if it is.
+/// The refusal of a query, if any.
 pub(crate) fn refused(sql: &str) -> Option<String> {
     let world = World::new(1);
     let planner = Planner::new(Arc::clone(&world.catalog));
     planner.bind(sql, &params(sql, &mut Random::new(1))).err().map(|refusal| refusal.detail)
 }
 
-/// How many queries made at random a seed follows.
+/// The number of random queries that a seed follows.
 pub(crate) fn queries_of(seed: u64) -> usize {
     if seed < WHOLE { 25 } else { 8 }
 }
 
-/// Follows the queries of a list through forty commits, seed by seed: the first seeds all of them, those
-/// that are tried at length some.
+/// Follows the queries of a list through forty commits for each seed: the first seeds follow all of
+/// them, further seeds some.
 pub(crate) fn follow(list: &str, queries: &[&str]) {
     each_seed(&format!("listed {list}"), SHARE, |seed| {
         if seed < WHOLE {
@@ -334,7 +334,7 @@ pub(crate) fn follow(list: &str, queries: &[&str]) {
     });
 }
 
-/// Commits, and holds every client against a fresh query.
+/// Commits, and compares every client with a fresh query.
 pub(crate) fn run(seed: u64, commits: usize, queries: &[&str]) {
     let mut world = World::new(seed);
     let planner = Planner::new(Arc::clone(&world.catalog));
@@ -366,7 +366,7 @@ pub(crate) fn run(seed: u64, commits: usize, queries: &[&str]) {
             };
             let routed = routed.get(&subscription.id).cloned().unwrap_or(Ok(Delta::default()));
             let (with, without) = (routed.clone().map(as_set), alone.map(as_set));
-            assert_eq!(with, without, "the router disagrees: {what}");
+            assert_eq!(with, without, "the router's delta differs: {what}");
             match routed {
                 Ok(delta) => {
                     let applied = subscription.client.apply(&delta);
@@ -386,7 +386,7 @@ pub(crate) fn run(seed: u64, commits: usize, queries: &[&str]) {
     assert!(router.is_empty());
 }
 
-/// A client that was away gets one delta over all that happened meanwhile.
+/// A client that was disconnected gets one delta over all missed commits.
 fn catch_up(subscription: &mut Subscription, world: &mut World, fresh: &[Row], what: &str) {
     let (state, client) = &mut subscription.behind;
     let span = net(state, &world.state);
@@ -415,8 +415,9 @@ fn aggregates_follow_every_commit() {
     follow("groups", GROUPS);
 }
 
-/// The state before a commit is not scanned in the order of the state after it: five of ten thousand seeds once saw
-/// a row go that no client held, other than the one it was told in its last bit.
+/// The state before a commit is not scanned in the order of the state after it. In five of ten
+/// thousand seeds, a delta once deleted a row that differed in its last bit from the one that the
+/// client held.
 #[test]
 fn sums_of_reals_follow_every_commit() {
     follow("sums", SUMS);
@@ -443,12 +444,12 @@ fn sets_views_and_ctes_follow_every_commit() {
 }
 
 #[test]
-fn a_second_binding_of_the_same_values_is_the_same() {
+fn a_second_binding_of_the_same_values_is_equal() {
     let world = World::new(1);
     let planner = Planner::new(Arc::clone(&world.catalog));
     let bind = |sql: &str, params: JsonValue| {
         let params = params.as_object().expect("an object").clone();
-        planner.bind(sql, &params).expect("it can be live")
+        planner.bind(sql, &params).expect("the query can be live")
     };
     let literal = bind("SELECT id FROM r WHERE c = 'a'", json!({}));
     let named = bind("select id from r where c = :name", json!({"name": "a"}));

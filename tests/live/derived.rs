@@ -1,4 +1,4 @@
-//! Subqueries in FROM that group, take the first rows or list values, and the joins around them.
+//! Subqueries in FROM that group, use LIMIT or list values, and joins around them.
 
 use crate::deltas::follow;
 
@@ -77,11 +77,11 @@ pub(crate) const DERIVED: &[&str] = &[
      p ON p.n = q.a",
     "SELECT q.a, q.n FROM (SELECT a, count(*) AS n FROM r GROUP BY a) q WHERE EXISTS (SELECT 1 \
      FROM p WHERE p.n = q.a)",
-    // What stands for a group is compared as its column is: '2.0' is a number there, and 1 a text.
+    // A group value compares like its column: '2.0' is a number there, and 1 a text.
     "SELECT q.x FROM (SELECT d.x AS x, count(*) AS n FROM (SELECT DISTINCT x FROM r) d GROUP BY d.x) \
      q WHERE q.x = '2.0'",
     "SELECT q.c FROM (SELECT DISTINCT s.c FROM r FULL JOIN s ON s.b = r.b) q WHERE q.c <> 1",
-    // An order by what is the same in all rows, which is no position.
+    // An order by a constant column, which is not a position.
     "SELECT id, (SELECT one FROM (SELECT 1 AS one, k FROM s) ORDER BY one, 1 LIMIT 1) FROM r",
     "SELECT c COLLATE NOCASE, id FROM r GROUP BY 1, id ORDER BY 1",
     "SELECT q.a FROM (SELECT 1 AS a FROM s UNION ALL SELECT a FROM r) q WHERE q.a = 1",

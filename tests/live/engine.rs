@@ -1,5 +1,5 @@
-//! The real engine over tables of every kind, and one reducer that writes any row of them: what is
-//! captured, kept for a resume and published there is what the proofs without it take for granted.
+//! The real engine over tables of every kind, with one reducer that writes any row. It tests what
+//! the other proofs assume: change capture, retention for resume, and publication.
 
 use abide_engine::{Budget, Config, Engine};
 use abide_schema::reducer::Caller;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::proof::literals;
 use crate::world::Random;
 
-/// Numbered by the database; a column of every kind.
+/// A rowid table with a column of every kind.
 #[table(name = "r", index(a), index(b), index(c))]
 pub(crate) struct R {
     /// Its number.
@@ -20,7 +20,7 @@ pub(crate) struct R {
     pub(crate) id: i64,
     /// An integer.
     pub(crate) a: Option<i64>,
-    /// Another.
+    /// Another integer.
     pub(crate) b: Option<i64>,
     /// A text.
     pub(crate) c: Option<String>,
@@ -30,27 +30,27 @@ pub(crate) struct R {
     pub(crate) z: Option<Vec<u8>>,
 }
 
-/// With a text key.
+/// A table with a text key.
 #[table(name = "s", without_rowid, index(b), index(c))]
 pub(crate) struct S {
-    /// Its name.
+    /// The name.
     #[column(key)]
     pub(crate) k: String,
     /// An integer.
     pub(crate) b: Option<i64>,
     /// A text.
     pub(crate) c: Option<String>,
-    /// An integer that is there.
+    /// A NOT NULL integer.
     pub(crate) n: i64,
 }
 
-/// With a key of two columns.
+/// A table with a key of two columns.
 #[table(name = "p", index(a), index(x))]
 pub(crate) struct P {
-    /// Of what.
+    /// The first key column.
     #[column(key)]
     pub(crate) g: String,
-    /// The which.
+    /// The second key column.
     #[column(key)]
     pub(crate) n: i64,
     /// A double.
@@ -59,7 +59,7 @@ pub(crate) struct P {
     pub(crate) a: Option<i64>,
 }
 
-/// The cells of a key.
+/// The cells of a row or key.
 struct Cells(Vec<Value>);
 
 impl Key for Cells {
@@ -68,8 +68,7 @@ impl Key for Cells {
     }
 }
 
-/// Puts a row in the place of the one of its key, if there is one, or takes it away: how much there
-/// was to do.
+/// Replaces the row with this key, or deletes it.
 #[reducer]
 pub(crate) fn put(
     ctx: &mut Context<'_>,
@@ -113,7 +112,7 @@ fn module() -> Module {
     module.reducer(put::definition())
 }
 
-/// An engine over a file in a folder of its own.
+/// An engine over a file in its own folder.
 pub(crate) struct House {
     folder: TempDir,
     engine: Option<Engine>,
@@ -128,30 +127,30 @@ impl House {
     }
 
     pub(crate) fn engine(&self) -> &Engine {
-        self.engine.as_ref().expect("it is open")
+        self.engine.as_ref().expect("the engine is open")
     }
 
     fn open(&mut self) {
         let path = self.folder.path().join("abide.db");
         let mut config = Config::new(vec![module()]);
-        // Deltas are wanted here, not reruns.
+        // This test needs deltas, not reruns.
         config.live_budget = Budget { average: u64::MAX, most: u64::MAX, commit: u64::MAX };
         let engine = Engine::open(path, config);
         self.engine = Some(engine.expect("the file can be opened"));
     }
 
-    /// The engine goes away without a checkpoint, and comes back.
+    /// Drops the engine without a checkpoint, and opens it again.
     pub(crate) fn restart(&mut self) {
         self.engine = None;
         self.open();
     }
 
-    /// A commit of one row or of several. Where the log ends after it.
+    /// Commits one or several rows. Returns the end of the log.
     pub(crate) async fn commit(&self, random: &mut Random) -> Seq {
         let count = *random.pick(&[1, 1, 1, 2, 3, 6]);
         let calls: Vec<BatchCall> = (0..count).map(|_| call(random)).collect();
         let done = self.engine().batch(&Caller::new("writer"), &calls, None).await;
-        done.expect("every row may be put").seq
+        done.expect("every row may be written").seq
     }
 }
 

@@ -1,7 +1,7 @@
-//! How far the seeded proofs go. Each tries seeds from 0 on, as many as its share of a run of all tests
-//! allows, or as many as somebody asks for: `cargo xtask live`, which says so to all of them alike.
+//! The extent of the seeded proofs. Each runs seeds from 0 on, as many as its share of a full test
+//! run allows, or as many as `cargo xtask live` requests for all of them.
 //!
-//! A seed is tried on some thread; which one, and what was tried before, means nothing to it.
+//! Seeds are independent of each other and of the thread.
 
 use std::io::Write as _;
 use std::ops::Range;
@@ -10,23 +10,24 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What a run of all tests spends on a proof.
+/// The share of a proof in a full test run.
 #[derive(Clone, Copy)]
 pub(crate) enum Share {
-    /// The first so many seeds.
+    /// This many seeds from 0 on.
     Seeds(u64),
-    /// So many seconds, and one seed at least.
+    /// This many seconds, and at least one seed.
     Seconds(u64),
 }
 
-/// The seeds to try, and when to stop all the same.
+/// The seeds to run, and a time limit.
 struct Extent {
     seeds: Range<u64>,
     until: Option<Instant>,
 }
 
 impl Extent {
-    /// `LIVE_SEED=n` that one, `LIVE_SEEDS=n` the first n, `LIVE_MINUTES=n` for so long; else the share.
+    /// `LIVE_SEED=n` runs one seed, `LIVE_SEEDS=n` the first n, `LIVE_MINUTES=n` runs for n
+    /// minutes; otherwise the share applies.
     fn wanted(share: Share) -> Extent {
         let lasting = |seconds| {
             let until = Some(Instant::now() + Duration::from_secs(seconds));
@@ -48,20 +49,20 @@ impl Extent {
 
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} must be a number")))
 }
 
-/// Whether somebody asked for more than a share.
+/// Whether more than a share was requested.
 pub(crate) fn is_at_length() -> bool {
     std::env::var_os("LIVE_SEEDS").is_some() || std::env::var_os("LIVE_MINUTES").is_some()
 }
 
-/// The command that tries a seed again.
+/// The command that reproduces a seed.
 pub(crate) fn repeat(seed: u64) -> String {
     format!("repeat:  cargo xtask live --seed {seed}")
 }
 
-/// Tries seeds on all cores; what became of each, in their order, and how long it took.
+/// Runs seeds on all cores; returns their results in order, and the duration.
 pub(crate) fn tried<T: Send>(
     share: Share,
     play: impl Fn(u64) -> T + Sync,
@@ -86,7 +87,7 @@ pub(crate) fn tried<T: Send>(
     (outcomes, start.elapsed())
 }
 
-/// Tries seeds of a proof that panics where it fails, and tells of all that do.
+/// Runs seeds of a proof that panics on failure, and reports all failed seeds.
 pub(crate) fn each_seed<T: Send>(
     name: &str,
     share: Share,
@@ -104,14 +105,14 @@ pub(crate) fn each_seed<T: Send>(
             Err(_) => failed.push(seed),
         }
     }
-    // Each has told why, where it panicked.
+    // Each panic has printed its message.
     if let Some(first) = failed.first() {
         panic!("{name}: {} seeds fail: {failed:?}\n{}", failed.len(), repeat(*first));
     }
     passed
 }
 
-/// Past the harness' capture, so that a run of all tests tells how far it went.
+/// Writes past the harness' capture, so that a full test run shows the extent.
 pub(crate) fn say(text: &str) {
     let line = format!("counted: live SQL: {text}\n");
     std::io::stdout().write_all(line.as_bytes()).expect("stdout can be written to");

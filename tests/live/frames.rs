@@ -1,11 +1,11 @@
-//! Subscriptions of the real engine over a line that drops, doubles and reorders frames: whatever
-//! arrives, what a client holds is the query at the client's seq, and a gap is seen.
+//! Subscriptions of the real engine over a connection that drops, duplicates and reorders frames. A
+//! client's state always equals the query at the client's seq, and gaps are detected.
 //!
-//! The client goes by the protocol alone: a result at its own seq `s` takes a frame iff `from ≤ s < to`;
-//! one with `to ≤ s` is a duplicate; one with `from > s` shows a gap, and the client asks again from
-//! `s`. While it waits for that answer it takes nothing else. The answer to a
-//! subscribe begins where that subscription was, not where the line was: where frames can be lost, it
-//! says nothing to the others.
+//! The client follows the protocol alone: a result at seq `s` applies a frame if and only if `from
+//! ≤ s < to`; a frame with `to ≤ s` is a duplicate; one with `from > s` shows a gap, and the client
+//! resumes from `s`. Until that reply it applies nothing else. The reply to a subscribe starts at
+//! the subscription's seq, not the connection's, so where frames can be lost it says nothing about
+//! other subscriptions.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -23,41 +23,41 @@ use crate::world::Random;
 const SHARE: Share = Share::Seeds(WHOLE);
 const WHOLE: u64 = 12;
 
-/// How many queries listen, and for how many steps: of the first seeds, and of those tried at length.
+/// The number of subscribed queries and of steps: for the first seeds, and for a longer run.
 const LONG: (usize, usize) = (12, 60);
 const SHORT: (usize, usize) = (6, 40);
 
-/// What a frame says: by id.
+/// The content of a frame, by id.
 #[derive(Clone)]
 struct Frame {
     from: Seq,
     to: Seq,
-    /// It answers a subscribe.
+    /// Whether it is the reply to a subscribe.
     answer: bool,
     changes: Vec<(String, Delta)>,
 }
 
-/// One subscription's result.
+/// The state of one subscription.
 struct Held {
     query: Query,
     client: Option<Client>,
     seq: Seq,
-    /// Whether it was ever asked for.
+    /// Whether it was ever subscribed.
     asked: bool,
-    /// Set while the answer to a subscribe is to come.
+    /// Set until the reply to a subscribe arrives.
     waits: bool,
-    /// Rows of a snapshot that is not whole yet.
+    /// Rows of an incomplete snapshot.
     parts: Vec<Row>,
 }
 
-/// A client and its bad line.
+/// A client and its unreliable connection.
 struct Line {
-    /// Nothing while the engine is away.
+    /// `None` while the engine is closed.
     connection: Option<Connection>,
     held: BTreeMap<String, Held>,
-    /// Frames that are late.
+    /// Delayed frames.
     late: VecDeque<Frame>,
-    /// What happened to frames: told straight away, dropped, doubled, late.
+    /// The number of frames delivered at once, dropped, duplicated, delayed.
     fates: [u64; 4],
     gaps: u64,
     duplicates: u64,
@@ -71,12 +71,12 @@ impl Line {
     }
 
     fn connection(&mut self) -> &mut Connection {
-        self.connection.as_mut().expect("the engine is there")
+        self.connection.as_mut().expect("the engine is open")
     }
 
-    /// Subscribes, from a seq where there is one.
+    /// Subscribes, from a seq if there is one.
     async fn ask(&mut self, id: &str) {
-        let held = self.held.get_mut(id).expect("it is known");
+        let held = self.held.get_mut(id).expect("the subscription is known");
         let from = held.client.is_some().then_some(held.seq);
         (held.asked, held.waits) = (true, true);
         let (text, params) = (held.query.text(), held.query.named());
@@ -86,13 +86,13 @@ impl Line {
             ..Wanted::new(id, &text, &params)
         };
         if self.connection().subscribe(&wanted).await.is_err() {
-            // It fails by itself by now, or it cannot be live.
+            // The query now fails, or cannot be live.
             self.held.remove(id);
         }
     }
 
-    /// Takes the next update off the line, if there is one or one is to come before the connection was
-    /// told all up to `head`; what becomes of a frame is chance.
+    /// Takes the next update off the connection, if there is one or one must come before `head`,
+    /// and delivers a frame according to chance.
     async fn take(&mut self, head: Seq, random: &mut Random, fair: bool) {
         let connection = self.connection();
         let update = match connection.try_next() {
@@ -111,7 +111,7 @@ impl Line {
                     (held.seq, held.waits) = (part.seq, false);
                 }
             }
-            // It names no beginning, so it tells nothing where frames may be missing.
+            // It has no start, so it is useless where frames may be missing.
             Update::Progress { .. } => {}
             Update::Rerun { .. } => unreachable!("every delta is within the budget"),
             Update::Error { id, refusal } => {
@@ -124,7 +124,7 @@ impl Line {
                 let changes = changes.iter().map(|change| {
                     assert!(!change.delta.is_stale(), "every delta is within the budget");
                     let delta = change.delta.rows().clone();
-                    (change.id.to_string(), delta.expect("errors come by themselves"))
+                    (change.id.to_string(), delta.expect("errors come separately"))
                 });
                 let frame = Frame { from, to, answer, changes: changes.collect() };
                 self.deliver(frame, random, fair).await;
@@ -133,7 +133,7 @@ impl Line {
     }
 
     async fn deliver(&mut self, frame: Frame, random: &mut Random, fair: bool) {
-        // An answer that is lost is a line that is lost: that is for the restarts.
+        // Losing a reply means losing the connection; the restarts test that.
         let safe = fair || frame.answer;
         let fate = if safe { 0 } else { *random.pick(&[0, 0, 0, 0, 0, 1, 2, 3]) };
         self.fates[fate] += 1;
@@ -154,7 +154,7 @@ impl Line {
         }
     }
 
-    /// The rule of the protocol.
+    /// Applies the rule of the protocol.
     async fn hear(&mut self, frame: &Frame) {
         let mut gaps = Vec::new();
         for (id, held) in &mut self.held {
@@ -184,7 +184,7 @@ impl Line {
         }
     }
 
-    /// Every result is the query as of its seq.
+    /// Checks that every result equals the query as of its seq.
     async fn check(&self, house: &House, what: &str) {
         for (id, held) in self.held.iter().filter(|(_, held)| !held.waits) {
             let Some(client) = &held.client else { continue };
@@ -195,8 +195,9 @@ impl Line {
             let asked =
                 house.engine().query(&Caller::local(), &text, &params, Some(held.seq)).await;
             let Ok(answer) = asked else { continue };
-            // Rows of a past are met in another order, and SQLite rounds a sum of reals at every step: its last
-            // bits are open, and those of what it cancels out to as well (seed 6037).
+            // Rows of a past state are scanned in another order, and SQLite rounds a sum of reals
+            // at every step: its last bits are undefined, and so is the result of cancellation
+            // (seed 6037).
             let rounds = ["sum(", "total(", "avg("].iter().any(|sum| text.contains(sum));
             let cell = |value: &Value| match value {
                 Value::Real(_) if rounds => "some real".to_owned(),
@@ -215,7 +216,7 @@ impl Line {
 }
 
 #[test]
-fn a_bad_line_is_seen_and_made_up_for() {
+fn gaps_are_detected_and_closed() {
     let played = each_seed("a lossy line", SHARE, |seed| {
         let runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = { runtime }.enable_time().start_paused(true).build().expect("a runtime");
@@ -230,7 +231,7 @@ fn a_bad_line_is_seen_and_made_up_for() {
         fates.iter_mut().zip(fate).for_each(|(all, one)| *all += one);
         sums.iter_mut().zip(sum).for_each(|(all, one)| *all += one);
     }
-    // Of one seed alone not everything need happen.
+    // A single seed need not cover everything.
     if seeds > 1 {
         assert!(fates.iter().all(|count| *count > seeds), "{fates:?}");
         assert!(sums[0] > seeds && sums[1] > seeds && 3 * sums[2] > seeds, "{sums:?}");
@@ -264,7 +265,7 @@ async fn play(seed: u64, restarts: &mut u64) -> Line {
         }
         match random.below(8) {
             0 => {
-                // Somebody asks again out of turn.
+                // An unexpected second subscribe.
                 let ids: Vec<String> = line.held.keys().cloned().collect();
                 if !ids.is_empty() {
                     let id = random.pick(&ids).clone();
@@ -288,7 +289,7 @@ async fn play(seed: u64, restarts: &mut u64) -> Line {
             line.check(&house, &format!("seed {seed}, step {step}")).await;
         }
     }
-    // The line is good from here on: everybody catches up, and is right.
+    // From here on the connection is reliable: every client catches up and is correct.
     for _ in 0..2 {
         head = head.max(house.commit(&mut random).await);
         while line.connection().told() < head {
@@ -302,12 +303,12 @@ async fn play(seed: u64, restarts: &mut u64) -> Line {
     while line.held.values().any(|held| held.waits) {
         line.take(head, &mut random, true).await;
     }
-    assert!(line.held.values().all(|held| held.seq >= head), "everybody is told everything");
+    assert!(line.held.values().all(|held| held.seq >= head), "every subscription is at the head");
     line.check(&house, &format!("seed {seed}, at the end")).await;
     line
 }
 
-/// A query that was never asked.
+/// A query that was never subscribed.
 fn waiting(line: &Line) -> Option<String> {
     line.held.iter().find(|(_, held)| !held.asked).map(|(id, _)| id.clone())
 }

@@ -1,5 +1,5 @@
-//! Queries made at random out of joins, conditions, subqueries, groups, orders and windows: what the
-//! lists of [`crate::deltas`] forgot.
+//! Random queries of joins, conditions, subqueries, groups, orders and windows, for cases that the
+//! lists of [`crate::deltas`] miss.
 
 use crate::deltas::{SHARE, queries_of, run};
 use crate::extent::each_seed;
@@ -67,7 +67,7 @@ fn subquery(random: &mut Random, number: &str, text: &str) -> String {
     }
 }
 
-/// One to three tables, joined: what stands in FROM.
+/// A FROM of one to three joined tables.
 pub(crate) fn join(random: &mut Random) -> (Vec<Source>, String) {
     let count = *random.pick(&[1, 1, 2, 2, 3]);
     let mut sources: Vec<Source> = Vec::new();
@@ -127,7 +127,7 @@ fn query(random: &mut Random) -> String {
 }
 
 #[test]
-fn queries_made_at_random_follow_every_commit() {
+fn random_queries_follow_every_commit() {
     each_seed("random queries", SHARE, |seed| {
         let mut random = Random::new(seed ^ 0xfeed);
         let queries: Vec<String> = (0..queries_of(seed)).map(|_| query(&mut random)).collect();

@@ -1,4 +1,4 @@
-//! Texts made to break a parser: they are refused or understood, and nothing else ever happens.
+//! Texts that could break a parser: each is refused or planned, without other effects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ fn mutated_texts_never_panic() {
 }
 
 #[test]
-fn depth_and_length_are_bounded() {
+fn nesting_and_length_are_limited() {
     let world = World::new(1);
     let planner = Planner::new(Arc::clone(&world.catalog));
     for (open, close) in [
@@ -111,11 +111,11 @@ fn depth_and_length_are_bounded() {
     }
 }
 
-/// A CTE is read again wherever it is named: so a text of 600 bytes stood for 2^29 SELECTs, and took 42 s at fourteen levels,
-/// on a thread that serves all connections.
+/// A CTE is expanded at each mention: a text of 600 bytes stood for 2^29 SELECTs, and took 42 s at
+/// fourteen levels, on a thread that serves all connections.
 #[test]
-fn texts_that_multiply_are_refused() {
-    // As much stack as a reader has.
+fn texts_with_exponential_expansion_are_refused() {
+    // The stack size of a reader.
     let thread = std::thread::Builder::new().stack_size(16 << 20).spawn(multiply);
     thread.expect("there is room for a thread").join().expect("every text is refused");
 }
@@ -158,7 +158,7 @@ fn multiply() {
                 planner.bind_once(&sql, &Map::new(), &viewer).err(),
             ];
             let once = refusals[2].as_ref().map(|refusal| refusal.code);
-            // What is joined once a level stays within the bounds for a while.
+            // One join for each level stays within the limits for a while.
             assert!(count < 20 || once.is_some(), "{count} levels of {next}");
             for refusal in refusals.into_iter().flatten() {
                 let known = [Code::LimitExceeded, Code::UnsupportedSql, Code::BadSql];
@@ -168,10 +168,10 @@ fn multiply() {
     }
 }
 
-/// The text of a CTE is printed by the parser's own recursion, and a chain of operators is as deep as it is long: it ended the
-/// whole process.
+/// The parser prints the text of a CTE by recursion, and a chain of operators is as deep as it is
+/// long: the stack overflow ended the whole process.
 #[test]
-fn chains_within_a_cte_are_bounded() {
+fn chains_within_a_cte_are_limited() {
     let world = World::new(1);
     let planner = Planner::new(Arc::clone(&world.catalog));
     for (head, chain) in [
@@ -197,9 +197,9 @@ fn chains_within_a_cte_are_bounded() {
     }
 }
 
-/// A parameter in a part of the text that nothing shows once broke the numbering of all others.
+/// A parameter in an unused part of the text once broke the numbering of all others.
 #[test]
-fn parameters_that_nothing_shows_do_no_harm() {
+fn parameters_in_unused_columns_are_harmless() {
     let world = World::new(1);
     let planner = Planner::new(Arc::clone(&world.catalog));
     for sql in [
@@ -219,9 +219,9 @@ fn parameters_that_nothing_shows_do_no_harm() {
     }
 }
 
-/// Each level asks the one below once: three columns to a level must not make it 3^n.
+/// Each level mentions the one below once: three columns per level must not make it 3^n.
 #[test]
-fn nested_groups_are_planned_in_no_time() {
+fn nested_groups_are_planned_quickly() {
     let world = World::new(1);
     let planner = Planner::new(Arc::clone(&world.catalog));
     let mut sql = "SELECT a, b, c FROM r".to_owned();

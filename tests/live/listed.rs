@@ -1,4 +1,4 @@
-//! The elements of JSON texts as rows of FROM, beside the table that the text is in.
+//! json_each() and json_tree() in FROM, over a JSON column of a table beside them.
 
 use crate::deltas::follow;
 

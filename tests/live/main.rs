@@ -1,5 +1,5 @@
-//! Live queries against SQLite as oracle: after every commit what a client made of the deltas must be
-//! what a fresh query says, by exact type and order.
+//! Live queries with SQLite as the oracle: after every commit a client's result from deltas must
+//! equal a fresh query, by exact type and order.
 
 mod barrier;
 mod budget;

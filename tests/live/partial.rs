@@ -1,5 +1,5 @@
-//! Partial indexes: a literal that is lifted out of the text must not hide them from SQLite, nor a key
-//! that may be NULL.
+//! Partial indexes: SQLite must still use them after a literal is lifted out of the text, or if a
+//! key may be NULL.
 
 use std::sync::Arc;
 
@@ -47,17 +47,17 @@ static TASKS: TableSpec = TableSpec {
     triggers: &[],
 };
 
-/// Every query with its rule, what it is found by, and the tables that it reads whole.
+/// Every query with its rule, its route, and the tables that it scans.
 fn check(queries: &[&str], expected: Expect) {
     let catalog = Arc::new(Catalog::new(vec![&TASKS], Vec::new()));
-    let mut db = Database(Connection::open_in_memory().expect("a database in memory opens"));
+    let mut db = Database(Connection::open_in_memory().expect("an in-memory database opens"));
     for statement in TASKS.ddl().into_iter().chain(catalog.setup_sql()) {
         db.0.execute_batch(&statement).expect("the schema is valid");
     }
     let planner = Planner::new(catalog);
     let mut told = String::new();
     for sql in queries {
-        let binding = planner.bind(sql, &Map::new()).expect("it can be live");
+        let binding = planner.bind(sql, &Map::new()).expect("the query can be live");
         let scans = binding.scans(&mut db).expect("SQLite explains its plans").len();
         let explanation = binding.explain();
         let keys = explanation.routed_by.join("; ");

@@ -1,6 +1,7 @@
-//! Query partitioning: a condition `p` is true, false or neither of every row, so what `Q AND p`,
-//! `Q AND NOT p` and `Q AND p IS NULL` hold is together what `Q` holds, after every commit. It needs no
-//! other evaluation of `p` than ours: four subscriptions that route by different keys must agree.
+//! Query partitioning: for every row a condition `p` is true, false or NULL, so the results of `Q
+//! AND p`, `Q AND NOT p` and `Q AND p IS NULL` together equal that of `Q`, after every commit. The
+//! test needs no second evaluation of `p`: four subscriptions that route by different keys must
+//! agree.
 //!
 //! After "Finding bugs in database systems via query partitioning", M. Rigger and Z. Su, 2020.
 
@@ -14,14 +15,14 @@ use crate::extent::each_seed;
 use crate::generated::{condition, join};
 use crate::world::{Random, World};
 
-/// One of the four.
+/// One of the four queries.
 struct Part {
     id: BindingId,
     client: Client,
 }
 
 #[test]
-fn what_a_condition_divides_adds_up() {
+fn the_parts_of_a_condition_add_up() {
     each_seed("partitioned queries", SHARE, |seed| {
         let mut random = Random::new(seed ^ 0x0007_1b5e);
         let mut world = World::new(seed);
@@ -36,7 +37,7 @@ fn what_a_condition_divides_adds_up() {
     });
 }
 
-/// A query and its three parts; nothing if one of them cannot be live, or fails over what is there.
+/// A query and its three parts; `None` if one of them cannot be live, or fails on the data.
 fn divide(
     random: &mut Random,
     world: &mut World,
@@ -61,7 +62,7 @@ fn divide(
         bound.push((binding, client));
     }
     let parts = bound.into_iter().map(|(binding, client)| {
-        let id = router.attach(&binding).expect("there is room");
+        let id = router.attach(&binding).expect("the router has a free slot");
         Part { id, client }
     });
     let parts: Vec<Part> = parts.collect();
@@ -72,7 +73,7 @@ fn follow(seed: u64, world: &mut World, router: &mut Router, mut all: Vec<(Strin
     for commit in 0..12 {
         let changes = world.commit();
         let deltas = router.commit(&changes, &mut world.db);
-        // One part may fail where another does not come to evaluate what fails: then nothing adds up.
+        // If one part fails on a row that another does not evaluate, the parts do not add up.
         all.retain(|(_, parts)| {
             parts
                 .iter()

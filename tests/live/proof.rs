@@ -1,12 +1,12 @@
-//! The proof by random cases: schemas, queries, parameters and commits made at random, each query
-//! followed through every commit and held against SQLite itself. A case that fails is made smaller and
+//! The proof by random cases: random schemas, queries, parameters and commits. Each query is
+//! followed through every commit and compared with SQLite itself. A failing case is shrunk and
 //! printed as SQL.
 //!
-//! `schema`, `literals`, `grammar` and `writes` make a `case` · `play` plays it · `original` holds the
-//! planner's query against the text · `shrink` makes a failing case small · `tree` is SQL that can
-//! shrink.
+//! `schema`, `literals`, `grammar` and `writes` generate a `case` · `play` runs it · `original`
+//! compares the planner's query with the text · `shrink` shrinks a failing case · `tree` is SQL
+//! that can shrink.
 //!
-//! `cargo xtask live` runs as many seeds as one likes; without it there is a budget of seconds.
+//! `cargo xtask live` runs any number of seeds; otherwise a time budget applies.
 
 use std::time::Duration;
 
@@ -26,11 +26,11 @@ pub(crate) mod shrink;
 pub(crate) mod tree;
 pub(crate) mod writes;
 
-/// What a run of all tests spends on it.
+/// The budget in a full test run.
 const BUDGET: Share = Share::Seconds(20);
 
-/// Of a hundred queries so many may be refused: beyond that the grammar proves too little. Asked of as many as a
-/// share tries: a seed by itself has ten, and may well have three of them refused.
+/// The maximum percentage of refused queries: beyond it the grammar proves too little. Checked only
+/// over many seeds: a single seed has ten queries, and three of them may be refused.
 const REFUSED_PERCENT: u64 = 20;
 const ENOUGH_QUERIES: u64 = 1_000;
 
@@ -55,7 +55,7 @@ fn random_cases_follow_every_commit() {
     assert!(is_enough, "{share} of a hundred queries are refused");
 }
 
-/// The first failure of each sort, made small.
+/// The first failure of each kind, shrunk.
 fn reports(failures: Vec<(Case, Failure)>) -> String {
     let seeds: Vec<String> = failures.iter().map(|(case, _)| case.seed.to_string()).collect();
     let mut text = format!("{} seeds fail: {}\n\n", seeds.len(), seeds.join(" "));
@@ -69,7 +69,7 @@ fn reports(failures: Vec<(Case, Failure)>) -> String {
     text
 }
 
-/// The smallest case that fails like this one, and how to repeat it.
+/// The smallest case with the same failure, and how to reproduce it.
 fn report(case: &Case, failure: &Failure) -> String {
     let (small, how) = shrink::shrink(case, failure, Bug::None);
     let (seed, whole) = (case.seed, case.subscriptions[failure.query].query.inlined());
@@ -83,7 +83,7 @@ fn report(case: &Case, failure: &Failure) -> String {
     )
 }
 
-/// What was tried, and why queries were refused.
+/// The extent of the run, and why queries were refused.
 fn report_on(tally: &Tally, took: Duration) {
     let refused: u64 = tally.refused.values().sum();
     let mut text = format!(

@@ -1,4 +1,4 @@
-//! What cannot be live, and what is no query at all: the code, the sentence, the hint.
+//! Queries that cannot be live, and invalid queries: code, detail and hint.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use serde_json::{Value as JsonValue, json};
 
 use crate::world::World;
 
-/// Every query with what becomes of it, a line of hint below where there is one.
+/// Every query with its result, and the hint below if there is one.
 pub(crate) fn check(queries: &[&str], expected: Expect) {
     let none = json!({});
     let answers = queries.iter().map(|sql| format!("{sql}\n{}", answer(sql, &none)));
@@ -34,7 +34,7 @@ fn answer(sql: &str, params: &JsonValue) -> String {
 }
 
 #[test]
-fn what_is_no_query() {
+fn invalid_statements() {
     check(
         &[
             "",
@@ -64,10 +64,10 @@ fn what_is_no_query() {
             SELECT id FROM r WHERE
                 bad_sql: incomplete input
             SELECT id FROM r; SELECT 1
-                bad_sql: there is more than one statement
+                bad_sql: the text contains more than one statement
                 send one SELECT at a time
             SELECT 'abc
-                bad_sql: a quoted text has no end
+                bad_sql: unterminated string literal
             DELETE FROM r
                 bad_sql: only a SELECT can be watched
                 change data through a reducer:  POST /v1/call/{reducer}
@@ -85,7 +85,7 @@ fn what_is_no_query() {
 }
 
 #[test]
-fn what_names_nothing_that_is_there() {
+fn unknown_names() {
     check(
         &[
             "SELECT id FROM nowhere",
@@ -121,7 +121,7 @@ fn what_names_nothing_that_is_there() {
                 GET /v1/schema lists the columns of every table
             SELECT id FROM r WHERE c = "text"
                 bad_sql: no such column: text
-                write a text in single quotes: 'text'
+                write text in single quotes: 'text'
             SELECT id FROM r ORDER BY 2
                 bad_sql: 1st ORDER BY term out of range - should be between 1 and 1
             SELECT nonsense(id) FROM r
@@ -130,7 +130,7 @@ fn what_names_nothing_that_is_there() {
                 bad_sql: no such function: REGEXP
             SELECT c COLLATE german FROM r
                 bad_sql: no such collation sequence: german
-                there are BINARY, NOCASE and RTRIM
+                use BINARY, NOCASE or RTRIM
             SELECT rowid FROM p
                 bad_sql: no such column: rowid
                 GET /v1/schema lists the columns of every table
@@ -139,7 +139,7 @@ fn what_names_nothing_that_is_there() {
 }
 
 #[test]
-fn what_is_not_the_same_twice() {
+fn non_deterministic_queries() {
     check(
         &[
             "SELECT random() FROM r",
@@ -159,43 +159,43 @@ fn what_is_not_the_same_twice() {
         ],
         expect![[r#"
             SELECT random() FROM r
-                unsupported_sql: random() gives another result each time, so this query cannot be live
+                unsupported_sql: random() is not deterministic, so this query cannot be live
                 run it once with  abide sql
             SELECT id FROM r WHERE a > abs(RandomBlob(1))
-                unsupported_sql: randomblob() gives another result each time, so this query cannot be live
+                unsupported_sql: randomblob() is not deterministic, so this query cannot be live
                 run it once with  abide sql
             SELECT CURRENT_TIMESTAMP, id FROM r
-                unsupported_sql: CURRENT_TIMESTAMP gives another result each time, so this query cannot be live
+                unsupported_sql: CURRENT_TIMESTAMP is not deterministic, so this query cannot be live
                 run it once with  abide sql
             SELECT date('now') FROM r
-                unsupported_sql: date('now') gives another result each time, so this query cannot be live
+                unsupported_sql: date('now') is not deterministic, so this query cannot be live
                 run it once with  abide sql
             SELECT datetime() FROM r
-                unsupported_sql: datetime() gives another result each time, so this query cannot be live
+                unsupported_sql: datetime() is not deterministic, so this query cannot be live
                 run it once with  abide sql
             SELECT strftime('%s') FROM r
-                unsupported_sql: strftime() gives another result each time, so this query cannot be live
+                unsupported_sql: strftime() is not deterministic, so this query cannot be live
                 run it once with  abide sql
             SELECT strftime('%s', ' NOW ') FROM r
-                unsupported_sql: strftime(' NOW ') gives another result each time, so this query cannot be live
+                unsupported_sql: strftime(' NOW ') is not deterministic, so this query cannot be live
                 run it once with  abide sql
             SELECT date(c) FROM r
-                unsupported_sql: date() of a time that is not known beforehand could mean the present
-                store times as numbers, and write modifiers as literals
+                unsupported_sql: date() of a time that is not a literal could mean the current time
+                store times as numbers, and use literal modifiers
             SELECT date(a, c) FROM r
-                unsupported_sql: date() of a modifier that is not known beforehand could mean the present
-                store times as numbers, and write modifiers as literals
+                unsupported_sql: date() of a modifier that is not a literal could mean the current time
+                store times as numbers, and use literal modifiers
             SELECT date(:t) FROM r
-                unsupported_sql: date() of a time that is not known beforehand could mean the present
-                store times as numbers, and write modifiers as literals
+                unsupported_sql: date() of a time that is not a literal could mean the current time
+                store times as numbers, and use literal modifiers
             SELECT date(a, 'unixepoch', 'localtime') FROM r
                 unsupported_sql: 'localtime' depends on the server's time zone
-                leave times in UTC and convert them where they are shown
+                keep times in UTC and convert them in the client
             SELECT changes() FROM r
-                unsupported_sql: changes() gives another result each time, so this query cannot be live
+                unsupported_sql: changes() is not deterministic, so this query cannot be live
                 run it once with  abide sql
             SELECT sqlite_version() FROM r
-                unsupported_sql: sqlite_version() gives another result each time, so this query cannot be live
+                unsupported_sql: sqlite_version() is not deterministic, so this query cannot be live
                 run it once with  abide sql
             SELECT date(a / 1000000, 'unixepoch') FROM r
                 live: SELECT date("r"."a" / 1000000, 'unixepoch') AS "date(a / 1000000, 'unixepoch')" FROM main."r" AS "r"
@@ -204,7 +204,7 @@ fn what_is_not_the_same_twice() {
 }
 
 #[test]
-fn what_has_no_rule() {
+fn queries_without_a_rule() {
     check(
         &[
             "SELECT row_number() OVER (ORDER BY id) FROM r",
@@ -255,10 +255,10 @@ fn groups_must_have_one_value() {
         expect![[r#"
             SELECT a, b, count(*) FROM r GROUP BY a
                 unsupported_sql: a query whose column b is neither grouped nor aggregated cannot be live
-                add it to GROUP BY, or take min() or max() of it
+                add it to GROUP BY, or use min() or max()
             SELECT max(a), id FROM r
                 unsupported_sql: a query whose column id is neither grouped nor aggregated cannot be live
-                add it to GROUP BY, or take min() or max() of it
+                add it to GROUP BY, or use min() or max()
             SELECT id, a, count(*) FROM r GROUP BY id
                 live: SELECT "r"."id" AS "id", "r"."a" AS "a", count(*) AS "count(*)" FROM main."r" AS "r" GROUP BY ("r"."id")
             SELECT count(*) FROM r WHERE sum(a) > 1
@@ -274,20 +274,20 @@ fn groups_must_have_one_value() {
             SELECT a FROM r GROUP BY 2
                 bad_sql: a GROUP BY term is out of range
             SELECT coalesce(a, x) FROM r UNION SELECT n FROM s
-                unsupported_sql: a compound query whose column coalesce(a, x) is not of one type cannot be live
-                write CAST(… AS …) around it, or use UNION ALL
+                unsupported_sql: a compound query whose column coalesce(a, x) has more than one possible type cannot be live
+                wrap it in CAST(… AS …), or use UNION ALL
             SELECT DISTINCT a FROM r ORDER BY b
                 unsupported_sql: an order by what SELECT DISTINCT does not show cannot be live
                 run it once with  abide sql
             SELECT max(c COLLATE NOCASE) FROM r
                 unsupported_sql: min() or max() with COLLATE cannot be live
-                of equal texts it would be any: take it of lower(…)
+                the result is arbitrary among equal texts: aggregate lower(…) instead
         "#]],
     );
 }
 
 #[test]
-fn joins_and_subqueries_must_make_sense() {
+fn invalid_joins_and_subqueries() {
     check(
         &[
             "SELECT id FROM r JOIN s ON r.b = s.b WHERE c = 'a'",
@@ -310,7 +310,7 @@ fn joins_and_subqueries_must_make_sense() {
         expect![[r#"
             SELECT id FROM r JOIN s ON r.b = s.b WHERE c = 'a'
                 bad_sql: ambiguous column name: c
-                say of which table: t.column
+                qualify it with its table: t.column
             SELECT id FROM r JOIN s USING (id)
                 bad_sql: cannot join using column id - column not present in both tables
             SELECT * FROM r NATURAL FULL JOIN s
@@ -323,10 +323,10 @@ fn joins_and_subqueries_must_make_sense() {
                 live: SELECT (SELECT "s"."b" AS "b" FROM main."s" AS "s" UNION SELECT "s_2"."n" AS "n" FROM main."s" AS "s_2" ORDER BY 1 COLLATE BINARY) AS "(SELECT b FROM s UNION SELECT n FROM s)" FROM main."r" AS "r"
             SELECT q.a FROM (SELECT 1 AS a FROM s UNION ALL SELECT a FROM r) q WHERE q.a = :v
                 unsupported_sql: a comparison of a column that the SELECTs of a compound make of different types cannot be live
-                write CAST(… AS …) around what is compared
+                wrap the operands in CAST(… AS …)
             SELECT id FROM r JOIN (SELECT 1 AS a FROM s UNION ALL SELECT n FROM s) q ON q.a = r.c
                 unsupported_sql: a comparison of a column that the SELECTs of a compound make of different types cannot be live
-                write CAST(… AS …) around what is compared
+                wrap the operands in CAST(… AS …)
             SELECT id FROM (SELECT id FROM r LIMIT 1)
                 live: SELECT "sub"."c1" AS "id" FROM (SELECT "r"."id" AS "c1" FROM main."r" AS "r" ORDER BY "r"."id" LIMIT 1) AS "sub"
             SELECT id FROM (r JOIN s)
@@ -352,7 +352,7 @@ fn joins_and_subqueries_must_make_sense() {
 }
 
 #[test]
-fn parameters_must_fit() {
+fn parameters_are_checked() {
     check_params(
         "SELECT id FROM r WHERE a = :sid AND b = ?7 AND c = @t",
         &[
@@ -367,12 +367,12 @@ fn parameters_must_fit() {
                 bad_arguments: parameter t is missing
                 pass it in params: {"t": …}
             {"7":2,"sid":[1],"t":3}
-                bad_arguments: parameter sid is an array, which is no value
+                bad_arguments: parameter sid is an array, which is not a valid value
             {"7":{"a":1},"sid":1,"t":3}
-                bad_arguments: parameter 7 is an object, which is no value
+                bad_arguments: parameter 7 is an object, which is not a valid value
             {"7":2,":u":4,"sid":1,"t":3}
                 bad_arguments: the query has no parameter :u
-                leave the sigil out: sid for :sid, 1 for ?1
+                omit the sigil: sid for :sid, 1 for ?1
             {"7":2,"sid":1,"t":3}
                 live: SELECT "r"."id" AS "id" FROM main."r" AS "r" WHERE ("r"."a" = ?1) AND ("r"."b" = ?2) AND ("r"."c" = ?3)
         "#]],

@@ -1,4 +1,4 @@
-//! The router's work, counted: what does not concern a commit costs it nothing.
+//! The router's counted work: an unrelated binding costs a commit nothing.
 
 use std::sync::Arc;
 
@@ -16,7 +16,11 @@ fn work_with(others: i64) -> Work {
     for n in 0..others + 1 {
         let params = Map::from_iter([("v".to_owned(), json!(n))]);
         let binding = planner.bind("SELECT * FROM r WHERE a = :v AND b = 1", &params);
-        attached.push(router.attach(&binding.expect("it can be live")).expect("there is room"));
+        attached.push(
+            router
+                .attach(&binding.expect("the query can be live"))
+                .expect("the router has a free slot"),
+        );
     }
     let before = router.counters();
     let row: Row = [1, 0, 1].map(Value::Integer).into_iter().chain(vec![Value::Null; 3]).collect();
@@ -37,36 +41,40 @@ fn work_with(others: i64) -> Work {
 }
 
 #[test]
-fn a_hundred_thousand_others_cost_nothing() {
+fn a_hundred_thousand_other_bindings_cost_nothing() {
     assert_eq!(work_with(0), work_with(100_000));
     assert_eq!(work_with(0).spent.statements, 3, "clear, insert, evaluate");
 }
 
 #[test]
-fn bindings_without_a_key_are_capped() {
+fn bindings_without_a_key_are_limited() {
     let world = World::new(1);
     let planner = Planner::new(Arc::clone(&world.catalog));
     let mut router = Router::new(Arc::clone(&world.catalog));
     let mut bind = |n: usize| {
         let params = Map::from_iter([("v".to_owned(), json!(n))]);
         let binding = planner.bind("SELECT * FROM r WHERE abs(a) = :v", &params);
-        router.attach(&binding.expect("it can be live"))
+        router.attach(&binding.expect("the query can be live"))
     };
     let cap = abide_schema::limits::RESIDUAL_BINDINGS_PER_TABLE;
-    let last = (0..cap).map(&mut bind).last().expect("there is a cap").expect("there is room");
+    let last = (0..cap)
+        .map(&mut bind)
+        .last()
+        .expect("there is a cap")
+        .expect("the router has a free slot");
     assert_eq!(bind(cap).expect_err("the cap is reached").code, Code::LimitExceeded);
-    assert_eq!(bind(cap - 1), Ok(last), "one more of the same costs nothing");
+    assert_eq!(bind(cap - 1), Ok(last), "an equal binding needs no further slot");
     router.detach(last);
     router.detach(last);
     let params = Map::from_iter([("v".to_owned(), json!(cap))]);
     let binding =
-        planner.bind("SELECT * FROM r WHERE abs(a) = :v", &params).expect("it can be live");
-    router.attach(&binding).expect("there is room again");
+        planner.bind("SELECT * FROM r WHERE abs(a) = :v", &params).expect("the query can be live");
+    router.attach(&binding).expect("a slot is free again");
 }
 
 fn bind(planner: &Planner, sql: &str, params: serde_json::Value) -> Binding {
     let params = params.as_object().expect("an object").clone();
-    planner.bind(sql, &params).expect("it can be live")
+    planner.bind(sql, &params).expect("the query can be live")
 }
 
 fn inserted(a: i64, c: &str) -> Changes {
@@ -78,7 +86,7 @@ fn inserted(a: i64, c: &str) -> Changes {
 }
 
 #[test]
-fn a_change_finds_exactly_the_ranges_it_lies_in() {
+fn a_change_finds_exactly_the_ranges_that_contain_it() {
     let mut world = World::new(1);
     let planner = Planner::new(Arc::clone(&world.catalog));
     let mut router = Router::new(Arc::clone(&world.catalog));
@@ -87,7 +95,7 @@ fn a_change_finds_exactly_the_ranges_it_lies_in() {
         let (low, high) = (n * 7_919 % 1_000, n * 7_919 % 1_000 + n * 31 % 50);
         let sql = "SELECT id FROM r WHERE a BETWEEN :low AND :high";
         let binding = bind(&planner, sql, json!({"low": low, "high": high}));
-        ranges.push((router.attach(&binding).expect("ranges need no room"), low, high));
+        ranges.push((router.attach(&binding).expect("ranges need no slot"), low, high));
     }
     for detached in ranges.split_off(1_500) {
         router.detach(detached.0);
@@ -104,36 +112,40 @@ fn a_change_finds_exactly_the_ranges_it_lies_in() {
         wanted.sort_unstable();
         wanted.dedup();
         assert_eq!(found, wanted, "a = {a}");
-        assert_eq!(router.counters().bindings_probed - before, wanted.len() as u64, "none in vain");
+        assert_eq!(
+            router.counters().bindings_probed - before,
+            wanted.len() as u64,
+            "no false positives"
+        );
     }
 }
 
 #[test]
-fn prefixes_and_open_ranges_are_no_residual() {
+fn prefixes_and_open_ranges_are_not_residual() {
     let mut world = World::new(1);
     let planner = Planner::new(Arc::clone(&world.catalog));
     let mut router = Router::new(Arc::clone(&world.catalog));
     for n in 0..5_000 {
         let like =
             bind(&planner, "SELECT id FROM r WHERE c LIKE ?", json!({"1": format!("P{n}x%")}));
-        router.attach(&like).expect("a prefix needs no room");
+        router.attach(&like).expect("a prefix needs no slot");
         let above = bind(&planner, "SELECT id FROM r WHERE a > ?", json!({"1": n + 100}));
-        router.attach(&above).expect("a range needs no room");
+        router.attach(&above).expect("a range needs no slot");
     }
     assert_eq!(router.commit(&inserted(103, "p42X!"), &mut world.db).len(), 1 + 3);
-    // `>` is looked up as `>=`; SQLite says no to the one at the bound.
+    // `>` is looked up as `>=`; SQLite rejects the boundary value.
     assert_eq!(router.counters().bindings_probed, 1 + 4);
 }
 
 #[test]
-fn a_parameter_on_the_other_table_is_looked_up_once_for_all() {
+fn a_parameter_on_another_table_is_looked_up_once_for_all() {
     let mut world = World::new(1);
     let planner = Planner::new(Arc::clone(&world.catalog));
     let mut router = Router::new(Arc::clone(&world.catalog));
     let sql = "SELECT p.g, p.n, r.c FROM p JOIN r ON r.id = p.r_id WHERE r.c = :c";
     let ids = (0..3_000).map(|n| {
         let binding = bind(&planner, sql, json!({"c": format!("agent {n}")}));
-        router.attach(&binding).expect("a look-up needs no room")
+        router.attach(&binding).expect("a lookup needs no slot")
     });
     let ids: Vec<BindingId> = ids.collect();
     let r = [Value::Integer(7), Value::Null, Value::Null, Value::from("agent 42")];
@@ -148,7 +160,11 @@ fn a_parameter_on_the_other_table_is_looked_up_once_for_all() {
     assert_eq!(deltas.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [ids[42]]);
     let after = router.counters();
     assert_eq!(after.bindings_probed - before.bindings_probed, 1);
-    assert_eq!((after.spent - before.spent).statements, 5, "lay out three, look up, join");
+    assert_eq!(
+        (after.spent - before.spent).statements,
+        5,
+        "three for the temporary table, lookup, join"
+    );
     ids.into_iter().for_each(|id| router.detach(id));
     assert!(router.commit(&changes, &mut world.db).is_empty());
     assert_eq!(router.counters().spent, after.spent);

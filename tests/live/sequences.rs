@@ -1,4 +1,4 @@
-//! Aggregates that depend on the order of the rows: their order is made total.
+//! Aggregates that depend on the order of rows get a total order.
 
 use crate::deltas::follow;
 

@@ -1,4 +1,4 @@
-//! What a result looks like: names as SQLite gives them, types, key, order, hidden columns.
+//! The shape of a result: SQLite's column names, types, key, order, hidden columns.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ fn check(sql: &str, expected: Expect) {
     let key = shape.key.join(", ");
     expected.assert_eq(&format!("columns {columns}\nkey {key}\norder {order}\n"));
 
-    // SQLite is the judge of names.
+    // SQLite determines the names.
     let names = |sql: &str| -> Vec<String> {
         let statement = world.db.0.prepare(sql).expect("SQLite takes it");
         statement.column_names().map(str::to_owned).collect()
@@ -97,7 +97,7 @@ fn columns_are_named_as_sqlite_names_them() {
 }
 
 #[test]
-fn the_key_is_the_primary_key_where_all_of_it_is_shown() {
+fn the_key_is_the_primary_key_if_all_of_it_is_shown() {
     check(
         "SELECT n, g FROM p",
         expect![[r#"
@@ -141,7 +141,7 @@ fn the_key_is_the_primary_key_where_all_of_it_is_shown() {
 }
 
 #[test]
-fn order_names_columns_and_hides_what_is_not_shown() {
+fn order_names_columns_and_adds_hidden_ones() {
     check(
         "SELECT id, c AS a FROM r ORDER BY a DESC, b, 1 NULLS LAST",
         expect![[r#"
@@ -161,11 +161,11 @@ fn order_names_columns_and_hides_what_is_not_shown() {
 }
 
 #[test]
-fn an_explanation_tells_keys_and_statements() {
+fn an_explanation_has_keys_and_statements() {
     let world = World::new(1);
     let planner = Planner::new(Arc::clone(&world.catalog));
     let sql = "SELECT id FROM r WHERE a = 1 AND (b = 2 OR c = 'x')";
-    let binding = planner.bind(sql, &Map::new()).expect("it can be live");
+    let binding = planner.bind(sql, &Map::new()).expect("the query can be live");
     expect![[r#"
         Explanation {
             rule: "images",
@@ -180,13 +180,13 @@ fn an_explanation_tells_keys_and_statements() {
         }"#]].assert_eq(&format!("{:#?}", binding.explain()));
 }
 
-/// Every query with its rule, what it is found by, and what it would read whole.
+/// Every query with its rule, its route and its scans.
 pub(crate) fn check_costs(queries: &[&str], expected: Expect) {
     let mut world = World::new(1);
     let planner = Planner::new(Arc::clone(&world.catalog));
     let mut told = String::new();
     for sql in queries {
-        let binding = planner.bind(sql, &Map::new()).expect("it can be live");
+        let binding = planner.bind(sql, &Map::new()).expect("the query can be live");
         let explanation = binding.explain();
         let scans = binding.scans(&mut world.db).expect("SQLite explains its plans");
         let mut scans: Vec<String> = scans
@@ -229,19 +229,19 @@ fn each_query_has_the_cheapest_rule() {
                 r: a
             SELECT r.id, s.k FROM r JOIN s ON s.b = r.b WHERE r.a = 1
                 the joined rows of the changed rows
-                r: a; s: a look-up for all
+                r: a; s: a shared lookup
             SELECT r.c, s.n FROM r JOIN s ON s.n = r.id WHERE r.id = 1
                 the joined rows of the changed rows
                 r: id; s: n, term scans s(n)
             SELECT a, count(*) FROM r WHERE b = 1 GROUP BY a
-                the joined rows of the changed rows; a touched group at first
+                the joined rows of the changed rows; a touched group on first use
                 r: b
             SELECT DISTINCT a FROM r WHERE b = 1
-                the joined rows of the changed rows; a touched group at first
+                the joined rows of the changed rows; a touched group on first use
                 r: b
             SELECT r.id, s.k FROM r LEFT JOIN s ON s.b = r.b WHERE r.a = 1
                 the rows that the changed rows reach, twice
-                r: a; s: a look-up for all
+                r: a; s: a shared lookup
             SELECT r.id, count(p.g) FROM r LEFT JOIN p ON p.r_id = r.id GROUP BY r.id
                 the rows that the changed rows reach, twice
                 r: every change; p: every change
@@ -253,9 +253,9 @@ fn each_query_has_the_cheapest_rule() {
                 r: every change; s: every change, term scans r()
             SELECT id, (SELECT count(*) FROM p WHERE p.r_id = r.id) FROM r WHERE a = 1
                 the rows that the changed rows reach, twice
-                r: a; p: a look-up for all
+                r: a; p: a shared lookup
             SELECT id FROM r WHERE a = 1 ORDER BY b LIMIT 10
-                the window, where a changed row comes before its end
+                the window, if a changed row sorts before its end
                 r: a
             SELECT r.id, s.k FROM r FULL JOIN s ON s.b = r.b
                 the rows of the touched join keys, twice
@@ -273,7 +273,7 @@ fn each_query_has_the_cheapest_rule() {
     );
 }
 
-/// Which indexes the queries that may not be live without one are told to declare.
+/// The indexes required by queries that may not be live without one.
 fn check_gate(queries: &[&str], expected: Expect) {
     let mut world = World::new(1);
     let planner = Planner::new(Arc::clone(&world.catalog));
@@ -282,7 +282,7 @@ fn check_gate(queries: &[&str], expected: Expect) {
         let binding = planner.bind(sql, &Map::new()).expect("it is a query");
         assert_eq!(binding.verdict(), None, "{sql}");
         let judged = binding.judge(&mut world.db).expect("SQLite explains its plans").clone();
-        assert_eq!(binding.verdict(), Some(&judged), "it is found out once");
+        assert_eq!(binding.verdict(), Some(&judged), "the verdict is cached");
         told += &match judged {
             Ok(()) => format!("{sql}\n    may be live\n"),
             Err(no) => {
@@ -294,7 +294,7 @@ fn check_gate(queries: &[&str], expected: Expect) {
 }
 
 #[test]
-fn what_would_read_a_table_at_every_commit_is_told_its_index() {
+fn a_query_that_would_scan_a_table_at_every_commit_names_the_missing_index() {
     check_gate(
         &[
             "SELECT r.c, s.n FROM r JOIN s ON s.n = r.b",
@@ -305,12 +305,12 @@ fn what_would_read_a_table_at_every_commit_is_told_its_index() {
             "SELECT r.id FROM r JOIN s ON s.k = r.c JOIN p ON p.n = s.n",
             "SELECT r.id FROM r, s WHERE s.n = 4",
             "SELECT r.id FROM r JOIN s ON s.b = r.b JOIN p ON p.r_id = r.id",
-            // No index spares these: no equality, all rows wanted, another affinity.
+            // No index avoids these scans: no equality, all rows needed, another affinity.
             "SELECT r.id FROM r JOIN s ON s.n < r.b",
             "SELECT r.id FROM r, s",
             "SELECT id FROM r WHERE b NOT IN (SELECT b FROM s)",
             "SELECT r.id FROM r JOIN s ON s.c = r.id",
-            // Evaluations of a whole query read what they read.
+            // Evaluations of a whole query may scan.
             "SELECT r.id FROM r FULL JOIN s ON s.n = r.b",
             "SELECT DISTINCT x FROM r",
         ],
@@ -353,10 +353,10 @@ fn what_would_read_a_table_at_every_commit_is_told_its_index() {
     );
 }
 
-/// The bindings' parameter is on s, which changes of r reach by s.n: the term may take the index on
-/// s.b instead, the look-up for all bindings cannot.
+/// The binding's parameter is on s, which changes of r reach by s.n: the term may use the index on
+/// s.b instead, but the lookup for all bindings cannot.
 #[test]
-fn a_look_up_needs_its_index_too() {
+fn a_lookup_needs_its_index_too() {
     check_gate(
         &["SELECT r.id FROM r JOIN s ON s.n = r.b WHERE s.b = 1"],
         expect![[r#"

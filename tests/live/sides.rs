@@ -1,4 +1,4 @@
-//! RIGHT and FULL JOIN, with ON and with columns made one by USING.
+//! RIGHT and FULL JOIN, with ON and with columns merged by USING.
 
 use crate::deltas::follow;
 
@@ -48,6 +48,6 @@ pub(crate) const SIDES: &[&str] = &[
 ];
 
 #[test]
-fn joins_that_keep_the_right_side_follow_every_commit() {
+fn right_and_full_joins_follow_every_commit() {
     follow("sides", SIDES);
 }

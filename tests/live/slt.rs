@@ -1,9 +1,9 @@
-//! sqllogictest files, cut at random points: the queries of a file are subscribed anywhere between its
-//! statements, the statements go on, and where the file asks a query the client must hold the answer.
+//! sqllogictest files, cut at random points: the queries of a file are subscribed at any point
+//! between its statements, and where the file has a query the client must hold its result.
 //!
-//! The files under `slt/` are in the usual format: `statement ok`, `statement error`, and `query` with
-//! types, sort mode and expected values, one a line. What they expect is SQLite's own answer:
-//! `UPDATE_EXPECT=1` writes it anew. Each file begins with its tables, which are STRICT.
+//! The files under `slt/` have the usual format: `statement ok`, `statement error`, and `query`
+//! with types, sort mode and expected values, one per line. The expected values are SQLite's own;
+//! `UPDATE_EXPECT=1` rewrites them. Each file starts with its tables, which are STRICT.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -21,18 +21,18 @@ use crate::extent::{Share, each_seed};
 use crate::proof::schema::leak;
 use crate::world::{Database, Random, State, cells, net, read_state};
 
-/// Cuts tried of each file.
+/// The number of cuts of each file.
 const CUTS: Share = Share::Seeds(12);
 
-/// Of a hundred queries so many may be refused.
+/// The maximum percentage of refused queries.
 const REFUSED_PERCENT: usize = 10;
 
 /// One record of a file.
 #[derive(Clone, Debug)]
 enum Record {
-    /// It succeeds, or fails.
+    /// A statement that must succeed or fail.
     Statement { sql: String, succeeds: bool },
-    /// It says what is expected.
+    /// A query with its expected result.
     Query(Query),
 }
 
@@ -50,7 +50,7 @@ struct Query {
 fn files() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("live/slt");
     let files = abide_tests::files_under(&folder);
-    assert!(files.len() >= 8, "the files are there");
+    assert!(files.len() >= 8, "the files exist");
     files
 }
 
@@ -84,14 +84,14 @@ fn records(text: &str) -> Vec<Record> {
                 let (types, sort) = ((*types).to_owned(), (*sort).to_owned());
                 records.push(Record::Query(Query { types, sort, sql, expected, line }));
             }
-            other => panic!("line {line}: {other:?} is no record"),
+            other => panic!("line {line}: {other:?} is not a record"),
         }
     }
     records
 }
 
 impl Query {
-    /// Rows as the format writes them.
+    /// Rows in the format of the files.
     fn values(&self, rows: &[Row]) -> Vec<String> {
         let value = |(value, kind): (&Value, char)| match (value, kind) {
             (Value::Null, _) => "NULL".to_owned(),
@@ -132,12 +132,12 @@ fn fresh(db: &Connection, sql: &str) -> rusqlite::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// SQLite says what the file says.
+/// The files contain SQLite's results.
 #[test]
-fn the_files_are_right() {
+fn the_files_are_correct() {
     for file in files() {
         let text = std::fs::read_to_string(&file).expect("the file can be read");
-        let db = Connection::open_in_memory().expect("a database in memory opens");
+        let db = Connection::open_in_memory().expect("an in-memory database opens");
         let mut right = String::new();
         for record in records(&text) {
             match record {
@@ -175,7 +175,7 @@ fn the_files_are_right() {
     }
 }
 
-/// A file being played.
+/// The run of a file.
 struct Play {
     db: Database,
     tables: Vec<&'static TableSpec>,
@@ -186,7 +186,7 @@ struct Play {
     refused: usize,
 }
 
-/// A query of the file, subscribed.
+/// A subscribed query of the file.
 struct Live {
     binding: Binding,
     id: BindingId,
@@ -194,9 +194,9 @@ struct Live {
 }
 
 impl Play {
-    /// With the tables and views that the first statements make.
+    /// With the tables and views of the first statements.
     fn new(records: &[Record]) -> (Play, usize) {
-        let db = Connection::open_in_memory().expect("a database in memory opens");
+        let db = Connection::open_in_memory().expect("an in-memory database opens");
         let mut prelude = 0;
         for record in records {
             let Record::Statement { sql, .. } = record else { break };
@@ -224,12 +224,12 @@ impl Play {
             return;
         };
         let Some(rows) = self.snapshot(&binding) else { return };
-        let id = self.router.attach(&binding).expect("there is room");
+        let id = self.router.attach(&binding).expect("the router has a free slot");
         let client = Client::new(&binding, rows);
         self.live.insert(number, Live { binding, id, client });
     }
 
-    /// Nothing where the query fails by itself: a text that is no JSON.
+    /// `None` if the query fails by itself, for example on invalid JSON.
     fn snapshot(&mut self, binding: &Binding) -> Option<Vec<Row>> {
         let mut rows = Vec::new();
         let mut each = |row: &[Value]| rows.push(Row::from(row));
@@ -238,7 +238,7 @@ impl Play {
     }
 
     fn run(&mut self, sql: &str, place: &str) {
-        // Some are to fail.
+        // Some statements must fail.
         let _ = self.db.0.execute_batch(sql);
         if !self.db.0.is_autocommit() {
             return;
@@ -249,14 +249,14 @@ impl Play {
         let deltas: BTreeMap<_, _> =
             self.router.commit(&changes, &mut self.db).into_iter().collect();
         for number in self.live.keys().copied().collect::<Vec<_>>() {
-            let live = self.live.get_mut(&number).expect("it is there");
+            let live = self.live.get_mut(&number).expect("the query is live");
             let place = format!("{place}: {}", live.binding.snapshot_sql());
             let binding = live.binding.clone();
             let Some(fresh) = self.snapshot(&binding) else {
                 self.live.remove(&number);
                 continue;
             };
-            let live = self.live.get_mut(&number).expect("it is there");
+            let live = self.live.get_mut(&number).expect("the query is live");
             if let Some(delta) = deltas.get(&live.id) {
                 let delta = delta.as_ref().unwrap_or_else(|why| panic!("{place}: {why}"));
                 live.client.apply(delta).unwrap_or_else(|why| panic!("{place}: {why}"));
@@ -268,7 +268,7 @@ impl Play {
 }
 
 #[test]
-fn queries_follow_from_wherever_the_file_is_cut() {
+fn queries_are_correct_from_any_cut() {
     for file in files() {
         let text = std::fs::read_to_string(&file).expect("the file can be read");
         let name = file.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
@@ -281,20 +281,20 @@ fn queries_follow_from_wherever_the_file_is_cut() {
     }
 }
 
-/// Plays a file with its queries subscribed at random points. How many are refused.
+/// Runs a file with its queries subscribed at random points. Returns the number of refused queries.
 fn cut(place: &str, seed: u64, records: &[Record]) -> usize {
     let mut random = Random::new(seed ^ 0x517);
     let (mut play, prelude) = Play::new(records);
     let points: Vec<usize> = (0..records.len())
         .map(|own| {
-            // Mostly before the file asks, so that there is something to compare.
+            // Mostly before the file's query, so that there is something to compare.
             let end = if random.below(4) == 0 { records.len() } else { own + 1 };
             prelude + random.below(end.saturating_sub(prelude).max(1))
         })
         .collect();
     let mut asked = vec![false; records.len()];
     for (at, record) in records.iter().enumerate().skip(prelude) {
-        // Nobody subscribes in the middle of a commit.
+        // Subscriptions start between commits.
         let between = play.db.0.is_autocommit();
         for own in (0..records.len()).filter(|own| between && points[*own] <= at) {
             if let (false, Record::Query(query)) = (asked[own], &records[own]) {
@@ -317,11 +317,11 @@ fn cut(place: &str, seed: u64, records: &[Record]) -> usize {
     play.refused
 }
 
-/// The tables of a database, as they would be declared.
+/// The tables of a database as declarations.
 fn declared(db: &Connection) -> Vec<&'static TableSpec> {
     let sql = "SELECT name, wr FROM pragma_table_list WHERE schema = 'main' AND type = 'table' AND \
          name NOT LIKE 'sqlite%' ORDER BY name";
-    let tables = fresh(db, sql).expect("SQLite tells its tables");
+    let tables = fresh(db, sql).expect("SQLite lists its tables");
     let tables = tables.iter().map(|table| {
         let [Value::Text(name), Value::Integer(without_rowid)] = &table[..] else {
             panic!("a table has a name")
@@ -342,10 +342,10 @@ fn declared(db: &Connection) -> Vec<&'static TableSpec> {
     tables.collect()
 }
 
-/// The columns of a table, and which of them are its key.
+/// The columns of a table, and its key.
 fn columns(db: &Connection, table: &str) -> (Vec<ColumnSpec>, Vec<usize>) {
     let sql = format!("SELECT name, type, \"notnull\", pk FROM pragma_table_info('{table}')");
-    let rows = fresh(db, &sql).expect("SQLite tells its columns");
+    let rows = fresh(db, &sql).expect("SQLite lists its columns");
     let (mut columns, mut key) = (Vec::new(), Vec::new());
     for (at, row) in rows.iter().enumerate() {
         let [Value::Text(name), Value::Text(kind), Value::Integer(strict), Value::Integer(pk)] =
@@ -379,7 +379,7 @@ fn columns(db: &Connection, table: &str) -> (Vec<ColumnSpec>, Vec<usize>) {
 
 fn views(db: &Connection) -> Vec<(&'static str, &'static str)> {
     let sql = "SELECT name, sql FROM sqlite_schema WHERE type = 'view'";
-    let rows = fresh(db, sql).expect("SQLite tells its views");
+    let rows = fresh(db, sql).expect("SQLite lists its views");
     let views = rows.iter().map(|row| {
         let [Value::Text(name), Value::Text(sql)] = &row[..] else { panic!("a view has a text") };
         let (_, select) = sql.split_once(" AS ").expect("a view is AS a SELECT");

@@ -1,4 +1,4 @@
-//! A stage for small plays: subscriptions, commits that a test writes down, and what is told of each.
+//! Small tests: subscriptions, explicit commits, and the delta of each.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use serde_json::{Value as JsonValue, json};
 
 use crate::world::{TABLES, World};
 
-/// Subscriptions over tables that change as the test says.
+/// Subscriptions over tables that the test changes.
 pub(crate) struct Stage {
     world: World,
     planner: Planner,
@@ -31,14 +31,14 @@ impl Stage {
         let mut stage = Stage { world, planner, router, bindings: Vec::new() };
         for (sql, params) in queries {
             let params = params.as_object().expect("an object");
-            let binding = stage.planner.bind(sql, params).expect("it can be live");
-            let id = stage.router.attach(&binding).expect("there is room");
+            let binding = stage.planner.bind(sql, params).expect("the query can be live");
+            let id = stage.router.attach(&binding).expect("the router has a free slot");
             stage.bindings.push((id, binding));
         }
         stage
     }
 
-    /// Commits rows, `table: old -> new` as JSON arrays or `-`, and tells every delta.
+    /// Commits rows, written `table: old -> new` as JSON arrays or `-`, and compares all deltas.
     pub(crate) fn commit(&mut self, lines: &[&str], expected: Expect) {
         let mut changes = Changes::new();
         for line in lines {
@@ -87,7 +87,7 @@ fn told(delta: &Result<Delta, LiveError>) -> String {
     }
 }
 
-/// The leading cells; the rest is NULL.
+/// The leading cells; the others are NULL.
 fn row(table: &TableSpec, text: &str) -> Option<Row> {
     if text == "-" {
         return None;

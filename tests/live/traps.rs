@@ -1,6 +1,6 @@
-//! Bugs that other engines had, each by name: both sides of a join in one commit, a row that moves
-//! from one subscription to another, rows without a key, equal values of different types, an error
-//! that belongs to one subscription alone.
+//! Known bugs of other engines: both sides of a join in one commit, a row that moves between
+//! subscriptions, rows without a key, equal values of different types, an error that affects one
+//! subscription only.
 
 use expect_test::expect;
 use serde_json::json;
@@ -74,7 +74,7 @@ fn rows_without_a_key_are_counted() {
 }
 
 #[test]
-fn one_and_one_point_zero_are_equal_and_not_the_same() {
+fn one_and_one_point_zero_are_equal_but_not_identical() {
     let mut stage = Stage::new(&[
         "SELECT id, coalesce(a, x) AS v FROM r",
         "SELECT coalesce(a, x) AS v, count(*) FROM r GROUP BY v",
@@ -109,7 +109,7 @@ fn one_and_one_point_zero_are_equal_and_not_the_same() {
 }
 
 #[test]
-fn an_error_is_that_of_one_subscription() {
+fn an_error_affects_one_subscription_only() {
     let mut stage = Stage::new(&[
         "SELECT id, json_extract(c, '$.a') FROM r",
         "SELECT sum(a) FROM r",
@@ -134,7 +134,7 @@ fn an_error_is_that_of_one_subscription() {
 }
 
 #[test]
-fn a_window_tells_positions() {
+fn a_window_has_positions() {
     let mut stage = Stage::new(&["SELECT id, a FROM r ORDER BY a DESC LIMIT 2"]);
     stage.commit(
         &["r: - -> [1, 1]", "r: - -> [2, 2]", "r: - -> [3, 3]"],
@@ -164,7 +164,7 @@ fn a_window_tells_positions() {
 }
 
 #[test]
-fn not_in_with_a_null_is_nothing() {
+fn not_in_with_a_null_matches_nothing() {
     let mut stage = Stage::new(&["SELECT id FROM r WHERE b NOT IN (SELECT b FROM s)"]);
     stage.commit(
         &["r: - -> [1, 0, 1]", "r: - -> [2, 0, null]"],
@@ -187,7 +187,7 @@ fn not_in_with_a_null_is_nothing() {
 }
 
 #[test]
-fn the_padded_row_of_a_left_join_comes_and_goes() {
+fn the_padded_row_of_a_left_join_is_inserted_and_deleted() {
     let mut stage = Stage::new(&[
         "SELECT r.id, s.k FROM r LEFT JOIN s ON s.b = r.b",
         "SELECT r.id, count(s.k) AS n FROM r LEFT JOIN s ON s.b = r.b GROUP BY r.id",
@@ -222,10 +222,10 @@ fn the_padded_row_of_a_left_join_comes_and_goes() {
     );
 }
 
-/// A table may be called what another's changes, or its past, would be called: the query was accepted,
-/// and failed at the first commit that concerned it, with a column that was ambiguous.
+/// A table may have the name of another table's image or past form. The query was accepted, but
+/// failed at the first commit that affected it, with an ambiguous column.
 #[test]
-fn names_that_look_like_those_of_images() {
+fn table_names_that_equal_those_of_images() {
     let mut stage = Stage::new(&[
         "SELECT r.id, d_r.k FROM r JOIN s AS d_r ON d_r.b = r.b",
         "SELECT a.id, was_a.k FROM r AS a LEFT JOIN s AS was_a ON was_a.b = a.b",
@@ -251,7 +251,7 @@ fn names_that_look_like_those_of_images() {
     );
 }
 
-/// Two terms of a join told one group as 1 and as 1.0, and it was counted twice.
+/// Two terms of a join returned one group as 1 and as 1.0, and it was counted twice.
 #[test]
 fn a_group_of_equal_values_is_one_group() {
     let mut stage = Stage::new(&[
@@ -274,9 +274,9 @@ fn a_group_of_equal_values_is_one_group() {
     );
 }
 
-/// Whoever waits for a row to be absent hears of rows that his condition does not name.
+/// An anti-join receives changes of rows that its condition does not name.
 #[test]
-fn a_row_that_is_missing_is_no_row_of_its_table() {
+fn a_missing_row_is_not_a_row_of_its_table() {
     let mut stage = Stage::with(&[
         (
             "SELECT r.id, q.n FROM r LEFT JOIN (SELECT b, count(*) AS n FROM s GROUP BY b) q ON q.b = \

@@ -1,5 +1,5 @@
-//! What depends on the order of rows that nothing orders: made total where that leaves the meaning as
-//! it is, refused with a way out where it does not.
+//! Results that depend on the order of unordered rows: the order is made total if that keeps the
+//! meaning, otherwise the query is refused with an alternative.
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ fn windows_get_the_keys_of_their_rows() {
 }
 
 #[test]
-fn windows_bounded_by_equal_rows_are_refused() {
+fn windows_bounded_by_peers_are_refused() {
     check(
         &[
             "SELECT last_value(c) OVER (ORDER BY b) FROM r",
@@ -72,35 +72,35 @@ fn windows_bounded_by_equal_rows_are_refused() {
         ],
         expect![[r#"
             SELECT last_value(c) OVER (ORDER BY b) FROM r
-                unsupported_sql: last_value() over rows that may be equal in its window's order cannot be live
-                add a key to the window's order, or frame it by ROWS
+                unsupported_sql: last_value() over rows that can be peers in its window cannot be live
+                add a key to the window's ORDER BY, or use a ROWS frame
             SELECT nth_value(c, 2) OVER (ORDER BY b) FROM r
-                unsupported_sql: nth_value() over rows that may be equal in its window's order cannot be live
-                add a key to the window's order, or frame it by ROWS
+                unsupported_sql: nth_value() over rows that can be peers in its window cannot be live
+                add a key to the window's ORDER BY, or use a ROWS frame
             SELECT group_concat(c) OVER (ORDER BY b) FROM r
-                unsupported_sql: group_concat() over rows that may be equal in its window's order cannot be live
-                add a key to the window's order, or frame it by ROWS
+                unsupported_sql: group_concat() over rows that can be peers in its window cannot be live
+                add a key to the window's ORDER BY, or use a ROWS frame
             SELECT sum(x) OVER (ORDER BY b) FROM r
-                unsupported_sql: sum() over rows that may be equal in its window's order cannot be live
-                add a key to the window's order, or frame it by ROWS
+                unsupported_sql: sum() over rows that can be peers in its window cannot be live
+                add a key to the window's ORDER BY, or use a ROWS frame
             SELECT min(coalesce(a, x)) OVER (ORDER BY b) FROM r
-                unsupported_sql: min() over rows that may be equal in its window's order cannot be live
-                add a key to the window's order, or frame it by ROWS
+                unsupported_sql: min() over rows that can be peers in its window cannot be live
+                add a key to the window's ORDER BY, or use a ROWS frame
             SELECT first_value(c) OVER (ORDER BY b GROUPS 1 PRECEDING) FROM r
-                unsupported_sql: first_value() over rows that may be equal in its window's order cannot be live
-                add a key to the window's order, or frame it by ROWS
+                unsupported_sql: first_value() over rows that can be peers in its window cannot be live
+                add a key to the window's ORDER BY, or use a ROWS frame
             SELECT count(*) OVER (ORDER BY b ROWS 2 PRECEDING EXCLUDE TIES) FROM r
-                unsupported_sql: count() over rows that may be equal in its window's order cannot be live
-                add a key to the window's order, or frame it by ROWS
+                unsupported_sql: count() over rows that can be peers in its window cannot be live
+                add a key to the window's ORDER BY, or use a ROWS frame
             SELECT row_number() OVER () FROM (SELECT a FROM r UNION ALL SELECT n FROM s)
-                unsupported_sql: row_number() over rows that no key tells apart cannot be live
+                unsupported_sql: row_number() over rows without a unique key cannot be live
                 select the keys of the tables in every subquery of FROM
         "#]],
     );
 }
 
 #[test]
-fn windows_must_make_sense() {
+fn invalid_windows() {
     check(
         &[
             "SELECT row_number() FROM r",
@@ -150,7 +150,7 @@ fn windows_must_make_sense() {
                 GET /v1/schema lists the columns of every table
             SELECT a, row_number() OVER (ORDER BY b) FROM r GROUP BY a
                 unsupported_sql: a query whose column b is neither grouped nor aggregated cannot be live
-                add it to GROUP BY, or take min() or max() of it
+                add it to GROUP BY, or use min() or max()
             SELECT count(*) OVER (PARTITION BY ?) FROM r WINDOW w AS (PARTITION BY ?)
                 bad_arguments: parameter 1 is missing
                 pass it in params: {"1": …}
@@ -184,7 +184,7 @@ fn ordered_aggregates_get_the_keys_of_their_rows() {
 }
 
 #[test]
-fn ordered_aggregates_of_what_has_no_order_are_refused() {
+fn ordered_aggregates_without_a_total_order_are_refused() {
     check(
         &[
             "SELECT group_concat(q.v) FROM (SELECT a AS v FROM r UNION ALL SELECT n FROM s) q",
@@ -201,42 +201,42 @@ fn ordered_aggregates_of_what_has_no_order_are_refused() {
         ],
         expect![[r#"
             SELECT group_concat(q.v) FROM (SELECT a AS v FROM r UNION ALL SELECT n FROM s) q
-                unsupported_sql: group_concat() over rows that no key tells apart cannot be live
+                unsupported_sql: group_concat() over rows without a unique key cannot be live
                 select the keys of the tables in every subquery of FROM
             SELECT group_concat(DISTINCT c ORDER BY a) FROM r
-                unsupported_sql: group_concat(DISTINCT …) in the order of something else cannot be live
+                unsupported_sql: group_concat(DISTINCT …) ordered by another expression cannot be live
                 order it by its argument
             SELECT group_concat(DISTINCT coalesce(a, x)) FROM r
-                unsupported_sql: group_concat(DISTINCT …) of what is not of one type cannot be live
-                write CAST(… AS …) around it
+                unsupported_sql: group_concat(DISTINCT …) of an expression with more than one possible type cannot be live
+                wrap it in CAST(… AS …)
             SELECT sum(DISTINCT coalesce(a, x)) FROM r
-                unsupported_sql: sum(DISTINCT …) of what is not of one type cannot be live
-                write CAST(… AS …) around it
+                unsupported_sql: sum(DISTINCT …) of an expression with more than one possible type cannot be live
+                wrap it in CAST(… AS …)
             SELECT group_concat(DISTINCT c, ',') FROM r
                 bad_sql: DISTINCT aggregates must have exactly one argument
             SELECT abs(a ORDER BY b) FROM r
                 bad_sql: ORDER BY may not be used with non-aggregate abs()
             SELECT id, (SELECT sum(r.a) FROM s) FROM r
-                unsupported_sql: sum() of the columns of a query around it cannot be live
-                take it in that query itself
+                unsupported_sql: sum() over columns of an enclosing query only cannot be live
+                move it to the enclosing query
             SELECT id, (SELECT group_concat(r.c) FROM s WHERE s.b = r.b) FROM r
-                unsupported_sql: group_concat() of the columns of a query around it cannot be live
-                take it in that query itself
+                unsupported_sql: group_concat() over columns of an enclosing query only cannot be live
+                move it to the enclosing query
             SELECT q.id FROM (SELECT id, 0 AS zero FROM r) q WHERE (SELECT sum(q.zero) FROM s)
-                unsupported_sql: sum() of the columns of a query around it cannot be live
-                take it in that query itself
+                unsupported_sql: sum() over columns of an enclosing query only cannot be live
+                move it to the enclosing query
             SELECT DISTINCT coalesce(a, x), count(*) FROM r GROUP BY coalesce(a, x), b
-                unsupported_sql: SELECT DISTINCT over groups or windows whose column coalesce(a, x) is not of one type cannot be live
-                write CAST(… AS …) around it, or leave DISTINCT out
+                unsupported_sql: SELECT DISTINCT over groups or windows whose column coalesce(a, x) has more than one possible type cannot be live
+                wrap it in CAST(… AS …), or remove DISTINCT
             SELECT DISTINCT c COLLATE NOCASE, rank() OVER (ORDER BY a) FROM r
-                unsupported_sql: SELECT DISTINCT over groups or windows whose column c COLLATE NOCASE is not of one type cannot be live
-                write CAST(… AS …) around it, or leave DISTINCT out
+                unsupported_sql: SELECT DISTINCT over groups or windows whose column c COLLATE NOCASE has more than one possible type cannot be live
+                wrap it in CAST(… AS …), or remove DISTINCT
         "#]],
     );
 }
 
 #[test]
-fn what_from_cannot_take() {
+fn invalid_from_items() {
     check(
         &[
             "SELECT v FROM (SELECT coalesce(a, x) AS v FROM r UNION ALL SELECT n FROM s LIMIT 2)",
@@ -254,30 +254,30 @@ fn what_from_cannot_take() {
         ],
         expect![[r#"
             SELECT v FROM (SELECT coalesce(a, x) AS v FROM r UNION ALL SELECT n FROM s LIMIT 2)
-                unsupported_sql: the first rows of what may be equal and not the same cannot be live
-                write CAST(… AS …) around its columns
+                unsupported_sql: LIMIT over rows that can be equal but not identical cannot be live
+                wrap its columns in CAST(… AS …)
             SELECT v FROM (SELECT t.v FROM (SELECT a AS v FROM r UNION ALL SELECT n FROM s) t LIMIT 2)
-                unsupported_sql: the first rows of a subquery whose rows no key tells apart cannot be live
-                aggregate it: min() or max()
+                unsupported_sql: LIMIT in a subquery whose rows have no unique key cannot be live
+                use min() or max()
             SELECT * FROM r FULL JOIN s USING (b) FULL JOIN p ON p.n = s.n
                 live: SELECT "r"."id" AS "id", "r"."a" AS "a", CAST(coalesce("r"."b", "s"."b") AS INTEGER) AS "b", "r"."c" AS "c", "r"."x" AS "x", "r"."z" AS "z", "s"."k" AS "k", "s"."c" AS "c", "s"."n" AS "n", "p"."g" AS "g", "p"."n" AS "n", "p"."v" AS "v", "p"."r_id" AS "r_id" FROM main."r" AS "r" FULL JOIN main."s" AS "s" ON ("r"."b" = "s"."b") FULL JOIN main."p" AS "p" ON ("p"."n" = "s"."n")
             SELECT * FROM (SELECT id, a AS n FROM r) x FULL JOIN (SELECT k, c AS n FROM s) y USING (n)
                 unsupported_sql: USING with RIGHT or FULL JOIN of columns of different types cannot be live
-                write ON instead
+                use ON instead
             SELECT * FROM generate_series(1, 3)
                 unsupported_sql: the table-valued function generate_series() cannot be live
-                there are json_each() and json_tree()
+                use json_each() or json_tree()
             SELECT r.id FROM r, json_each(json_array(a, id)) AS j
                 bad_sql: ambiguous column name: id
-                say of which table: t.column
+                qualify it with its table: t.column
             SELECT id FROM r WHERE EXISTS (SELECT 1 FROM json_each(json_array(value)))
-                bad_sql: json_each() of its own columns
-                say of which table a column is: t.column
+                bad_sql: the arguments of json_each() name its own columns
+                qualify the column with its table: t.column
             SELECT id FROM r, json_each(r.c) RIGHT JOIN s ON s.b = r.b
                 unsupported_sql: a table-valued function beside RIGHT or FULL JOIN cannot be live
-                write it as a LEFT JOIN
+                use a LEFT JOIN
             SELECT r.id FROM r, json_each()
-                bad_sql: json_each() takes a JSON text and, if wanted, a path
+                bad_sql: json_each() takes a JSON text and an optional path
             SELECT id FROM r WHERE id IN s
                 bad_sql: sub-select returns 4 columns - expected 1
             SELECT id FROM r WHERE id IN nowhere
@@ -289,9 +289,9 @@ fn what_from_cannot_take() {
     );
 }
 
-/// What the planner takes for a function SQLite must have, or a query would be live that cannot run.
+/// SQLite must have every function that the planner accepts; otherwise a live query could not run.
 #[test]
-fn every_function_is_one_of_sqlite() {
+fn every_known_function_exists_in_sqlite() {
     let mut world = World::new(1);
     let rows = world.query("SELECT DISTINCT name FROM pragma_function_list", &[]);
     let mut names: Vec<String> = rows
@@ -299,7 +299,7 @@ fn every_function_is_one_of_sqlite() {
         .iter()
         .map(|row| match &row[0] {
             abide_schema::Value::Text(name) => name.clone(),
-            other => panic!("{other:?} is no name"),
+            other => panic!("{other:?} is not a name"),
         })
         .collect();
     names.extend(["sqrt", "ln", "pow", "floor", "median", "nonsense"].map(str::to_owned));

@@ -1,5 +1,5 @@
-//! What SQLite does with values, and what engines that keep results of their own get wrong about it:
-//! affinity, NULL, sums that overflow or turn real, equal sort keys, keys that are used again.
+//! SQLite's value semantics that incremental engines often get wrong: affinity, NULL, sums that
+//! overflow or become real, equal sort keys, reused keys.
 
 use expect_test::expect;
 use serde_json::json;
@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::stage::Stage;
 
 #[test]
-fn a_parameter_is_compared_as_its_column_is() {
+fn a_parameter_is_compared_like_its_column() {
     let mut stage = Stage::with(&[
         ("SELECT id FROM r WHERE c = :v", json!({"v": 7})),
         ("SELECT id FROM r WHERE a = :v", json!({"v": "7"})),
@@ -29,7 +29,7 @@ fn a_parameter_is_compared_as_its_column_is() {
 }
 
 #[test]
-fn null_never_joins_and_always_groups() {
+fn null_never_joins_but_always_groups() {
     let mut stage = Stage::new(&[
         "SELECT r.id, s.k FROM r JOIN s ON s.b = r.b",
         "SELECT r.id, s.k FROM r JOIN s ON s.b IS r.b",
@@ -72,7 +72,7 @@ fn a_sum_that_overflows_is_an_error() {
 }
 
 #[test]
-fn a_sum_may_pass_the_bound_between_two_rows_of_a_commit() {
+fn a_sum_may_exceed_the_limit_between_two_rows_of_a_commit() {
     let mut stage = Stage::new(&["SELECT sum(a) FROM r"]);
     stage.commit(
         &["r: - -> [1, 9223372036854775807]"],
@@ -95,7 +95,7 @@ fn a_sum_may_pass_the_bound_between_two_rows_of_a_commit() {
 }
 
 #[test]
-fn one_real_turns_a_sum_real_and_its_going_turns_it_back() {
+fn one_real_makes_a_sum_real_until_it_is_deleted() {
     let mut stage = Stage::new(&["SELECT sum(coalesce(a, x)) FROM r"]);
     stage.commit(
         &["r: - -> [1, 5]"],
@@ -136,7 +136,7 @@ fn a_sum_of_doubles_does_not_drift() {
 }
 
 #[test]
-fn equal_sort_keys_at_the_bound_of_a_window() {
+fn equal_sort_keys_at_the_edge_of_a_window() {
     let mut stage = Stage::new(&["SELECT id, a FROM r ORDER BY a LIMIT 2"]);
     stage.commit(
         &["r: - -> [3, 5]", "r: - -> [2, 5]", "r: - -> [4, 5]"],
@@ -159,7 +159,7 @@ fn equal_sort_keys_at_the_bound_of_a_window() {
 }
 
 #[test]
-fn a_key_that_is_used_again_is_an_update() {
+fn a_reused_key_is_an_update() {
     let mut stage = Stage::new(&["SELECT id, a FROM r", "SELECT a FROM r"]);
     stage.commit(
         &["r: - -> [1, 5]"],

@@ -1,5 +1,4 @@
-//! Window functions: kept by the partitions that a change touched, where all windows have a partition
-//! in common.
+//! Window functions with a common partition, maintained by the touched partitions.
 
 use crate::deltas::follow;
 

@@ -40,7 +40,7 @@ const fn table(
     TableSpec { name, doc: "", columns, key, without_rowid, shared, indexes, constraints, triggers }
 }
 
-/// Numbered by the database; a column of every kind.
+/// A rowid table with a column of every kind.
 pub(crate) static R: TableSpec = table(
     "r",
     &[
@@ -56,7 +56,7 @@ pub(crate) static R: TableSpec = table(
     &[index(&["a"]), index(&["b"]), index(&["c"])],
 );
 
-/// With a text key.
+/// A table with a text key.
 pub(crate) static S: TableSpec = table(
     "s",
     &[
@@ -70,7 +70,7 @@ pub(crate) static S: TableSpec = table(
     &[index(&["b"]), index(&["c"])],
 );
 
-/// With a key of two columns.
+/// A table with a key of two columns.
 pub(crate) static P: TableSpec = table(
     "p",
     &[
@@ -86,7 +86,7 @@ pub(crate) static P: TableSpec = table(
 
 pub(crate) static TABLES: [&TableSpec; 3] = [&R, &S, &P];
 
-/// SplitMix64: enough for tests, and the same everywhere.
+/// SplitMix64: sufficient for tests, and the same on every machine.
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -121,7 +121,7 @@ pub(crate) struct World {
     pub(crate) random: Random,
 }
 
-/// The connection, as the engine would give it.
+/// A connection like those of the engine.
 pub(crate) struct Database(pub(crate) Connection);
 
 impl World {
@@ -132,7 +132,7 @@ impl World {
             ("pairs", "SELECT r.id AS rid, s.k AS sk, s.n FROM r JOIN s ON s.b = r.b"),
         ];
         let catalog = Arc::new(Catalog::new(TABLES.to_vec(), views.clone()));
-        let connection = Connection::open_in_memory().expect("a database in memory opens");
+        let connection = Connection::open_in_memory().expect("an in-memory database opens");
         connection.set_prepared_statement_cache_capacity(8_192);
         for table in TABLES {
             for statement in table.ddl() {
@@ -150,7 +150,7 @@ impl World {
         World { catalog, db: Database(connection), state, random: Random::new(seed) }
     }
 
-    /// Changes some rows at random, in the database too, and tells the net changes.
+    /// Changes some random rows in the database, and returns the net changes.
     pub(crate) fn commit(&mut self) -> Changes {
         let before = self.state.clone();
         let writes = *self.random.pick(&[1, 1, 1, 2, 3, 6]);
@@ -239,7 +239,7 @@ impl World {
     }
 }
 
-/// The rows that tables hold.
+/// The rows of the tables.
 pub(crate) fn read_state(db: &Connection, tables: &[&'static TableSpec]) -> State {
     let mut state = State::new();
     for table in tables {
@@ -255,7 +255,7 @@ pub(crate) fn read_state(db: &Connection, tables: &[&'static TableSpec]) -> Stat
     state
 }
 
-/// The cells of a row that SQLite shows.
+/// The cells of a result row.
 pub(crate) fn cells(row: &rusqlite::Row, width: usize) -> Vec<Value> {
     let cell = |at: usize| match row.get_ref(at).expect("the column exists") {
         ValueRef::Null => Value::Null,
@@ -286,7 +286,7 @@ pub(crate) fn net(before: &State, after: &State) -> Changes {
     changes
 }
 
-/// A value as rusqlite binds it.
+/// A value for rusqlite to bind.
 pub(crate) struct Bound<'a>(pub(crate) &'a Value);
 
 impl ToSql for Bound<'_> {
@@ -311,7 +311,7 @@ impl Sql for Database {
         let failed =
             |error: rusqlite::Error| SqlError { message: error.to_string(), fault: Fault::Query };
         let mut prepared = self.0.prepare_cached(statement).map_err(|error| {
-            // What the planner let pass must be valid SQL.
+            // SQL that the planner accepted must be valid.
             SqlError { message: format!("{error} in {statement}"), fault: Fault::Store }
         })?;
         let width = prepared.column_count();
@@ -322,7 +322,7 @@ impl Sql for Database {
             let utf8 =
                 |cell| !matches!(cell, ValueRef::Text(text) if std::str::from_utf8(text).is_err());
             if !(0..width).map(read).all(utf8) {
-                let message = "a text is not UTF-8".to_owned();
+                let message = "a text value is not valid UTF-8".to_owned();
                 return Err(SqlError { message, fault: Fault::Query });
             }
             each(&cells(row, width));

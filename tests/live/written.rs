@@ -1,5 +1,5 @@
-//! What is run is not what was written: names are resolved, joins turned, ties broken, columns put out.
-//! It must mean the same. SQLite is asked both, and the visible columns are held against each other.
+//! The executed query differs from the text: names are resolved, joins reordered, ties broken,
+//! columns expanded. It must be equivalent. SQLite runs both, and the visible columns are compared.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::deltas::{FILTERS, GROUPS, JOINS, OUTER, SETS, SHARE, SUBQUERIES, para
 use crate::extent::each_seed;
 use crate::world::{Bound, Random, World, cells};
 
-/// The rows of a text as it stands.
+/// The rows of the original text.
 fn as_written(
     world: &World,
     sql: &str,
@@ -49,8 +49,8 @@ fn sorted(rows: &[Row], width: usize, fold: bool) -> Vec<String> {
     rows
 }
 
-/// Which of equal values stands for its group is SQLite's choice at the moment, and ours is the least.
-/// Values of different text that are equal all the same: of two types, or under NOCASE.
+/// Which of several equal values represents its group is SQLite's choice; ours is the least. These
+/// are equal values with different text: of two types, or under NOCASE.
 fn chooses(sql: &str) -> bool {
     let groups = ["DISTINCT", "GROUP BY", "UNION", "EXCEPT", "INTERSECT"];
     let equals = ["coalesce(a, x)", "NOCASE"];
@@ -66,7 +66,7 @@ fn folded(value: &Value) -> Value {
     }
 }
 
-/// Asks both, in a state made at random.
+/// Runs both, in a random state.
 fn check(world: &mut World, planner: &Planner, sql: &str) {
     let params = params(sql, &mut world.random);
     let binding = planner.bind(sql, &params).unwrap_or_else(|refusal| panic!("{sql}: {refusal}"));
@@ -79,8 +79,8 @@ fn check(world: &mut World, planner: &Planner, sql: &str) {
     assert_eq!(sorted(&run, shown, fold), sorted(&written, shown, fold), "{what}");
 }
 
-/// Whether a text leaves it open what its rows are: which of equal rows come first, in which order
-/// texts are strung together.
+/// Whether a text is not deterministic: which of equal rows come first, or the order of
+/// concatenation.
 fn leaves_open(sql: &str) -> bool {
     let open = ["LIMIT", "group_concat", "string_agg", "group_array", "group_object", "row_number"];
     let open_in_windows = ["lag(", "lead(", "ntile(", "_value(", "ROWS", "AS some", "AS top"];
@@ -88,7 +88,7 @@ fn leaves_open(sql: &str) -> bool {
 }
 
 #[test]
-fn what_is_run_means_what_was_written() {
+fn the_executed_query_is_equivalent_to_the_text() {
     let lists = [FILTERS, GROUPS, JOINS, OUTER, SUBQUERIES, SETS].into_iter().chain([
         crate::compounds::COMPOUNDS,
         crate::sides::SIDES,

@@ -1,5 +1,5 @@
-//! `abide agent`: agents of a folder, with a model that answers from a script and a tool that is a program, run by
-//! the program itself, by a server, and by whoever comes after one that was killed.
+//! `abide agent`: agents of a folder, with a model that replies from a script and a program as a
+//! tool, run by the command itself, by a server, and again after a kill.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use crate::program::{Ended, Process, abide};
 use crate::server::Server;
 
-/// What an agent runs in: a folder with models, tools and a definition.
+/// The environment of an agent: a folder with models, tools and a definition.
 struct Desk {
     folder: TempDir,
 }
@@ -60,7 +60,7 @@ impl Desk {
         self.folder.path().join(name)
     }
 
-    /// A command that works in its folder, with its agents.
+    /// A command in its folder, with its agents.
     fn spawn(&self, args: &[&str]) -> Process {
         let mut command = abide();
         command.current_dir(self.folder.path()).args(args).args(["--agents", "house"]);
@@ -81,7 +81,7 @@ impl Desk {
         lines(&self.path("ledger"))
     }
 
-    /// What the file holds, when nobody has it open.
+    /// The rows of the file, while no process has it open.
     fn rows(&self, sql: &str) -> JsonValue {
         let db = self.path("agents.db");
         crate::program::run(["sql", "--json", "--db", db.to_str().unwrap(), sql]).json()["rows"]
@@ -93,7 +93,7 @@ fn lines(path: &Path) -> Vec<String> {
     fs::read_to_string(path).unwrap_or_default().lines().map(str::to_owned).collect()
 }
 
-/// The kinds of what was told on stdout, which is JSON and nothing else. Pieces of one answer are one.
+/// The kinds of the events on stdout, which is pure JSON. The pieces of one reply count as one.
 fn kinds(stdout: &str) -> Vec<String> {
     let mut kinds: Vec<String> = Vec::new();
     for line in stdout.lines() {
@@ -106,7 +106,7 @@ fn kinds(stdout: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_run_waits_is_decided_on_and_goes_on() {
+fn a_run_waits_for_a_decision_and_continues() {
     let desk = Desk::new(ANSWERS);
     let waits = desk.clerk(&[]);
     assert_eq!(waits.code, Some(5), "{waits:?}");
@@ -126,7 +126,7 @@ fn a_run_waits_is_decided_on_and_goes_on() {
     "#]].assert_eq(&waits.stderr);
     assert_eq!(desk.ledger(), ["look A-7"]);
 
-    // The hint, as a shell would have it.
+    // The hint as a shell parses it.
     let decide = ["call", "--db", "agents.db", "decide_approval", "call_id=order-7~2.1"];
     let mut command = abide();
     command.current_dir(desk.folder.path()).args(decide).arg("decision=approve");
@@ -140,12 +140,12 @@ fn a_run_waits_is_decided_on_and_goes_on() {
         "{done}"
     );
     assert_eq!(desk.ledger(), ["look A-7", "paid A-7"]);
-    assert_eq!(desk.clerk(&[]).good(), done, "once more is the same run");
-    assert_eq!(desk.ledger().len(), 2, "and nothing is done twice");
+    assert_eq!(desk.clerk(&[]).good(), done, "the same command is the same run");
+    assert_eq!(desk.ledger().len(), 2, "and nothing runs twice");
 }
 
 #[test]
-fn with_json_stdout_is_json_and_nothing_else() {
+fn with_json_stdout_is_pure_json() {
     let desk = Desk::new(ANSWERS);
     let waits = desk.clerk(&["--json"]);
     assert_eq!(waits.code, Some(5), "{waits:?}");
@@ -170,7 +170,7 @@ fn with_json_stdout_is_json_and_nothing_else() {
 }
 
 #[test]
-fn what_cannot_be_run_leaves_nothing() {
+fn a_run_that_cannot_start_leaves_nothing() {
     let desk = Desk::new(ANSWERS);
     let missing = crate::program::run(["agent", "check", "--agents", "nofolder"]);
     assert_eq!(missing.code, Some(1), "{missing:?}");
@@ -191,17 +191,17 @@ fn what_cannot_be_run_leaves_nothing() {
 }
 
 #[test]
-fn a_run_that_ends_badly_says_why() {
+fn a_failed_run_reports_the_reason() {
     let desk = Desk::new("answers: [{ error: { kind: unauthorized, times: 9 } }]");
     let failed = desk.clerk(&[]);
     assert_eq!(failed.code, Some(1), "{failed:?}");
     assert!(failed.stderr.starts_with("error: the run ended with "), "{failed:?}");
 }
 
-/// SIGKILL while the model speaks, and when a tool has just run: the same command again goes on, and each tool has
-/// run once.
+/// SIGKILL during a model's reply, and right after a tool has run: the same command again
+/// continues, and each tool has run once.
 #[test]
-fn killed_midway_the_same_command_again_ends_it() {
+fn after_a_kill_the_same_command_completes_the_run() {
     let slow = format!("token_ms: 150\n{}", ANSWERS.trim_start());
     let desk = Desk::new(&slow);
     let args = ["--json", "--db", "agents.db", "agent", "run", "clerk", INPUT, "--id", "order-7"];
@@ -230,7 +230,7 @@ fn killed_midway_the_same_command_again_ends_it() {
     assert_eq!(said, expected);
 }
 
-/// Says that it is Claude Code, asks to run `ls`, notes what it hears, answers.
+/// A program that acts as Claude Code, asks to run `ls`, records the response, and replies.
 const ASKS: &str = r#"
 read hello; read prompt
 echo '{"type":"control_request","request_id":"q1","request":{"subtype":"can_use_tool",'\
@@ -239,7 +239,7 @@ read decision; echo "$decision" > decision
 echo '{"type":"result","subtype":"success","is_error":false,"result":"Listed."}'
 "#;
 
-/// A desk whose agent is a foreign program that asks to be let do something.
+/// An environment whose agent is an external program that asks for permission.
 fn desk_of_a_program() -> Desk {
     let desk = Desk::new(ANSWERS);
     fs::write(desk.path("asks.sh"), ASKS).unwrap();
@@ -252,7 +252,7 @@ fn desk_of_a_program() -> Desk {
     desk
 }
 
-/// The program waits for the answer, so a request that cannot be shown is denied at once.
+/// The program waits for the response, so a request that cannot be shown is denied at once.
 #[test]
 fn a_program_is_denied_without_a_terminal_and_allowed_with_yes() {
     let desk = desk_of_a_program();
@@ -274,9 +274,9 @@ fn a_program_is_denied_without_a_terminal_and_allowed_with_yes() {
     assert!(heard.contains(r#""behavior":"allow""#), "{heard}");
 }
 
-/// Over a server somebody else decides, as the hint says, while the run is watched.
+/// With a server, another client decides as the hint says, while the run is shown.
 #[test]
-fn what_a_program_asks_is_decided_elsewhere_while_its_run_is_shown() {
+fn a_programs_request_is_decided_elsewhere_while_its_run_is_shown() {
     let desk = desk_of_a_program();
     let mut server = Server::start();
     let house = desk.path("house");
@@ -285,7 +285,8 @@ fn what_a_program_asks_is_decided_elsewhere_while_its_run_is_shown() {
     let run = desk.spawn(&["agent", "run", "clerk", INPUT, "--id", "order-7", "--url", &url]);
     assert_eq!(run.error_line(), r#"waits: Bash {"command":"ls"}"#);
     let hint = run.error_line();
-    let decide = hint.strip_prefix("  hint: abide ").expect("it says how somebody decides");
+    let decide =
+        hint.strip_prefix("  hint: abide ").expect("the hint has the command for a decision");
     Process::spawn(abide().args(decide.split(' '))).ended().good();
     let ended = run.ended();
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{ended:?}");
@@ -293,9 +294,9 @@ fn what_a_program_asks_is_decided_elsewhere_while_its_run_is_shown() {
     server.stop();
 }
 
-/// A server drives the run; whoever watches its tables hears of it while it goes on.
+/// A server drives the run; a client that watches its tables receives the changes live.
 #[test]
-fn a_server_drives_it_and_a_watcher_sees_it_live() {
+fn a_server_drives_a_run_and_a_watcher_sees_it_live() {
     let desk = Desk::new(ANSWERS);
     let mut server = Server::start();
     let house = desk.path("house");
@@ -305,7 +306,7 @@ fn a_server_drives_it_and_a_watcher_sees_it_live() {
     let events = watch("SELECT number, kind FROM run_events");
     let runs = watch("SELECT id, status FROM runs");
     for watched in [&events, &runs] {
-        assert!(watched.line().contains("\"snapshot\""), "they begin with what is there: nothing");
+        assert!(watched.line().contains("\"snapshot\""), "the snapshot is empty");
     }
     let args = ["agent", "run", "clerk", INPUT, "--id", "order-7", "--url", &url];
     let waits = desk.run(&args);
@@ -323,14 +324,14 @@ fn a_server_drives_it_and_a_watcher_sees_it_live() {
     server.stop();
 }
 
-/// Reads what a watcher tells until it has told this.
+/// Reads a watcher's output until it contains this.
 #[track_caller]
 fn saw(watched: &Process, what: &str) {
     while !watched.line().contains(what) {}
 }
 
 #[test]
-fn lists_and_checks_what_there_is() {
+fn lists_and_checks_definitions() {
     let desk = Desk::new(ANSWERS);
     let listed = desk.run(&["agent", "list"]).good();
     assert!(listed.contains("clerk                 primary   Looks after orders\n"), "{listed}");
@@ -372,9 +373,10 @@ fn lists_and_checks_what_there_is() {
     );
 }
 
-/// Definitions that are posted are held to the tools of the server's folder, and are run by it.
+/// Posted definitions are checked against the tools of the server's folder, and the server runs
+/// them.
 #[test]
-fn a_definition_that_is_posted_is_checked_and_run() {
+fn a_posted_definition_is_checked_and_run() {
     let desk = Desk::new("answers: [{ text: Hello to you. }]");
     let mut server = Server::start();
     let house = desk.path("house");
@@ -394,13 +396,13 @@ fn a_definition_that_is_posted_is_checked_and_run() {
     assert_eq!(begun.0, 201);
     let (status, told) = request(&server, "GET", "/v1/runs/r1/events", "");
     assert_eq!(status, 200);
-    assert!(told.contains("event: done\n"), "it ends when the run does: {told}");
+    assert!(told.contains("event: done\n"), "it ends with the run: {told}");
     let run = http(&server, "GET", "/v1/runs/r1", &JsonValue::Null).1;
     assert_eq!(run["run"]["output"]["content"], "Hello to you.");
     server.stop();
 }
 
-/// A request and its answer, which the server ends by closing.
+/// A request and its response, which the server ends by closing the connection.
 fn request(server: &Server, method: &str, path: &str, body: &str) -> (u16, String) {
     use std::io::{Read as _, Write as _};
     let mut socket = std::net::TcpStream::connect(server.address()).unwrap();

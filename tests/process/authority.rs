@@ -1,4 +1,4 @@
-//! A deployment of two tenants, set up by the command line alone, as `docs/tenancy.md` does it.
+//! A deployment with two tenants, set up by the command line alone, as on the README's page.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde_json::{Value as JsonValue, json};
 use crate::program::{Ended, Process, abide, run};
 use crate::server::Server;
 
-/// Makes a token as a shell would: what stands on stdout is the token.
+/// Creates a token as a shell would: stdout is the token.
 #[track_caller]
 fn token(server: &Server, by: &str, words: &[&str]) -> String {
     let ended = server.run(&[&["token", "create"], words, &["--token", by]].concat());
@@ -30,7 +30,7 @@ fn refused(ended: &Ended, code: &str) -> JsonValue {
     problem
 }
 
-/// A file, its first admin made without a server, and a server of it.
+/// A server of a file whose first admin was created without a server.
 fn deployment() -> (Server, String) {
     let folder = tempfile::tempdir().unwrap();
     let db = folder.path().join("abide.db");
@@ -79,7 +79,7 @@ fn tokens_are_listed_and_revoked_and_identities_disabled() {
             |row| acme.ends_with(row[column("ends")].as_str().unwrap().trim_start_matches('…'))
         )
     );
-    // The token itself is taken for its id.
+    // The token itself is accepted as its id.
     let revoked = as_who(&server, &root, &["token", "revoke", &acme]).json();
     assert_eq!(revoked["result"]["id"], acme.split('_').nth(1).unwrap());
     let create = ["call", "create_session", "agent=a"];
@@ -95,7 +95,7 @@ fn tokens_are_listed_and_revoked_and_identities_disabled() {
 }
 
 #[test]
-fn a_role_of_ones_own_and_a_pace() {
+fn a_custom_role_and_rate() {
     let (server, root) = deployment();
     as_who(&server, &root, &["role", "set", "greeter", "--may", "create_session,append_message"])
         .good();
@@ -113,9 +113,9 @@ fn a_role_of_ones_own_and_a_pace() {
     as_who(&server, &root, &["role", "remove", "greeter"]).good();
 }
 
-/// The file holds no token, and neither does anything that is printed about one later.
+/// The file contains no token, and neither does any later output about one.
 #[test]
-fn a_token_is_told_once() {
+fn a_token_is_shown_once() {
     let (mut server, root) = deployment();
     let acme = token(&server, &root, &["acme", "--role", "app"]);
     let secret = acme.split('_').nth(2).unwrap().to_owned();
@@ -136,7 +136,8 @@ fn a_token_is_told_once() {
     assert_eq!(wrong.code, Some(2), "{wrong:?}");
 }
 
-/// A shell that has a token for other commands starts a server: the token is still the file's to revoke.
+/// A server that starts in a shell with a token for other commands: the token can still be revoked
+/// through the file.
 #[test]
 fn a_token_in_the_servers_own_shell_can_be_revoked() {
     let folder = tempfile::tempdir().unwrap();
@@ -158,7 +159,7 @@ fn a_token_in_the_servers_own_shell_can_be_revoked() {
     refused(&by_root(&["call", "create_session", "agent=a"]), "unauthenticated");
 }
 
-/// Other machines are served once there is a token, and not before.
+/// The server accepts other machines only once there is a token.
 #[test]
 fn other_machines_need_a_token() {
     let folder = tempfile::tempdir().unwrap();
@@ -174,8 +175,9 @@ fn other_machines_need_a_token() {
     assert_eq!(told["asks_for_tokens"], true);
 }
 
-/// Two texts of 600 bytes held up `/health` for 6.3 s, 29 levels of the same outlived SIGTERM, and four calls of `instr` took all
-/// readers for 17.5 s. Any of them is refused, or answered, at once.
+/// Two texts of 600 bytes blocked `/health` for 6.3 s, 29 levels of the same survived SIGTERM, and
+/// four calls of `instr` took all readers for 17.5 s. Each of them is now refused or answered at
+/// once.
 #[test]
 fn planning_does_not_delay_other_tenants() {
     let (mut server, root) = deployment();
@@ -202,9 +204,9 @@ fn planning_does_not_delay_other_tenants() {
             as_who(&server, &acme, &["call", "create_session", "agent=a"]).good();
             as_who(&server, &acme, &["sql", "SELECT count(*) FROM sessions"]).good();
         }
-        // Fifteen seconds are for eleven programs that start on a machine with other things to do.
+        // Fifteen seconds are enough for eleven programs to start on a busy machine.
         assert!(begun.elapsed() < std::time::Duration::from_secs(15), "{:?}", begun.elapsed());
-        // Zeta's own statements wait for each other, so on a slow machine some find no answer in time.
+        // Zeta's own statements wait for each other, so on a slow machine some time out.
         for asked in asked {
             asked.join().unwrap();
         }

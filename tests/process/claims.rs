@@ -1,5 +1,5 @@
-//! Workers as real processes: they race for the same calls, one wins each; they are killed before,
-//! during and after an effect, and what becomes of the call is what its tool declared.
+//! Workers as real processes: they race for the same calls and one wins each; they are killed
+//! before, during and after an effect, and the call then behaves as its tool declares.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,9 +22,9 @@ async fn batch(abide: &Abide, calls: impl Iterator<Item = Call>) {
     }
 }
 
-/// Everything that is claimed was won by one process, and the database says the same.
+/// One process wins each claim, and the database agrees.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_race_and_one_wins_each() {
+async fn one_worker_wins_each_claim() {
     let server = Server::start();
     let abide = server.client().await;
     abide.call("register_tool", json!({"name": "look"})).await.unwrap();
@@ -75,7 +75,7 @@ async fn many_race_and_one_wins_each() {
     assert_eq!(claims, expected.map(|(reducer, count)| (reducer.to_owned(), count)));
 }
 
-/// Where a worker is killed.
+/// The moment of a kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moment {
     Before,
@@ -83,10 +83,11 @@ enum Moment {
     After,
 }
 
-/// How long a worker's word holds here, in milliseconds.
+/// The duration of a worker's lease, in milliseconds.
 const LEASE_MS: &str = "300";
 
-/// A server with a session and a tool of an effect, one pending call of it, and the world outside.
+/// A server with a session, a tool with an effect, one pending call of it, and an external record
+/// of effects.
 struct Stage {
     server: Server,
     abide: Abide,
@@ -111,13 +112,13 @@ impl Stage {
         Process::spawn(worker().args([&url, "run", name, "c1", world, lease_ms]))
     }
 
-    /// How often the world outside saw that.
+    /// How often the effect was recorded.
     fn seen(&self, what: &str) -> usize {
         let world = fs::read_to_string(&self.world).unwrap_or_default();
         world.lines().filter(|line| *line == format!("{what} c1")).count()
     }
 
-    /// Waits until the call is not claimed any more; what it is then.
+    /// Waits until the call is no longer claimed; returns its status.
     async fn let_go(&self) -> String {
         let sql = "SELECT status FROM tool_calls WHERE call_id = 'c1' AND status <> 'claimed'";
         let mut live = self.abide.subscribe(sql).await.unwrap();
@@ -125,7 +126,7 @@ impl Stage {
             if let Some(status) = live.typed_rows::<String>().unwrap().pop() {
                 return status;
             }
-            timeout(PATIENCE, live.next()).await.expect("it stays claimed for ever");
+            timeout(PATIENCE, live.next()).await.expect("the call stays claimed");
         }
     }
 
@@ -152,7 +153,7 @@ fn killed_at(moment: Moment, mut worker: Process) {
     worker.kill();
 }
 
-/// Lets a worker do all of it.
+/// Lets a worker run to its end.
 fn through(mut worker: Process) -> String {
     for place in ["claimed", "began", "done"] {
         assert_eq!(worker.line(), place);
@@ -196,7 +197,7 @@ async fn a_call_that_must_not_run_twice_is_not_run_again() {
         stage.server.kill();
         stage.server.start_again();
         assert_eq!(stage.worker("third", "30000").line(), "refused conflict");
-        // Somebody looks at the world, and tells.
+        // An operator checks the effect and settles the call.
         let happened = stage.seen("done");
         assert_eq!(happened, usize::from(moment == Moment::After), "{moment:?}");
         let outcome = if happened == 1 { Ok(json!("done")) } else { Err("nothing there".into()) };
@@ -207,9 +208,9 @@ async fn a_call_that_must_not_run_twice_is_not_run_again() {
     }
 }
 
-/// Not dead, only slow: what it says comes too late, counts for nothing, and is kept.
+/// A slow worker: its late report has no effect, but is kept.
 #[tokio::test]
-async fn a_slow_worker_is_heard_and_not_believed() {
+async fn a_late_report_is_kept_without_effect() {
     let stage = Stage::set("at_most_once").await;
     let mut slow = stage.worker("slow", LEASE_MS);
     for place in ["claimed", "began"] {

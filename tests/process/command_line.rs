@@ -1,4 +1,4 @@
-//! What is typed, and what is answered: help, usual output, JSON, errors with their hints, exit codes.
+//! The command line: help, normal output, JSON, errors with their hints, exit codes.
 
 use std::fs;
 use std::io::Write as _;
@@ -11,7 +11,7 @@ use crate::program::{Ended, Process, abide, run};
 use crate::server::Server;
 
 #[test]
-fn help_that_teaches() {
+fn the_help_texts() {
     let mut text = run(["--help"]).good();
     let list = text.split("\nCommands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
     let commands: Vec<String> =
@@ -25,7 +25,7 @@ fn help_that_teaches() {
     assert_eq!(version, format!("abide {}\n", env!("CARGO_PKG_VERSION")));
 }
 
-/// Commands typed one after the other to a server, as a person would see it.
+/// Commands typed one after the other, with the output as a user sees it.
 struct Shell {
     server: Server,
     seen: String,
@@ -62,7 +62,7 @@ impl Shell {
     }
 }
 
-/// The text without what differs from run to run: moments, ids and hashes.
+/// The text without what differs between runs: times, ids and hashes.
 fn scrubbed(text: &str) -> String {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     let mut scrubbed = String::new();
@@ -79,7 +79,7 @@ fn scrubbed(text: &str) -> String {
         let is_hex = word.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
         match word.len() {
             10 if digits == 8 && is_hex => {
-                // The time of day stands behind.
+                // The time of day follows.
                 rest = &rest[" 00:00:00".len()..];
                 scrubbed.push_str("YYYY-MM-DD hh:mm:ss");
             }
@@ -125,7 +125,7 @@ fn a_session_at_the_terminal() {
 }
 
 #[test]
-fn the_same_for_programs() {
+fn the_same_with_json() {
     let mut shell = Shell::new();
     shell.type_in(&["call", "create_session", "agent=support", "id=s1", "--json"]);
     shell.type_in(&["sql", "SELECT id, seq, 1.0, NULL, x'00ff' FROM sessions", "--json"]);
@@ -140,7 +140,7 @@ fn the_same_for_programs() {
 }
 
 #[test]
-fn what_a_server_refuses() {
+fn errors_of_a_server() {
     let mut shell = Shell::new();
     shell.type_in(&["call", "create_session", "agent=a", "id=s1"]);
     shell.seen.clear();
@@ -171,7 +171,7 @@ fn what_a_server_refuses() {
 }
 
 #[test]
-fn a_command_line_that_makes_no_sense() {
+fn invalid_command_lines() {
     let mut shell = Shell::new();
     shell.type_in(&["call", "create_session", "agent"]);
     shell.type_in(&["call", "create_session", "agent=a", "agent=b"]);
@@ -187,7 +187,7 @@ fn a_command_line_that_makes_no_sense() {
 }
 
 #[test]
-fn nobody_there() {
+fn servers_that_cannot_be_reached() {
     let mut shell = Shell::new();
     shell.server.kill();
     shell.type_in(&["call", "create_session", "agent=a"]);
@@ -203,7 +203,7 @@ fn nobody_there() {
 
 /// `key=value` guesses, `key:=json` and `key@=text` do not.
 #[test]
-fn arguments_of_every_kind_arrive_as_they_were_meant() {
+fn arguments_of_every_kind_arrive_as_typed() {
     let server = Server::start();
     server.run(&["call", "create_session", "agent=a", "id=s1"]).good();
     let cases = [
@@ -262,9 +262,9 @@ fn arguments_from_a_file_or_another_program() {
     assert_eq!(server.verify(), 2, "nothing else was written");
 }
 
-/// `abide events | head`: whoever stops reading is no error.
+/// `abide events | head`: a reader that closes the pipe is not an error.
 #[test]
-fn a_reader_who_leaves() {
+fn a_reader_that_closes_the_pipe() {
     let server = Server::start();
     let message = format!("content={}", "x".repeat(20_000));
     server.run(&["call", "create_session", "agent=a", "id=s1"]).good();

@@ -1,4 +1,4 @@
-//! `abide demo`: what a newcomer runs first.
+//! `abide demo`, the first command of a new user.
 
 use std::fs;
 
@@ -20,9 +20,9 @@ fn assert_good(report: &JsonValue) {
 }
 
 #[test]
-fn the_recordings_that_are_built_in() {
+fn the_built_in_recordings() {
     let ended = run(["demo", "--json"]);
-    assert_eq!(ended.stderr, "", "a newcomer is not told of troubles");
+    assert_eq!(ended.stderr, "", "a new user sees no warnings");
     let report = ended.json();
     assert_good(&report);
     let played = ["sessions", "messages", "tool_calls", "tool_calls_run", "handoffs"];
@@ -30,7 +30,7 @@ fn the_recordings_that_are_built_in() {
 }
 
 #[test]
-fn a_file_that_is_kept_and_never_written_over() {
+fn a_kept_file_is_never_overwritten() {
     let folder = tempfile::tempdir().unwrap();
     let kept = folder.path().join("kept.db");
     let keep = kept.to_str().unwrap();
@@ -59,7 +59,7 @@ fn a_file_that_is_kept_and_never_written_over() {
 }
 
 #[test]
-fn recordings_of_others() {
+fn recordings_of_other_agents() {
     let Some(recordings) = abide_tests::recordings() else {
         return left_out("the demo with other recordings: they are not on this machine");
     };
@@ -71,7 +71,7 @@ fn recordings_of_others() {
 }
 
 #[test]
-fn what_cannot_be_played() {
+fn files_that_cannot_be_played() {
     let ended = run(["demo", "--data", "/nowhere/at-all"]);
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.stderr.starts_with("error: ") && ended.stderr.contains("hint: "), "{ended:?}");

@@ -1,6 +1,7 @@
-//! Who may read what `abide` writes: the database and all beside it, backups, replays and what the demo keeps had mode 0644, so
-//! that every user of the machine could read every tenant's rows. And through which names files are opened: `backup` wrote
-//! through a dangling symlink, and a database named by a symlink failed with `internal`.
+//! Permissions of the files that `abide` writes: the database and its companions, backups, replays
+//! and the demo's files had mode 0644, so every user of the machine could read every tenant's rows.
+//! Symlinks as file names: `backup` wrote through a dangling symlink, and a database named by a
+//! symlink failed with `internal`.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
@@ -40,7 +41,7 @@ fn made() -> (TempDir, String) {
 }
 
 #[test]
-fn what_is_made_is_for_its_owner_alone() {
+fn created_files_are_for_their_owner_only() {
     for umask in ["000", "777"] {
         let (folder, db) = made();
         let path = |name: &str| folder.path().join(name).display().to_string();
@@ -71,7 +72,7 @@ fn the_demo_keeps_its_file_for_its_owner() {
 }
 
 #[test]
-fn a_looser_mode_is_warned_about_and_none_is_changed() {
+fn an_open_mode_is_warned_about_but_not_changed() {
     let (folder, db) = made();
     run(["init", "--db", &db]).good();
     for (mode, warns) in [(0o644, true), (0o640, true), (0o600, false), (0o400, false)] {
@@ -91,7 +92,7 @@ fn a_looser_mode_is_warned_about_and_none_is_changed() {
 }
 
 #[test]
-fn nothing_is_made_through_a_symlink() {
+fn nothing_is_created_through_a_symlink() {
     let (folder, db) = made();
     run(["init", "--db", &db]).good();
     let path = |name: &str| folder.path().join(name).display().to_string();
@@ -111,7 +112,7 @@ fn nothing_is_made_through_a_symlink() {
     assert!(!Path::new(&path("victim")).exists());
 }
 
-/// A file has one lock and one WAL, whichever name it is opened by.
+/// A file has one lock and one WAL, by whichever name it is opened.
 #[test]
 fn a_symlink_is_the_file_that_it_names() {
     let (folder, db) = made();
@@ -133,10 +134,7 @@ fn a_symlink_is_the_file_that_it_names() {
         let ended =
             Process::spawn(abide().args(["call", "create_session", "agent=a", "--db", name]))
                 .ended();
-        assert!(
-            ended.stderr.contains("is being served by another process   [conflict]"),
-            "{ended:?}"
-        );
+        assert!(ended.stderr.contains("is in use by another process   [conflict]"), "{ended:?}");
         assert_eq!(run(["verify", "--json", name]).json()["events"], 2, "also while it is served");
     }
     drop(server);

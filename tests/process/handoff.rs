@@ -1,5 +1,5 @@
-//! What the front page promises: a row of a watched query comes in one process while others make it,
-//! and leaves when they take it, also where the server is killed in between.
+//! The README's promise: a watched row appears when another process inserts it, and disappears when
+//! another process claims it, even if the server is killed in between.
 
 use serde_json::{Value as JsonValue, json};
 
@@ -25,7 +25,7 @@ fn watch(server: &Server, more: &[&str]) -> Process {
 }
 
 #[test]
-fn a_row_comes_and_leaves_while_others_make_and_claim_it() {
+fn a_watched_row_is_inserted_and_claimed_by_other_processes() {
     let server = Server::start();
     call(&server, "create_session", &["agent=support", "id=s1"]);
     let watch = watch(&server, &[]);
@@ -59,7 +59,7 @@ fn watching_survives_the_servers_death() {
     assert_eq!(down.code, Some(3), "{down:?}");
     server.start_again();
     call(&server, "claim_handoff", &[&format!("id={first}")]);
-    assert!(watch.line().starts_with(&format!("- {first}\t")), "what came is not told again");
+    assert!(watch.line().starts_with(&format!("- {first}\t")), "an insert is not repeated");
     call(&server, "resolve_handoff", &[&format!("id={first}"), "resolution=done"]);
 
     server.kill();
@@ -69,15 +69,11 @@ fn watching_survives_the_servers_death() {
     server.kill();
     watch.terminate();
     let ended = watch.ended();
-    assert_eq!(
-        (ended.code, &*ended.stdout),
-        (Some(0), ""),
-        "it ends also while waiting: {ended:?}"
-    );
+    assert_eq!((ended.code, &*ended.stdout), (Some(0), ""), "it ends while waiting: {ended:?}");
 }
 
 #[test]
-fn programs_are_told_frames() {
+fn programs_receive_frames() {
     let server = Server::start();
     call(&server, "create_session", &["agent=support", "id=s1"]);
     let watch = watch(&server, &["--json", "--count", "3"]);
@@ -95,5 +91,5 @@ fn programs_are_told_frames() {
     let left = frame();
     assert_eq!((&left["from"], &left["to"]), (&json!(2), &json!(3)));
     assert_eq!(left["changes"][0]["deletes"], json!([[id]]));
-    assert_eq!(watch.ended().code, Some(0), "three updates were asked for");
+    assert_eq!(watch.ended().code, Some(0), "it ends after three updates");
 }

@@ -1,5 +1,5 @@
-//! SIGKILL, at many moments: nothing that was acknowledged is lost, nothing is done twice, and
-//! everybody goes on by himself.
+//! SIGKILL at many moments: no acknowledged call is lost, no effect runs twice, and all clients
+//! recover by themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::load::{Held, Ledger, Load, Told, assert_log_is};
 use crate::program::PATIENCE;
 use crate::server::Server;
 
-/// How many requests are acknowledged between a start and the next kill.
+/// The number of acknowledged requests between a start and the next kill.
 const KILLS: [usize; 25] =
     [1, 1, 2, 3, 1, 4, 5, 6, 2, 7, 8, 9, 1, 10, 12, 15, 3, 18, 22, 27, 5, 33, 40, 50, 60];
 
@@ -67,12 +67,12 @@ async fn a_server_that_is_killed_loses_nothing_and_does_nothing_twice() {
     assert_eq!(server.verify(), events);
 }
 
-/// Right after a restart: what was acknowledged before the kill is in the file.
+/// Right after a restart: calls acknowledged before the kill are in the file.
 fn assert_is_there(server: &Server, told: &[Told]) {
     let log = crate::load::log(&server.raw());
     for told in told {
         let event = usize::try_from(told.seq - 1).ok().and_then(|at| log.get(at));
-        assert_eq!(event, Some(told), "acknowledged, and lost");
+        assert_eq!(event, Some(told), "acknowledged but lost");
     }
 }
 
@@ -89,7 +89,7 @@ async fn assert_held(abide: &Abide, held: &BTreeMap<String, Held>) {
     abide.close().await;
 }
 
-/// Whoever asks again under the same request id is told the same.
+/// A retry with the same request id returns the same result.
 async fn assert_answers_are_remembered(abide: &Abide, ledger: &Ledger) {
     let told = ledger.told();
     let mut by_request: BTreeMap<&str, Vec<&Told>> = BTreeMap::new();
@@ -99,16 +99,16 @@ async fn assert_answers_are_remembered(abide: &Abide, ledger: &Ledger) {
     for told in by_request.values().filter(|told| told.len() == 1).map(|told| told[0]) {
         let again = abide.call(&told.reducer, &told.arguments).request_id(&told.request_id);
         let again = again.await.unwrap();
-        assert!(again.duplicate, "{told:?} was done again");
+        assert!(again.duplicate, "{told:?} ran again");
         assert_eq!((again.seq.0, &again.value), (told.seq, &told.result), "{told:?}");
     }
     let other = abide.call("create_session", json!({"agent": "other"})).request_id("w1-1");
     assert_eq!(other.await.unwrap_err().code(), Some(Code::RequestIdConflict));
     let count: Vec<i64> = abide.sql("SELECT max(seq) FROM events").fetch().await.unwrap();
-    assert_eq!(count, [i64::try_from(told.len()).unwrap()], "asking again writes nothing");
+    assert_eq!(count, [i64::try_from(told.len()).unwrap()], "retries write nothing");
 }
 
-/// A claim from before the kills keeps others out, and its token completes the call.
+/// A claim from before the kills still excludes others, and its token completes the call.
 async fn assert_claims_still_count(abide: &Abide, held: &BTreeMap<String, Held>) {
     assert!(!held.is_empty(), "nothing was claimed");
     for (call, Held { fencing_token, .. }) in held {
@@ -124,8 +124,8 @@ async fn assert_claims_still_count(abide: &Abide, held: &BTreeMap<String, Held>)
     }
 }
 
-/// Watches a query until everything is over: no row is told to come twice, none to leave that was
-/// not there, and in the end it is what a fresh query says.
+/// Watches a query to the end: no insert of a present row, no delete of an absent one, and finally
+/// the result of a fresh query.
 async fn watch_throughout(abide: Abide, sql: &'static str, mut done: watch::Receiver<bool>) {
     let mut live = abide.subscribe(sql).checksum().await.unwrap();
     let mut copy = BTreeSet::new();
@@ -143,12 +143,12 @@ async fn watch_throughout(abide: Abide, sql: &'static str, mut done: watch::Rece
         apply(&mut copy, &live, &update.unwrap());
     }
     assert_eq!(copy.len(), fresh.len(), "{sql}");
-    assert!(!fresh.is_empty(), "{sql}: nothing to see");
+    assert!(!fresh.is_empty(), "{sql}: the result is empty");
     assert_eq!(abide.mismatches(), 0, "{sql}: rows that the server does not hold");
     assert!(abide.reconnects() > 0, "{sql}");
 }
 
-/// Works an update into a copy that holds the rows' keys.
+/// Applies an update to a copy of the rows' keys.
 fn apply(copy: &mut BTreeSet<String>, live: &Subscription, update: &Update) {
     let columns: Vec<usize> = (live.key().iter())
         .map(|name| live.columns().iter().position(|column| column.name == *name).unwrap())
@@ -161,12 +161,12 @@ fn apply(copy: &mut BTreeSet<String>, live: &Subscription, update: &Update) {
     };
     assert!(update.from <= update.seq);
     for gone in update.delete_keys() {
-        assert!(copy.remove(&text(gone)), "{gone:?} left without being there");
+        assert!(copy.remove(&text(gone)), "delete of an absent row {gone:?}");
     }
     for row in update.insert_rows() {
-        assert!(copy.insert(key(row)), "{row:?} came twice");
+        assert!(copy.insert(key(row)), "insert of a present row {row:?}");
     }
     for row in update.update_rows() {
-        assert!(copy.contains(&key(row)), "{row:?} changed without being there");
+        assert!(copy.contains(&key(row)), "update of an absent row {row:?}");
     }
 }

@@ -1,7 +1,7 @@
-//! Programs that write to a server, and a ledger of everything that they were told.
+//! Programs that write to a server, and a ledger of all responses.
 //!
-//! Each call bears a request id of its own, and each is called until it is answered: what the ledger
-//! holds in the end is exactly what the log has to hold.
+//! Each call has its own request id and is retried until it gets a response, so the final ledger
+//! must equal the log.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use crate::program::PATIENCE;
 use crate::server::Server;
 
-/// How many programs write at a time.
+/// The number of concurrent writers.
 pub(crate) const WRITERS: usize = 8;
 
 /// One call as it was acknowledged.
@@ -30,14 +30,14 @@ pub(crate) struct Told {
     pub(crate) result: JsonValue,
 }
 
-/// A claim that is not given back.
+/// A claim that is not released.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Held {
     pub(crate) fencing_token: i64,
     pub(crate) attempt: i64,
 }
 
-/// What was acknowledged.
+/// The acknowledged calls.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     told: Mutex<Vec<Told>>,
@@ -47,32 +47,32 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// Everything, in the order of the log.
+    /// All calls in the order of the log.
     pub(crate) fn told(&self) -> Vec<Told> {
         let mut told = self.told.lock().unwrap().clone();
         told.sort_by_key(|told| told.seq);
         told
     }
 
-    /// The claims that are held, by call.
+    /// The held claims, by call.
     pub(crate) fn held(&self) -> BTreeMap<String, Held> {
         self.held.lock().unwrap().clone()
     }
 
-    /// How many requests were acknowledged.
+    /// The number of acknowledged requests.
     pub(crate) fn count(&self) -> usize {
         *self.count.borrow()
     }
 
-    /// Waits until so many requests are acknowledged.
+    /// Waits until this many requests are acknowledged.
     pub(crate) async fn reached(&self, count: usize) {
         let mut told = self.count.subscribe();
         let reached = told.wait_for(|told| *told >= count);
         let reached = timeout(PATIENCE, reached).await;
-        assert!(reached.is_ok(), "no answers any more");
+        assert!(reached.is_ok(), "no more responses");
     }
 
-    /// Lets the writers end after what they are at.
+    /// Tells the writers to stop after their current operation.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
@@ -134,7 +134,7 @@ impl Writer {
         self.ledger.add(told);
     }
 
-    /// Turns of an agent, until it is told to stop.
+    /// Turns of an agent, until it must stop.
     async fn write(mut self) -> u64 {
         let session = self.name.clone();
         self.call("create_session", json!({"id": session, "agent": "load"})).await;
@@ -150,7 +150,7 @@ impl Writer {
 
     async fn turn(&mut self, session: &str, turn: u64) {
         let call = format!("{session}/{turn}");
-        // One text that the log keeps whole, one that it only marks in the result.
+        // One text that the log stores whole, and one that the result only marks.
         let question = format!("{turn}. Where is my parcel? {}", "It was to come. ".repeat(5));
         self.call("append_message", message(session, "user", &question)).await;
         let request = json!({
@@ -181,7 +181,7 @@ fn message(session: &str, role: &str, content: &str) -> JsonValue {
     json!({"session_id": session, "role": role, "content": content})
 }
 
-/// The writers, at work.
+/// The running writers.
 #[derive(Debug)]
 pub(crate) struct Load {
     pub(crate) ledger: Arc<Ledger>,
@@ -201,7 +201,7 @@ impl Load {
         Load { ledger, writers }
     }
 
-    /// Lets them finish; how often they lost their connections in all.
+    /// Waits for the writers; returns how often they lost their connections.
     pub(crate) async fn finish(&mut self) -> u64 {
         self.ledger.stop();
         let mut reconnects = 0;
@@ -212,7 +212,7 @@ impl Load {
     }
 }
 
-/// The log of a file as the callers would have been told it.
+/// The log of a file in the form of the callers' responses.
 pub(crate) fn log(file: &Connection) -> Vec<Told> {
     let sql = "SELECT seq, request_id, reducer, arguments, outcome FROM events ORDER BY seq";
     let mut statement = file.prepare(sql).unwrap();
@@ -232,7 +232,7 @@ pub(crate) fn log(file: &Connection) -> Vec<Told> {
     rows.unwrap().map(Result::unwrap).collect()
 }
 
-/// A result as it was answered: the log only marks what repeats a long argument.
+/// A result as returned: the log only marks parts that repeat a long argument.
 fn unmarked(mut outcome: JsonValue, arguments: &JsonValue) -> JsonValue {
     for (name, value) in outcome.as_object_mut().unwrap() {
         match value["$argument"].as_str() {
@@ -244,14 +244,14 @@ fn unmarked(mut outcome: JsonValue, arguments: &JsonValue) -> JsonValue {
     outcome
 }
 
-/// Holds the log against the ledger: the same calls, each once, in the same places.
+/// Compares the log with the ledger: the same calls, each once, at the same seqs.
 #[track_caller]
 pub(crate) fn assert_log_is(file: &Connection, told: &[Told]) {
     let log = log(file);
     for (at, event) in log.iter().enumerate() {
         assert_eq!(event.seq, i64::try_from(at).unwrap() + 1, "the log is dense");
-        let Some(told) = told.get(at) else { panic!("nobody called {event:?}") };
+        let Some(told) = told.get(at) else { panic!("{event:?} has no caller") };
         assert_eq!(event, told);
     }
-    assert_eq!(log.len(), told.len(), "acknowledged, and not in the log");
+    assert_eq!(log.len(), told.len(), "acknowledged but not in the log");
 }

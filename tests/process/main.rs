@@ -1,9 +1,9 @@
-//! Real processes: the `abide` program as people and programs use it, killed with real signals.
+//! Real processes: the `abide` program as users and programs run it, with real signals.
 //!
-//! `program` finds the binaries and runs them · `server` one that serves, and is killed and started again
-//! · `load` programs that write to it, and what they were told · then one module for each concern.
+//! `program` finds the binaries and runs them · `server` a server that can be killed and restarted
+//! · `load` writing programs and their responses · then one module for each concern.
 
-#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+#![expect(clippy::unwrap_used, reason = "a failed test reports the line")]
 
 mod agent;
 mod authority;

@@ -1,5 +1,5 @@
-//! What strangers' statements make a server hold: so much for each reader, and nothing on the disk, whatever
-//! they sort, group, materialise or blow up.
+//! Memory of callers' statements: limited for each reader, and without temporary files, whatever
+//! they sort, group, materialise or expand.
 
 use std::fs;
 
@@ -8,10 +8,10 @@ use abide_schema::limits;
 use crate::program::left_out;
 use crate::server::Server;
 
-/// Numbers without an end.
+/// Endless numbers.
 const ENDLESS: &str = "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n)";
 
-/// Each holds on to all that it makes, in a way of its own.
+/// Each accumulates memory in a different way.
 const ATTACKS: [&str; 9] = [
     "SELECT i FROM n ORDER BY hex(randomblob(500))",
     "SELECT i FROM n ORDER BY CAST(zeroblob(30000000) AS TEXT) || i",
@@ -24,7 +24,7 @@ const ATTACKS: [&str; 9] = [
     "SELECT length(replace(hex(zeroblob(1000000)), '0', hex(zeroblob(1000)))) FROM n",
 ];
 
-/// A line of what Linux tells of a process, in bytes (proc_pid_status(5)).
+/// A value of a process's status on Linux, in bytes (proc_pid_status(5)).
 pub(crate) fn bytes(id: u32, name: &str) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
@@ -32,20 +32,20 @@ pub(crate) fn bytes(id: u32, name: &str) -> Option<u64> {
     Some(kib << 10)
 }
 
-/// The files that a process has open, by their paths.
+/// The open files of a process, by path.
 fn open_files(id: u32) -> Vec<String> {
     let Ok(folder) = fs::read_dir(format!("/proc/{id}/fd")) else { return Vec::new() };
     let paths = folder.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
     paths.map(|path| path.display().to_string()).collect()
 }
 
-/// The defect that this tells of: a statement that sorted or grouped without an end held gigabytes before
-/// its ten seconds were over, and the system ended the server.
+/// Regression test: a statement that sorted or grouped endlessly took gigabytes before its ten
+/// seconds were over, and the system killed the server.
 #[test]
-fn no_statement_makes_a_server_hold_much() {
+fn the_memory_of_a_statement_is_limited() {
     let server = Server::start();
     let Some(before) = bytes(server.id(), "VmRSS") else {
-        return left_out("what a statement holds: this system has no /proc");
+        return left_out("the memory of a statement: this system has no /proc");
     };
     for attack in ATTACKS {
         let told = server.run(&["sql", &format!("{ENDLESS} {attack}")]);
@@ -53,7 +53,8 @@ fn no_statement_makes_a_server_hold_much() {
         let files = open_files(server.id());
         assert!(!files.iter().any(|path| path.contains("etilqs")), "{attack}: {files:?}");
     }
-    // The allocator keeps what each reader had, and what is made between two looks comes on top.
+    // The allocator keeps the memory of each reader, and allocations between two checks come in
+    // addition.
     let most = before + (limits::READERS as u64 + 1) * limits::QUERY_MEMORY_BYTES as u64;
     let held = bytes(server.id(), "VmHWM").expect("as before");
     assert!(held < most, "it held {held} bytes, {before} before");

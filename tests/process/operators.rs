@@ -1,5 +1,5 @@
-//! Every operator of live SQL where people meet it: at `abide watch` and in the SDK, over a real server.
-//! What both made of the snapshot and the deltas is what the query says in the end.
+//! Every operator of live SQL with `abide watch` and in the SDK, over a real server. The state that
+//! both build from the snapshot and the deltas must equal the result of the query.
 
 use abide_client::{Abide, Call, Value};
 use serde_json::{Value as JsonValue, json};
@@ -89,7 +89,7 @@ fn message(session: &str, role: &str, content: &str) -> Call {
     Call::new("append_message", args)
 }
 
-/// What happens, one commit each; the first are there before anybody looks.
+/// The commits of the test; the first ones run before the subscriptions.
 fn story() -> Vec<Vec<Call>> {
     let tool = Call::new("register_tool", json!({"name": "look"}));
     let asked = |call_id: &str, session: &str| {
@@ -116,7 +116,7 @@ async fn tell(client: &Abide, commits: &[Vec<Call>]) {
     }
 }
 
-/// What somebody who reads the lines of `abide watch --json` holds.
+/// The state of a program that reads the lines of `abide watch --json`.
 struct Reader {
     process: Process,
     snapshot: JsonValue,
@@ -137,7 +137,7 @@ impl Reader {
         columns.iter().position(|column| column["name"] == *name).unwrap()
     }
 
-    /// What tells a row apart: its key, or all of it.
+    /// The key of a row, or the whole row.
     fn identity(&self, row: &JsonValue) -> JsonValue {
         match self.snapshot["key"].as_array().map(Vec::as_slice) {
             None | Some([]) => row.clone(),
@@ -150,7 +150,7 @@ impl Reader {
         rows.position(|row| self.identity(row) == *identity).expect("a row that is there")
     }
 
-    /// Takes the next line.
+    /// Reads the next line.
     fn read(&mut self) {
         let mut line: JsonValue = serde_json::from_str(&self.process.line()).unwrap();
         assert_eq!(line["op"], "delta", "{line}");
@@ -173,7 +173,7 @@ impl Reader {
         }
     }
 
-    /// Its rows without what only carries the order.
+    /// Its rows without hidden order columns.
     fn shown(&self) -> Vec<String> {
         let columns = self.snapshot["columns"].as_array().unwrap();
         let width = columns.iter().filter(|column| column["hidden"] != true).count();

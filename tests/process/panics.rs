@@ -1,7 +1,8 @@
-//! A thread of the engine that panics in a real server: it says so, answers, and can be stopped and started again.
+//! A panic in a thread of a real server's engine: the server reports it, responds, and can be
+//! stopped and restarted.
 //!
-//! A panic outside a reducer once ended the writer thread alone: `/ready` went on to say 200, the next call waited
-//! without end, and SIGTERM did not stop the process.
+//! A panic outside a reducer once ended only the writer thread: `/ready` still returned 200, the
+//! next call waited forever, and SIGTERM did not stop the process.
 
 use std::process::Command;
 
@@ -9,7 +10,7 @@ use serde_json::Value as JsonValue;
 
 use crate::program::{Process, abide, run};
 
-/// What a server is told over HTTP: its status, and its body.
+/// The status and the body of an HTTP response.
 fn get(address: &str, path: &str) -> (u16, JsonValue) {
     use std::io::{Read as _, Write as _};
     let mut stream = std::net::TcpStream::connect(address).unwrap();
@@ -34,7 +35,7 @@ fn serve(db: &str, point: Option<&str>) -> (Process, String) {
 }
 
 #[test]
-fn a_server_whose_thread_panics_says_so_and_stops_when_asked() {
+fn a_server_with_a_panicked_thread_reports_it_and_can_be_stopped() {
     for point in ["Ran", "Committed", "Synced"] {
         let folder = tempfile::tempdir().unwrap();
         let db = folder.path().join("abide.db");
@@ -55,11 +56,7 @@ fn a_server_whose_thread_panics_says_so_and_stops_when_asked() {
         assert_eq!((status, &problem["code"]), (503, &"poisoned".into()), "{point}");
         process.terminate();
         let ended = process.ended();
-        assert_eq!(
-            ended.code,
-            Some(1),
-            "{point}: a supervisor is to see that it failed: {ended:?}"
-        );
+        assert_eq!(ended.code, Some(1), "{point}: a supervisor must see the failure: {ended:?}");
         assert!(ended.stderr.contains("panic on purpose"), "{point}: {ended:?}");
 
         let (process, address) = serve(db, None);

@@ -1,4 +1,4 @@
-//! The `abide` program: built once, run as a child that does not outlive the test.
+//! The `abide` program: built once, run as a child that is killed with the test.
 
 use std::env;
 use std::ffi::OsString;
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long anything may take before a test gives up on it.
+/// The time after which a test fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The program without arguments, and without anything of the person who runs the tests.
+/// The program without arguments, with an environment independent of the user's.
 pub(crate) fn abide() -> Command {
     let mut command = Command::new(program());
     for name in ["ABIDE_URL", "ABIDE_TOKEN", "ABIDE_LOG", "COLUMNS"] {
@@ -30,13 +30,13 @@ pub(crate) fn run<A: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = A>) 
     Process::spawn(abide().args(args)).ended()
 }
 
-/// Beside the test's own executable, where cargo puts what it builds.
+/// Beside the test's own executable, in cargo's output folder.
 pub(crate) fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| build(&["--package", "abide"]).join("abide"))
 }
 
-/// A worker as a program of its own, see `worker.rs`, which can be talked to.
+/// The worker program of `worker.rs`, controlled through stdin and stdout.
 pub(crate) fn worker() -> Command {
     static WORKER: OnceLock<PathBuf> = OnceLock::new();
     let built = || build(&["--package", "abide-tests", "--example", "worker"]);
@@ -45,7 +45,7 @@ pub(crate) fn worker() -> Command {
     command
 }
 
-/// Builds something, and tells into which folder.
+/// Builds a target; returns its folder.
 fn build(what: &[&str]) -> PathBuf {
     let test = env::current_exe().unwrap();
     let folder = test.ancestors().nth(2).unwrap();
@@ -61,7 +61,7 @@ fn build(what: &[&str]) -> PathBuf {
     folder.to_owned()
 }
 
-/// What a finished process left.
+/// The result of a finished process.
 #[derive(Debug)]
 pub(crate) struct Ended {
     /// `None` if a signal ended it.
@@ -71,14 +71,14 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// What it said, if all went well.
+    /// Its output, if it succeeded.
     #[track_caller]
     pub(crate) fn good(self) -> String {
         assert_eq!(self.code, Some(0), "{self:?}");
         self.stdout
     }
 
-    /// What it said, as JSON, if all went well.
+    /// Its output as JSON, if it succeeded.
     #[track_caller]
     pub(crate) fn json(self) -> serde_json::Value {
         let stdout = self.good();
@@ -102,7 +102,7 @@ impl Process {
         Process { child, stdout, stderr }
     }
 
-    /// Its number at the system.
+    /// Its process id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
@@ -120,30 +120,30 @@ impl Process {
         })
     }
 
-    /// The next line of stderr, waited for.
+    /// Waits for the next line of stderr.
     #[track_caller]
     pub(crate) fn error_line(&self) -> String {
-        self.stderr.recv_timeout(PATIENCE).expect("it says something on stderr")
+        self.stderr.recv_timeout(PATIENCE).expect("a line on stderr")
     }
 
-    /// Tells it to go on.
+    /// Lets it continue.
     pub(crate) fn go(&mut self) {
         self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     }
 
-    /// SIGKILL: it does not get to do anything about it.
+    /// SIGKILL.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// SIGTERM: it is asked to end.
+    /// SIGTERM.
     pub(crate) fn terminate(&self) {
         let id = i32::try_from(self.child.id()).unwrap();
         kill_process(Pid::from_raw(id).unwrap(), Signal::TERM).unwrap();
     }
 
-    /// Waits for its end, and tells what it said since it was last listened to.
+    /// Waits for its end; returns the output since the last read.
     #[track_caller]
     pub(crate) fn ended(mut self) -> Ended {
         let until = Instant::now() + PATIENCE;
@@ -156,7 +156,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -190,7 +190,7 @@ fn rest(lines: &Receiver<String>, until: Instant) -> String {
     }
 }
 
-/// Says on the tests' output, past its capture, what was not tested.
+/// Reports a skipped test on the test output, past its capture.
 pub(crate) fn left_out(what: &str) {
     // `println!` would be captured.
     let mut stdout = std::io::stdout();

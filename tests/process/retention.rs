@@ -1,13 +1,13 @@
-//! How far back a server reaches, as it is told on its command line.
+//! The retention of changes, as set on the command line.
 
 use abide_client::{Code, Message, NewSession, Seq};
 
 use crate::server::Server;
 
-/// A client that was away for too long is given the whole result instead of what changed, also when the
-/// server was started again meanwhile.
+/// A client that was away for too long receives the whole result instead of the changes, even if
+/// the server was restarted meanwhile.
 #[tokio::test]
-async fn a_server_that_keeps_little() {
+async fn a_server_with_a_short_retention() {
     let mut server = Server::start();
     server.restart_with(&["--keep-changes", "5"]);
     let abide = server.client().await;
@@ -42,5 +42,5 @@ async fn a_server_that_keeps_little() {
     live.next().await.unwrap();
     assert_eq!((live.rows().len(), abide.mismatches()), (21, 0));
     server.stop();
-    assert_eq!(server.verify(), 22, "the log itself forgets nothing");
+    assert_eq!(server.verify(), 22, "the log itself is complete");
 }

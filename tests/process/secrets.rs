@@ -1,4 +1,5 @@
-//! Secrets of the process that starts tools. A program that was a tool read the provider's key in `/proc/$PPID/environ`.
+//! Secrets of the process that starts tools. A tool program could read the provider's key in
+//! `/proc/$PPID/environ`.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -8,10 +9,10 @@ use serde_json::{Value as JsonValue, json};
 
 use crate::program::{Process, abide, run};
 
-/// Somebody who owns nothing.
+/// An unprivileged user.
 const NOBODY: u32 = 65_534;
 
-/// Shows all that a program can find of its parent, and what it has itself.
+/// Prints everything that a program can read of its parent, and its own environment.
 const SPY: &str = "tr '\\0' ' ' < /proc/$PPID/environ; cat /proc/self/fd/[3-9]; echo own; env; \
                    head -c 1 /proc/$PPID/maps > /dev/null && echo open || echo closed";
 
@@ -20,7 +21,7 @@ fn is_root() -> bool {
 }
 
 #[test]
-fn a_tool_finds_no_secret_of_the_process_that_starts_it() {
+fn a_tool_cannot_read_secrets_of_its_parent() {
     let users: &[u32] = if is_root() { &[0, NOBODY] } else { &[1] };
     for user in users {
         let folder = tempfile::tempdir().unwrap();
@@ -62,13 +63,17 @@ fn a_tool_finds_no_secret_of_the_process_that_starts_it() {
             told.matches("GIVEN=s3cret-login").count(),
             "{told}"
         );
-        assert!(told.contains("GIVEN=s3cret-login"), "what is meant for it, it has: {told}");
-        // Root may look into every process.
+        assert!(
+            told.contains("GIVEN=s3cret-login"),
+            "it has the secrets configured for it: {told}"
+        );
+        // Root can read every process.
         assert!(*user == 0 || told.contains("closed"), "{told}");
     }
 }
 
-/// The token of the environment is the server's own still, although the environment does not have it any more.
+/// The token of the environment still works for the server, although it is removed from the
+/// environment.
 #[test]
 fn a_server_that_starts_tools_keeps_its_token() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A server process on a file, which keeps its port when it is started again.
+//! A server process on a file. It keeps its port across restarts.
 
 use std::path::{Path, PathBuf};
 
@@ -9,38 +9,38 @@ use tempfile::TempDir;
 
 use crate::program::{Ended, Process, abide, run};
 
-/// A server, and the folder that its file stands in.
+/// A server, and the folder of its file.
 #[derive(Debug)]
 pub(crate) struct Server {
     db: PathBuf,
-    /// Its own; none where the file stands in another's.
+    /// Its own folder; `None` if the test owns it.
     _folder: Option<TempDir>,
     address: String,
-    /// What it is started with, beside its file and its port.
+    /// Its options in addition to file and port.
     options: Vec<String>,
     process: Option<Process>,
 }
 
 impl Server {
-    /// One on a new file.
+    /// A server on a new file.
     pub(crate) fn start() -> Server {
         Server::start_in(tempfile::tempdir().unwrap())
     }
 
-    /// One on the file `abide.db` of a folder that goes with it.
+    /// A server on the file `abide.db` of a folder that is removed with it.
     pub(crate) fn start_in(folder: TempDir) -> Server {
         let server = Server::start_on(&folder.path().join("abide.db"));
         Server { _folder: Some(folder), ..server }
     }
 
-    /// One on a file in a folder of somebody else.
+    /// A server on a file in another owner's folder.
     pub(crate) fn start_on(db: &Path) -> Server {
         let (process, address) = serve(db, "127.0.0.1:0", &[]);
         let (db, options) = (db.to_owned(), Vec::new());
         Server { db, _folder: None, address, options, process: Some(process) }
     }
 
-    /// The same from now on with these options.
+    /// Restarts it with these options.
     pub(crate) fn restart_with(&mut self, options: &[&str]) {
         self.stop();
         self.options = options.iter().map(|option| (*option).to_owned()).collect();
@@ -72,12 +72,12 @@ impl Server {
         Abide::connect(&self.url()).await.unwrap()
     }
 
-    /// A command that talks to it, run to its end.
+    /// Runs a command against it to its end.
     pub(crate) fn run(&self, args: &[&str]) -> Ended {
         run(args.iter().copied().chain(["--url", &self.url()]))
     }
 
-    /// Its number at the system.
+    /// Its process id.
     pub(crate) fn id(&self) -> u32 {
         self.process.as_ref().expect("it runs").id()
     }
@@ -98,7 +98,7 @@ impl Server {
         self.process.take().unwrap().ended()
     }
 
-    /// SIGTERM, and its end, which is to be a good one.
+    /// SIGTERM; it must exit cleanly.
     #[track_caller]
     pub(crate) fn stop(&mut self) {
         self.terminate();
@@ -108,16 +108,16 @@ impl Server {
 
     /// On the same file and port as before.
     pub(crate) fn start_again(&mut self) {
-        assert!(self.process.is_none(), "it is running");
+        assert!(self.process.is_none(), "the server is running");
         self.process = Some(serve(&self.db(), &self.address, &self.options).0);
     }
 
-    /// The file as any SQLite tool may open it.
+    /// The file as any SQLite program may open it.
     pub(crate) fn raw(&self) -> Connection {
         Connection::open_with_flags(self.db(), OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap()
     }
 
-    /// `abide verify`, which is to find nothing: how many events.
+    /// `abide verify`, which must succeed; returns the number of events.
     #[track_caller]
     pub(crate) fn verify(&self) -> i64 {
         let db = self.db();

@@ -1,5 +1,5 @@
-//! One file, several processes: who may and who may not, what each is told, and what is left as it
-//! was. Also disks and folders that do not play along.
+//! One file and several processes: which access is allowed, the errors otherwise, and that files
+//! stay unchanged. Also full disks and read-only folders.
 
 use std::fs;
 use std::net::TcpListener;
@@ -16,10 +16,10 @@ use tempfile::TempDir;
 use crate::program::{Ended, Process, abide, left_out, program, run};
 use crate::server::Server;
 
-/// Somebody who owns nothing.
+/// An unprivileged user.
 const NOBODY: u32 = 65_534;
 
-/// The exit code and what stands on stderr, the folder's name aside.
+/// The exit code and stderr, without the folder's name.
 #[track_caller]
 fn check(folder: &Path, ended: &Ended, expected: Expect) {
     assert_eq!(ended.stdout, "", "{ended:?}");
@@ -31,7 +31,7 @@ fn serve(db: &Path) -> Ended {
     Process::spawn(abide().args(["serve", "--listen", "127.0.0.1:0", "--db"]).arg(db)).ended()
 }
 
-/// Every file of a folder, with what is in it.
+/// All files of a folder with their content.
 fn listing(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<_> =
@@ -41,7 +41,7 @@ fn listing(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 #[test]
-fn a_file_has_one_server_and_everybody_else_is_told_to_talk_to_it() {
+fn a_file_has_one_server_and_other_commands_are_referred_to_it() {
     let mut server = Server::start();
     server.run(&["call", "create_session", "agent=support", "id=s1"]).good();
     let db = server.db();
@@ -59,14 +59,14 @@ fn a_file_has_one_server_and_everybody_else_is_told_to_talk_to_it() {
             &ended,
             expect![[r#"
                 exit code 1
-                error: FOLDER/abide.db is being served by another process   [conflict]
-                  hint: talk to that server instead: leave out --db, or give its address with --url
+                error: FOLDER/abide.db is in use by another process   [conflict]
+                  hint: use that server: omit --db, or pass its address with --url
             "#]],
         );
     }
     server.run(&["call", "create_session", "agent=support", "id=s2"]).good();
     assert_eq!(server.verify(), 2);
-    // The lock goes with its holder, however that ends.
+    // The lock is released with its holder, however that ends.
     server.kill();
     run(["call", "create_session", "agent=support", "id=s3", "--db", db]).good();
     server.start_again();
@@ -81,7 +81,7 @@ fn any_sqlite_tool_reads_the_file_while_it_is_served() {
         server.run(&["call", "create_session", "agent=support", &format!("id=s{nth}")]).good();
         let count: i64 =
             raw.query_row("SELECT count(*) FROM sessions", [], |row| row.get(0)).unwrap();
-        assert_eq!(count, nth, "what was answered can be read");
+        assert_eq!(count, nth, "acknowledged calls can be read");
     }
     let shell = Command::new("sqlite3")
         .args(["-readonly".as_ref(), server.db().as_os_str()])
@@ -126,7 +126,7 @@ fn listening_beyond_this_machine_needs_a_token() {
     assert!(!Path::new(db).exists());
 }
 
-/// Serving and working on a file that is not ours is refused, and neither changes anything.
+/// Serving and using a file of another program is refused without changes.
 #[track_caller]
 fn check_foreign(make: impl FnOnce(&Path), expected: Expect) {
     let folder = tempfile::tempdir().unwrap();
@@ -137,7 +137,7 @@ fn check_foreign(make: impl FnOnce(&Path), expected: Expect) {
     let called = run(["call", "create_session", "agent=a", "--db", db.to_str().unwrap()]);
     assert_eq!(served.stderr, called.stderr);
     check(folder.path(), &served, expected);
-    assert!(listing(folder.path()) == before, "something was changed, or left beside it");
+    assert!(listing(folder.path()) == before, "the file or its folder was changed");
 }
 
 fn make_sql(path: &Path, sql: &str) {
@@ -145,7 +145,7 @@ fn make_sql(path: &Path, sql: &str) {
 }
 
 #[test]
-fn files_that_are_not_ours_stay_as_they_are() {
+fn files_of_other_programs_are_not_changed() {
     check_foreign(
         |path| fs::write(path, "Dear grandmother, ".repeat(500)).unwrap(),
         expect![[r#"
@@ -174,7 +174,7 @@ fn files_that_are_not_ours_stay_as_they_are() {
     );
 }
 
-/// A lock file that was there is somebody's, and stays.
+/// An existing lock file belongs to the newer version, and stays.
 #[test]
 fn a_newer_format_is_left_to_the_newer_abide() {
     check_foreign(
@@ -184,14 +184,14 @@ fn a_newer_format_is_left_to_the_newer_abide() {
         },
         expect![[r#"
             exit code 1
-            error: FOLDER/theirs.db was written by a newer Abide: its format is at version 99, this one knows 2   [bad_request]
-              hint: use the newer abide
+            error: FOLDER/theirs.db was written by a newer Abide: its format has version 99, this one supports 2   [bad_request]
+              hint: use the newer version of abide
         "#]],
     );
 }
 
 #[test]
-fn a_folder_that_is_not_there() {
+fn a_missing_folder() {
     let folder = tempfile::tempdir().unwrap();
     let db = folder.path().join("nowhere/abide.db");
     check(
@@ -224,13 +224,13 @@ fn a_folder_that_cannot_be_written() {
         command.args(["serve", "--listen", "127.0.0.1:0", "--db"]).arg(&db);
         let ended = Process::spawn(command.current_dir("/")).ended();
         assert_eq!(ended.code, Some(1), "{ended:?}");
-        assert!(ended.stderr.contains(" cannot be written   [bad_request]\n"), "{ended:?}");
+        assert!(ended.stderr.contains(" is not writable   [bad_request]\n"), "{ended:?}");
         assert!(ended.stderr.contains("\n  hint: check the permissions of the file"), "{ended:?}");
-        assert!(listing(folder.path()) == before, "something was changed");
+        assert!(listing(folder.path()) == before, "the folder was changed");
     }
 }
 
-/// A copy of the program where a user who owns nothing can reach it.
+/// A copy of the program that an unprivileged user can run.
 fn program_for_all() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -238,7 +238,7 @@ fn program_for_all() -> TempDir {
     folder
 }
 
-/// A file system of a few megabytes, gone when it is dropped.
+/// A file system of a few megabytes, unmounted on drop.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -258,7 +258,7 @@ impl Drop for SmallDisk {
 }
 
 #[tokio::test]
-async fn a_full_disk_is_said_and_outlived() {
+async fn a_full_disk_is_reported_and_survived() {
     let folder = tempfile::tempdir().unwrap();
     let Some(disk) = SmallDisk::mount(folder.path().join("small")) else {
         return left_out("a full disk: no file system can be mounted here");
@@ -290,7 +290,7 @@ async fn a_full_disk_is_said_and_outlived() {
     "#]],
     );
     let count: Vec<i64> = abide.sql("SELECT max(seq) FROM events").fetch().await.unwrap();
-    assert_eq!(count, [told], "it still answers");
+    assert_eq!(count, [told], "the server still responds");
 
     fs::remove_file(&ballast).unwrap();
     let again = abide.call("append_message", &message).await.unwrap();

@@ -1,4 +1,4 @@
-//! SIGTERM: what was taken in is answered, the file is left in order, and the end comes in time.
+//! SIGTERM: accepted calls get a response, the file is left clean, and the process ends in time.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -13,7 +13,7 @@ use crate::load::{Load, assert_log_is};
 use crate::program::PATIENCE;
 use crate::server::Server;
 
-/// Nothing but the file is needed to have everything.
+/// The file is complete without its WAL.
 #[track_caller]
 fn assert_in_order(db: &Path) {
     let wal = db.with_file_name("abide.db-wal");
@@ -22,7 +22,7 @@ fn assert_in_order(db: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_under_load_ends_in_order_and_its_clients_go_on() {
+async fn a_server_under_load_stops_cleanly_and_its_clients_continue() {
     let mut server = Server::start();
     let mut load = Load::start(&server).await;
     let ledger = Arc::clone(&load.ledger);
@@ -34,7 +34,7 @@ async fn a_server_under_load_ends_in_order_and_its_clients_go_on() {
         assert_in_order(&server.db());
         let told = ledger.told();
         let log = crate::load::log(&server.raw());
-        assert!(told.iter().all(|told| log.contains(told)), "acknowledged, and lost");
+        assert!(told.iter().all(|told| log.contains(told)), "acknowledged but lost");
         server.start_again();
     }
     load.finish().await;
@@ -43,10 +43,10 @@ async fn a_server_under_load_ends_in_order_and_its_clients_go_on() {
     assert_in_order(&server.db());
 }
 
-/// Each of these calls is on its way when the signal comes. Whoever is answered is in the log; whoever
-/// is not was not begun, and nobody waits for ever.
+/// All of these calls are in flight when the signal arrives. A call with a response is in the log;
+/// a call without one was not started, and none waits forever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_taken_in_is_answered() {
+async fn accepted_calls_get_a_response() {
     let mut server = Server::start();
     let abide = server.client().await;
     abide.call("create_session", json!({"agent": "a", "id": "s1"})).await.unwrap();
@@ -56,7 +56,7 @@ async fn what_was_taken_in_is_answered() {
         let call = abide.call("append_message", message).request_id(format!("r{nth}"));
         calls.spawn(async move { call.deadline(PATIENCE).await.map(|called| called.seq.0) });
     }
-    // The first answer: all are on their way, and most are not answered.
+    // The first response: all calls are in flight, and most have no response yet.
     let first = calls.join_next().await.unwrap().unwrap().unwrap();
     server.terminate();
     let ended = server.ended();
@@ -76,7 +76,7 @@ async fn what_was_taken_in_is_answered() {
 #[test]
 fn a_second_signal_does_not_hang() {
     let mut server = Server::start();
-    // Somebody who began to speak and does not go on: the server waits for him, but not for ever.
+    // A client that started a request and does not continue: the server waits, but not forever.
     let mut slow = TcpStream::connect(server.address()).unwrap();
     slow.write_all(b"POST /v1/sql HTTP/1.1\r\nhost: abide\r\ncontent-length: 100\r\n\r\n{")
         .unwrap();
@@ -96,7 +96,7 @@ fn a_second_signal_does_not_hang() {
 }
 
 #[test]
-fn it_says_what_there_is_when_it_begins_and_ends() {
+fn reports_the_log_at_start_and_end() {
     let folder = tempfile::tempdir().unwrap();
     let db = folder.path().join("abide.db");
     let process = crate::program::Process::spawn(

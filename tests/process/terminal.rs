@@ -1,6 +1,7 @@
-//! Stored and foreign text on a person's terminal. `abide agent run` once wrote a tool's output to the terminal as it came: an
-//! escape sequence in it set the window's title, or cleared the screen on which approvals are asked for. Here every command runs
-//! over a file in which every text is hostile, on a terminal, on a pipe and with `--json`.
+//! Stored and foreign text on a terminal. `abide agent run` once wrote a tool's output to the
+//! terminal unfiltered: an escape sequence in it set the window's title, or cleared the screen of
+//! the approval prompt. Here every command runs over a file in which every text is hostile, on a
+//! terminal, on a pipe and with `--json`.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -17,11 +18,12 @@ use tempfile::TempDir;
 use crate::program::{abide, run};
 use crate::server::Server;
 
-/// Sets the title, clears the screen, hides what follows; then DEL, a C1 control, overrides of the direction, and tag characters.
+/// Sets the title, clears the screen, hides what follows; then DEL, a C1 control, direction
+/// overrides, and tag characters.
 const HOSTILE: &str = "mark\u{1b}]0;owned\u{7}\u{1b}[2J\u{1b}[8m\
                        \u{7f}\u{9b}2J\u{202e}\u{2066}\u{200f}\u{61c}\u{e0041}\rend";
 
-/// What of it must reach nobody. (A terminal's driver itself writes `\r` before `\n`.)
+/// The parts that must never be printed. (The terminal driver itself writes `\r` before `\n`.)
 const FORBIDDEN: [&str; 11] = [
     "\u{1b}]",
     "\u{1b}[2J",
@@ -44,7 +46,7 @@ fn assert_harmless(how: &str, output: &str) {
     assert!(!output.contains("\rend"), "a carriage return of {how}: {output:?}");
 }
 
-/// Runs a command on a terminal of its own, types the input, and gives all that was shown.
+/// Runs a command on a pseudo-terminal, types the input, and returns everything that was shown.
 fn on_a_terminal(args: &[String], input: &str) -> String {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&master).unwrap();
@@ -66,7 +68,8 @@ fn on_a_terminal(args: &[String], input: &str) -> String {
     String::from_utf8_lossy(&shown).into_owned()
 }
 
-/// A command in all three ways. Returns what it said, so that a test sees that the text was there at all.
+/// Runs a command in all three ways. Returns its output, so that a test can check that the text was
+/// present.
 #[track_caller]
 fn check(args: &[&str]) -> String {
     let args: Vec<String> = args.iter().map(ToString::to_string).collect();
@@ -125,13 +128,13 @@ async fn filled(db: &Path) {
         ),
     ];
     for (reducer, arguments) in calls {
-        // What a rule refuses for its characters is no stored text.
+        // A text that a rule refuses is not stored.
         let _ = abide.call(reducer, arguments).await;
     }
     abide.close().await;
 }
 
-/// Writes the text into every text column past every rule that the schema does not state.
+/// Writes the text into every text column, without the rules that the schema does not enforce.
 fn tampered(db: &Path) -> Vec<String> {
     let raw = Connection::open(db).unwrap();
     let list = |sql: &str| -> Vec<String> {
@@ -182,7 +185,7 @@ fn names(folder: &TempDir) -> (String, String) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_command_passes_an_escape_sequence_on() {
+async fn no_command_prints_an_escape_sequence() {
     let folder = tempfile::tempdir().unwrap();
     let (db, hostile_name) = names(&folder);
     filled(Path::new(&db)).await;
@@ -231,7 +234,7 @@ async fn no_command_passes_an_escape_sequence_on() {
         commands.push(vec!["watch"]);
     }
     seen += &check(&["watch", HOSTILE, "--url", &url]);
-    assert!(seen.matches("mark").count() > 100, "the text was there");
+    assert!(seen.matches("mark").count() > 100, "the text was present");
 
     let help = run(["--help"]).good();
     let list = help.split("\nCommands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
@@ -252,9 +255,9 @@ fn ascii(json: &JsonValue) -> String {
     escaped.collect()
 }
 
-/// The screen on which a person says yes or no.
+/// The screen of an approval prompt.
 #[test]
-fn a_run_and_its_prompt_show_what_is_there() {
+fn a_run_and_its_prompt_escape_control_characters() {
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().join("agents");
     fs::create_dir_all(place.join("agents")).unwrap();

@@ -1,5 +1,5 @@
-//! Timers through SIGKILL: what was set fires, once, whenever the server dies and however long it is
-//! gone.
+//! Timers through SIGKILL: each fires once, whenever the server is killed and however long it is
+//! down.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! What a server holds for clients that do not read, or that send slowly: so much for each caller and for all
-//! together, and little after they have left.
+//! Memory of a server for clients that do not read or send slowly: limited for each caller and in
+//! total, and released after they disconnect.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -14,11 +14,11 @@ use crate::server::Server;
 
 const MB: u64 = 1 << 20;
 
-/// What a server may hold beside what it counts: caches of readers, stacks, buffers of connections, and results
-/// that readers have made and that are then refused.
+/// Memory in addition to the counted buffers: caches of readers, stacks, connection buffers, and
+/// results that readers produced before they were refused.
 const BESIDE: u64 = 96 * MB;
 
-/// What may remain of it: caches fill with what is read, and small connections are not counted.
+/// Memory that may remain: caches fill, and small connections are not counted.
 const REMAINS: u64 = 32 * MB;
 
 /// A server with two tenants, of which `acme` has a session `s` of 10 MB.
@@ -26,12 +26,12 @@ struct House {
     server: Server,
     acme: String,
     zeta: String,
-    /// What it held in memory before the test.
+    /// Its memory before the test.
     before: u64,
 }
 
 impl House {
-    /// Nothing where the system does not tell what a process holds.
+    /// `None` if the system does not report the memory of a process.
     fn new(options: &[&str]) -> Option<House> {
         let folder = tempfile::tempdir().unwrap();
         let db = folder.path().join("abide.db");
@@ -57,7 +57,7 @@ impl House {
             assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         }
         let Some(before) = bytes(house.server.id(), "VmRSS") else {
-            left_out("what clients that do not read make a server hold: this system has no /proc");
+            left_out("the memory of clients that do not read: this system has no /proc");
             return None;
         };
         house.before = before;
@@ -81,14 +81,14 @@ impl House {
         socket
     }
 
-    /// Sends a request and reads the whole answer.
+    /// Sends a request and reads the whole response.
     fn post(&self, token: &str, path: &str, body: &JsonValue) -> String {
         let mut answer = String::new();
         self.ask(token, path, body).read_to_string(&mut answer).unwrap();
         answer
     }
 
-    /// Opens a WebSocket, subscribes, and reads the beginning of the answer and no more.
+    /// Opens a WebSocket, subscribes, and reads only the start of the reply.
     fn subscribe(&self, token: &str, from: u64) -> (TcpStream, String) {
         let mut socket = self.connect(token, "GET /v1/ws HTTP/1.1");
         let rest = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
@@ -113,7 +113,7 @@ impl House {
         (socket, String::from_utf8(begin).unwrap())
     }
 
-    /// Another tenant is answered: a call, a query, a subscription.
+    /// Checks that another tenant gets responses: a call, a query, a subscription.
     fn check_zeta(&self) {
         let answer = self.post(&self.zeta, "/v1/call/create_session", &json!({"agent": "a"}));
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
@@ -124,7 +124,7 @@ impl House {
         assert!(begin.contains(r#""op":"snapshot""#), "{begin}");
     }
 
-    /// What it has held at most is bounded by so many bytes that are counted.
+    /// Checks that peak memory is within this many counted bytes.
     fn check_peak(&self, counted: u64) {
         let peak = bytes(self.server.id(), "VmHWM").unwrap();
         let most = self.before + counted + BESIDE;
@@ -143,7 +143,7 @@ impl House {
                 return;
             }
             assert!(Instant::now() < until, "it holds {held} bytes, {} before", self.before);
-            // It looks again when the server has had time to do something.
+            // Gives the server time before the next check.
             self.post(&self.zeta, "/v1/sql", &json!({"sql": "SELECT 1"}));
         }
     }
@@ -155,7 +155,7 @@ fn byte(socket: &mut TcpStream) -> u8 {
     byte[0]
 }
 
-/// The header of a frame from the server: how long its payload is.
+/// Reads the header of a server's frame; returns the payload length.
 fn frame_bytes(socket: &mut TcpStream) -> usize {
     byte(socket);
     let more = match byte(socket) {
@@ -166,8 +166,9 @@ fn frame_bytes(socket: &mut TcpStream) -> usize {
     (0..more).fold(0, |length, _| length << 8 | usize::from(byte(socket)))
 }
 
-/// 100 clients that subscribed to a result of 10 MB and never read made a server hold 2 GB, most of which it kept
-/// when they had left. The budgets are a quarter of the usual ones: debug builds encode slowly.
+/// 100 clients that subscribed to a result of 10 MB and never read made a server use 2 GB, most of
+/// which it kept after they disconnected. The budgets are a quarter of the default: debug builds
+/// encode slowly.
 #[test]
 fn subscribers_that_never_read() {
     let options = ["--buffer-limit", "64MB", "--buffer-limit-per-caller", "24MB"];
@@ -178,7 +179,7 @@ fn subscribers_that_never_read() {
         assert!(begin.contains(r#""op":"snapshot""#), "{begin}");
         open.push(socket);
     }
-    // Other results are not shared with those: there is room for one more.
+    // Other results are not shared with those: there is space for one more.
     let refused = (1..4).filter(|from| {
         let (socket, begin) = house.subscribe(&house.acme, *from);
         open.push(socket);
@@ -191,9 +192,9 @@ fn subscribers_that_never_read() {
     house.check_fall("subscribers that never read");
 }
 
-/// An answer of 60 MB that was not read cost 80 MB on each connection, for two minutes.
+/// An unread response of 60 MB cost 80 MB on each connection, for two minutes.
 #[test]
-fn answers_that_are_never_read() {
+fn responses_that_are_never_read() {
     let Some(house) = House::new(&[]) else { return };
     let sql = "SELECT a.id, a.content FROM agent_state a, (VALUES (1), (2), (3), (4), (5), (6))";
     let mut open = Vec::new();
@@ -211,13 +212,14 @@ fn answers_that_are_never_read() {
     }
     assert_eq!(refused, 11, "one fits into 96 MB");
     house.check_zeta();
-    // One that is held. The others are made before they are refused, and the allocator keeps one for each reader.
+    // One is held. The others are produced before they are refused, and the allocator keeps one for
+    // each reader.
     house.check_peak((1 + limits::READERS as u64) * limits::QUERY_BYTES as u64);
     drop(open);
     house.check_fall("answers that are never read");
 }
 
-/// 120 bodies of 7.9 MB that one token sent slowly held 1 GB.
+/// 120 bodies of 7.9 MB that one token sent slowly took 1 GB.
 #[test]
 fn bodies_that_never_end() {
     let Some(house) = House::new(&[]) else { return };
@@ -228,7 +230,7 @@ fn bodies_that_never_end() {
         let mut socket = house.connect(&house.acme, "POST /v1/sql HTTP/1.1");
         let rest = format!("content-length: {}\r\n\r\n", body.len() + 1);
         socket.write_all(rest.as_bytes()).unwrap();
-        // Where it is refused half-way, the rest may not be taken any more.
+        // After a refusal in the middle, the rest may not be accepted.
         let _ = socket.write_all(&body);
         open.push(socket);
     }

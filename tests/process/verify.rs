@@ -1,5 +1,5 @@
-//! `abide verify` and `abide backup`: what Abide wrote passes, and a changed byte of any event is
-//! found and named.
+//! `abide verify` and `abide backup`: files that Abide wrote pass, and a changed byte of any event
+//! is found and named.
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
@@ -20,7 +20,7 @@ fn fields() -> Vec<&'static str> {
     EventRow::SPEC.columns.iter().map(|column| column.name).filter(|name| *name != "seq").collect()
 }
 
-/// A file that the demo has made.
+/// A file that the demo created.
 struct Made {
     folder: TempDir,
     events: i64,
@@ -39,7 +39,7 @@ impl Made {
         self.folder.path().join("demo.db")
     }
 
-    /// Of these and the following events, the first that lies in one piece.
+    /// The first of these and the following events that is stored contiguously.
     fn event_from(&self, seq: i64) -> Place {
         let bytes = fs::read(self.db()).unwrap();
         let file = Connection::open_with_flags(self.db(), OpenFlags::SQLITE_OPEN_READ_ONLY);
@@ -49,7 +49,7 @@ impl Made {
     }
 }
 
-/// Where an event lies in a file.
+/// The position of an event in a file.
 #[derive(Debug)]
 struct Place {
     seq: i64,
@@ -74,7 +74,7 @@ impl Place {
         let record = fields.concat();
         let mut found = bytes.windows(record.len()).enumerate().filter(|(_, at)| *at == record);
         let (start, _) = found.next()?;
-        assert!(found.next().is_none(), "event {seq} lies there twice");
+        assert!(found.next().is_none(), "event {seq} is stored twice");
         Some(Place { seq, start, lengths: fields.iter().map(Vec::len).collect() })
     }
 
@@ -159,7 +159,7 @@ fn a_log_whose_end_is_cut_off_is_found() {
 }
 
 #[test]
-fn what_is_no_file_of_ours_is_not_judged() {
+fn files_of_other_programs_are_not_verified() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("nowhere.db");
     let ended = verify(&missing, &[]);
@@ -169,11 +169,11 @@ fn what_is_no_file_of_ours_is_not_judged() {
     fs::write(&letter, "Dear grandmother, ".repeat(500)).unwrap();
     let ended = verify(&letter, &[]);
     assert_eq!(ended.code, Some(1), "{ended:?}");
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no file is created beside it");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backup_under_load_is_whole() {
+async fn a_backup_under_load_is_complete() {
     let mut server = Server::start();
     let mut load = Load::start(&server).await;
     let ledger = Arc::clone(&load.ledger);
@@ -199,7 +199,7 @@ async fn a_backup_under_load_is_whole() {
     let again = backup(&db, &copy);
     assert_eq!(again.code, Some(1), "{again:?}");
     assert!(again.stderr.contains("exists already"), "{again:?}");
-    assert!(fs::read(&copy).unwrap() == bytes, "it was written over");
+    assert!(fs::read(&copy).unwrap() == bytes, "the copy was overwritten");
     let nothing = backup(&server.beside("nowhere.db"), &server.beside("copy-4.db"));
     assert_eq!(nothing.code, Some(1), "{nothing:?}");
     assert!(!server.beside("nowhere.db").exists() && !server.beside("copy-4.db").exists());

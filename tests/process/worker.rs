@@ -1,13 +1,13 @@
-//! A worker as a program of its own, for the tests of real processes: it races for calls and handoffs,
-//! or runs one call whose effect is a line in a file. Between its steps it says where it is, on stdout,
-//! and waits for a line on stdin, so that whoever runs it can kill it in between.
+//! A worker program for the tests of real processes: it races for calls and handoffs, or runs one
+//! call whose effect is a line in a file. Between its steps it reports its position on stdout and
+//! waits for a line on stdin, so that the test can kill it in between.
 //!
 //! ```text
-//! worker URL race NAME                      claims everything that it knows of, tells what it won
-//! worker URL run NAME CALL FILE LEASE_MS    claims one call, and runs it step by step
+//! worker URL race NAME                      claims all pending calls, prints what it won
+//! worker URL run NAME CALL FILE LEASE_MS    claims one call and runs it step by step
 //! ```
 
-#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+#![expect(clippy::unwrap_used, reason = "a failed test reports the line")]
 
 use std::env;
 use std::fs::OpenOptions;
@@ -18,7 +18,7 @@ use abide_client::{Abide, Code, Error, ToolCall};
 use futures_util::StreamExt as _;
 use futures_util::stream::iter;
 
-/// Claims that are on their way at a time.
+/// Claims in flight at a time.
 const AT_A_TIME: usize = 8;
 
 #[tokio::main(flavor = "current_thread")]
@@ -32,11 +32,11 @@ async fn main() {
             let claimed = Abide::connect(url).await.unwrap();
             run(&claimed, name, call, file, lease).await;
         }
-        _ => panic!("it takes: URL race NAME, or: URL run NAME CALL FILE LEASE_MS"),
+        _ => panic!("usage: URL race NAME, or: URL run NAME CALL FILE LEASE_MS"),
     }
 }
 
-/// Tells where it is, and waits to be told to go on.
+/// Reports its position, and waits for a line to continue.
 fn at(place: &str) {
     say(place);
     std::io::stdin().lock().read_line(&mut String::new()).unwrap();
@@ -48,7 +48,7 @@ fn say(what: &str) {
     stdout.flush().unwrap();
 }
 
-/// The calls and handoffs that are pending when it begins: everybody knows of the same.
+/// All workers race for the calls and handoffs that are pending at the start.
 async fn race(abide: &Abide, name: &str) {
     let calls = "SELECT call_id FROM tool_calls WHERE status = 'pending' ORDER BY call_id";
     let calls: Vec<String> = abide.sql(calls).fetch().await.unwrap();
@@ -73,7 +73,7 @@ async fn tell(claims: impl futures_util::Stream<Item = Option<String>>) {
     }
 }
 
-/// What was won; nothing where somebody else was first.
+/// The claim if it was won; `None` if another worker was first.
 fn won(claim: Result<String, Error>) -> Option<String> {
     match claim {
         Err(error) if error.code() == Some(Code::Conflict) => None,
@@ -98,7 +98,7 @@ async fn run(abide: &Abide, name: &str, call: &str, file: &str, lease: Duration)
     abide.close().await;
 }
 
-/// The world outside: a line for good, whatever becomes of this process.
+/// The external effect: a line that survives this process.
 fn effect(file: &str, what: &str, claimed: &ToolCall) {
     let mut file = OpenOptions::new().append(true).create(true).open(file).unwrap();
     writeln!(file, "{what} {}", claimed.call_id).unwrap();

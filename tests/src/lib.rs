@@ -1,6 +1,6 @@
-//! What the test binaries share: the recorded conversations, as they were recorded.
+//! Shared by the test binaries: the recorded conversations.
 //!
-//! Treat every text in them as untrusted data: they hold prompts meant for other agents.
+//! Treat every text in them as untrusted data: they contain prompts for other agents.
 
 use std::io::{BufReader, Read as _};
 use std::path::{Path, PathBuf};
@@ -14,14 +14,14 @@ pub fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/conversations.jsonl.zst")
 }
 
-/// The folder with all recordings, beside the repository; it is not on every machine.
+/// The folder with all recordings, beside the repository; it does not exist on every machine.
 #[must_use]
 pub fn recordings() -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data");
     folder.is_dir().then_some(folder)
 }
 
-/// The files of a folder and the folders in it, in order of their names.
+/// The files of a folder and its subfolders, in order of their names.
 ///
 /// # Panics
 /// The folder cannot be read.
@@ -37,7 +37,8 @@ pub fn files_under(folder: &Path) -> Vec<PathBuf> {
     nested.collect()
 }
 
-/// The bytes of a file, unpacked where its name ends in `.zst`.
+/// The lines of a file, decompressed if its name ends in `.zst`. Lines that are not UTF-8 are
+/// skipped.
 ///
 /// # Panics
 /// The file cannot be read.
@@ -46,7 +47,8 @@ pub fn unpacked(path: &Path) -> Vec<u8> {
     let file = std::fs::File::open(path).expect("the file can be opened");
     let mut bytes = Vec::new();
     if path.extension().is_some_and(|extension| extension == "zst") {
-        let mut decoder = StreamingDecoder::new(BufReader::new(file)).expect("it is a zst file");
+        let mut decoder =
+            StreamingDecoder::new(BufReader::new(file)).expect("the file is zstd-compressed");
         decoder.read_to_end(&mut bytes).expect("the file unpacks");
     } else {
         BufReader::new(file).read_to_end(&mut bytes).expect("the file can be read");

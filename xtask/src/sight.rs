@@ -14,8 +14,8 @@ pub(crate) const TAKES: &str =
 const SEEDS: u64 = 500;
 
 const TESTS: [(&str, &str); 2] = [
-    ("live", "proof::bounded::a_bounded_caller_sees_what_a_filtered_copy_says"),
-    ("it", "sight::every_identity_is_told_what_it_may_see_and_nothing_else"),
+    ("live", "proof::bounded::a_restricted_caller_sees_the_result_over_a_filtered_copy"),
+    ("it", "sight::every_identity_sees_exactly_what_it_may_see"),
 ];
 
 /// Runs both; the verdict is that of the tests.

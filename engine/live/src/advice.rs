@@ -1,8 +1,9 @@
-//! What SQLite would have to read whole to make a query's deltas, the index that spares it, and
-//! whether the query may be live without one.
+//! Index advice: which tables SQLite must scan to compute a query's deltas, which index avoids the
+//! scan, and whether the query may be live without it.
 //!
-//! All of it is asked of SQLite itself, over a database that holds the tables and indexes and no rows:
-//! what a plan is may then not depend on what is stored. Whether an index would help is tried out.
+//! SQLite plans every statement over a database that holds the tables and indexes but no rows, so a
+//! plan does not depend on the stored data. A candidate index is created there to see whether it
+//! helps.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
@@ -16,26 +17,26 @@ use crate::select::Query;
 use crate::sql::{Sql, SqlError};
 use crate::template::{Binding, Template};
 
-/// What was found out about a template, once.
+/// What is known about a template, computed once.
 #[derive(Debug, Default)]
 pub(crate) struct Advice {
     opening: OnceLock<Arc<Opening>>,
     verdict: OnceLock<Result<(), Refusal>>,
 }
 
-/// What a statement of a live query is for.
+/// The purpose of a statement of a live query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// From changed rows to the rows of other tables that they join.
     Term,
-    /// From changed rows to the bindings that they concern.
+    /// From changed rows to the bindings that they affect.
     Lookup,
-    /// The whole query, or a group or row of it, before or after the changes.
+    /// The whole query, or one group or row of it, before or after the changes.
     Evaluation,
 }
 
 impl Part {
-    /// What it is called.
+    /// The name of the part.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -46,27 +47,27 @@ impl Part {
     }
 }
 
-/// A table that a statement reads from end to end.
+/// A full table scan by a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scan {
     /// The table.
     pub table: &'static str,
-    /// The columns whose index would spare it; none where no index would.
+    /// The columns to index to avoid the scan. Empty if no index helps.
     pub columns: Vec<&'static str>,
-    /// What the statement is for.
+    /// The purpose of the statement.
     pub part: Part,
     /// The statement.
     pub statement: String,
 }
 
 impl Scan {
-    /// The index that would spare it, as `#[table]` declares it.
+    /// The index that avoids the scan, as `#[table]` declares it.
     #[must_use]
     pub fn declare(&self) -> Option<String> {
         (!self.columns.is_empty()).then(|| format!("index({})", self.columns.join(", ")))
     }
 
-    /// The same as the SQL it stands for.
+    /// The same index as SQL.
     #[must_use]
     pub fn create(&self) -> Option<String> {
         (!self.columns.is_empty()).then(|| create(self.table, &self.columns))
@@ -75,7 +76,7 @@ impl Scan {
     fn refusal(&self) -> Option<Refusal> {
         let (table, declare, create) = (self.table, self.declare()?, self.create()?);
         let detail = format!(
-            "every change would have to read all of {table}, which has no index on {}",
+            "every change would scan {table}, which has no index on {}",
             self.columns.join(", ")
         );
         let hint = format!(
@@ -87,14 +88,14 @@ impl Scan {
 }
 
 impl Binding {
-    /// What the first answer to a subscription tells beside rows: shape and plan, without statements.
+    /// The metadata of the first reply to a subscription: shape and plan, without statements.
     #[must_use]
     pub fn opening(&self) -> Arc<Opening> {
         let opening = || Arc::new(Opening { shape: self.shape().clone(), plan: self.plan(false) });
         Arc::clone(self.template().advice.opening.get_or_init(opening))
     }
 
-    /// How it is kept, in a few words; with the statements where they are wanted.
+    /// How the result is maintained, in a few words; with the statements if requested.
     #[must_use]
     pub fn plan(&self, statements: bool) -> Plan {
         let explanation = self.explain();
@@ -106,15 +107,16 @@ impl Binding {
         }
     }
 
-    /// Whether it may be live, where that was found out before, for whatever parameters.
+    /// Whether the query may be live, for any parameters, if already known.
     #[must_use]
     pub fn verdict(&self) -> Option<&Result<(), Refusal>> {
         self.template().advice.verdict.get()
     }
 
-    /// Whether it may be live: no statement that runs at every commit may read a table whole when an
-    /// index could spare it. `sql` runs over an empty database with the same tables and indexes, in
-    /// which it may try some out. What is found out holds for all bindings of the template.
+    /// Whether the query may be live: no statement that runs at every commit may scan a table if an
+    /// index could avoid the scan. `sql` runs over an empty database with the same tables and
+    /// indexes, and may create trial indexes in it. The verdict holds for all bindings of the
+    /// template.
     ///
     /// # Errors
     /// [`SqlError`] when a statement cannot be explained.
@@ -131,8 +133,8 @@ impl Binding {
         Ok(template.advice.verdict.get_or_init(|| judged))
     }
 
-    /// The tables that its statements would read whole. None means that a commit costs the rows that
-    /// it touches, however large the tables are. `sql` is as for [`Binding::judge`].
+    /// The tables that the statements would scan. If there are none, a commit costs as much as the
+    /// rows that it touches, however large the tables are. `sql` is as for [`Binding::judge`].
     ///
     /// # Errors
     /// [`SqlError`] when a statement cannot be explained.
@@ -153,7 +155,7 @@ impl Binding {
 }
 
 impl Template {
-    /// The statements that run whenever their tables change, whatever is found.
+    /// The statements that run whenever their tables change.
     fn every_commit(&self) -> impl Iterator<Item = (Part, &Statement)> {
         let terms = self.terms().into_iter().map(|term| (Part::Term, &term.statement));
         terms.chain(self.lookup_terms().map(|term| (Part::Lookup, &term.statement)))
@@ -184,13 +186,13 @@ impl Template {
     }
 }
 
-/// The tables that SQLite would read whole, by the names they go by in a statement.
+/// The tables that SQLite would scan, by their names in the statement.
 fn read_whole(statement: &Statement, sql: &mut dyn Sql) -> Result<Vec<String>, SqlError> {
     let mut names = Vec::new();
     let explain = format!("EXPLAIN QUERY PLAN {}", statement.sql);
     sql.run(&explain, &vec![Value::Null; statement.args.len()], &mut |row| {
         let Some(Value::Text(detail)) = row.last() else { return };
-        // An index that SQLite makes for the length of the statement is made by reading all.
+        // SQLite builds an automatic index by a full scan.
         let search =
             detail.strip_prefix("SEARCH ").filter(|rest| rest.contains(" USING AUTOMATIC"));
         let Some(rest) = detail.strip_prefix("SCAN ").or(search) else { return };
@@ -199,7 +201,7 @@ fn read_whole(statement: &Statement, sql: &mut dyn Sql) -> Result<Vec<String>, S
     Ok(names)
 }
 
-/// Whether a table would not be read whole if a column of it had an index.
+/// Whether an index on a column avoids the scan of a table.
 fn spares(
     table: &TableSpec,
     column: &str,
@@ -222,8 +224,8 @@ fn create(table: &str, columns: &[&str]) -> String {
 }
 
 impl Query {
-    /// The columns of a source by which its rows may be looked for: those that some condition equals
-    /// with another table's, then those that one equals with a value.
+    /// The columns of a source that can select its rows: first those equal to a column of another
+    /// table, then those equal to a value.
     fn sought_columns(&self, source: usize) -> Vec<usize> {
         let joined = self.blocks.iter().flat_map(|block| block.equal());
         let joined = joined.flat_map(|(left, right)| [left, right]);

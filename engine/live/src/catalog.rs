@@ -1,4 +1,5 @@
-//! The tables and views that may be subscribed, and the temporary tables that hold their changes.
+//! The tables and views that can be subscribed to, and the temporary tables that hold their
+//! changes.
 
 use std::collections::HashMap;
 
@@ -7,12 +8,13 @@ use abide_schema::table::Kind;
 
 use crate::fragment::quoted;
 
-/// The image's number: twice its change's number within the commit, plus one for the NEW image.
+/// The image's number: twice the number of its change within the commit, plus one for the NEW
+/// image.
 pub(crate) const IMAGE: &str = "_i";
 /// The image's weight in the Z-set: −1 for OLD, +1 for NEW.
 pub(crate) const WEIGHT: &str = "_w";
 
-/// The tables and views that may be subscribed. Everything else is `no such table`.
+/// The tables and views that can be subscribed to. Any other name is `no such table`.
 #[derive(Debug)]
 pub struct Catalog {
     tables: Vec<&'static TableSpec>,
@@ -21,7 +23,7 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// Of these tables, and of these views (a name and its SELECT).
+    /// A catalog of these tables and these views (name and SELECT).
     #[must_use]
     pub fn new(
         tables: Vec<&'static TableSpec>,
@@ -33,15 +35,15 @@ impl Catalog {
         Catalog { tables, by_name, views }
     }
 
-    /// What every connection that makes deltas runs once, when it is opened: for each table a
-    /// temporary `d_<table>` with the same columns and no constraint, so that affinity and collation
-    /// are those of the table, and with a weight.
+    /// The statements that a connection runs once before it computes deltas. For each table they
+    /// create a temporary `d_<table>` with the same columns, no constraints and a weight, so
+    /// affinity and collation equal those of the table.
     #[must_use]
     pub fn setup_sql(&self) -> Vec<String> {
         self.tables.iter().map(|table| delta_table(table)).collect()
     }
 
-    /// The position of a table; SQL identifiers compare without case.
+    /// The position of a table. SQL identifiers are case-insensitive.
     pub(crate) fn find(&self, name: &str) -> Option<usize> {
         self.by_name.get(&name.to_ascii_lowercase()).copied()
     }
@@ -56,12 +58,12 @@ impl Catalog {
         self.tables[at]
     }
 
-    /// How many tables there are.
+    /// The number of tables.
     pub(crate) fn len(&self) -> usize {
         self.tables.len()
     }
 
-    /// The column that `rowid` means, where it means one of the declared columns.
+    /// The declared column that `rowid` is an alias of, if any.
     pub(crate) fn rowid_column(&self, table: usize) -> Option<usize> {
         let spec = self.tables[table];
         let is_integer_key = matches!(spec.key, [at] if spec.columns[*at].kind == Kind::Integer);

@@ -1,4 +1,4 @@
-//! What a commit changed: the net old and new image of every row it touched.
+//! The changes of a commit: the net old and new image of every row that it touched.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,24 +15,24 @@ pub(crate) const OLD: i64 = -1;
 /// The weight of a new image.
 pub(crate) const NEW: i64 = 1;
 
-/// One row's net change.
+/// The net change of one row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RowChange {
-    /// What it was; nothing where it came.
+    /// The old image; `None` for an insert.
     pub old: Option<Row>,
-    /// What it is; nothing where it left.
+    /// The new image; `None` for a delete.
     pub new: Option<Row>,
 }
 
-/// The net changes of one commit, or of a span of commits: at most one [`RowChange`] per primary key.
-/// A row whose primary key changed is one that left and one that came.
+/// The net changes of one commit or of a span of commits: at most one [`RowChange`] per primary
+/// key. A changed primary key counts as a delete and an insert.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
     tables: BTreeMap<&'static str, Arc<Vec<RowChange>>>,
 }
 
 impl RowChange {
-    /// Whether the row is what it was, in these columns.
+    /// Whether the row is unchanged in these columns.
     pub(crate) fn is_same_in(&self, columns: &BTreeSet<usize>) -> bool {
         let (Some(old), Some(new)) = (&self.old, &self.new) else { return false };
         columns.iter().all(|at| exact::same(&old[*at..=*at], &new[*at..=*at]))
@@ -40,13 +40,13 @@ impl RowChange {
 }
 
 impl Changes {
-    /// Nothing changed.
+    /// An empty set of changes.
     #[must_use]
     pub fn new() -> Changes {
         Changes::default()
     }
 
-    /// Adds the net change of one row. A change that is none is not kept.
+    /// Adds the net change of one row. A change without effect is dropped.
     pub fn push(&mut self, table: &'static str, old: Option<Row>, new: Option<Row>) {
         let same = match (&old, &new) {
             (Some(old), Some(new)) => exact::same(old, new),
@@ -59,7 +59,7 @@ impl Changes {
         }
     }
 
-    /// The same but for these tables.
+    /// The changes without those of these tables.
     pub(crate) fn without(&self, tables: &[&str]) -> Changes {
         let kept = self.tables.iter().filter(|(name, _)| !tables.contains(*name));
         Changes { tables: kept.map(|(name, rows)| (*name, Arc::clone(rows))).collect() }
@@ -82,8 +82,8 @@ impl Changes {
         self.tables.is_empty()
     }
 
-    /// Lays the changes of the given tables out in their temporary tables. Returns what
-    /// that took.
+    /// Writes the changes of the given tables into their temporary tables. Returns the work that
+    /// this took.
     pub(crate) fn lay_out(
         &self,
         catalog: &Catalog,
@@ -122,7 +122,7 @@ impl Changes {
     }
 }
 
-/// What an image is numbered in its temporary table.
+/// The number of an image in its temporary table.
 pub(crate) fn image_number(change: usize, weight: i64) -> Value {
     let change = i64::try_from(change).expect("fewer changes than an i64 counts");
     Value::Integer(2 * change + i64::from(weight == NEW))

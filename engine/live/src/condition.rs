@@ -1,6 +1,6 @@
-//! A condition on rows as a policy has it: SQL over the row's columns and what is known of the caller.
-//! What it lets be seen is planned elsewhere ([`crate::Outlook`]); here is its text, checked, and the
-//! same text with numbers for its parameters, for who evaluates it of one row.
+//! The row condition of a policy: SQL over the row's columns and the caller's identity. This module
+//! checks the text and renders it with numbered parameters to evaluate it for one row.
+//! [`crate::Outlook`] plans the rows that it makes visible.
 
 use abide_schema::{Code, Refusal};
 use sqlite3_parser::dialect::TokenType::{TK_LP, TK_RP, TK_SELECT, TK_SEMI, TK_VARIABLE};
@@ -9,24 +9,24 @@ use sqlite3_parser::lexer::sql::Tokenizer;
 
 use crate::lex;
 
-/// The names that a condition on rows may give to what is known of the caller, without the sigil.
-/// `scope_` stands before a key of its scope.
+/// The caller parameters that a row condition may name, without the sigil. `scope_` is the prefix
+/// of a scope key.
 const CALLER: [&str; 4] = ["caller_id", "caller_role", "caller_scope", "caller_capabilities"];
 
-/// Stands before the name of what is known of a caller, for the caller as it was before it narrowed its scope.
+/// The prefix of a caller parameter for its value before the caller narrowed its scope.
 pub const OWN: &str = "own_";
 
-/// Whether the SQL that stands for a table may name a parameter.
+/// Whether the SELECT that replaces a table may name this parameter.
 pub(crate) fn is_of_caller(name: &str) -> bool {
     may_be_named(name.strip_prefix(OWN).unwrap_or(name))
 }
 
-/// Whether a condition on rows may name a parameter.
+/// Whether a row condition may name this parameter.
 fn may_be_named(name: &str) -> bool {
     CALLER.contains(&name) || name.strip_prefix("scope_").is_some_and(|key| !key.is_empty())
 }
 
-/// Sees to it that a text, put between parentheses, is one expression there and cannot end them.
+/// Checks that a text, put in parentheses, is one expression that cannot close them.
 ///
 /// # Errors
 /// `bad_sql`.
@@ -42,22 +42,22 @@ pub fn check_condition(text: &str) -> Result<(), Refusal> {
         match token {
             TK_LP => depth += 1,
             TK_RP => depth -= 1,
-            TK_SEMI => return bad("the condition holds a semicolon"),
+            TK_SEMI => return bad("the condition contains a semicolon"),
             TK_VARIABLE => {
                 let written = text.get(start..end).unwrap_or_default();
                 let name = lex::parameter_name(written);
                 if !written.starts_with(':') || !may_be_named(name) {
-                    let detail = format!("a condition knows no parameter {written}");
+                    let detail = format!("a condition has no parameter {written}");
                     return Err(Refusal::new(Code::BadSql, detail).hint(
-                        "there are :caller_id, :caller_role, :caller_scope, :caller_capabilities \
-                         and :scope_<key>",
+                        "use :caller_id, :caller_role, :caller_scope, :caller_capabilities \
+                         or :scope_<key>",
                     ));
                 }
             }
             _ => {}
         }
         if depth < 0 {
-            return bad("the condition closes a parenthesis that it did not open");
+            return bad("the condition has an unmatched closing parenthesis");
         }
     }
     if depth > 0 || !any {
@@ -66,17 +66,17 @@ pub fn check_condition(text: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A condition in pieces, between which its parameters stand.
+/// A condition as pieces of text, separated by its parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
-    /// A piece of the text, and the place in `parameters` of what follows it.
+    /// A piece of the text, and the index in `parameters` of the parameter after it.
     pieces: Vec<(String, Option<usize>)>,
     parameters: Vec<String>,
     asks_tables: bool,
 }
 
 impl Condition {
-    /// Of a text that [`check_condition`] takes.
+    /// Parses a text that [`check_condition`] accepts.
     ///
     /// # Errors
     /// `bad_sql`.
@@ -106,7 +106,7 @@ impl Condition {
         Ok(Condition { pieces, parameters, asks_tables })
     }
 
-    /// The same over a caller as it was before it narrowed its scope; see [`OWN`].
+    /// The same condition over the caller's scope before narrowing; see [`OWN`].
     #[must_use]
     pub fn of_own_scope(&self) -> String {
         let mut sql = String::new();
@@ -119,19 +119,19 @@ impl Condition {
         sql
     }
 
-    /// Its parameters, without the sigil, in the order of their numbers.
+    /// The parameters, without the sigil, in the order of their numbers.
     #[must_use]
     pub fn parameters(&self) -> &[String] {
         &self.parameters
     }
 
-    /// Whether it looks into tables, and not at the row alone.
+    /// Whether the condition reads tables, not only the row.
     #[must_use]
     pub fn asks_tables(&self) -> bool {
         self.asks_tables
     }
 
-    /// The text between parentheses, its parameters numbered from `first` on.
+    /// The text in parentheses, its parameters numbered from `first`.
     #[must_use]
     pub fn sql(&self, first: usize) -> String {
         let mut sql = String::from("(");
@@ -141,7 +141,7 @@ impl Condition {
                 sql.push_str(&format!("?{}", first + at));
             }
         }
-        // A comment at its end ends there.
+        // The newline ends a trailing `--` comment.
         sql.push_str("\n)");
         sql
     }
@@ -152,15 +152,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_condition_is_told_by_numbers() {
+    fn parameters_are_replaced_by_numbers() {
         let text = "owner = :caller_id OR ':scope_x' = a /* :no */ AND t = :scope_x -- :caller_id";
-        let condition = Condition::parse(text).expect("it is one");
+        let condition = Condition::parse(text).expect("the condition is valid");
         assert_eq!(condition.parameters(), ["caller_id", "scope_x"]);
         let sql = "(owner = ?4 OR ':scope_x' = a /* :no */ AND t = ?5 -- :caller_id\n)";
         assert_eq!(condition.sql(4), sql);
         assert!(!condition.asks_tables());
         let member = Condition::parse("a IN (select b FROM c WHERE d = :caller_id AND :caller_id)");
-        let member = member.expect("it is one");
+        let member = member.expect("the condition is valid");
         assert_eq!(member.sql(1), "(a IN (select b FROM c WHERE d = ?1 AND ?1)\n)");
         assert!(member.asks_tables());
         assert!(Condition::parse("a = :whom").is_err() && Condition::parse("a) OR (b").is_err());

@@ -1,4 +1,4 @@
-//! One SELECT between compound operators: its FROM, its conditions, its groups and its columns.
+//! One SELECT of a compound query: its FROM, conditions, groups and columns.
 
 use std::collections::HashMap;
 
@@ -18,77 +18,77 @@ use crate::viewer::{Guard, Probes, SEEN};
 pub(crate) struct Output {
     pub(crate) value: Fragment,
     pub(crate) name: String,
-    /// Set on columns that only carry the order.
+    /// Whether the column only carries the order.
     pub(crate) hidden: bool,
-    /// Whether the name was given with AS.
+    /// Whether AS gave the name.
     pub(crate) aliased: bool,
 }
 
-/// Conditions to be added to SELECTs, by the block that each is.
+/// Conditions to add to SELECTs, by block.
 pub(crate) type Added = HashMap<usize, Vec<Fragment>>;
 
 /// One SELECT.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Core {
-    /// The block that it is.
+    /// The block of this SELECT.
     pub(crate) block: usize,
     pub(crate) from: Vec<FromTerm>,
-    /// What must hold: WHERE, and ON of inner joins.
+    /// The conditions: WHERE, and ON of inner joins.
     pub(crate) filter: Vec<Conjunct>,
-    /// What of the filter decides which rows a bounded caller may see.
+    /// The conditions of the filter that decide which rows a restricted caller may see.
     pub(crate) guards: Vec<Guard>,
-    /// What is evaluated of other rows, too.
+    /// The conditions that may also run on rows that the caller may not see.
     pub(crate) probes: Probes,
-    /// Whether some guard, here or in a subquery of FROM, has a subquery.
+    /// Whether a guard, here or in a subquery of FROM, contains a subquery.
     pub(crate) opaque: bool,
-    /// All guards, where some rule may make conditions of the caller's expressions.
+    /// All guards, if some rule may turn the caller's expressions into conditions.
     pub(crate) visible: Option<Fragment>,
-    /// That a row is visible, as a further column of a subquery in FROM.
+    /// The visibility of a row, as an extra column of a subquery in FROM.
     pub(crate) seen: Option<Fragment>,
-    /// Whether SQLite must not move HAVING to WHERE, before the guards.
+    /// Whether a fence before the guards keeps SQLite from moving HAVING into WHERE.
     pub(crate) fenced: bool,
     pub(crate) outputs: Vec<Output>,
     pub(crate) distinct: bool,
-    /// Whether equal rows are one, so that nothing may be added to what is shown.
+    /// Whether equal rows are merged, so that no output column may be added.
     pub(crate) deduplicated: bool,
-    /// GROUP BY, if there is one.
+    /// GROUP BY, if present.
     pub(crate) group: Option<Vec<Fragment>>,
     pub(crate) having: Option<Fragment>,
-    /// What was met outside of aggregates and groups.
+    /// What the expressions used outside of aggregates and groups.
     pub(crate) frame: Frame,
 }
 
-/// What the expressions of one SELECT may use, and did.
+/// What the expressions of one SELECT may use, and what they used.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Frame {
     /// The group expressions.
     pub(crate) by: Vec<Fragment>,
-    /// Columns that stand outside of aggregates and groups.
+    /// Columns used outside of aggregates and groups.
     pub(crate) bare: Vec<(usize, usize)>,
-    /// The numbers of the subqueries in FROM of which some column stands there.
+    /// The numbers of the subqueries in FROM with a column used outside of aggregates and groups.
     pub(crate) bare_derived: Vec<usize>,
-    /// Whether an aggregate was met.
+    /// Whether there is an aggregate.
     pub(crate) aggregate: bool,
-    /// Whether we are among the arguments of an aggregate.
+    /// Whether the current expression is an argument of an aggregate.
     pub(crate) within: bool,
-    /// How many SELECTs are around this one.
+    /// The number of enclosing SELECTs.
     pub(crate) depth: usize,
-    /// Of which SELECTs columns were named, a bit for each by how many are around it.
+    /// The SELECTs whose columns are used: one bit for each nesting depth.
     pub(crate) reads: u128,
-    /// Whether aggregates may stand here.
+    /// Whether aggregates are allowed.
     pub(crate) allowed: bool,
-    /// Whether window functions may stand here.
+    /// Whether window functions are allowed.
     pub(crate) windowed: bool,
-    /// What tells the rows of the FROM apart, if anything does.
+    /// A key of the rows of the FROM, if there is one.
     pub(crate) rows: Option<Vec<Fragment>>,
-    /// The windows that have a name.
+    /// The named windows.
     pub(crate) named: Vec<(String, Window)>,
-    /// What each window function divides the rows by, parameters left out.
+    /// The PARTITION BY of each window function, without parameters.
     pub(crate) partitions: Vec<Vec<Fragment>>,
 }
 
 impl Core {
-    /// Whether it makes one row of many.
+    /// Whether it aggregates rows.
     pub(crate) fn aggregates(&self) -> bool {
         self.group.is_some() || self.frame.aggregate
     }
@@ -98,8 +98,8 @@ impl Core {
         !self.frame.partitions.is_empty()
     }
 
-    /// The expressions by whose values its rows fall into parts that have nothing to do with each
-    /// other; nothing where every row is for itself.
+    /// The expressions that partition the rows into independent parts; `None` if every row is
+    /// independent.
     pub(crate) fn parts(&self) -> Option<Vec<Fragment>> {
         let all = self.frame.aggregate.then(Vec::new);
         let mut parts = self.group.clone().or(all);
@@ -112,18 +112,18 @@ impl Core {
         parts
     }
 
-    /// Whether a shown column is compared by anything but bytes.
+    /// Whether an output column compares by a collation other than BINARY.
     pub(crate) fn collates(&self, output: usize) -> bool {
         let value = &self.outputs[output].value;
         value.collation.is_some() || value.collates_within
     }
 
-    /// All sources of its FROM; nothing where a derived table is among them.
+    /// All sources of the FROM; `None` if it contains a derived table.
     pub(crate) fn sources(&self) -> Option<Vec<usize>> {
         self.from.iter().map(|term| term.source).collect()
     }
 
-    /// Whether it is a plain inner join of tables, with no subquery anywhere in its conditions and
+    /// Whether it is a plain inner join of tables, without subqueries in its conditions and
     /// columns.
     pub(crate) fn is_plain_join(&self) -> bool {
         let inner = |term: &FromTerm| term.source.is_some() && term.join == Join::Inner;
@@ -135,7 +135,7 @@ impl Core {
             && self.having.iter().all(flat)
     }
 
-    /// Every fragment of it.
+    /// All fragments.
     pub(crate) fn fragments(&mut self) -> impl Iterator<Item = &mut Fragment> {
         let from = self.from.iter_mut().flat_map(FromTerm::fragments);
         let filter = self.filter.iter_mut().map(|conjunct| &mut conjunct.condition);
@@ -146,7 +146,7 @@ impl Core {
         from.chain(filter).chain(outputs).chain(group).chain(&mut self.having)
     }
 
-    /// Appends it as SQL, conditions added.
+    /// Appends the SELECT as SQL, with conditions added.
     pub(crate) fn write(&self, added: &Added, out: &mut Fragment) {
         out.push_text(if self.distinct { "SELECT DISTINCT" } else { "SELECT" });
         for (at, output) in self.outputs.iter().enumerate() {
@@ -165,7 +165,8 @@ impl Core {
             for (at, by) in group.iter().enumerate() {
                 out.push_text(if at > 0 { "," } else { "GROUP BY" });
                 if by.is_constant() {
-                    // All rows are one group. A number would be taken for a position, brackets or not.
+                    // One group of all rows. SQLite would read a number as a position, even in
+                    // parentheses.
                     out.push_text("NULL");
                 } else {
                     out.push_text("(");
@@ -185,7 +186,7 @@ impl Core {
         }
     }
 
-    /// Appends its FROM.
+    /// Appends the FROM.
     pub(crate) fn write_from(&self, added: &Added, out: &mut Fragment) {
         for (at, term) in self.from.iter().enumerate() {
             out.push_text(if at == 0 { "FROM" } else { term.join.sql() });
@@ -198,7 +199,7 @@ impl Core {
         }
     }
 
-    /// Appends its WHERE, with further conditions.
+    /// Appends the WHERE, with further conditions.
     pub(crate) fn write_where(&self, added: &[Fragment], out: &mut Fragment) {
         let conditions = self.filter.iter().map(|conjunct| &conjunct.condition).chain(added);
         for (at, condition) in conditions.enumerate() {
@@ -218,7 +219,7 @@ impl Core {
         }
     }
 
-    /// The outputs that tell rows apart.
+    /// The outputs that form a key of the rows.
     pub(crate) fn key(&self, lower: &Lower) -> Option<Vec<usize>> {
         if self.distinct {
             return None;
@@ -248,8 +249,8 @@ impl Core {
         self.rows_key(lower)?.into_iter().map(shown).collect()
     }
 
-    /// The fewest columns that tell the rows of a join apart: a table that is joined by its whole
-    /// primary key adds nothing to them.
+    /// The smallest key of the joined rows: a table that is joined by its whole primary key adds no
+    /// columns.
     pub(crate) fn rows_key(&self, lower: &Lower) -> Option<Vec<Fragment>> {
         let mut chosen = Vec::new();
         if let Some(sources) = self.sources() {
@@ -272,8 +273,8 @@ impl Core {
         Some(keys?.concat())
     }
 
-    /// Whether no two rows of a FULL JOIN look the same of which one lacks the left side and the other the right: a
-    /// key of a table is never NULL, that of a subquery may be, or have no columns.
+    /// Whether a row of a FULL JOIN without a left side can never equal one without a right side: a
+    /// table's key is never NULL, but the key of a subquery may be NULL or empty.
     fn tells_padded_apart(&self) -> bool {
         let has_key = |term: &FromTerm| term.source.is_some();
         let is_full = |term: &FromTerm| term.join == Join::Full;
@@ -314,7 +315,7 @@ impl Core {
 }
 
 impl Conjunct {
-    /// Whether it leaves one value for a column once some sources are known.
+    /// Whether a column has a single value once the rows of some sources are known.
     fn fixes(&self, source: usize, column: usize, known: &[usize], lower: &Lower) -> bool {
         let kind = |(source, column): (usize, usize)| {
             lower.catalog.table(lower.sources[source].table).columns[column].kind
@@ -407,8 +408,8 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// SELECT DISTINCT is GROUP BY all that is shown, where that can be. Otherwise equal rows must be
-    /// the same, or it would be any of them.
+    /// Turns SELECT DISTINCT into GROUP BY all outputs. Equal rows must then be identical;
+    /// otherwise the shown row would be arbitrary.
     fn make_distinct(&self, core: &mut Core) -> Result<(), Refusal> {
         if !core.aggregates() && !core.windows() {
             self.group_by_all(core);
@@ -417,14 +418,17 @@ impl Lower<'_> {
         for output in &core.outputs {
             if self.form_of(&output.value).is_none() {
                 let what = "SELECT DISTINCT over groups or windows whose column";
-                return Err(unsupported(&format!("{what} {} is not of one type", output.name))
-                    .hint("write CAST(… AS …) around it, or leave DISTINCT out"));
+                return Err(unsupported(&format!(
+                    "{what} {} has more than one possible type",
+                    output.name
+                ))
+                .hint("wrap it in CAST(… AS …), or remove DISTINCT"));
             }
         }
         Ok(())
     }
 
-    /// VALUES, as a SELECT from a subquery of it.
+    /// VALUES, as a SELECT from a subquery.
     fn read_values<'b>(
         &mut self,
         core: &mut Core,
@@ -444,7 +448,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// SELECT DISTINCT is GROUP BY all that is shown.
+    /// SELECT DISTINCT as GROUP BY all outputs.
     fn group_by_all(&self, core: &mut Core) {
         let shown: Vec<Fragment> = core.outputs.iter().map(|output| output.value.clone()).collect();
         for output in &mut core.outputs {
@@ -455,7 +459,7 @@ impl Lower<'_> {
         core.distinct = false;
     }
 
-    /// Lowers expressions that may aggregate.
+    /// Lowers expressions that may contain aggregates.
     pub(crate) fn in_frame<T>(
         &mut self,
         core: &mut Core,
@@ -470,8 +474,8 @@ impl Lower<'_> {
         result
     }
 
-    /// Once all expressions of a SELECT are known: a column outside of aggregates must be the same in
-    /// all rows of its group.
+    /// Called once all expressions of a SELECT are known. A column outside of aggregates must have
+    /// one value in all rows of its group.
     pub(crate) fn settle(&self, core: &Core) -> Result<(), Refusal> {
         if !core.aggregates() || self.once {
             return Ok(());
@@ -493,7 +497,7 @@ impl Lower<'_> {
             None => return Ok(()),
         };
         Err(unsupported(&format!("a query whose column {name} is neither grouped nor aggregated"))
-            .hint("add it to GROUP BY, or take min() or max() of it"))
+            .hint("add it to GROUP BY, or use min() or max()"))
     }
 
     fn read_groups(
@@ -524,7 +528,7 @@ impl Lower<'_> {
             let (bare, collation) = without_collation(by)?;
             if collation.is_some() && position(bare).is_some() {
                 return Err(unsupported("GROUP BY a position with COLLATE")
-                    .hint("write the column instead of its number"));
+                    .hint("name the column instead of its position"));
             }
             let expr = match (position(bare), alias) {
                 (Some(position), _) => {
@@ -541,7 +545,7 @@ impl Lower<'_> {
                 (None, Some((_, expr))) => expr,
                 (None, None) => by,
             };
-            // Not in the frame: an aggregate has no place here.
+            // A separate frame: aggregates are not allowed here.
             let apart = Frame { depth: scope.depth, ..Frame::default() };
             let around = std::mem::replace(&mut self.frame, apart);
             let group = self.expr(expr, scope);
@@ -587,7 +591,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// The name of a column that is shown as it is.
+    /// The name of a column that is selected unchanged.
     fn column_name(&self, expr: &Expr, value: &Fragment, scope: &Scope) -> Option<String> {
         if value.collation.is_some() {
             return None;
@@ -652,12 +656,12 @@ impl Lower<'_> {
 }
 
 impl Frame {
-    /// Whether a column of this SELECT was named.
+    /// Whether the SELECT names a column of its own.
     pub(crate) fn names_own(&self) -> bool {
         self.reads & (1 << self.depth) != 0
     }
 
-    /// Notes the columns of a value that stands by itself.
+    /// Notes the columns of a value used outside of aggregates.
     pub(crate) fn note(&mut self, value: &Fragment) {
         if self.by.contains(value) {
             return;

@@ -1,4 +1,4 @@
-//! What one commit changed in one query's result.
+//! The change of one query's result by one commit.
 
 use std::collections::HashMap;
 
@@ -7,20 +7,21 @@ use abide_schema::{Checksum, Row, Value};
 
 use crate::exact::{self, Exact};
 
-/// The change of one result. The result before, without the deletes, with the inserts and with the
-/// updates in the place of the rows of the same key, is the result after.
+/// The change of one result. Remove the deletes, add the inserts and replace rows by the updates of
+/// the same key: the old result becomes the new one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Delta {
-    /// Keys of the rows that left, or the whole rows where the shape has no key.
+    /// Keys of the removed rows, or whole rows if the shape has no key.
     pub deletes: Vec<Row>,
-    /// Rows that came.
+    /// Added rows.
     pub inserts: Vec<Row>,
-    /// New forms of rows that stayed.
+    /// New versions of kept rows.
     pub updates: Vec<Row>,
-    /// All that changed, of a query with LIMIT: positions instead of keys.
+    /// The change of a query with LIMIT: positions instead of keys.
     pub window: Window,
-    /// The rows that the deletes and updates took out, whole: nobody is told them, but they are in the
-    /// checksum. Kept, not summed up, because most results have nobody who asks for it.
+    /// The old rows of deletes and updates. Subscribers do not receive them, but the checksum
+    /// covers them. They are kept as rows because most results have no subscriber that verifies the
+    /// checksum.
     gone: Vec<Row>,
 }
 
@@ -28,11 +29,11 @@ pub struct Delta {
 /// inserts from the first to the last, then updates.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Window {
-    /// Positions of the rows that left.
+    /// Positions of the removed rows.
     pub deletes: Vec<usize>,
-    /// Rows that came, each where it stands once those before it are in place.
+    /// Added rows, each at its position once all earlier inserts are applied.
     pub inserts: Vec<Placed>,
-    /// New forms of rows that stayed.
+    /// New versions of kept rows.
     pub updates: Vec<Placed>,
 }
 
@@ -55,24 +56,24 @@ impl Delta {
             && self.window == Window::default()
     }
 
-    /// Adds a row that came.
+    /// Adds an inserted row.
     pub(crate) fn insert(&mut self, row: Row) {
         self.inserts.push(row);
     }
 
-    /// Adds a row that left.
+    /// Adds a deleted row.
     pub(crate) fn delete(&mut self, key: &[usize], old: Row) {
         self.deletes.push(key_of(key, &old));
         self.gone.push(old);
     }
 
-    /// Adds a row that stayed in another form. There is a key, and it is the same.
+    /// Adds an updated row. The result has a key, and the key is unchanged.
     pub(crate) fn update(&mut self, old: Row, new: Row) {
         self.gone.push(old);
         self.updates.push(new);
     }
 
-    /// What is to be added to the checksum of the result before for that of the result after.
+    /// The difference between the checksums of the new and the old result.
     #[must_use]
     pub fn checksum_change(&self) -> Checksum {
         let placed = self.window.inserts.iter().chain(&self.window.updates);
@@ -82,8 +83,8 @@ impl Delta {
         change
     }
 
-    /// Appends `"deletes":[…],"inserts":[…],"updates":[…]`, without braces: the caller adds the
-    /// subscription's id, and shares these bytes among all who get them.
+    /// Appends `"deletes":[…],"inserts":[…],"updates":[…]`, without braces. The caller adds the
+    /// subscription's id and shares these bytes among all subscribers.
     pub fn write_json(&self, out: &mut Vec<u8>) {
         let window = &self.window;
         out.extend_from_slice(b"\"deletes\":[");
@@ -106,7 +107,8 @@ impl Delta {
         out.push(b']');
     }
 
-    /// From a Z-set: rows with their weights. `key` are the positions that tell rows apart.
+    /// Builds a delta from a Z-set: rows with their weights. `key` holds the positions of the key
+    /// columns.
     pub(crate) fn of_weights(key: &[usize], weights: Weights) -> Delta {
         let mut delta = Delta::default();
         let mut gone: HashMap<Exact, Row> = HashMap::new();
@@ -141,7 +143,7 @@ impl Delta {
         delta
     }
 
-    /// From what a result was and what it is; of a window, in order.
+    /// Builds a delta from the old and the new result; of a window, in order.
     pub(crate) fn between(window: bool, key: &[usize], old: &[Row], new: &[Row]) -> Delta {
         if window {
             return Delta::of_windows(key, old, new);
@@ -152,7 +154,7 @@ impl Delta {
         Delta::of_weights(key, weights)
     }
 
-    /// From what a window showed and what it shows now.
+    /// Builds a delta from the old and the new rows of a window.
     pub(crate) fn of_windows(key: &[usize], old: &[Row], new: &[Row]) -> Delta {
         let stays = common(key, old, new);
         let mut window = Window::default();
@@ -182,7 +184,7 @@ impl Delta {
     }
 }
 
-/// A Z-set in the order in which its rows were first met.
+/// A Z-set that keeps the order in which its rows were added.
 #[derive(Debug, Default)]
 pub(crate) struct Weights {
     at: HashMap<Exact, usize>,
@@ -201,7 +203,7 @@ impl Weights {
         }
     }
 
-    /// How many different rows there are.
+    /// The number of distinct rows.
     pub(crate) fn len(&self) -> usize {
         self.rows.len()
     }
@@ -212,13 +214,13 @@ impl Weights {
     }
 }
 
-/// The cells that tell a row apart; the whole row where there is no key.
+/// The key cells of a row; the whole row if there is no key.
 pub(crate) fn key_of(key: &[usize], row: &Row) -> Row {
     if key.is_empty() { row.clone() } else { key.iter().map(|at| row[*at].clone()).collect() }
 }
 
-/// The longest run of rows that are in both lists in the same order, as positions in either: what
-/// need not move (longest increasing subsequence, by patience sorting).
+/// The longest run of rows that are in both lists in the same order, as positions in either: the
+/// rows that need not move (longest increasing subsequence, by patience sorting).
 fn common(key: &[usize], old: &[Row], new: &[Row]) -> Vec<(usize, usize)> {
     let mut places: HashMap<Exact, Vec<usize>> = HashMap::new();
     for (at, row) in old.iter().enumerate().rev() {
@@ -259,7 +261,7 @@ fn write_list<T>(out: &mut Vec<u8>, items: &[T], write: impl Fn(&mut Vec<u8>, &T
     }
 }
 
-/// An integer cell of ours.
+/// An integer cell that this crate wrote.
 pub(crate) fn integer(value: &Value) -> i64 {
     match value {
         Value::Integer(n) => *n,

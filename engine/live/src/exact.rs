@@ -1,10 +1,10 @@
-//! Sameness of rows by exact type and bits: 1 and 1.0 are two values, as they are in a result.
+//! Identity of rows by exact type and bits: 1 and 1.0 are two values, as in a result.
 
 use std::hash::{Hash, Hasher};
 
 use abide_schema::{Row, Value};
 
-/// A row as a key of maps.
+/// A row as a map key.
 #[derive(Clone, Debug)]
 pub(crate) struct Exact(pub(crate) Row);
 
@@ -24,7 +24,7 @@ impl Hash for Exact {
     }
 }
 
-/// Whether two rows are the same in every cell.
+/// Whether two rows are identical in every cell.
 pub(crate) fn same(left: &[Value], right: &[Value]) -> bool {
     left.len() == right.len() && left.iter().zip(right).all(|(left, right)| same_value(left, right))
 }

@@ -1,32 +1,34 @@
-//! What a text comes to with its views, CTEs and policies written out, counted while it is built: each of
-//! them is read again wherever it is named, so a text of a few hundred bytes can stand for 2^30 SELECTs.
+//! Limits on the size of a query after views, CTEs and policies are expanded, counted during the
+//! expansion. Each mention is expanded again, so a text of a few hundred bytes can stand for 2^30
+//! SELECTs.
 //!
-//! *Invariant:* understanding a text takes work linear in these bounds, whatever the text.
+//! *Invariant:* planning any text takes work linear in these limits.
 
 use abide_schema::{Code, Refusal};
 
 use crate::fragment::Fragment;
 
-/// SELECTs, each mention of a view, CTE or policy counted: as many as SQLite takes in one compound.
+/// SELECTs; each mention of a view, CTE or policy counts. SQLite has the same limit for one
+/// compound.
 const SELECTS: usize = 500;
 
-/// Bytes of views, CTEs and policies that are read, each mention counted.
+/// Bytes of views, CTEs and policies; each mention counts.
 const READ_BYTES: usize = 1 << 20;
 
-/// Expressions and result columns. A text without CTEs and views that is as long as one may be stays below.
+/// Expressions and result columns. A text of the maximum length without CTEs and views stays below.
 const EXPRESSIONS: usize = 100_000;
 
-/// Bytes of expressions that are copied into other ones: the name of a column of a CTE stands for the whole
-/// expression, so that a column can double with every CTE.
+/// Bytes of expressions that are copied into others. The name of a CTE column stands for its whole
+/// expression, so a column can double with every CTE.
 const COPIED_BYTES: usize = 16 << 20;
 
-/// Bytes of the statement that SQLite is given.
+/// Bytes of the statement for SQLite.
 const TEXT_BYTES: usize = 512 << 10;
 
-/// Columns of one SELECT, as SQLite has it.
+/// Columns of one SELECT; SQLite's limit.
 const COLUMNS: usize = 2_000;
 
-/// The counters of one text.
+/// The counters of one query.
 #[derive(Debug, Default)]
 pub(crate) struct Expansion {
     selects: usize,
@@ -36,19 +38,19 @@ pub(crate) struct Expansion {
 }
 
 impl Expansion {
-    /// One more SELECT.
+    /// Counts a SELECT.
     pub(crate) fn select(&mut self) -> Result<(), Refusal> {
         self.selects += 1;
         within(self.selects, SELECTS, "SELECTs")
     }
 
-    /// The text of a view, CTE or policy.
+    /// Counts the text of a view, CTE or policy.
     pub(crate) fn read(&mut self, text: &str) -> Result<(), Refusal> {
         self.read += text.len();
         within(self.read, READ_BYTES, "bytes of views, CTEs and policies")
     }
 
-    /// One more expression, as it is copied into the one around it.
+    /// Counts an expression that is copied into its parent.
     pub(crate) fn expression(&mut self, expression: &Fragment) -> Result<(), Refusal> {
         self.expressions += 1;
         within(self.expressions, EXPRESSIONS, "expressions")?;
@@ -56,7 +58,7 @@ impl Expansion {
         within(self.copied, COPIED_BYTES, "bytes of expressions")
     }
 
-    /// A column of a SELECT that has so many by now.
+    /// Counts a column of a SELECT that has `columns` columns so far.
     pub(crate) fn column(&mut self, column: &Fragment, columns: usize) -> Result<(), Refusal> {
         if columns > COLUMNS {
             let detail = format!("a SELECT has more than {COLUMNS} columns");
@@ -66,7 +68,7 @@ impl Expansion {
     }
 }
 
-/// Whether the statement that SQLite is to be given is short enough.
+/// Checks the length of the statement for SQLite.
 pub(crate) fn check_text(text: &Fragment) -> Result<(), Refusal> {
     within(text.bytes(), TEXT_BYTES, "bytes of SQL")
 }
@@ -75,8 +77,8 @@ fn within(count: usize, most: usize, what: &str) -> Result<(), Refusal> {
     if count <= most {
         return Ok(());
     }
-    let detail = format!("the query comes to more than {most} {what}");
+    let detail = format!("the query expands to more than {most} {what}");
     Err(Refusal::new(Code::LimitExceeded, detail).hint(
-        "each mention of a view, CTE or column of a subquery counts again: name them less often",
+        "each mention of a view, CTE or subquery column is expanded again: mention them less often",
     ))
 }

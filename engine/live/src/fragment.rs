@@ -1,5 +1,5 @@
-//! Resolved SQL: text in which columns, tables and parameters are references, so that one query can be
-//! rendered over the tables as they are, as they were, or over a commit's changes.
+//! Resolved SQL: text in which columns, tables and parameters are references. One query can be
+//! rendered over the tables after a commit, before it, or over its changes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,29 +8,29 @@ use abide_schema::table::Kind;
 
 use crate::catalog::{Catalog, WEIGHT, delta_name};
 
-/// A table as one FROM clause names it.
+/// A table in one FROM clause.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     /// Its position in the catalog.
     pub(crate) table: usize,
-    /// The name its columns go by; no two sources of a query share one.
+    /// The alias that qualifies its columns; unique within a query.
     pub(crate) alias: String,
 }
 
-/// What a source stands for in one rendering.
+/// The rows that a source stands for in one rendering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// The table after the commit.
     After,
-    /// The table before the commit: the rows that did not change and the old images.
+    /// The table before the commit: the unchanged rows and the old images.
     Before,
     /// The old and new images of the rows that changed.
     Changed,
-    /// One given row, its cells given from this number on.
+    /// One given row; its cells are given values from this number on.
     Given(usize),
 }
 
-/// The collations that SQLite has of itself.
+/// The built-in collations of SQLite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Collation {
     /// Byte by byte.
@@ -42,13 +42,13 @@ pub(crate) enum Collation {
 }
 
 impl Collation {
-    /// The collation of a name.
+    /// Parses the name of a collation.
     pub(crate) fn parse(name: &str) -> Option<Collation> {
         let all = [Collation::Binary, Collation::NoCase, Collation::RightTrim];
         all.into_iter().find(|collation| collation.sql().eq_ignore_ascii_case(name))
     }
 
-    /// Its name.
+    /// The name in SQL.
     pub(crate) fn sql(self) -> &'static str {
         match self {
             Collation::Binary => "BINARY",
@@ -61,7 +61,7 @@ impl Collation {
 /// A part of a fragment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
-    /// Text, as it is.
+    /// Literal text.
     Text(String),
     /// A column (second) of a source (first).
     Column(usize, usize),
@@ -69,14 +69,14 @@ pub(crate) enum Piece {
     Param(usize),
     /// A source in a FROM clause.
     Source(usize),
-    /// The n-th value that the rule itself gives.
+    /// The n-th value that the rule supplies.
     Given(usize),
-    /// Where a part begins or ends that some rule takes out. It is not written.
+    /// The start or end of a part that some rule extracts. Not rendered.
     Mark(Mark),
-    /// A column (third) of a subquery in FROM (second), as it is written (first).
+    /// A column (third) of a subquery in FROM (second), as text (first).
     Derived(Arc<str>, usize, usize),
-    /// A condition (second) that changes nothing, and leads to an index where the columns of a value
-    /// (first) are given: left out elsewhere.
+    /// A redundant condition (second) that lets SQLite use an index if the columns of a value
+    /// (first) are given. Omitted otherwise.
     Hint(Box<(Fragment, Fragment)>),
 }
 
@@ -93,11 +93,11 @@ pub(crate) enum Mark {
     Filter,
     /// The condition of its FILTER ended.
     FilterEnd,
-    /// It ended.
+    /// The aggregate ended.
     End,
 }
 
-/// Aggregates, by how they can be kept up to date.
+/// Aggregates, by how they can be maintained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Aggregate {
     /// `count(*)`, all rows.
@@ -114,11 +114,11 @@ pub(crate) enum Aggregate {
     Min,
     /// `max(column)`.
     Max,
-    /// Only by looking at all rows again.
+    /// Maintained only by reading all rows again.
     Other,
 }
 
-/// What a fragment is beneath its parentheses, where that matters to routing and shape.
+/// What a fragment is inside its parentheses, if routing and shape depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Plain {
     /// A column (second) of a source (first).
@@ -131,28 +131,28 @@ pub(crate) enum Plain {
     Other,
 }
 
-/// What SQLite makes of the other side where a value is compared.
+/// The conversion that SQLite applies to the other side of a comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Affinity {
-    /// Nothing.
+    /// None.
     #[default]
     None,
-    /// A value of the type of this name, where it can be one.
+    /// Conversion to the type of this name, if possible.
     To(&'static str),
-    /// It depends on how SQLite goes about it: a column of a compound whose SELECTs differ in this.
+    /// Not defined: a column of a compound whose SELECTs differ in affinity.
     Open,
 }
 
 impl Affinity {
-    /// That of a column of a compound, by those of its SELECTs.
+    /// The affinity of a column of a compound, from those of its SELECTs.
     pub(crate) fn common(arms: impl IntoIterator<Item = Affinity>) -> Affinity {
         let mut arms = arms.into_iter();
         let first = arms.next().unwrap_or_default();
         if arms.all(|arm| arm == first) { first } else { Affinity::Open }
     }
 
-    /// That of a type, by its name: the rules of SQLite's documentation, "Determination Of Column
-    /// Affinity".
+    /// The affinity of a type name, by the rules of SQLite's documentation, "Determination Of
+    /// Column Affinity".
     pub(crate) fn of_type(name: &str) -> Affinity {
         let name = name.to_ascii_uppercase();
         let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
@@ -166,7 +166,7 @@ impl Affinity {
     }
 }
 
-/// What columns of subqueries in FROM are, by subquery and column.
+/// The values of columns of subqueries in FROM, by subquery and column.
 pub(crate) type Known = HashMap<(usize, usize), Fragment>;
 
 /// A piece of resolved SQL, mostly an expression.
@@ -174,25 +174,25 @@ pub(crate) type Known = HashMap<(usize, usize), Fragment>;
 pub(crate) struct Fragment {
     pub(crate) pieces: Vec<Piece>,
     pub(crate) plain: Plain,
-    /// The COLLATE that it ends with.
+    /// The COLLATE at its end.
     pub(crate) collation: Option<Collation>,
-    /// Whether there is a COLLATE further inside, which SQLite may let out.
+    /// Whether there is a COLLATE inside, which SQLite may ignore.
     pub(crate) collates_within: bool,
-    /// Whether there is an aggregate in it.
+    /// Whether it contains an aggregate.
     pub(crate) aggregates: bool,
     /// Whether it names a column of a subquery in FROM.
     pub(crate) derived: bool,
-    /// Whether there is a window function in it.
+    /// Whether it contains a window function.
     pub(crate) windows: bool,
-    /// Whether it may be evaluated of rows that a bounded caller may not see: an indexed column, a
-    /// constant, or comparisons of these. Appending anything ends that.
+    /// Whether it may be evaluated on rows that a restricted caller may not see: an indexed column,
+    /// a constant, or comparisons of these. Appending anything clears the flag.
     pub(crate) harmless: bool,
-    /// What all values of it are that are not NULL, where that is certain and no column says it.
+    /// The kind of all its non-NULL values, if certain and not given by a column.
     pub(crate) kind: Option<Kind>,
-    /// How it is compared, where no column says it.
+    /// Its affinity in comparisons, if not given by a column.
     pub(crate) affinity: Affinity,
-    /// Whether it is shown or grouped by and names no column of its own SELECT: it is the same for all
-    /// rows.
+    /// Whether it is an output or group expression that names no column of its own SELECT, so that
+    /// it has one value for all rows.
     pub(crate) fixed: bool,
 }
 
@@ -205,7 +205,7 @@ impl PartialEq for Fragment {
 impl Eq for Fragment {}
 
 impl Fragment {
-    /// Nothing yet.
+    /// An empty fragment.
     pub(crate) fn new() -> Fragment {
         let plain = Plain::Other;
         Fragment {
@@ -247,7 +247,7 @@ impl Fragment {
         fragment
     }
 
-    /// Appends a text, a space before it where one is wanted. No text is nothing.
+    /// Appends a text, separated by a space if necessary. Ignores an empty text.
     pub(crate) fn push_text(&mut self, text: &str) {
         if text.is_empty() {
             return;
@@ -277,20 +277,21 @@ impl Fragment {
         fragment
     }
 
-    /// Nothing but a condition that leads to an index where the columns of a value are given.
+    /// Nothing but a hint: a condition that lets SQLite use an index if the columns of a value are
+    /// given.
     pub(crate) fn hint(value: &Fragment, condition: Fragment) -> Fragment {
         let mut fragment = Fragment::new();
         fragment.pieces.push(Piece::Hint(Box::new((value.clone(), condition))));
         fragment
     }
 
-    /// The same, of this kind.
+    /// The same fragment with this kind.
     pub(crate) fn of_kind(mut self, kind: Option<Kind>) -> Fragment {
         self.kind = kind;
         self
     }
 
-    /// `this IS ?`, of a value that the rule gives.
+    /// `this IS ?`, with a value that the rule supplies.
     pub(crate) fn is_given(&self, at: usize) -> Fragment {
         let mut fragment = Fragment::text("(");
         fragment.push(self);
@@ -299,7 +300,7 @@ impl Fragment {
         fragment
     }
 
-    /// `this = ?`, of a value that the rule gives, or that it is NULL.
+    /// `this = ?` with a value that the rule supplies, or `this IS NULL`.
     pub(crate) fn equals_given(&self, at: usize, is_null: bool) -> Fragment {
         let mut fragment = Fragment::text("(");
         fragment.push(self);
@@ -308,7 +309,7 @@ impl Fragment {
         fragment
     }
 
-    /// About how long it is as text.
+    /// The approximate length as text.
     pub(crate) fn bytes(&self) -> usize {
         let pieces = self.pieces.iter().map(|piece| match piece {
             Piece::Text(text) => text.len(),
@@ -334,7 +335,7 @@ impl Fragment {
         self.windows |= other.windows;
     }
 
-    /// What it was is now only a part of it.
+    /// Clears the properties that hold only for the whole fragment.
     fn grows(&mut self) {
         self.plain = Plain::Other;
         self.kind = None;
@@ -343,7 +344,7 @@ impl Fragment {
         self.collates_within |= self.collation.take().is_some();
     }
 
-    /// The same in parentheses, which change neither affinity nor collation.
+    /// The fragment in parentheses, which change neither affinity nor collation.
     pub(crate) fn parenthesized(&self) -> Fragment {
         if let [Piece::Column(..) | Piece::Derived(..) | Piece::Param(_)] = self.pieces.as_slice() {
             return self.clone();
@@ -359,12 +360,12 @@ impl Fragment {
         fragment
     }
 
-    /// Marks the place.
+    /// Adds a mark.
     pub(crate) fn mark(&mut self, mark: Mark) {
         self.pieces.push(Piece::Mark(mark));
     }
 
-    /// With columns of subqueries in FROM replaced by what they are; nothing where one is not known.
+    /// Replaces columns of subqueries in FROM by their values; `None` if one is unknown.
     pub(crate) fn substituted(&self, known: &Known) -> Option<Fragment> {
         if !self.derived {
             return Some(self.clone());
@@ -382,7 +383,7 @@ impl Fragment {
         Some(out)
     }
 
-    /// Puts text in the place of columns.
+    /// Replaces columns by text.
     pub(crate) fn replace_columns(&mut self, text: &dyn Fn(usize, usize) -> String) {
         for piece in std::mem::take(&mut self.pieces) {
             match piece {
@@ -393,7 +394,7 @@ impl Fragment {
         }
     }
 
-    /// Gives parameters other slots.
+    /// Renumbers the parameters.
     pub(crate) fn renumber(&mut self, new: &dyn Fn(usize) -> usize) {
         for piece in &mut self.pieces {
             match piece {
@@ -410,13 +411,13 @@ impl Fragment {
         }
     }
 
-    /// The same, harmless or not.
+    /// The same fragment with this harmless flag.
     pub(crate) fn harmless_if(mut self, harmless: bool) -> Fragment {
         self.harmless = harmless;
         self
     }
 
-    /// Whether it names no column of a source or subquery in FROM before these.
+    /// Whether it names only columns of sources and subqueries in FROM from these on.
     pub(crate) fn is_independent(&self, (sources, subqueries): (usize, usize)) -> bool {
         self.pieces.iter().all(|piece| match piece {
             Piece::Column(source, _) => *source >= sources,
@@ -425,7 +426,7 @@ impl Fragment {
         })
     }
 
-    /// Whether it is a column, of a table or of a subquery in FROM.
+    /// Whether it is a column of a table or of a subquery in FROM.
     pub(crate) fn is_column(&self) -> bool {
         matches!(self.plain, Plain::Column(..) | Plain::Derived(..))
     }
@@ -450,48 +451,48 @@ impl Fragment {
         Box::new(slots)
     }
 
-    /// Whether it is the same for every row.
+    /// Whether it has one value for all rows.
     pub(crate) fn is_constant(&self) -> bool {
         !self.derived && self.pieces.iter().all(|piece| matches!(piece, Piece::Text(_)))
     }
 
-    /// Whether it consists of literals and parameters.
+    /// Whether it consists of literals and parameters only.
     pub(crate) fn is_flat_constant(&self) -> bool {
         self.is_flat() && self.columns().next().is_none()
     }
 
-    /// Whether it is about columns of tables, and nothing else.
+    /// Whether it names no columns but those of tables.
     pub(crate) fn is_flat(&self) -> bool {
         !self.derived && !self.has_subquery()
     }
 
-    /// Whether there is a subquery in it.
+    /// Whether it contains a subquery.
     pub(crate) fn has_subquery(&self) -> bool {
         self.pieces.iter().any(|piece| matches!(piece, Piece::Source(_)))
     }
 }
 
-/// What a parameter of a rendered statement is bound to.
+/// The value of a parameter of a rendered statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Arg {
     /// The binding's value in this slot.
     Slot(usize),
-    /// The n-th value that the rule itself gives.
+    /// The n-th value that the rule supplies.
     Given(usize),
 }
 
-/// A statement ready to run, and what its parameters are.
+/// A rendered statement and its parameters.
 #[derive(Clone, Debug)]
 pub(crate) struct Statement {
     pub(crate) sql: String,
     pub(crate) args: Vec<Arg>,
 }
 
-/// Writes fragments as SQL.
+/// Renders fragments as SQL.
 pub(crate) struct Renderer<'a> {
     pub(crate) catalog: &'a Catalog,
     pub(crate) sources: &'a [Source],
-    /// What each source stands for.
+    /// The rows that each source stands for.
     pub(crate) forms: Vec<Form>,
     out: String,
     args: Vec<Arg>,
@@ -499,7 +500,7 @@ pub(crate) struct Renderer<'a> {
 }
 
 impl<'a> Renderer<'a> {
-    /// A renderer over the tables as they are after the commit.
+    /// A renderer over the tables after the commit.
     pub(crate) fn new(catalog: &'a Catalog, sources: &'a [Source]) -> Renderer<'a> {
         let forms = vec![Form::After; sources.len()];
         Renderer {
@@ -538,7 +539,7 @@ impl<'a> Renderer<'a> {
         }
     }
 
-    /// The statement.
+    /// The finished statement.
     pub(crate) fn finish(self) -> Statement {
         Statement { sql: self.out, args: self.args }
     }
@@ -555,7 +556,7 @@ impl<'a> Renderer<'a> {
     fn column(&mut self, source: usize, column: usize) {
         let spec = &self.catalog.table(self.sources[source].table).columns[column];
         if let Form::Given(first) = self.forms[source] {
-            // A bare parameter would have no affinity; this has the column's.
+            // A bare parameter has no affinity; the CAST has that of the column.
             self.text("CAST(");
             self.arg(Arg::Given(first + column));
             self.text(&format!("AS {})", spec.kind.sql()));
@@ -564,10 +565,10 @@ impl<'a> Renderer<'a> {
         self.text(&format!("{}.{}", self.alias(source), quoted(spec.name)));
     }
 
-    /// The name that a source goes by here, in quotes.
+    /// The alias of a source in this rendering, in quotes.
     pub(crate) fn alias(&self, source: usize) -> String {
         let alias = &self.sources[source].alias;
-        // Told apart, so that a query plan tells what it reads of the tables themselves.
+        // The aliases differ so that a query plan shows which table is read in which form.
         match self.forms[source] {
             Form::After => quoted(alias),
             Form::Before => quoted(&format!("was_{alias}")),
@@ -576,7 +577,7 @@ impl<'a> Renderer<'a> {
         }
     }
 
-    /// Appends a source as a FROM clause names it.
+    /// Appends a source as it appears in a FROM clause.
     pub(crate) fn source(&mut self, at: usize) {
         let source = &self.sources[at];
         let table = self.catalog.table(source.table);
@@ -604,7 +605,7 @@ impl<'a> Renderer<'a> {
     }
 }
 
-/// Appends a token or more, with a space between where one is wanted.
+/// Appends one or more tokens, separated by a space if necessary.
 fn append(out: &mut String, text: &str) {
     let tight = out.is_empty() || out.ends_with('(') || text.starts_with([',', ')']);
     if !tight && !text.is_empty() {

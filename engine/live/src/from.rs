@@ -1,4 +1,4 @@
-//! FROM: tables, joins, and the views, CTEs and subqueries that are put in the place of their names.
+//! FROM: tables, joins, and the expansion of views, CTEs and subqueries.
 
 mod listed;
 
@@ -21,17 +21,17 @@ use crate::reach::Shown;
 use crate::select::Query;
 use crate::viewer::Guard;
 
-/// Tables that one statement may read, each mention counted: views of views multiply.
+/// Tables that one statement may read. Each mention counts, because views of views multiply.
 const SOURCES: usize = 60;
 
-/// How a term of FROM is joined to those before it.
+/// How a term of FROM is joined to the preceding ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Join {
     /// JOIN, CROSS JOIN, comma.
     Inner,
     /// LEFT JOIN: this term may be all NULL.
     Left,
-    /// RIGHT JOIN: those before it may be all NULL.
+    /// RIGHT JOIN: the preceding terms may be all NULL.
     Right,
     /// FULL JOIN: both.
     Full,
@@ -40,31 +40,31 @@ pub(crate) enum Join {
 /// A term of FROM.
 #[derive(Clone, Debug)]
 pub(crate) struct FromTerm {
-    /// The table, if it is one.
+    /// The table, if it is a table.
     pub(crate) source: Option<usize>,
-    /// The subquery, if it is one.
+    /// The subquery, if it is a subquery.
     pub(crate) derived: Option<Box<Derived>>,
-    /// The number that its columns go by, if it is no table.
+    /// The number that identifies its columns, if it is not a table.
     pub(crate) number: Option<usize>,
-    /// As SQL, if it is no subquery.
+    /// The item as SQL, if it is not a subquery.
     pub(crate) item: Fragment,
     pub(crate) join: Join,
     /// The condition of a join that is not inner.
     pub(crate) on: Vec<Conjunct>,
-    /// Its columns that tell its rows apart, if any do.
+    /// The key of its rows, if they have one.
     pub(crate) key: Option<Vec<Fragment>>,
 }
 
-/// A subquery in FROM that is evaluated as such.
+/// A subquery in FROM that is not inlined.
 #[derive(Clone, Debug)]
 pub(crate) struct Derived {
-    /// The name it goes by.
+    /// The alias.
     pub(crate) alias: String,
-    /// The number that its columns go by.
+    /// The number that identifies its columns.
     pub(crate) number: usize,
-    /// Its columns are named c1, c2, …
+    /// The query. Its columns are named c1, c2, …
     pub(crate) query: Query,
-    /// ORDER BY and LIMIT, of one that has a LIMIT.
+    /// ORDER BY and LIMIT, if it has a LIMIT.
     pub(crate) window: Fragment,
 }
 
@@ -79,14 +79,14 @@ impl Join {
         }
     }
 
-    /// Whether rows of this term stay where nothing before it fits them.
+    /// Whether rows of this term are kept if no preceding row matches.
     pub(crate) fn keeps_right(self) -> bool {
         matches!(self, Join::Right | Join::Full)
     }
 }
 
 impl FromTerm {
-    /// Every fragment of it.
+    /// All fragments.
     pub(crate) fn fragments(&mut self) -> Box<dyn Iterator<Item = &mut Fragment> + '_> {
         let on = self.on.iter_mut().map(|conjunct| &mut conjunct.condition);
         let own = std::iter::once(&mut self.item).chain(on);
@@ -99,7 +99,7 @@ impl FromTerm {
         }
     }
 
-    /// Whether a piece is a column of it.
+    /// Whether a piece is one of its columns.
     pub(crate) fn is_named(&self, piece: &Piece) -> bool {
         match piece {
             Piece::Column(source, _) => self.source == Some(*source),
@@ -108,7 +108,7 @@ impl FromTerm {
         }
     }
 
-    /// Appends it as SQL, conditions added to SELECTs of subqueries.
+    /// Appends the term as SQL, with conditions added to SELECTs of subqueries.
     pub(crate) fn write(&self, added: &Added, out: &mut Fragment) {
         let Some(derived) = &self.derived else { return out.push(&self.item) };
         out.push_text("(");
@@ -118,12 +118,12 @@ impl FromTerm {
     }
 }
 
-/// How an item of FROM is to be read.
+/// How to read an item of FROM.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     alias: &'a str,
     join: Join,
-    /// Whether a simple query may be put in the place of its name.
+    /// Whether a simple query may be inlined.
     inline: bool,
 }
 
@@ -136,7 +136,7 @@ pub(crate) struct Named {
 }
 
 impl Lower<'_> {
-    /// Makes the CTEs of a WITH known; the answer goes to [`Lower::leave_with`].
+    /// Declares the CTEs of a WITH. Pass the returned value to [`Lower::leave_with`].
     pub(crate) fn enter_with(&mut self, with: Option<&With>) -> Result<usize, Refusal> {
         let before = self.named_queries.len();
         for cte in with.map_or(&[][..], |with| with.ctes) {
@@ -174,8 +174,8 @@ impl Lower<'_> {
     ) -> Result<(), Refusal> {
         let kind = |join: &JoinedSelectTable| join_kind(join.operator);
         let last = joins.iter().rposition(|join| kind(join).join.keeps_right());
-        // A view or subquery before it stays where it stands: of a compound, what its columns are as
-        // SQLite compares them can depend on that.
+        // A preceding view or subquery stays a subquery. The affinity of a compound's columns can
+        // depend on that.
         let tables = |at: usize| {
             let mut before = joins[..at].iter().map(|join| &join.table).chain([first]);
             before.all(|item| self.names_a_table(item))
@@ -187,12 +187,12 @@ impl Lower<'_> {
         let mut items = joins.iter().map(|join| &join.table).chain([first]);
         if last.is_some() && items.any(|item| matches!(item, SelectTable::TableCall(..))) {
             return Err(unsupported("a table-valued function beside RIGHT or FULL JOIN")
-                .hint("write it as a LEFT JOIN"));
+                .hint("use a LEFT JOIN"));
         }
         let (before, after) = joins.split_at(turned.map_or(0, |at| at + 1));
         match (before.split_last(), first) {
             (Some((right, left)), _) => self.read_turned(core, (first, left), right, scope)?,
-            // The first of all may as well stand without its parentheses.
+            // Parentheses around the first item have no effect.
             (None, SelectTable::Sub(inner, None)) if core.from.is_empty() && !outer => {
                 self.read_from(core, inner, scope)?;
             }
@@ -227,7 +227,7 @@ impl Lower<'_> {
             && !self.named_queries.iter().any(named)
     }
 
-    /// `a RIGHT JOIN b` as `b LEFT JOIN a`, whose rows are found as those of any LEFT JOIN are.
+    /// `a RIGHT JOIN b` as `b LEFT JOIN a`, so that LEFT JOIN rules apply.
     fn read_turned(
         &mut self,
         core: &mut Core,
@@ -291,18 +291,18 @@ impl Lower<'_> {
         Ok(conjuncts)
     }
 
-    /// The value of a column that USING made of two, of which either may be NULL. Of one kind both, so
-    /// that where they are equal they are the same.
+    /// The value of a column that USING merges from two, either of which may be NULL. Both must
+    /// have one kind, so that equal values are identical.
     fn either(&self, left: &Fragment, right: &Fragment, full: bool) -> Result<Fragment, Refusal> {
         let kind = |value: &Fragment| self.kind_of(value);
         let Some(common) = common([kind(left), kind(right)]) else {
             return Err(unsupported("USING with RIGHT or FULL JOIN of columns of different types")
-                .hint("write ON instead"));
+                .hint("use ON instead"));
         };
         if !full {
             return Ok(right.clone());
         }
-        // CAST changes no value of this kind; it has the affinity that the columns have.
+        // The CAST keeps values of this kind unchanged and has the affinity of the columns.
         let mut value = Fragment::text("CAST(coalesce(");
         value.push(left);
         value.push_text(",");
@@ -359,15 +359,15 @@ impl Lower<'_> {
             SelectTable::Sub(FromClause { select: None, .. }, _) => Ok(()),
             SelectTable::Sub(from, alias) => {
                 let alias = alias.as_ref().map_or_else(String::new, alias_name);
-                let first = from.select.expect("it is not without one");
+                let first = from.select.expect("a FROM clause has a first item");
                 let place = Place { alias: &alias, ..place };
                 self.read_joined(core, (first, joins_of(from)), place, scope)
             }
         }
     }
 
-    /// A join in parentheses: in their place where that is the same, else as a subquery whose columns
-    /// go by the names of its tables, or by its own where it has one.
+    /// A join in parentheses: inlined if that is equivalent, otherwise a subquery whose columns are
+    /// qualified by its tables, or by its alias if it has one.
     fn read_joined(
         &mut self,
         core: &mut Core,
@@ -454,7 +454,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// A view sees no CTE of the query that uses it.
+    /// A view does not see the CTEs of the query that uses it.
     fn read_view(
         &mut self,
         core: &mut Core,
@@ -468,7 +468,7 @@ impl Lower<'_> {
         result
     }
 
-    /// What a table shows to a caller whose sight is bounded. The conditions of that come before all
+    /// The rows of a table that a restricted caller may see. These conditions come before all
     /// others.
     fn read_outlook(
         &mut self,
@@ -482,14 +482,14 @@ impl Lower<'_> {
         self.trusted = true;
         let result = self.read_view(core, named, place, scope);
         self.trusted = false;
-        // Why it cannot be read is nothing for whoever only names the table.
+        // A caller that only names the table does not learn why the policy cannot be read.
         result.map_err(|refusal| match refusal.code {
             Code::LimitExceeded => refusal,
             _ => Refusal::new(Code::BadSql, format!("no such table: {name}"))
-                .hint("it does not exist, or it is not visible to this caller"),
+                .hint("no table with this name is visible to you"),
         })?;
         match core.from.get_mut(terms).and_then(|term| term.derived.as_mut()) {
-            // It stands for itself, with conditions of ours and no others.
+            // It stays a subquery with its own conditions only.
             Some(derived) => {
                 for (_, inner) in &mut derived.query.cores {
                     inner.guards.extend(guard_of(&inner.from, &inner.filter));
@@ -501,7 +501,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// A view or CTE is read again wherever it is named.
+    /// Reads a view or CTE again at each mention.
     fn read_named(
         &mut self,
         core: &mut Core,
@@ -518,7 +518,8 @@ impl Lower<'_> {
         let Some(Cmd::Stmt(Stmt::Select(select))) = &command else {
             return Err(Refusal::new(Code::BadSql, format!("{} is no SELECT", named.name)));
         };
-        // It sees those before it. One that names itself is recursive, and then not found here.
+        // A CTE sees the preceding ones. One that names itself is recursive, and its name is not
+        // found.
         let after = self.named_queries.split_off(at);
         let result = self.read_derived(core, select, (&written, &named.columns), place, scope);
         self.named_queries.extend(after);
@@ -578,7 +579,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// Adds a subquery that is evaluated as such, and tells its columns.
+    /// Adds a subquery that is not inlined, and returns its columns.
     fn add_derived(
         &mut self,
         core: &mut Core,
@@ -630,7 +631,7 @@ impl Lower<'_> {
         Ok(values)
     }
 
-    /// What each SELECT of a subquery in FROM shows of its tables.
+    /// The table columns that each SELECT of a subquery in FROM outputs.
     pub(crate) fn shown_by(&self, query: &Query) -> Vec<Vec<Option<Fragment>>> {
         let of_one_kind = |at: usize| {
             let arms = query.cores.iter().map(|(_, core)| &core.outputs[at].value);
@@ -650,7 +651,7 @@ impl Lower<'_> {
         shown.collect()
     }
 
-    /// Adds a source, under its own name where no other source has that.
+    /// Adds a source, under its own name if that is unused.
     fn add_source(&mut self, table: usize, name: &str) -> Result<usize, Refusal> {
         if self.sources.len() >= SOURCES {
             let detail = format!("the query reads more than {SOURCES} tables");
@@ -670,7 +671,7 @@ impl Lower<'_> {
         let mut alias = name.to_owned();
         let mut number = 1;
         loop {
-            // A source goes by one of these, depending on what it stands for: none may be another's.
+            // A source uses one of these names in each form. None may belong to another source.
             let names = ["", "d_", "was_", "given_"].map(|form| format!("{form}{alias}"));
             let names = names.map(|name| name.to_ascii_lowercase());
             if names.iter().all(|name| !self.aliases_taken.contains(name)) {
@@ -684,11 +685,11 @@ impl Lower<'_> {
 }
 
 impl Query {
-    /// Whether it only filters and projects an inner join, and so can be put in the place of its name.
+    /// Whether it only filters and projects an inner join, and so can be inlined.
     fn is_simple(&self) -> bool {
         let [(_, core)] = self.cores.as_slice() else { return false };
         let inner = core.from.iter().all(|term| term.join == Join::Inner);
-        // What is a column of it must not become one of a query around it.
+        // A column of this query must not become one of an enclosing query.
         let around = |output: &Output| output.value.fixed && !output.value.is_flat_constant();
         inner
             && !core.from.is_empty()
@@ -700,7 +701,8 @@ impl Query {
     }
 }
 
-/// What makes the rows of these terms visible: all these conditions. Nothing where there are none.
+/// The conjunction of all conditions that make the rows of these terms visible; `None` if there are
+/// none.
 fn guard_of(terms: &[FromTerm], conditions: &[Conjunct]) -> Option<Guard> {
     let mut condition = Fragment::new();
     for (at, conjunct) in conditions.iter().enumerate() {
@@ -712,7 +714,8 @@ fn guard_of(terms: &[FromTerm], conditions: &[Conjunct]) -> Option<Guard> {
     (!conditions.is_empty()).then_some(Guard { sources, condition })
 }
 
-/// Whether an index, or its condition, names a column, or it holds one of a few declared words.
+/// Whether an index or its condition names a column, or the column holds one of a few declared
+/// words.
 fn is_indexed(table: &TableSpec, at: usize) -> bool {
     let column = &table.columns[at];
     let named = |index: &IndexSpec| {
@@ -746,7 +749,7 @@ fn join_kind(operator: JoinOperator) -> JoinKind {
     JoinKind { join, natural: kind.contains(JoinType::NATURAL) }
 }
 
-/// An item of FROM and what is joined to it.
+/// An item of FROM and the items joined to it.
 type Joins<'e, 'b> = (&'e SelectTable<'b>, &'e [JoinedSelectTable<'b>]);
 
 fn joins_of<'e, 'b>(from: &'e FromClause<'b>) -> &'e [JoinedSelectTable<'b>] {

@@ -1,11 +1,11 @@
-//! The functions of SQLite: which of them give the same result for the same arguments every time.
+//! The deterministic functions of SQLite.
 //!
-//! A list of what is known rather than of what is forbidden: a function that is not here is `no such
-//! function`, so that a new one in SQLite cannot make a live query wrong unseen.
+//! This is an allowlist: any other function is `no such function`, so a new SQLite function cannot
+//! silently make a live query wrong.
 
 use abide_schema::{Code, Refusal};
 
-/// What a call is, by the function's name and number of arguments.
+/// The category of a call, by the function's name and number of arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Function {
     /// One value for one row.
@@ -14,18 +14,18 @@ pub(crate) enum Function {
     Aggregate,
     /// An aggregate that depends on the order of the rows.
     Sequence,
-    /// Only a window function.
+    /// A pure window function.
     Window(Windowed),
     /// Date and time: the position of the first time value among its arguments.
     Time(usize),
 }
 
-/// What a function that is only a window function asks of its window.
+/// What a pure window function reads of its window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Windowed {
-    /// Which rows are equal in its order.
+    /// Which rows are peers in its order.
     Rank,
-    /// The rows one by one, whatever the frame.
+    /// The rows one by one, regardless of the frame.
     Place,
     /// One row of the frame.
     Pick,
@@ -100,7 +100,7 @@ const SCALAR: &[&str] = &[
 
 const AGGREGATE: &[&str] = &["avg", "count", "max", "min", "sum", "total"];
 
-/// Aggregates whose value depends on the order in which rows are met.
+/// Aggregates whose value depends on the order of rows.
 const SEQUENCE: &[&str] = &[
     "group_concat",
     "json_group_array",
@@ -110,16 +110,16 @@ const SEQUENCE: &[&str] = &[
     "string_agg",
 ];
 
-/// Window functions that look at which rows are equal in the window's order.
+/// Window functions that depend on which rows are peers.
 const RANK: &[&str] = &["cume_dist", "dense_rank", "percent_rank", "rank"];
 
-/// Window functions that count rows one by one, whatever the frame is.
+/// Window functions that count rows one by one, regardless of the frame.
 const PLACE: &[&str] = &["lag", "lead", "ntile", "row_number"];
 
-/// Window functions that take one row out of the frame.
+/// Window functions that return one row of the frame.
 const PICK: &[&str] = &["first_value", "last_value", "nth_value"];
 
-/// Different from one call, connection or build to the next.
+/// Functions that differ between calls, connections or builds.
 const FICKLE: &[&str] = &[
     "changes",
     "last_insert_rowid",
@@ -134,10 +134,9 @@ const FICKLE: &[&str] = &[
     "total_changes",
 ];
 
-/// What the function of this name is.
+/// Classifies a function.
 ///
-/// # Errors
-/// A refusal where there is none, or where it can have no place in a live query.
+/// # Errors A refusal if the function does not exist or cannot be used in a live query.
 pub(crate) fn classify(name: &str, arguments: usize) -> Result<Function, Refusal> {
     let lower = name.to_ascii_lowercase();
     let known = |list: &[&str]| list.contains(&lower.as_str());
@@ -157,27 +156,27 @@ pub(crate) fn classify(name: &str, arguments: usize) -> Result<Function, Refusal
     }
 }
 
-/// Whether a function gives a random value.
+/// Whether a function returns a random value.
 pub(crate) fn is_random(name: &str) -> bool {
     ["random", "randomblob"].iter().any(|random| name.eq_ignore_ascii_case(random))
 }
 
-/// The refusal of what gives another result each time.
+/// The refusal of a non-deterministic expression.
 pub(crate) fn not_deterministic(what: &str) -> Refusal {
     Refusal::new(
         Code::UnsupportedSql,
-        format!("{what} gives another result each time, so this query cannot be live"),
+        format!("{what} is not deterministic, so this query cannot be live"),
     )
     .hint("run it once with  abide sql")
 }
 
-/// Whether a literal as a time value means the present.
+/// Whether a literal as a time value means the current time.
 pub(crate) fn means_now(text: &str) -> bool {
     let text = text.trim();
     ["now", "subsec", "subsecond"].iter().any(|word| text.eq_ignore_ascii_case(word))
 }
 
-/// Whether a literal as a modifier reads the server's time zone.
+/// Whether a literal as a modifier depends on the server's time zone.
 pub(crate) fn means_zone(text: &str) -> bool {
     let text = text.trim();
     ["localtime", "utc"].iter().any(|word| text.eq_ignore_ascii_case(word))

@@ -1,6 +1,6 @@
-//! Intervals of cells, and which of them a cell lies in: runs of neighbours, in a treap that knows the
-//! greatest end below each node (Cormen et al., Introduction to Algorithms, section 14.3; priorities by
-//! hash).
+//! Intervals of cells, and the lookup of those that contain a cell: runs of neighbours in a treap
+//! that stores the greatest end below each node (Cormen et al., Introduction to Algorithms, section
+//! 14.3; priorities by hash).
 
 use std::cmp::Ordering;
 use std::hash::{BuildHasher as _, RandomState};
@@ -10,10 +10,10 @@ use abide_schema::Value;
 
 use crate::router::BindingId;
 
-/// A cell as a point on SQLite's line of values: numbers, then texts, then blobs.
+/// A cell as a point in SQLite's value order: numbers, then texts, then blobs.
 #[derive(Clone, Debug)]
 pub(crate) enum Point {
-    /// An integer, or a double that is whole.
+    /// An integer, or a double with an integral value.
     Integer(i64),
     /// Any other double.
     Real(f64),
@@ -24,7 +24,7 @@ pub(crate) enum Point {
 }
 
 impl Point {
-    /// The point of a canonical value; NULL lies nowhere.
+    /// The point of a canonical value; `None` for NULL.
     pub(crate) fn of(value: Value) -> Option<Point> {
         match value {
             Value::Null => None,
@@ -80,21 +80,21 @@ fn integer_and_real(left: i64, right: f64) -> Ordering {
     if right <= -9.3e18 {
         return Ordering::Greater;
     }
-    #[expect(clippy::cast_possible_truncation, reason = "it is whole and in range of an i128")]
+    #[expect(clippy::cast_possible_truncation, reason = "it is integral and in range of an i128")]
     let floor = right.floor() as i128;
     let whole = i128::from(left).cmp(&floor);
     if whole.is_eq() && right.fract() != 0.0 { Ordering::Less } else { whole }
 }
 
-/// Where an interval begins; nothing is before everything.
+/// The start of an interval; `None` for unbounded.
 pub(crate) type Low = Option<Point>;
 
-/// Where an interval ends, itself included.
+/// The end of an interval, inclusive.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum High {
-    /// Here.
+    /// At this point.
     At(Point),
-    /// Nowhere.
+    /// Unbounded.
     Endless,
 }
 
@@ -105,51 +105,53 @@ pub(crate) struct Interval {
     pub(crate) high: High,
 }
 
-/// All intervals of one column. In order of where they begin, then of where they end.
+/// All intervals of one column, ordered by start, then by end.
 #[derive(Debug, Default)]
 pub(crate) struct Intervals {
     nodes: Vec<Node>,
     runs: Vec<Run>,
     free: Vec<At>,
     root: Option<At>,
-    /// Priorities that nobody who subscribes can foresee: with chosen ones a tree would be a list.
+    /// The hash key of the priorities. With a secret key a subscriber cannot choose intervals that
+    /// degrade the tree to a list.
     priorities: RandomState,
 }
 
-/// How many neighbours are kept together at most. Of a million intervals most are in no cache, and each
-/// place that is met costs a wait; the nodes of so many fewer runs are in one.
+/// The maximum number of intervals in a run. Of a million intervals most are not in the processor's
+/// cache, and each visited node costs a cache miss; the nodes of the far fewer runs fit in the
+/// cache.
 const RUN: usize = 32;
 
-/// A run's node: a line of the processor's cache, and all that a search looks at on its way down.
+/// The node of a run: one cache line with all that a search reads on its way down.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Node {
-    /// Where the first of the run begins.
+    /// The start of the run's first interval.
     low: Low,
-    /// The greatest end of the run and all below.
+    /// The greatest end of the run and of all nodes below.
     end: High,
     left: Option<At>,
     right: Option<At>,
 }
 
-/// Neighbours in order; one at least, while it has a node in the tree.
+/// Neighbours in order; never empty while the run has a node in the tree.
 #[derive(Debug)]
 struct Run {
     entries: Vec<Entry>,
-    /// The greatest of their ends.
+    /// The greatest end in the run.
     end: High,
 }
 
 type Entry = (Interval, BindingId);
 
-/// An entry that may be there or not, by which they are ordered.
+/// The ordering key of an entry, present or not.
 type Key<'a> = (&'a Interval, BindingId);
 
 fn key((interval, id): &Entry) -> Key<'_> {
     (interval, *id)
 }
 
-/// The place of a node and its run.
+/// The index of a node and its run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct At(NonZeroU32);
 
@@ -164,7 +166,7 @@ impl At {
     }
 }
 
-/// What holds a node.
+/// The parent link of a node.
 #[derive(Clone, Copy)]
 enum Under {
     Root,
@@ -193,12 +195,12 @@ impl Run {
         Run { entries, end: end.expect("a run has entries") }
     }
 
-    /// Where an entry is, or where it belongs.
+    /// The position of an entry, or where to insert it.
     fn search(&self, wanted: Key<'_>) -> Result<usize, usize> {
         self.entries.binary_search_by(|entry| key(entry).cmp(&wanted))
     }
 
-    /// Adds an entry; where there are too many then, the later of them are handed over.
+    /// Adds an entry. If the run overflows, returns the later entries for a new run.
     fn insert(&mut self, entry: Entry) -> Option<Vec<Entry>> {
         let (Ok(place) | Err(place)) = self.search(key(&entry));
         self.end.raise(&entry.0.high);
@@ -206,14 +208,14 @@ impl Run {
         if self.entries.len() <= RUN {
             return None;
         }
-        // Who comes in order leaves full runs behind.
+        // Inserts in ascending order leave full runs.
         let cut = if place == RUN { RUN } else { RUN / 2 };
         let later = self.entries.split_off(cut);
         *self = Run::of(std::mem::take(&mut self.entries));
         Some(later)
     }
 
-    /// Removes an entry; whether it was there.
+    /// Removes an entry; returns whether it was present.
     fn remove(&mut self, wanted: Key<'_>) -> bool {
         let Ok(place) = self.search(wanted) else { return false };
         let (gone, _) = self.entries.remove(place);
@@ -228,7 +230,7 @@ impl Run {
 }
 
 impl Intervals {
-    /// Whether there are none.
+    /// Whether there are no intervals.
     pub(crate) fn is_empty(&self) -> bool {
         self.root.is_none()
     }
@@ -263,7 +265,7 @@ impl Intervals {
             self.begin_again(at);
         }
         for above in way.into_iter().rev() {
-            // What ended later was not the end of this one, nor of any above.
+            // If the interval did not determine this node's end, the ends above are unaffected too.
             if self.node(above).end != interval.high {
                 break;
             }
@@ -271,7 +273,7 @@ impl Intervals {
         }
     }
 
-    /// Shows the bindings of all intervals that a point lies in.
+    /// Calls `each` with the bindings of all intervals that contain a point.
     pub(crate) fn find(&self, point: &Point, each: &mut dyn FnMut(BindingId)) {
         self.find_below(self.root, point, each);
     }
@@ -288,7 +290,7 @@ impl Intervals {
             return;
         }
         let run = &self.runs[at.index()];
-        // So that each run which is looked through, but the last, has one at least.
+        // Every run searched here, except the last, contains a match.
         if run.end.reaches(point) {
             let begun = run.entries.iter().take_while(|(interval, _)| begins(&interval.low));
             begun
@@ -298,8 +300,8 @@ impl Intervals {
         self.find_below(node.right, point, each);
     }
 
-    /// From the root to the run that an entry is in or belongs into: the last that does not begin after
-    /// it, or else the first of all.
+    /// The path from the root to the run that an entry belongs to: the last run that does not start
+    /// after it, or the first run.
     fn way_to(&self, wanted: Key<'_>) -> Vec<At> {
         let (mut way, mut next) = (Vec::with_capacity(32), self.root);
         let mut length = None;
@@ -315,7 +317,7 @@ impl Intervals {
         way
     }
 
-    /// Gives a run that is not in the tree its node.
+    /// Inserts a node for a new run into the tree.
     fn plant(&mut self, entries: Vec<Entry>) {
         let run = Run::of(entries);
         let low = run.entries[0].0.low.clone();
@@ -343,8 +345,8 @@ impl Intervals {
         }
     }
 
-    /// Where a node belongs by its priority, and what is there now; the ends of those above are made to
-    /// reach it. Only what is there now need be split, which is little.
+    /// Finds where a node belongs by its priority, and the subtree there, and extends the ends of
+    /// the nodes above. Only that small subtree needs a split.
     fn make_room(&mut self, new: At) -> (Under, Option<At>) {
         let (priority, end) = (self.priority(new), self.node(new).end.clone());
         let (mut under, mut next) = (Under::Root, self.root);
@@ -358,7 +360,7 @@ impl Intervals {
         (under, next)
     }
 
-    /// Those before a new run, and the rest.
+    /// The nodes before a new run, and the others.
     fn split(&mut self, at: Option<At>, new: At) -> (Option<At>, Option<At>) {
         let Some(at) = at else { return (None, None) };
         if self.compare(self.first(new), at).is_gt() {
@@ -374,7 +376,7 @@ impl Intervals {
         }
     }
 
-    /// Takes a node out of the tree, from under the one above it.
+    /// Removes a node from below its parent.
     fn uproot(&mut self, at: At, above: Option<At>) {
         let below = self.merge(self.node(at).left, self.node(at).right);
         let held = match above.map(|above| self.node_mut(above)) {
@@ -386,7 +388,7 @@ impl Intervals {
         self.free.push(at);
     }
 
-    /// Two treaps as one, all of the first before all of the second.
+    /// Merges two treaps, the first entirely before the second.
     fn merge(&mut self, left: Option<At>, right: Option<At>) -> Option<At> {
         let (Some(first), Some(second)) = (left, right) else { return left.or(right) };
         if self.priority(first) >= self.priority(second) {
@@ -400,7 +402,7 @@ impl Intervals {
         }
     }
 
-    /// A run begins where its first entry does.
+    /// Updates the start of a run to that of its first entry.
     fn begin_again(&mut self, at: At) {
         let (node, run) = (&mut self.nodes[at.index()], &self.runs[at.index()]);
         let first = &run.entries[0].0;
@@ -416,7 +418,7 @@ impl Intervals {
         self.node_mut(at).end = end.expect("a node has its own end");
     }
 
-    /// A key beside the first of a run; mostly where they begin tells.
+    /// Compares a key with the first entry of a run; the starts usually decide.
     fn compare(&self, wanted: Key<'_>, at: At) -> Ordering {
         let begins = wanted.0.low.cmp(&self.node(at).low);
         begins.then_with(|| wanted.cmp(&self.first(at)))

@@ -1,9 +1,8 @@
-//! What kind of value an expression yields, where that is certain: all its values that are not NULL
-//! are of this one storage class.
+//! The storage class of an expression, if certain: all its non-NULL values are of this one class.
 //!
-//! It matters where equal values must also be the same (1 and 1.0 are equal, and two values) and where
-//! the order of a sum does (of integers it does not). A list of what is known: what is not here is not
-//! certain, and then what needs certainty is refused or evaluated whole.
+//! The kind matters where equal values must also be identical (1 and 1.0 are equal but not
+//! identical) and where the order of a sum matters (not for integers). This is an allowlist: an
+//! expression without a certain kind is refused or evaluated in full where certainty is required.
 
 use abide_schema::table::Kind;
 use sqlite3_parser::ast::{Literal, Operator};
@@ -31,15 +30,15 @@ pub(crate) fn affinity_of(catalog: &Catalog, sources: &[Source], fragment: &Frag
     }
 }
 
-/// The kind of a fragment whose equal values are also the same. Reals that are computed are not: 0.0
-/// equals -0.0, which no table holds.
+/// The kind of a fragment whose equal values are identical. This excludes computed reals: 0.0
+/// equals -0.0, which no table stores.
 pub(crate) fn form_of(catalog: &Catalog, sources: &[Source], fragment: &Fragment) -> Option<Kind> {
     let stored = matches!(fragment.plain, Plain::Column(..));
     let by_bytes = fragment.collation.is_none() && !fragment.collates_within;
     kind_of(catalog, sources, fragment).filter(|kind| by_bytes && (stored || *kind != Kind::Real))
 }
 
-/// The kind that all of these are. NULL itself is of any kind.
+/// The kind that all of these share. NULL has any kind.
 pub(crate) fn common(kinds: impl IntoIterator<Item = Option<Kind>>) -> Option<Kind> {
     let mut kinds = kinds.into_iter();
     let first = kinds.next().flatten()?;
@@ -57,8 +56,8 @@ pub(crate) fn of_literal(literal: &Literal) -> Option<Kind> {
     }
 }
 
-/// The kind of what an operator makes. Integers may overflow into reals, so their sum is of no
-/// certain kind.
+/// The kind of an operator's result. Integer arithmetic may overflow into reals, so its kind is not
+/// certain.
 pub(crate) fn of_operator(
     operator: Operator,
     left: Option<Kind>,
@@ -100,7 +99,7 @@ pub(crate) fn of_cast(name: &str) -> Option<Kind> {
     }
 }
 
-/// The kind that a function yields, given those of its arguments.
+/// The kind of a function's result, given those of its arguments.
 pub(crate) fn of_call(name: &str, arguments: &[Option<Kind>]) -> Option<Kind> {
     let first = || arguments.first().copied().flatten();
     match name {
@@ -116,14 +115,14 @@ pub(crate) fn of_call(name: &str, arguments: &[Option<Kind>]) -> Option<Kind> {
         "jsonb_group_array" | "jsonb_group_object" => Some(Kind::Blob),
         "first_value" | "last_value" | "likelihood" | "likely" | "nth_value" | "nullif"
         | "unlikely" => first(),
-        // Of integers it is an integer or an error, of reals a real.
+        // An integer argument gives an integer or an error, a real argument a real.
         "abs" | "sum" => first().filter(|kind| matches!(kind, Kind::Integer | Kind::Real)),
         "substr" | "substring" => first().filter(|kind| *kind == Kind::Text),
         "coalesce" | "ifnull" | "max" | "min" => common(arguments.iter().copied()),
         "if" | "iif" => {
             common(arguments.iter().skip(1).step_by(2).chain(arguments.last()).copied())
         }
-        // The offset, second of three, is no value of theirs.
+        // The second argument, the offset, does not contribute a value.
         "lag" | "lead" => common(arguments.first().into_iter().chain(arguments.get(2)).copied()),
         _ => None,
     }

@@ -1,5 +1,5 @@
-//! What must be known of a text before and beside its syntax tree: that it nests within bounds, that it
-//! is one statement, and how its result columns are written, since SQLite names columns by that.
+//! Checks on the token stream, independent of the syntax tree: nesting within limits, a single
+//! statement, and the text of each result column, by which SQLite names columns.
 
 use std::collections::HashSet;
 
@@ -13,18 +13,19 @@ use sqlite3_parser::lexer::sql::{Error, Tokenizer};
 
 use crate::lower::unquote;
 
-/// How deeply parentheses and CASE may nest: every level is a level of our stack and SQLite's.
+/// The maximum nesting of parentheses and CASE. Every level takes stack here and in SQLite.
 pub(crate) const NESTING: usize = 100;
 
-/// How high the tree of an expression may become, in tokens. The parser's printer walks down a tree by
-/// recursion, and `1+1+…` and `~~~…1` make one that is as high as it is long. SQLite itself refuses what is higher
-/// than 1,000 expressions; of most of them there are two or three tokens.
+/// The maximum height of an expression tree, in tokens. The parser's printer walks a tree by
+/// recursion, and `1+1+…` and `~~~…1` build trees as high as they are long. SQLite itself refuses
+/// heights over 1,000 expressions, most of which take two or three tokens.
 const HEIGHT: usize = 4_000;
 
-/// The highest number of a parameter, as SQLite has it.
+/// The highest parameter number, as in SQLite.
 const PARAMETERS: u32 = 32_766;
 
-/// Sees to it that SQLite reads a text to its end: it would take a NUL character for that, and leave out the rest.
+/// Checks that a text contains no NUL character. SQLite would end the text there and ignore the
+/// rest.
 ///
 /// # Errors
 /// `bad_sql`.
@@ -32,11 +33,11 @@ pub fn check_no_nul(text: &str) -> Result<(), Refusal> {
     if !text.contains('\0') {
         return Ok(());
     }
-    Err(Refusal::new(Code::BadSql, "the statement holds a NUL character")
-        .hint("give a text that holds one as a parameter"))
+    Err(Refusal::new(Code::BadSql, "the statement contains a NUL character")
+        .hint("pass text with a NUL character as a parameter"))
 }
 
-/// How each item between SELECT and FROM is written, of the outermost first SELECT.
+/// The text of each item between SELECT and FROM, of the first outermost SELECT.
 pub(crate) fn columns_as_written(text: &str) -> Result<Vec<String>, Refusal> {
     if text.len() > limits::SQL_BYTES {
         let detail = format!("the statement is longer than {} bytes", limits::SQL_BYTES);
@@ -57,8 +58,11 @@ pub(crate) fn columns_as_written(text: &str) -> Result<Vec<String>, Refusal> {
                 continue;
             }
             _ if ended => {
-                return Err(Refusal::new(Code::BadSql, "there is more than one statement")
-                    .hint("send one SELECT at a time"));
+                return Err(Refusal::new(
+                    Code::BadSql,
+                    "the text contains more than one statement",
+                )
+                .hint("send one SELECT at a time"));
             }
             TK_LP => depth += 1,
             TK_RP => depth = depth.saturating_sub(1),
@@ -82,18 +86,18 @@ pub(crate) fn columns_as_written(text: &str) -> Result<Vec<String>, Refusal> {
     Ok(columns.items)
 }
 
-/// A parameter as a text names it.
+/// A parameter of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Parameter {
-    /// SQLite's number for it.
+    /// SQLite's number of the parameter.
     pub(crate) number: u32,
-    /// Without its sigil; the number where it has no name.
+    /// The name without its sigil; the number if it has no name.
     pub(crate) name: String,
 }
 
-/// The text with a number at every `?`, and its parameters in the order in which they are first
-/// written. They are numbered as SQLite does: `?` takes the next number, `?7` its own, a name the next
-/// one where it is first met. It is done here because a tree is not read in the order of its text.
+/// The text with a number at every `?`, and its parameters in the order of first use. Numbering
+/// follows SQLite: `?` takes the next number, `?7` its own, a name the next one at its first use.
+/// This works on tokens because the tree is not visited in text order.
 pub(crate) fn number_parameters(text: &str) -> Result<(String, Vec<Parameter>), Refusal> {
     let (mut numbered, mut copied) = (String::with_capacity(text.len()), 0);
     let (mut parameters, mut known, mut last) = (Vec::new(), HashSet::new(), 0);
@@ -138,7 +142,8 @@ pub(crate) fn number_parameters(text: &str) -> Result<(String, Vec<Parameter>), 
     Ok((numbered, parameters))
 }
 
-/// Whether a text names something of the schema `main`, quoted or not. A table alias `main` counts, too.
+/// Whether a text names something of the schema `main`, quoted or not. A table alias `main` counts
+/// too.
 #[must_use]
 pub fn names_main(text: &str) -> bool {
     let mut scanner = Scanner::new(Tokenizer::new());
@@ -153,8 +158,8 @@ pub fn names_main(text: &str) -> bool {
     false
 }
 
-/// How many operators, functions and arguments a text has, about and at least: each of them may pass over a value for each
-/// row.
+/// A lower bound on the number of operators, functions and arguments of a text. Each of them may
+/// process a value for each row.
 #[must_use]
 pub fn operations(text: &str) -> usize {
     use TokenType::{TK_AND, TK_ASC, TK_BY, TK_DESC, TK_DOT, TK_ID, TK_INTEGER, TK_JOIN, TK_ON};
@@ -171,7 +176,7 @@ pub fn operations(text: &str) -> usize {
             TK_ID | TK_STRING | TK_INTEGER | TK_VARIABLE | TK_DOT | TK_AS | TK_SELECT | TK_FROM
             | TK_WHERE | TK_AND | TK_ORDER | TK_BY | TK_ASC | TK_DESC | TK_LIMIT | TK_JOIN
             | TK_ON | TK_GROUP | TK_RP | TK_VALUES | TK_WITH => 0,
-            // Columns, and not arguments.
+            // These commas separate columns, not arguments.
             TK_COMMA if depth == 0 => 0,
             _ => 1,
         };
@@ -184,7 +189,7 @@ pub(crate) fn parameter_name(written: &str) -> &str {
     written.strip_prefix([':', '@', '$']).unwrap_or(written)
 }
 
-/// The refusal of what nests too deeply.
+/// The refusal of a text that nests too deeply.
 pub(crate) fn too_deep() -> Refusal {
     Refusal::new(
         Code::LimitExceeded,
@@ -192,7 +197,7 @@ pub(crate) fn too_deep() -> Refusal {
     )
 }
 
-/// A parser's error, as SQLite would say it.
+/// A parser error in SQLite's wording.
 pub(crate) fn refusal(text: &str, error: &Error) -> Refusal {
     use sqlite3_parser::lexer::sql::ParserError;
     let detail = match error {
@@ -201,9 +206,9 @@ pub(crate) fn refusal(text: &str, error: &Error) -> Refusal {
             "incomplete input".to_owned()
         }
         Error::ParserError(error, _) => error.to_string(),
-        Error::UnterminatedLiteral(_) => "a quoted text has no end".to_owned(),
-        Error::UnterminatedBracket(_) => "a name in [brackets] has no end".to_owned(),
-        Error::UnterminatedBlockComment(_) => "a comment has no end".to_owned(),
+        Error::UnterminatedLiteral(_) => "unterminated string literal".to_owned(),
+        Error::UnterminatedBracket(_) => "unterminated [bracketed] name".to_owned(),
+        Error::UnterminatedBlockComment(_) => "unterminated block comment".to_owned(),
         other => {
             let message = other.to_string();
             message.split(" at ").next().unwrap_or(&message).to_owned()
@@ -213,22 +218,22 @@ pub(crate) fn refusal(text: &str, error: &Error) -> Refusal {
     if text.trim().is_empty() { refusal.hint("send one SELECT") } else { refusal }
 }
 
-/// At most how high the tree of an expression becomes, from its tokens.
+/// An upper bound on the height of the expression tree, from its tokens.
 #[derive(Default)]
 struct Height {
-    /// Of the parentheses and CASEs around.
+    /// One level for each enclosing parenthesis and CASE.
     around: Vec<Level>,
     level: Level,
 }
 
-/// Between a parenthesis and its end.
+/// The state inside one pair of parentheses.
 #[derive(Clone, Copy, Default)]
 struct Level {
-    /// Tokens of the expression that is being read.
+    /// Tokens of the current expression.
     tokens: usize,
-    /// The highest of what stands in parentheses within it.
+    /// The maximum height of the nested parentheses.
     within: usize,
-    /// The highest expression before it.
+    /// The maximum height of the preceding expressions.
     before: usize,
 }
 
@@ -239,7 +244,7 @@ impl Level {
 }
 
 impl Height {
-    /// With one more token: the height of what is being read.
+    /// Counts one more token; returns the height of the current expression.
     fn with(&mut self, token: TokenType) -> usize {
         use TokenType::{TK_ELSE, TK_JOIN, TK_ON, TK_THEN, TK_VALUES, TK_WHEN};
         match token {
@@ -300,7 +305,7 @@ impl Columns<'_> {
         }
     }
 
-    /// An item reaches to the next token, comments included, as SQLite has it.
+    /// An item extends to the next token, comments included, as in SQLite.
     fn close_item(&mut self, end: usize) {
         let start = self.open.take().unwrap_or(end);
         self.items.push(self.text.get(start..end).unwrap_or_default().trim().to_owned());

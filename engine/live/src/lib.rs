@@ -1,17 +1,20 @@
-//! Live SQL: understands a query, finds which commits concern it, and says exactly what they change in it.
+//! Live SQL: plans a query, finds the commits that affect it, and computes the exact change of its
+//! result.
 //!
-//! Changes when the set of queries that can be live changes, or what it costs to keep them so. It has
-//! no threads, no sockets and no connection: all SQL runs through the [`Sql`] trait, and SQLite itself
-//! evaluates every predicate and expression, over temporary tables that hold a commit's changed rows.
+//! Changes when the set of queries that can be live changes, or their cost. The crate has no
+//! threads, no sockets and no connection: all SQL runs through the [`Sql`] trait. SQLite itself
+//! evaluates every predicate and expression, over temporary tables that hold the changed rows of a
+//! commit.
 //!
-//! In reading order: [`Catalog`] the tables · [`Planner`] from a text to a [`Binding`] · `lower`, `from`,
-//! `core`, `order` and `select` the query as resolved fragments of SQL, `expansion` how large it may become · `rule` the delta rules, `reach`
-//! how far a change has a say · `template` the statements of a query, [`Scan`] what they would read
-//! whole · `route`, `interval` and `lookup` which changes can concern it · [`Router`] the index over all
-//! bindings · [`Changes`] in, [`Delta`] out.
+//! In reading order: [`Catalog`] the tables · [`Planner`] from a text to a [`Binding`] · `lower`,
+//! `from`, `core`, `order` and `select` the query as resolved fragments of SQL, `expansion` limits
+//! on its size · `rule` the delta rules, `reach` which outer rows a change affects · `template` the
+//! statements of a query, [`Scan`] the tables that they would scan · `route`, `interval` and
+//! `lookup` which changes can affect it · [`Router`] the index over all bindings · [`Changes`] in,
+//! [`Delta`] out.
 //!
-//! *Invariant:* no SQL semantics are written a second time here. What the router knows of affinity and
-//! collation only widens its net; SQLite decides.
+//! *Invariant:* no SQL semantics are reimplemented here. The router's knowledge of affinity and
+//! collation only adds candidates; SQLite decides.
 
 mod advice;
 mod catalog;

@@ -1,4 +1,4 @@
-//! Bindings by hashes of what they are found by.
+//! Sets of bindings by the hash of their lookup key.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -6,12 +6,12 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::router::BindingId;
 
-/// A map whose keys are numbers that nobody outside can choose: those that we count, and hashes that were
-/// made with a secret. For others it would be an invitation to choose numbers that collide.
+/// A map with numeric keys that a client cannot choose: counters and keyed hashes. Keys that a
+/// client chooses could be made to collide.
 pub(crate) type ByNumber<K, V> = HashMap<K, V, BuildHasherDefault<Spread>>;
 
-/// Spreads a number over 64 bits: multiplied by 2^64 over the golden ratio (Knuth, The Art of Computer
-/// Programming, section 6.4).
+/// Spreads a number over 64 bits: multiplied by 2^64 over the golden ratio (Knuth, The Art of
+/// Computer Programming, section 6.4).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spread(u64);
 
@@ -29,11 +29,11 @@ impl Hasher for Spread {
     }
 }
 
-/// Bindings by a hash, which was made with a secret.
+/// Bindings by a keyed hash.
 #[derive(Debug, Default)]
 pub(crate) struct Listed(ByNumber<u64, Ids>);
 
-/// The bindings of one hash. Mostly there is one.
+/// The bindings of one hash, usually one.
 #[derive(Debug)]
 enum Ids {
     One(BindingId),
@@ -45,24 +45,24 @@ enum Ids {
 }
 
 impl Listed {
-    /// Whether there are none.
+    /// Whether there are no bindings.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Shows the bindings of a hash.
+    /// Calls `each` with the bindings of a hash.
     pub(crate) fn find(&self, hash: u64, each: &mut dyn FnMut(BindingId)) {
         if let Some(ids) = self.0.get(&hash) {
             ids.each(each);
         }
     }
 
-    /// Shows them all.
+    /// Calls `each` with all bindings.
     pub(crate) fn all(&self, each: &mut dyn FnMut(BindingId)) {
         self.0.values().for_each(|ids| ids.each(each));
     }
 
-    /// Adds a binding, which may be there already.
+    /// Adds a binding, if not present.
     pub(crate) fn add(&mut self, hash: u64, id: BindingId) {
         match self.0.entry(hash) {
             Entry::Vacant(vacant) => {
@@ -100,7 +100,7 @@ impl Ids {
         }
     }
 
-    /// Whether nothing is left.
+    /// Removes a binding; returns whether none is left.
     fn remove(&mut self, id: BindingId) -> bool {
         match self {
             Ids::One(only) => *only == id,

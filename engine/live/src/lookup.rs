@@ -1,5 +1,6 @@
-//! How a change finds the bindings whose parameter sits on another table: join the changed rows to that
-//! table once for the whole template, and look its column's values up among the parameters.
+//! Finds the affected bindings if their parameter restricts another table: the changed rows are
+//! joined to that table once for the whole template, and the values of its column are looked up
+//! among the parameters.
 
 use abide_schema::Value;
 
@@ -10,27 +11,27 @@ use crate::route::{Equality, Test, canonical};
 use crate::rule::{JOINED, Show, Term, terms};
 use crate::select::Query;
 
-/// The way from the changes of one source to the parameters on another.
+/// The join path from the changes of one source to the parameters on another.
 #[derive(Debug)]
 pub(crate) struct Lookup {
-    /// Show, for every changed row, the cells that are compared with parameters.
+    /// Statements that return, for every changed row, the cells that are compared with parameters.
     pub(crate) terms: Vec<Term>,
-    /// What each of those cells is compared with.
+    /// The counterpart of each cell.
     compared: Vec<Compared>,
-    /// Whether it finds fewer bindings than the source's own keys do.
+    /// Whether it finds fewer bindings than the source's own keys.
     pub(crate) is_better: bool,
 }
 
-/// What a cell is compared with: one parameter.
+/// The parameter that a cell is compared with.
 #[derive(Debug)]
 enum Compared {
     /// The cell is a column.
     Column(Equality),
-    /// It is a value out of a JSON column, which has no affinity; the parameter's slot.
+    /// The cell is a value of a JSON column, which has no affinity; this is the parameter's slot.
     Value(usize),
 }
 
-/// A value out of a JSON column, of which a condition says that it equals a parameter.
+/// A value of a JSON column that a condition equates with a parameter.
 struct Sought {
     source: usize,
     value: Fragment,
@@ -38,8 +39,8 @@ struct Sought {
 }
 
 impl Lookup {
-    /// The way from a source that has no key of its own, or whose keys say little: all tenants ask for
-    /// what is pending.
+    /// The path from a source that has no key of its own, or whose keys select little (for example,
+    /// all tenants query pending tasks).
     pub(crate) fn find(catalog: &Catalog, query: &Query, source: usize) -> Option<Lookup> {
         let has_key = query.routes[source].of_source(source).is_some();
         let by_column = || Lookup::by_column(catalog, query, source);
@@ -66,7 +67,7 @@ impl Lookup {
         Some(Lookup { terms, compared, is_better: false })
     }
 
-    /// By the values that a scope must have, on the source or on the row that it belongs to.
+    /// By the scope values that a policy requires, on the source or on the row that owns it.
     fn by_scope(catalog: &Catalog, query: &Query, source: usize) -> Option<Lookup> {
         let reach = way(&query.blocks, source)?.reach;
         let sought: Vec<Sought> = reach.conditions.iter().filter_map(Sought::of).collect();
@@ -84,7 +85,7 @@ impl Lookup {
         Some(Lookup { terms, compared, is_better: false })
     }
 
-    /// The cells of a binding's key: nothing where they are not certain, none where nothing matches.
+    /// The cells of a binding's key: `None` if they are not certain, empty if nothing matches.
     pub(crate) fn key(
         &self,
         catalog: &Catalog,
@@ -109,7 +110,7 @@ impl Lookup {
         Some(Some(key))
     }
 
-    /// The cells that a row of the terms is looked up by.
+    /// The cells of a row of the terms, as a lookup key.
     pub(crate) fn canonical(&self, row: &[Value]) -> Vec<Value> {
         let cells = self.compared.iter().zip(row).map(|(compared, cell)| match compared {
             Compared::Column(equality) => canonical(equality.collation, cell),
@@ -120,7 +121,7 @@ impl Lookup {
 }
 
 impl Sought {
-    /// `json_extract(column, 'path') = ?`, as conditions on scopes are written.
+    /// `json_extract(column, 'path') = ?`, the form of scope conditions.
     fn of(condition: &Fragment) -> Option<Sought> {
         let [Piece::Text(call), column, Piece::Text(path), Piece::Param(slot)] =
             condition.pieces.as_slice()
@@ -140,7 +141,7 @@ impl Sought {
     }
 }
 
-/// The conditions that are the same for all bindings.
+/// The conditions without parameters.
 fn free(reach: &Reach) -> impl Iterator<Item = &Fragment> {
     let named = |piece: &Piece| matches!(piece, Piece::Param(_));
     reach.conditions.iter().filter(move |condition| !condition.pieces.iter().any(named))
@@ -159,7 +160,7 @@ fn says_much(catalog: &Catalog, query: &Query, source: usize) -> bool {
     })
 }
 
-/// The fewest sources that lead from one to another, each by a condition that joins it to one before.
+/// The shortest path of sources from one to another, each joined to an earlier one by a condition.
 fn path_to(reach: &Reach, from: usize, to: usize) -> Option<Reach> {
     let mut paths = vec![vec![from]];
     let mut seen = vec![from];
@@ -191,7 +192,7 @@ fn path_to(reach: &Reach, from: usize, to: usize) -> Option<Reach> {
     Some(Reach { sources: found, conditions })
 }
 
-/// The equalities of a source that demands just one key.
+/// The equalities of a source with exactly one key.
 fn single(query: &Query, source: usize) -> Option<Vec<Equality>> {
     let alternatives = query.routes[source].of_source(source)?;
     let [equalities] = alternatives.as_slice() else { return None };

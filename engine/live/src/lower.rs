@@ -1,5 +1,5 @@
-//! From the parser's tree to fragments: names resolved, parameters numbered, literals lifted, and what
-//! is not deterministic refused.
+//! From the parser's tree to fragments: resolves names, numbers parameters, lifts literals, and
+//! refuses non-deterministic expressions.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -34,30 +34,30 @@ pub(crate) use literal::unquote;
 pub(crate) use names::require_main;
 pub(crate) use window::Window;
 
-/// What a parameter of a template is filled with.
+/// The value of a parameter of a template.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Slot {
-    /// The caller's value of this name or number.
+    /// The caller's parameter of this name or number.
     Caller(String),
     /// A literal of the text.
     Literal(Value),
-    /// What is known of a caller whose sight is bounded, by this name.
+    /// The attribute of this name of a restricted caller.
     Viewer(String),
 }
 
 /// A table, view or subquery in a FROM clause.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Entry {
-    /// The name its columns may be qualified with.
+    /// The name that qualifies its columns.
     pub(crate) name: String,
-    /// Its columns and what each of them is.
+    /// Its columns and their values.
     pub(crate) columns: Vec<(String, Fragment)>,
-    /// What `rowid` is.
+    /// The value of `rowid`.
     pub(crate) rowid: Option<Fragment>,
-    /// Columns that USING made one with those of an earlier table.
+    /// Columns that USING merged with those of an earlier table.
     pub(crate) merged: Vec<String>,
-    /// What the bare names of columns mean that USING made one with those of a later table, where
-    /// that is not the column itself.
+    /// The values of bare column names that USING merged with those of a later table, if they are
+    /// not the column itself.
     pub(crate) bare: Vec<(String, Fragment)>,
 }
 
@@ -67,41 +67,41 @@ impl Entry {
         self.columns.iter().find(|(column, _)| column.eq_ignore_ascii_case(name))
     }
 
-    /// What the bare name of a column means here.
+    /// The value of a bare column name.
     pub(crate) fn named(&self, name: &str) -> Option<&Fragment> {
         let bare = self.bare.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
         bare.or_else(|| self.find(name)).map(|(_, value)| value)
     }
 
-    /// Whether the bare name means an earlier table's column.
+    /// Whether the bare name refers to an earlier table's column.
     pub(crate) fn is_merged(&self, name: &str) -> bool {
         self.merged.iter().any(|merged| merged.eq_ignore_ascii_case(name))
     }
 }
 
-/// The names that an expression may use.
+/// The names that are visible to an expression.
 #[derive(Clone, Default)]
 pub(crate) struct Scope<'s> {
     pub(crate) entries: Vec<Entry>,
-    /// Names given with AS, which come after the columns.
+    /// Names given with AS. Columns take precedence.
     pub(crate) aliases: Vec<(String, Fragment)>,
-    /// Around this query.
+    /// The enclosing query's scope.
     pub(crate) outer: Option<&'s Scope<'s>>,
-    /// How many are around it.
+    /// The number of enclosing scopes.
     pub(crate) depth: usize,
 }
 
 /// Two columns, each of a source.
 pub(crate) type EqualColumns = ((usize, usize), (usize, usize));
 
-/// A condition that must hold, and what it demands.
+/// A condition that must hold, and what it requires.
 #[derive(Clone, Debug)]
 pub(crate) struct Conjunct {
     pub(crate) condition: Fragment,
     pub(crate) route: Route,
-    /// The two columns that it says are equal, byte by byte.
+    /// The two columns that it equates, byte by byte.
     pub(crate) equal: Option<EqualColumns>,
-    /// The two names that it says are equal.
+    /// The two expressions that it equates.
     pub(crate) sides: Option<Box<(Fragment, Fragment)>>,
 }
 
@@ -120,33 +120,33 @@ impl Conjunct {
 /// Lowers one statement.
 pub(crate) struct Lower<'c> {
     pub(crate) catalog: &'c Catalog,
-    /// All sources of the statement, of all its FROM clauses.
+    /// All sources of the statement, from all its FROM clauses.
     pub(crate) sources: Vec<Source>,
     /// Its parameters.
     pub(crate) slots: Vec<Slot>,
-    /// The slot of each of the caller's parameters, by SQLite's number for it and by its name.
+    /// The slot of each of the caller's parameters, by SQLite's number and by name.
     numbered: BTreeMap<u32, usize>,
     named: BTreeMap<String, usize>,
-    /// The names that sources go by.
+    /// The aliases in use.
     pub(crate) aliases_taken: HashSet<String>,
-    /// Subqueries in FROM, counted.
+    /// The number of subqueries in FROM.
     pub(crate) subqueries: usize,
-    /// Every SELECT, and the one that is being lowered.
+    /// All SELECTs, and the current one.
     pub(crate) blocks: Vec<Block>,
     pub(crate) block: Option<usize>,
-    /// The CTEs in sight.
+    /// The visible CTEs.
     pub(crate) named_queries: Vec<Named>,
-    /// What the SELECT around this expression allows and notes.
+    /// What the enclosing SELECT allows and records.
     pub(crate) frame: Frame,
-    /// Whether literals that are compared become parameters here.
+    /// Whether compared literals become parameters.
     pub(crate) lifting: bool,
-    /// Who asks, where that bounds what may be seen.
+    /// The caller, if its visibility is restricted.
     pub(crate) viewer: Option<&'c Viewer>,
-    /// Whether what is read is a text of ours, which sees everything.
+    /// Whether the text is trusted, as a policy is, and sees everything.
     pub(crate) trusted: bool,
-    /// Whether the query is run once: what gives another result each time is then as good.
+    /// Whether the query runs only once, so that non-deterministic expressions are allowed.
     pub(crate) once: bool,
-    /// What the text comes to so far.
+    /// The size of the expanded text so far.
     pub(crate) expansion: Expansion,
     depth: usize,
 }
@@ -154,7 +154,7 @@ pub(crate) struct Lower<'c> {
 type Lowered<T = Fragment> = Result<T, Refusal>;
 
 impl<'c> Lower<'c> {
-    /// Nothing lowered yet.
+    /// An empty state.
     pub(crate) fn new(catalog: &'c Catalog) -> Lower<'c> {
         Lower {
             catalog,
@@ -187,7 +187,7 @@ impl<'c> Lower<'c> {
         }
         let by = self.frame.by.iter().find(|by| **by == lowered);
         let Some(lowered) = by.cloned() else { return Ok(lowered) };
-        // A group expression, whole: what it consists of no longer stands by itself.
+        // Only a group expression as a whole is a group value; its parts are not.
         let plain = matches!(lowered.plain, Plain::Column(..)) && lowered.collation.is_none();
         if !plain && !self.frame.allowed {
             return Ok(lowered);
@@ -197,17 +197,17 @@ impl<'c> Lower<'c> {
         Ok(self.representative(&lowered))
     }
 
-    /// The value of a group expression. Where values that are equal may yet differ (1 and 1.0, 'a' and
-    /// 'A' by NOCASE), the one that does not depend on the order of the rows.
+    /// The value of a group expression. If equal values can differ (1 and 1.0, 'a' and 'A' by
+    /// NOCASE), it picks one independently of the order of rows.
     pub(crate) fn representative(&self, by: &Fragment) -> Fragment {
         if by.fixed || self.form_of(by).is_some() {
             return by.clone();
         }
-        // As a function of the values it would be compared as nothing is; of a type the values are as
-        // they are.
+        // A function result has no affinity; a CAST to the type restores it without changing the
+        // values.
         let affinity = self.affinity_of(by);
         let mut out = Fragment::text(if let Affinity::To(_) = affinity { "CAST(" } else { "" });
-        // 0.0 + -0.0 is 0.0, whichever of the two min() has found.
+        // 0.0 + -0.0 is 0.0, whichever of the two min() returns.
         for text in [
             "CASE WHEN min(typeof(",
             ")) <> max(typeof(",
@@ -294,7 +294,7 @@ impl<'c> Lower<'c> {
         }
     }
 
-    /// An operand of a comparison: a literal becomes a parameter where that is wanted.
+    /// An operand of a comparison: a literal becomes a parameter if lifting is on.
     fn operand(&mut self, expr: &Expr, scope: &Scope) -> Lowered {
         match literal::liftable(expr) {
             Some(value) if self.lifting => {
@@ -334,7 +334,7 @@ impl<'c> Lower<'c> {
                 out.push_text(",");
             }
             let item = self.expr(item, scope)?;
-            // What it is to be compared with is not known here.
+            // The other operand is not known yet.
             self.require_comparable(&item, &Fragment::new())?;
             harmless &= item.harmless;
             out.push(&item);
@@ -354,8 +354,8 @@ impl<'c> Lower<'c> {
         Ok(out.of_kind(Some(Kind::Integer)).harmless_if(harmless))
     }
 
-    /// Chains of operators lean to the left: walked along, not down, so that a long sum of terms
-    /// costs no stack.
+    /// Chains of operators lean to the left. This loops along the chain, so that a long sum takes
+    /// no stack.
     fn binary(&mut self, expr: &Expr, scope: &Scope) -> Lowered {
         let (mut first, mut rest) = (expr, Vec::new());
         while let Expr::Binary(left, operator, right) = first
@@ -497,7 +497,7 @@ impl<'c> Lower<'c> {
         kind::affinity_of(self.catalog, &self.sources, fragment)
     }
 
-    /// Whether it is certain how SQLite compares two values.
+    /// Checks that SQLite's comparison of two values is well defined.
     pub(crate) fn require_comparable(
         &self,
         left: &Fragment,
@@ -516,10 +516,10 @@ impl<'c> Lower<'c> {
         }
         let what =
             "a comparison of a column that the SELECTs of a compound make of different types";
-        Err(unsupported(what).hint("write CAST(… AS …) around what is compared"))
+        Err(unsupported(what).hint("wrap the operands in CAST(… AS …)"))
     }
 
-    /// The kind of a fragment whose equal values are also the same.
+    /// The kind of a fragment whose equal values are identical.
     pub(crate) fn form_of(&self, fragment: &Fragment) -> Option<Kind> {
         kind::form_of(self.catalog, &self.sources, fragment)
     }
@@ -535,7 +535,7 @@ impl<'c> Lower<'c> {
     }
 }
 
-/// The operands of a chain of one operator, in the order they are written.
+/// The operands of a chain of one operator, in text order.
 fn spine<'e, 'b>(expr: &'e Expr<'b>, operator: Operator) -> Vec<&'e Expr<'b>> {
     let (mut first, mut operands) = (expr, Vec::new());
     while let Expr::Binary(left, found, right) = first
@@ -600,12 +600,12 @@ fn operator_sql(operator: Operator) -> &'static str {
     }
 }
 
-/// The position that a number in ORDER BY or GROUP BY means. SQLite takes only those of 32 bits for one.
+/// The position that a number in ORDER BY or GROUP BY means. SQLite accepts only 32-bit positions.
 pub(crate) fn position(expr: &Expr) -> Option<i64> {
     expr.is_integer().filter(|number| i32::try_from(*number).is_ok())
 }
 
-/// An expression in ORDER BY or GROUP BY without its parentheses, and without the COLLATE at its end.
+/// An expression in ORDER BY or GROUP BY without its parentheses and its trailing COLLATE.
 pub(crate) fn without_collation<'e, 'b>(
     expr: &'e Expr<'b>,
 ) -> Result<(&'e Expr<'b>, Option<Collation>), Refusal> {
@@ -626,11 +626,11 @@ fn collation_of(name: &str) -> Result<Collation, Refusal> {
     let name = unquote(name);
     Collation::parse(&name).ok_or_else(|| {
         Refusal::new(Code::BadSql, format!("no such collation sequence: {name}"))
-            .hint("there are BINARY, NOCASE and RTRIM")
+            .hint("use BINARY, NOCASE or RTRIM")
     })
 }
 
-/// The refusal of what has no rule yet.
+/// The refusal of a query form without a delta rule.
 pub(crate) fn unsupported(what: &str) -> Refusal {
     Refusal::new(Code::UnsupportedSql, format!("{what} cannot be live"))
         .hint("run it once with  abide sql")

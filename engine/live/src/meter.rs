@@ -1,20 +1,20 @@
-//! What the live queries of each template cost the commits, in counted work, and which of them cost
-//! too much.
+//! The cost of each template's live queries to commits, in counted work, and which templates exceed
+//! their budget.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Work done for live queries. Counted and not timed: the same on every machine.
+/// Work done for live queries. It is counted, not timed, so it is the same on every machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
     /// Statements run.
     pub statements: u64,
-    /// Steps of SQLite's virtual machine, some ten for each row that was visited.
+    /// Steps of SQLite's virtual machine, about ten for each visited row.
     pub steps: u64,
 }
 
 impl Spent {
-    /// Adds what was spent elsewhere.
+    /// Adds other work.
     pub(crate) fn add(&mut self, other: Spent) {
         self.statements += other.statements;
         self.steps += other.steps;
@@ -35,46 +35,46 @@ impl std::ops::Sub for Spent {
 /// What live queries may cost a commit, in steps of SQLite's virtual machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// The delta of one binding, on average over the last deltas of a template.
+    /// The average cost of one binding's delta, over the last deltas of a template.
     pub average: u64,
-    /// Any single one: it is interrupted there.
+    /// The maximum of a single delta. It is interrupted there.
     pub most: u64,
-    /// All of one commit together: beyond it no further delta is made.
+    /// The maximum of all deltas of one commit. Beyond it no further delta is computed.
     pub commit: u64,
 }
 
-/// What one template has cost so far.
+/// The work of one template so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TemplateWork {
     /// The template, as its snapshot's SQL.
     pub sql: Arc<str>,
-    /// Its bindings that are attached.
+    /// The number of attached bindings.
     pub bindings: usize,
-    /// How often a delta was asked of one of them.
+    /// The number of requested deltas.
     pub deltas: u64,
-    /// How many of those were not made because they cost too much.
+    /// The number of deltas not computed because of the budget.
     pub over_budget: u64,
-    /// What they cost.
+    /// The cost of the deltas.
     pub spent: Spent,
 }
 
-/// Deltas over which the average is taken.
+/// Deltas in the moving average.
 const WINDOW: u64 = 8;
 
-/// Deltas within the budget after which earlier excesses are forgiven.
+/// Deltas within the budget after which earlier excesses are forgotten.
 const CALM: u64 = 1 << 10;
 /// The longest pause, in deltas.
 const PAUSE: u64 = 1 << 16;
 
-/// One template's costs.
+/// The cost of one template.
 #[derive(Debug)]
 pub(crate) struct Meter {
     pub(crate) work: TemplateWork,
-    /// Steps of a delta on average, decaying.
+    /// Decaying average of the steps of a delta.
     average: u64,
-    /// Deltas until another attempt, while the template is over its budget.
+    /// Deltas until another attempt, while the template is over budget.
     paused: u64,
-    /// How long the next pause is.
+    /// The length of the next pause.
     pause: u64,
     /// Deltas within the budget since the last pause.
     calm: u64,
@@ -89,8 +89,8 @@ impl Meter {
         Meter { work, average: 0, paused: 0, pause: 1, calm: 0 }
     }
 
-    /// Whether the next delta may be made. Each refusal brings the next attempt nearer: what was
-    /// dear once (filling accumulators, a span of many changes) need not be dear for ever.
+    /// Whether the next delta may be computed. Each refusal counts down to another attempt, because
+    /// a one-time cost (filling accumulators, a span of many changes) need not recur.
     pub(crate) fn may_run(&mut self) -> bool {
         self.work.deltas += 1;
         if self.paused == 0 {
@@ -101,7 +101,7 @@ impl Meter {
         false
     }
 
-    /// Notes what a delta has cost. `exceeded` where it was interrupted.
+    /// Records the cost of a delta. `exceeded` if it was interrupted.
     pub(crate) fn spend(&mut self, spent: Spent, exceeded: bool, budget: Option<Budget>) {
         self.work.spent.add(spent);
         self.average = (self.average * (WINDOW - 1) + spent.steps) / WINDOW;
@@ -131,7 +131,7 @@ pub(crate) struct Meters {
 }
 
 impl Meters {
-    /// One more binding of a template. Returns the place of its meter.
+    /// Adds a binding of a template. Returns the index of its meter.
     pub(crate) fn enter(&mut self, sql: &Arc<str>) -> usize {
         let (meters, free) = (&mut self.meters, &mut self.free);
         let at = *self.places.entry(Arc::clone(sql)).or_insert_with(|| {
@@ -151,7 +151,7 @@ impl Meters {
         at
     }
 
-    /// One binding less.
+    /// Removes a binding.
     pub(crate) fn leave(&mut self, at: usize) {
         let work = &mut self.of(at).work;
         work.bindings -= 1;
@@ -163,19 +163,19 @@ impl Meters {
         }
     }
 
-    /// The meter of a binding that has entered.
+    /// The meter of an attached binding.
     pub(crate) fn of(&mut self, at: usize) -> &mut Meter {
         self.meters[at].as_mut().expect("the meter of an attached binding")
     }
 
-    /// Notes what was spent for all bindings of a template together.
+    /// Records work for all bindings of a template together.
     pub(crate) fn spend_on(&mut self, sql: &Arc<str>, spent: Spent) {
         if let Some(at) = self.places.get(sql).copied() {
             self.of(at).work.spent.add(spent);
         }
     }
 
-    /// What was spent, the most first.
+    /// The work of all templates, the most expensive first.
     pub(crate) fn read(&self) -> Vec<TemplateWork> {
         let mut all: Vec<TemplateWork> =
             self.meters.iter().flatten().map(|meter| meter.work.clone()).collect();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_that_is_too_dear_is_tried_ever_less_often() {
+    fn an_expensive_template_is_tried_less_and_less_often() {
         let mut meter = Meter::new(&Arc::from("SELECT 1"));
         let mut attempts = 0;
         for _ in 0..1_000 {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn one_dear_delta_among_cheap_ones_is_no_reason_to_stop() {
+    fn one_expensive_delta_among_cheap_ones_does_not_stop_a_template() {
         let mut meter = Meter::new(&Arc::from("SELECT 1"));
         for at in 0..1_000 {
             assert!(meter.may_run());

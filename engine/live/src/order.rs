@@ -1,4 +1,4 @@
-//! ORDER BY: which column of the result each term means, and the columns hidden behind the shown ones.
+//! ORDER BY: the result column of each term, and the hidden columns after the visible ones.
 
 use abide_schema::table::Kind;
 use abide_schema::{Code, Refusal};
@@ -9,7 +9,7 @@ use crate::fragment::{Collation, Fragment};
 use crate::lower::{Lower, Scope, position, unquote, unsupported, without_collation};
 use crate::select::Query;
 
-/// A term of the order, as a position among the outputs.
+/// A term of the order, as an output position.
 #[derive(Clone, Debug)]
 pub(crate) struct Order {
     pub(crate) output: usize,
@@ -20,7 +20,7 @@ pub(crate) struct Order {
 
 impl Lower<'_> {
     /// Resolves ORDER BY as SQLite does: a number is a position, a name first an alias, and an
-    /// expression that is selected means that column. The rest becomes hidden columns.
+    /// expression that is selected means that column. Other expressions become hidden columns.
     pub(crate) fn read_order(
         &mut self,
         query: &mut Query,
@@ -49,11 +49,13 @@ impl Lower<'_> {
             let collation = stated.or(value.collation);
             let is_text = matches!(self.kind_of(value), None | Some(Kind::Text));
             if collation.is_none() && value.collates_within && is_text {
-                return Err(unsupported("an order by an expression with COLLATE inside")
+                return Err(unsupported("ORDER BY with COLLATE inside an expression")
                     .hint("write COLLATE at the end of the ORDER BY term"));
             }
             if query.cores.len() > 1 && query.cores.iter().any(|(_, core)| core.collates(output)) {
-                return Err(unsupported("the order of a compound query with COLLATE inside"));
+                return Err(unsupported(
+                    "ORDER BY of a compound query with COLLATE inside an expression",
+                ));
             }
             let desc = term.order == Some(SortOrder::Desc);
             query.order.push(Order {

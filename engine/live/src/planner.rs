@@ -1,4 +1,4 @@
-//! From a text and parameters to a binding. A text is parsed once, however many bind it.
+//! From a text and parameters to a binding. A text is parsed once and bound many times.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
@@ -17,11 +17,11 @@ use crate::select::Query;
 use crate::template::{Binding, Template};
 use crate::viewer::Viewer;
 
-/// Entries of one generation of a cache. Two generations are kept, so that what is in use survives
-/// however many texts pass by that are bound once.
+/// Entries of one generation of a cache. Two generations are kept, so texts in use survive any
+/// number of texts that are bound only once.
 const GENERATION: usize = 1_024;
 
-/// Understands queries. Shared by all threads.
+/// Plans queries. Shared by all threads.
 #[derive(Debug)]
 pub struct Planner {
     catalog: Arc<Catalog>,
@@ -31,58 +31,57 @@ pub struct Planner {
 #[derive(Debug, Default)]
 struct Known {
     texts: Cache<String, Arc<Parsed>>,
-    /// Of callers whose sight is bounded: by outlook, way of reading and text.
+    /// Plans for restricted callers: by outlook, mode and text.
     bounded: Cache<String, Arc<Parsed>>,
     templates: Cache<String, Arc<Template>>,
 }
 
-/// A text as understood: its template and what fills the template's parameters.
+/// A planned text: its template and the values of the template's parameters.
 #[derive(Debug)]
 struct Parsed {
     template: Arc<Template>,
     slots: Vec<Slot>,
-    /// The caller's parameters, also those in a part of the text that nothing shows.
+    /// The caller's parameters, including those in unused parts of the text.
     names: BTreeSet<String>,
-    /// Whether it has a LIKE or GLOB.
+    /// Whether it contains LIKE or GLOB.
     matches: bool,
 }
 
-/// A text of a caller whose sight is bounded.
+/// A text of a restricted caller.
 #[derive(Clone, Copy)]
 struct Bounded<'a> {
     viewer: &'a Viewer,
-    /// Whether it is run once.
+    /// Whether it runs only once.
     once: bool,
 }
 
 impl Bounded<'_> {
-    /// Where a text is remembered.
+    /// The cache key of a text.
     fn place(&self, sql: &str) -> String {
         format!("{}\0{}\0{sql}", self.viewer.outlook.number, u8::from(self.once))
     }
 }
 
 impl Planner {
-    /// For the tables and views of a catalog.
+    /// A planner for the tables and views of a catalog.
     #[must_use]
     pub fn new(catalog: Arc<Catalog>) -> Planner {
         Planner { catalog, known: Mutex::default() }
     }
 
-    /// A query with its parameters, by name without the sigil or by number.
+    /// Binds a query to its parameters, by name without the sigil or by number.
     ///
-    /// # Errors
-    /// `bad_sql` for what is no SELECT of known tables and columns, `unsupported_sql` for what cannot
-    /// be live, `limit_exceeded` for what is too long or nests too deeply, `bad_arguments` for
-    /// parameters that are missing, superfluous or no values.
+    /// # Errors `bad_sql` if it is not a SELECT of known tables and columns, `unsupported_sql` if
+    /// it cannot be live, `limit_exceeded` if it is too long or nests too deeply, `bad_arguments`
+    /// for missing, superfluous or invalid parameters.
     pub fn bind(&self, sql: &str, params: &Map<String, JsonValue>) -> Result<Binding, Refusal> {
         let parsed = self.parsed(sql)?;
         let values = parsed.values(params, None)?;
         Ok(Binding::new(Arc::clone(&parsed.template), values, None))
     }
 
-    /// The same for a caller whose sight is bounded: it sees what its outlook shows, and nothing else
-    /// is there.
+    /// Binds a query of a restricted caller, which sees only the rows and columns that its outlook
+    /// shows.
     ///
     /// # Errors
     /// As [`Planner::bind`].
@@ -95,7 +94,7 @@ impl Planner {
         self.bind_bounded(sql, params, Bounded { viewer, once: false })
     }
 
-    /// The same of a query that is run once: [`Binding::snapshot_sql`], and nothing else of the binding.
+    /// The same for a query that runs once. Only [`Binding::snapshot_sql`] may be used.
     ///
     /// # Errors
     /// As [`Planner::bind`]; fewer queries are `unsupported_sql`.
@@ -108,7 +107,7 @@ impl Planner {
         let bound = self.bind_bounded(sql, params, Bounded { viewer, once: true });
         bound.map_err(|mut refusal| {
             if refusal.code == Code::UnsupportedSql {
-                let told = "cannot be asked by a caller whose sight is bounded";
+                let told = "cannot be used by a caller with restricted visibility";
                 refusal.detail = refusal.detail.replace("cannot be live", told);
                 refusal.hint = None;
             }
@@ -116,7 +115,7 @@ impl Planner {
         })
     }
 
-    /// The same of a text that was understood before, which takes no time: for threads that may not be held up.
+    /// Binds a text from the cache, in constant time, for threads that must not block.
     ///
     /// # Errors
     /// As [`Planner::bind`].
@@ -161,7 +160,7 @@ impl Planner {
         Ok(parsed)
     }
 
-    /// The same for whoever only wants to know of it: parameters that are left out are NULL.
+    /// Binds a query for explanation only: omitted parameters are NULL.
     ///
     /// # Errors
     /// As [`Planner::bind`].
@@ -215,12 +214,12 @@ impl Planner {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
-        // A panic elsewhere cannot have left a cache of immutable values half written.
+        // A panic in another thread cannot leave a cache of immutable values inconsistent.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A text as a resolved query.
+/// Resolves a text.
 fn parse(catalog: &Catalog, sql: &str, bounded: Option<Bounded>) -> Result<Query, Refusal> {
     let written = lex::columns_as_written(sql)?;
     let (numbered, parameters) = lex::number_parameters(sql)?;
@@ -243,8 +242,8 @@ fn parse(catalog: &Catalog, sql: &str, bounded: Option<Bounded>) -> Result<Query
 
 fn no_select(once: bool) -> Refusal {
     if once {
-        return Refusal::new(Code::BadSql, "the statement does more than read")
-            .hint("one SELECT, VALUES or WITH; to change something, call a reducer");
+        return Refusal::new(Code::BadSql, "the statement is not read-only")
+            .hint("one SELECT, VALUES or WITH; to change data, call a reducer");
     }
     Refusal::new(Code::BadSql, "only a SELECT can be watched")
         .hint("change data through a reducer:  POST /v1/call/{reducer}")
@@ -262,12 +261,13 @@ impl Parsed {
                 bad(format!("parameter {name} is missing"))
                     .hint(format!("pass it in params: {{\"{name}\": …}}"))
             })?;
-            Value::from_json(json)
-                .map_err(|what| bad(format!("parameter {name} is {what}, which is no value")))?;
+            Value::from_json(json).map_err(|what| {
+                bad(format!("parameter {name} is {what}, which is not a valid value"))
+            })?;
         }
         if let Some(name) = params.keys().find(|name| !self.names.contains(*name)) {
             return Err(bad(format!("the query has no parameter {name}"))
-                .hint("leave the sigil out: sid for :sid, 1 for ?1"));
+                .hint("omit the sigil: sid for :sid, 1 for ?1"));
         }
         let value = |slot: &Slot| match slot {
             Slot::Literal(value) => value.clone(),
@@ -277,18 +277,19 @@ impl Parsed {
             }
         };
         let values: Vec<Value> = self.slots.iter().map(value).collect();
-        // Whether LIKE fails of one that is too long depends on whether there is a row to ask.
+        // Without this check, a pattern that is too long would fail only if there is a row to
+        // match.
         let most = limits::PATTERN_BYTES;
         let too_long = |value: &Value| matches!(value, Value::Text(text) if text.len() > most);
         if viewer.is_some() && self.matches && values.iter().any(too_long) {
-            let detail = format!("a text beside LIKE is longer than {most} bytes");
+            let detail = format!("a LIKE or GLOB operand is longer than {most} bytes");
             return Err(Refusal::new(Code::LimitExceeded, detail));
         }
         Ok(values)
     }
 }
 
-/// A bounded map that forgets what was not asked for during the last generation.
+/// A bounded map that drops entries not used in the last generation.
 #[derive(Debug)]
 struct Cache<K, V> {
     young: HashMap<K, V>,

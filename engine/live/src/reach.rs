@@ -1,8 +1,8 @@
-//! How far a changed row reaches: from a source anywhere in a query, by the conditions that connect it,
-//! to the rows of the outermost FROM that it may concern.
+//! Which rows of the outermost FROM a changed row can affect, derived from the conditions that
+//! connect its source with them.
 //!
-//! What is found may be too much and never too little: a condition is used only if it must hold
-//! wherever the changed row has a say.
+//! The result may include too many rows but never too few: a condition counts only if it must hold
+//! wherever the changed row matters.
 
 use crate::core::Core;
 use crate::fragment::{Fragment, Known, Plain};
@@ -10,28 +10,29 @@ use crate::from::Join;
 use crate::lower::{Conjunct, EqualColumns, Lower};
 use crate::route::{Equality, Route};
 
-/// One SELECT of a statement, as a place where sources are.
+/// One SELECT of a statement, with its sources.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Block {
-    /// The SELECT around it.
+    /// The enclosing SELECT.
     parent: Option<usize>,
-    /// What its FROM joins.
+    /// The terms that its FROM joins.
     terms: Vec<Joined>,
-    /// What must hold of its inner sources.
+    /// The conditions on its inner sources.
     filter: Vec<Conjunct>,
-    /// What connects its rows with those around it: `x = column` of `x IN (SELECT column …)`.
+    /// The condition that connects its rows with the enclosing ones: `x = column` for `x IN (SELECT
+    /// column …)`.
     pub(crate) link: Option<Conjunct>,
-    /// What it shows to the SELECT around it, where it is (an arm of) a subquery in its FROM.
+    /// Its outputs for the enclosing SELECT, if it is (an arm of) a subquery in FROM.
     pub(crate) shown: Option<Shown>,
 }
 
-/// What a subquery in FROM shows of the rows of one of its SELECTs.
+/// The outputs of one SELECT of a subquery in FROM.
 #[derive(Clone, Debug)]
 pub(crate) struct Shown {
     /// The number of the subquery.
     pub(crate) subquery: usize,
-    /// What each of its columns is, where that is a plain column such that a changed row has a say
-    /// only in those rows of the subquery that show its own value of it.
+    /// For each output column the plain column behind it, if a changed row can affect only those
+    /// rows of the subquery that have its own value of that column.
     pub(crate) columns: Vec<Option<Fragment>>,
 }
 
@@ -40,7 +41,7 @@ pub(crate) struct Shown {
 struct Joined {
     of: Item,
     join: Join,
-    /// The condition of a join that is not inner.
+    /// The condition of an outer join.
     on: Vec<Conjunct>,
 }
 
@@ -57,29 +58,29 @@ pub(crate) struct Reach {
     pub(crate) conditions: Vec<Fragment>,
 }
 
-/// How a source reaches the outermost rows.
+/// The path from a source to the outermost rows.
 #[derive(Debug)]
 pub(crate) struct Way {
     pub(crate) reach: Reach,
-    /// The SELECTs on the way, the outermost one last.
+    /// The SELECTs on the path, the outermost one last.
     pub(crate) path: Vec<usize>,
-    /// The columns that are equal wherever the source has a say.
+    /// The columns that are equal wherever the source matters.
     pub(crate) equal: Vec<EqualColumns>,
-    /// The sources of which every row on the way has one.
+    /// The sources that have a row in every row on the path.
     certain: Vec<usize>,
-    /// What columns of subqueries in FROM are.
+    /// The values of columns of subqueries in FROM.
     known: Known,
 }
 
 impl Lower<'_> {
-    /// Begins a SELECT within the present one.
+    /// Opens a nested SELECT.
     pub(crate) fn open_block(&mut self) -> (usize, Option<usize>) {
         let block = self.blocks.len();
         self.blocks.push(Block { parent: self.block, ..Block::default() });
         (block, self.block.replace(block))
     }
 
-    /// Ends it.
+    /// Closes it.
     pub(crate) fn close_block(&mut self, (block, around): (usize, Option<usize>), core: &Core) {
         self.block = around;
         let known = &mut self.blocks[block];
@@ -92,15 +93,15 @@ impl Lower<'_> {
         known.filter.clone_from(&core.filter);
     }
 
-    /// What a row of a source must meet to matter: the conditions of its SELECT and of those around it,
-    /// carried over columns that are equal. `session_id = sessions.id AND sessions.id = :id` is a key
-    /// of both tables.
+    /// The conditions that a row of a source must meet to matter: those of its SELECT and of the
+    /// enclosing ones, carried over equal columns. `session_id = sessions.id AND sessions.id = :id`
+    /// is a key of both tables.
     pub(crate) fn route_of(&self, source: usize) -> Route {
         let Some(home) = self.blocks.iter().position(|block| block.has(source)) else {
             return Route::Any;
         };
         let (mut conjuncts, mut own): (Vec<&Conjunct>, Vec<&Conjunct>) = (Vec::new(), Vec::new());
-        // Whether a row of the source may be all NULL in what is asked about it from here on.
+        // Whether a row of the source may be all NULL in the conditions from here on.
         let mut padded = false;
         let mut from = Some(Item::Source(source));
         for at in path(&self.blocks, home) {
@@ -141,8 +142,8 @@ impl Lower<'_> {
         demands.carried(&equal)
     }
 
-    /// The columns of tables that a fragment is: one, or for a column of a compound subquery in FROM
-    /// those of its SELECTs as far as they are known.
+    /// The table columns that a fragment stands for: one, or, for a column of a compound subquery
+    /// in FROM, the known ones of its SELECTs.
     pub(crate) fn origins(&self, fragment: &Fragment) -> Vec<(usize, usize)> {
         match fragment.plain {
             Plain::Column(source, column) => vec![(source, column)],
@@ -156,7 +157,7 @@ impl Lower<'_> {
         }
     }
 
-    /// The one column of a table that a fragment is.
+    /// The single table column that a fragment stands for.
     pub(crate) fn origin(&self, fragment: &Fragment) -> Option<(usize, usize)> {
         if let Plain::Derived(subquery, _) = fragment.plain {
             let shown = self.blocks.iter().filter_map(|block| block.shown.as_ref());
@@ -169,18 +170,18 @@ impl Lower<'_> {
 }
 
 impl Block {
-    /// The conditions of it.
+    /// Its conditions.
     pub(crate) fn conjuncts(&mut self) -> impl Iterator<Item = &mut Conjunct> {
         let on = self.terms.iter_mut().flat_map(|term| &mut term.on);
         on.chain(&mut self.filter).chain(&mut self.link)
     }
 
-    /// Every fragment of it.
+    /// All fragments.
     pub(crate) fn fragments(&mut self) -> impl Iterator<Item = &mut Fragment> {
         self.conjuncts().map(|conjunct| &mut conjunct.condition)
     }
 
-    /// Leaves out the conditions that name a parameter of these.
+    /// Drops the conditions that name one of these parameters.
     pub(crate) fn forget(&mut self, lost: &dyn Fn(usize) -> bool) {
         let kept = |conjunct: &Conjunct| !conjunct.condition.params().any(lost);
         self.terms.iter_mut().for_each(|term| term.on.retain(kept));
@@ -188,7 +189,7 @@ impl Block {
         self.link = self.link.take().filter(kept);
     }
 
-    /// The equalities between columns that it demands.
+    /// The column equalities that it requires.
     pub(crate) fn equal(&self) -> impl Iterator<Item = EqualColumns> {
         let on = self.terms.iter().flat_map(|term| &term.on);
         on.chain(&self.filter).chain(&self.link).filter_map(|conjunct| conjunct.equal)
@@ -202,13 +203,13 @@ impl Block {
         self.terms.iter().any(|term| term.join.keeps_right())
     }
 
-    /// The condition of the LEFT JOIN that may leave an item all NULL.
+    /// The condition of the LEFT JOIN that may make an item all NULL.
     fn left_join(&self, of: Item) -> Option<&Vec<Conjunct>> {
         let mut terms = self.terms.iter();
         terms.find(|term| term.of == of && term.join == Join::Left).map(|term| &term.on)
     }
 
-    /// The sources of which every row of it has one.
+    /// The sources that have a row in every one of its rows.
     pub(crate) fn inner(&self) -> impl Iterator<Item = usize> {
         self.terms.iter().filter_map(|term| match term.of {
             Item::Source(source) if term.join == Join::Inner => Some(source),
@@ -217,13 +218,13 @@ impl Block {
     }
 }
 
-/// A block and those around it, from the inside out.
+/// A block and its enclosing blocks, from the inside out.
 pub(crate) fn path(blocks: &[Block], home: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(home), |at| blocks[*at].parent)
 }
 
-/// From one source to the inner sources of the outermost SELECT that it is in. Nothing where some
-/// join on the way keeps rows that nothing fits.
+/// The path from one source to the inner sources of its outermost SELECT. `None` if an outer join
+/// on the path keeps unmatched rows.
 pub(crate) fn way(blocks: &[Block], source: usize) -> Option<Way> {
     let home = blocks.iter().position(|block| block.has(source))?;
     let path: Vec<usize> = path(blocks, home).collect();
@@ -257,7 +258,7 @@ pub(crate) fn way(blocks: &[Block], source: usize) -> Option<Way> {
 }
 
 impl Reach {
-    /// Only what conditions connect with the first of its sources.
+    /// The part that conditions connect with its first source.
     pub(crate) fn connected(&self) -> Reach {
         let mut sources = vec![self.sources[0]];
         let mut grew = true;
@@ -283,7 +284,7 @@ impl Reach {
 }
 
 impl Way {
-    /// A fragment in terms of the sources on the way, where every row has those.
+    /// A fragment in terms of the sources that are present in every row on the path.
     pub(crate) fn of_certain(&self, fragment: &Fragment) -> Option<Fragment> {
         let fragment = fragment.substituted(&self.known)?;
         let certain = fragment.columns().all(|(source, _)| self.certain.contains(&source));
@@ -299,8 +300,8 @@ impl Way {
         }
     }
 
-    /// Takes the conditions that speak of nothing but what every row has: a source that may be all
-    /// NULL says nothing in WHERE, nor does one of another block.
+    /// Adds the conditions that name only sources present in every row. A source that may be all
+    /// NULL proves nothing in WHERE, nor does one of another block.
     fn demand<'b>(&mut self, conjuncts: impl IntoIterator<Item = &'b Conjunct>) {
         for conjunct in conjuncts {
             self.reach.conditions.extend(self.of_certain(&conjunct.condition));
@@ -308,8 +309,9 @@ impl Way {
         }
     }
 
-    /// A source of a LEFT JOIN has a say only where its ON holds. Another such source that the ON
-    /// equals with a column has a row there, which its own ON holds for; otherwise it may be all NULL.
+    /// A source of a LEFT JOIN matters only if its ON holds. If the ON equates a column with
+    /// another such source, that source has a row there, and its own ON holds; otherwise it may be
+    /// all NULL.
     fn follow_left_joins(&mut self, block: &Block, source: usize) {
         let (mut pending, mut demanded) = (vec![source], Vec::new());
         while let Some(source) = pending.pop() {

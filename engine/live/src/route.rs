@@ -1,8 +1,9 @@
-//! Which changed rows can concern a query: equalities that its condition demands, as keys of a hash probe.
+//! Which changed rows can affect a query: the equalities that its condition requires, as keys of a
+//! hash probe.
 //!
-//! A probe is a filter and never a verdict. It may find too much, and SQLite then says no; it must
-//! never find too little. Where it is not certain how SQLite would compare two values there is no key,
-//! and the binding is asked about every change of its table.
+//! A probe is a filter with false positives, which SQLite rejects later. It must not have false
+//! negatives. If SQLite's comparison of two values is not certain, there is no key, and the binding
+//! is checked at every change of its table.
 
 use std::hash::{Hash, Hasher};
 
@@ -13,41 +14,41 @@ use crate::fragment::Collation;
 use crate::interval::{High, Interval, Point};
 use crate::lower::EqualColumns;
 
-/// Alternatives beyond which a condition has no keys.
+/// The maximum number of alternatives with keys.
 const ALTERNATIVES: usize = 32;
-/// Keys of one alternative, beyond which it does with fewer columns.
+/// The maximum number of keys of one alternative. Beyond it, fewer columns are used.
 const KEYS: usize = 256;
 
-/// What a cell must be in comparison with parameters.
+/// The comparison of a cell with parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Test {
     /// Equal to one of them.
     Among,
-    /// Not less.
+    /// Greater or equal.
     AtLeast,
-    /// Not more.
+    /// Less or equal.
     AtMost,
-    /// LIKE it.
+    /// Matches by LIKE.
     Like,
-    /// GLOB it.
+    /// Matches by GLOB.
     Glob,
 }
 
-/// A column compared with parameters: most often `column = ?`.
+/// A comparison of a column with parameters, usually `column = ?`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Equality {
     pub(crate) test: Test,
     pub(crate) source: usize,
     pub(crate) column: usize,
     pub(crate) collation: Collation,
-    /// `IS` rather than `=`: NULL is a value like others.
+    /// `IS` rather than `=`: NULL equals NULL.
     pub(crate) nulls_match: bool,
     /// Slots of the parameters.
     pub(crate) values: Vec<usize>,
 }
 
 impl Equality {
-    /// The cells that would do, or nothing where that is not certain.
+    /// The cells that satisfy it; `None` if not certain.
     pub(crate) fn cells(&self, kind: Kind, params: &[Value]) -> Option<Vec<Value>> {
         let mut cells = Vec::new();
         for slot in &self.values {
@@ -61,17 +62,17 @@ impl Equality {
     }
 }
 
-/// What a condition demands: any one of the alternatives, and of it every equality.
+/// What a condition requires: at least one alternative, and every equality of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
-    /// Nothing that a key could tell.
+    /// Nothing that a key can express.
     Any,
     /// At least one of these.
     Alternatives(Vec<Vec<Equality>>),
 }
 
 impl Route {
-    /// Whether it demands that columns are among given values.
+    /// Whether it requires columns to be among given values.
     pub(crate) fn is_of_keys(&self) -> bool {
         let Route::Alternatives(alternatives) = self else { return false };
         alternatives.iter().flatten().all(|equality| equality.test == Test::Among)
@@ -83,7 +84,7 @@ impl Route {
             (Route::Any, route) | (route, Route::Any) => route,
             (Route::Alternatives(left), Route::Alternatives(right)) => {
                 if left.len() * right.len() > ALTERNATIVES {
-                    // Either is necessary by itself; the one with fewer keys is the cheaper.
+                    // Each side is necessary by itself; the one with fewer keys is cheaper.
                     let fewer = if left.len() <= right.len() { left } else { right };
                     return Route::Alternatives(fewer);
                 }
@@ -96,7 +97,7 @@ impl Route {
         }
     }
 
-    /// One of them holds.
+    /// At least one of them holds.
     pub(crate) fn or(self, other: Route) -> Route {
         match (self, other) {
             (Route::Alternatives(mut left), Route::Alternatives(right))
@@ -109,7 +110,7 @@ impl Route {
         }
     }
 
-    /// The same of those equalities that may be used. An alternative with none of them demands nothing.
+    /// Keeps the usable equalities. An alternative without any requires nothing.
     pub(crate) fn only(&self, usable: &dyn Fn(&Equality) -> bool) -> Route {
         let Route::Alternatives(alternatives) = self else { return Route::Any };
         let usable = alternatives.iter().map(|equalities| {
@@ -119,7 +120,7 @@ impl Route {
         if usable.iter().any(Vec::is_empty) { Route::Any } else { Route::Alternatives(usable) }
     }
 
-    /// With every `=` carried over to the columns that are equal to its own.
+    /// Copies every `=` to the columns that are equal to its own.
     pub(crate) fn carried(mut self, equal: &[EqualColumns]) -> Route {
         let Route::Alternatives(alternatives) = &mut self else { return self };
         for equalities in alternatives {
@@ -149,7 +150,7 @@ impl Route {
         self
     }
 
-    /// Demands nothing any more where it is about a parameter of these.
+    /// Drops the requirements that depend on one of these parameters.
     pub(crate) fn forget(&mut self, lost: &dyn Fn(usize) -> bool) {
         let Route::Alternatives(alternatives) = self else { return };
         let mut slots = alternatives.iter().flatten().flat_map(|equality| &equality.values);
@@ -158,7 +159,7 @@ impl Route {
         }
     }
 
-    /// Gives parameters other slots.
+    /// Renumbers the parameters.
     pub(crate) fn renumber(&mut self, new: &dyn Fn(usize) -> usize) {
         let Route::Alternatives(alternatives) = self else { return };
         for slot in alternatives.iter_mut().flatten().flat_map(|equality| &mut equality.values) {
@@ -166,8 +167,9 @@ impl Route {
         }
     }
 
-    /// What it demands of one source: for each alternative the equalities to key by, in the order of
-    /// their columns, or the bounds of one column's range. Nothing where some alternative demands nothing of it.
+    /// The requirements on one source: for each alternative the equalities to use as a key, in the
+    /// order of their columns, or the bounds of one column's range. `None` if some alternative
+    /// requires nothing of it.
     pub(crate) fn of_source(&self, source: usize) -> Option<Vec<Vec<&Equality>>> {
         let Route::Alternatives(alternatives) = self else { return None };
         let keyed = alternatives.iter().map(|equalities| {
@@ -175,7 +177,7 @@ impl Route {
             let mut of_source: Vec<&Equality> =
                 here().filter(|equality| equality.test == Test::Among).collect();
             if of_source.is_empty() {
-                // No key, but perhaps a range: of one column, the first.
+                // Without a key, use the range of the first bounded column.
                 let column = here().next().map(|range| (range.column, range.collation));
                 return here()
                     .filter(|range| column == Some((range.column, range.collation)))
@@ -200,22 +202,22 @@ impl Route {
     }
 }
 
-/// A column that is part of a key: its position and the collation it is compared by.
+/// A column of a key: its position and collation.
 pub(crate) type KeyColumn = (usize, Collation);
 
-/// What a parameter is as part of a key.
+/// A parameter as part of a key.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Probe {
-    /// It equals the cells that are this after [`canonical`].
+    /// Equals the cells with this value after [`canonical`].
     Key(Value),
-    /// It equals no cell.
+    /// Equals no cell.
     Never,
-    /// It is not certain what it equals.
+    /// Not certain.
     Unsure,
 }
 
-/// The interval that the bounds of one alternative leave of a column. Bounds that are not certain
-/// leave it open; nothing where none is certain. `Some(None)` is an empty interval.
+/// The interval of a column given by the bounds of one alternative. Bounds that are not certain
+/// leave that side open; `None` if no bound is certain. `Some(None)` is an empty interval.
 pub(crate) fn interval(
     kind: Kind,
     bounds: &[&Equality],
@@ -254,14 +256,14 @@ fn bound_points(
     let prefix = pattern.split(wildcards).next().filter(|prefix| !prefix.is_empty())?;
     let prefix = Point::of(canonical(bound.collation, &Value::Text(prefix.to_owned())))?;
     let Point::Text(bytes) = &prefix else { return None };
-    // No UTF-8 has this byte: every text that begins with the prefix is less.
+    // No UTF-8 contains this byte, so every text with the prefix is less.
     let beyond = Point::Text([bytes, &[0xff][..]].concat().into());
     Some((Some(prefix), Some(beyond)))
 }
 
-/// What a parameter equals in a column of this kind, by SQLite's rules of affinity: a text compared
-/// with a numeric column becomes a number if it looks like one, a number compared with a text column
-/// becomes text, a blob stays what it is.
+/// The value that equals a parameter in a column of this kind, by SQLite's affinity rules: a text
+/// compared with a numeric column becomes a number if it looks like one, a number compared with a
+/// text column becomes text, a blob is unchanged.
 pub(crate) fn probe(kind: Kind, collation: Collation, nulls_match: bool, value: &Value) -> Probe {
     let key = |value: &Value| Probe::Key(canonical(collation, value));
     match (kind, value) {
@@ -286,14 +288,14 @@ pub(crate) fn probe(kind: Kind, collation: Collation, nulls_match: bool, value: 
     }
 }
 
-/// The one form of all values that SQLite holds equal: numbers by their mathematical value, texts by
-/// the collation.
+/// The canonical form of all values that SQLite considers equal: numbers by their mathematical
+/// value, texts by the collation.
 pub(crate) fn canonical(collation: Collation, value: &Value) -> Value {
     match (value, collation) {
         (Value::Real(x), _) => {
-            // Exact: every double in this range with no fraction is an i64.
+            // Exact: every integral double in this range is an i64.
             let whole = x.fract() == 0.0 && *x >= -9.2e18 && *x <= 9.2e18;
-            #[expect(clippy::cast_possible_truncation, reason = "it is whole and in range")]
+            #[expect(clippy::cast_possible_truncation, reason = "it is integral and in range")]
             let n = *x as i64;
             if whole { Value::Integer(n) } else { Value::Real(*x) }
         }
@@ -308,7 +310,7 @@ pub(crate) fn canonical(collation: Collation, value: &Value) -> Value {
     }
 }
 
-/// The number that a text is, if every reader would agree.
+/// The number that a text denotes, if it is unambiguous.
 fn plain_integer(text: &str) -> Option<i64> {
     let digits = text.strip_prefix('-').unwrap_or(text);
     let plain =

@@ -1,4 +1,4 @@
-//! The index over all live bindings: which of them a commit concerns, at the cost of a few hash probes.
+//! The index over all live bindings: finds those that a commit affects, with a few hash probes.
 
 use std::borrow::Cow;
 use std::collections::hash_map::{Entry as MapEntry, RandomState};
@@ -21,10 +21,10 @@ use crate::state::State;
 use crate::tally::Filled;
 use crate::template::{Binding, Template};
 
-/// Sets of columns by which one table is probed: each of them costs every change a probe.
+/// Sets of columns by which one table is probed. Each costs every change a probe.
 const KEY_SETS: usize = 64;
-/// Templates that look up through one table: each of them costs every commit that changes the table
-/// a statement.
+/// Templates that look up through one table. Each costs every commit that changes the table a
+/// statement.
 const LOOKUPS: usize = 64;
 
 /// A binding that is attached to a router.
@@ -34,19 +34,19 @@ pub struct BindingId(pub(crate) u64);
 /// Counted work, for tests and metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Changed rows that were probed for.
+    /// Changed rows probed.
     pub rows_routed: u64,
     /// Hash probes.
     pub probes: u64,
-    /// Bindings that a change was found to concern.
+    /// Bindings that a change may affect.
     pub bindings_probed: u64,
-    /// What SQLite was asked for.
+    /// SQLite's work.
     pub spent: Spent,
     /// Deltas that were not empty.
     pub deltas_made: u64,
 }
 
-/// Finds which bindings a commit concerns and makes their deltas. Owned by the writer thread.
+/// Finds the bindings that a commit affects and computes their deltas. Owned by the writer thread.
 #[derive(Debug)]
 pub struct Router {
     catalog: Arc<Catalog>,
@@ -59,7 +59,7 @@ pub struct Router {
     work: Work,
     meters: Meters,
     budget: Option<Budget>,
-    /// Bytes that are remembered of all results.
+    /// Bytes of cached state of all results.
     remembered: usize,
     wanted: Vec<Wanted>,
 }
@@ -70,23 +70,23 @@ struct Attached {
     count: usize,
     places: Vec<Place>,
     meter: usize,
-    /// Made when a commit first concerns it.
+    /// Created when a commit first affects the binding.
     state: Option<Box<State>>,
 }
 
-/// A group whose accumulators cost too much to be filled within a commit: somebody else must
-/// ([`Binding::fill`]) and hand them in ([`Router::adopt`]).
+/// A group whose accumulators are too expensive to fill within a commit. A reader fills them
+/// ([`Binding::fill`]) and passes them to [`Router::adopt`].
 #[derive(Clone, Debug)]
 pub struct Wanted {
     /// The binding.
     pub id: BindingId,
-    /// The same.
+    /// The same as a value.
     pub binding: Binding,
     /// The group's values.
     pub group: Row,
 }
 
-/// Where a binding is listed.
+/// Where a binding is indexed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Key { table: usize, set: usize, key: u64 },
@@ -99,15 +99,15 @@ enum Place {
 struct TableRoutes {
     sets: Vec<KeySet>,
     ranges: BTreeMap<KeyColumn, Intervals>,
-    /// By template and source: the bindings whose parameter sits on another table.
+    /// By template and source: the bindings whose parameter restricts another table.
     lookups: BTreeMap<(Arc<str>, usize), LookedUp>,
     residual: BTreeSet<BindingId>,
 }
 
-/// The bindings of one template by the parameters that a look-up finds.
+/// The bindings of one template by the parameters that a lookup finds.
 #[derive(Debug)]
 struct LookedUp {
-    /// One of them, for the template.
+    /// One of them, to access the template.
     binding: Binding,
     listed: Listed,
 }
@@ -120,7 +120,7 @@ struct KeySet {
 }
 
 impl Router {
-    /// With nothing attached.
+    /// An empty router.
     #[must_use]
     pub fn new(catalog: Arc<Catalog>) -> Router {
         let tables = (0..catalog.len()).map(|_| TableRoutes::default()).collect();
@@ -139,40 +139,39 @@ impl Router {
         }
     }
 
-    /// With nothing attached, and a bound on what deltas may cost a commit.
+    /// An empty router with a limit on the cost of deltas per commit.
     #[must_use]
     pub fn with_budget(catalog: Arc<Catalog>, budget: Budget) -> Router {
         Router { budget: Some(budget), ..Router::new(catalog) }
     }
 
-    /// What each attached template has cost, the dearest first.
+    /// The cost of each attached template, the most expensive first.
     #[must_use]
     pub fn templates(&self) -> Vec<TemplateWork> {
         self.meters.read()
     }
 
-    /// Bytes that are remembered of results, about.
+    /// Approximate bytes of cached state.
     #[must_use]
     pub fn remembered_bytes(&self) -> usize {
         self.remembered
     }
 
-    /// How many bindings are asked about every change of some table.
+    /// The number of bindings that are checked at every change of some table.
     #[must_use]
     pub fn residual(&self) -> usize {
         self.tables.iter().map(|table| table.residual.len()).sum()
     }
 
-    /// Forgets what is remembered of every result: the commit it was made for was undone.
+    /// Drops the cached state of all results, after the commit that produced it is rolled back.
     pub fn forget(&mut self) {
         self.bindings.values_mut().for_each(|attached| attached.state = None);
         self.remembered = 0;
     }
 
-    /// Attaches a binding. Equal bindings share one id, which must be detached as often.
+    /// Attaches a binding. Equal bindings share one id, which must be detached as many times.
     ///
-    /// # Errors
-    /// `limit_exceeded` when the query has no key to be found by and too many such are attached.
+    /// # Errors `limit_exceeded` if the query has no key and too many such queries are attached.
     pub fn attach(&mut self, binding: &Binding) -> Result<BindingId, Refusal> {
         let hash = self.hasher.hash_one(binding);
         if let Some(id) = self.find(hash, binding) {
@@ -202,7 +201,7 @@ impl Router {
         found
     }
 
-    /// Detaches a binding once. Costs its own entries, whatever else is attached.
+    /// Detaches a binding once. The cost does not depend on other bindings.
     pub fn detach(&mut self, id: BindingId) {
         let MapEntry::Occupied(mut attached) = self.bindings.entry(id) else { return };
         attached.get_mut().count -= 1;
@@ -218,13 +217,13 @@ impl Router {
         }
     }
 
-    /// How many distinct bindings are attached.
+    /// The number of distinct attached bindings.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bindings.len()
     }
 
-    /// Whether none is attached.
+    /// Whether no binding is attached.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bindings.is_empty()
@@ -236,8 +235,8 @@ impl Router {
         self.work
     }
 
-    /// What a commit changed in the results of all bindings; `sql` runs on the state after it. Only
-    /// bindings whose result changed, or could not be found out, are listed, in the order of their ids.
+    /// Computes the changes of all bindings' results by a commit; `sql` runs on the state after it.
+    /// Returns the bindings whose result changed or is unknown, in the order of their ids.
     pub fn commit(
         &mut self,
         changes: &Changes,
@@ -248,7 +247,7 @@ impl Router {
         let mut laid_out = BTreeSet::new();
         let mut unknown = BTreeSet::new();
         self.look_up(changes, sql, &mut laid_out, &mut hits, &mut unknown);
-        // Nobody is told any more what was planned by policies of before.
+        // Bindings planned with outdated policies receive no more deltas.
         hits.retain(|id, _| self.bindings[id].binding.is_latest());
         self.work.bindings_probed += hits.len() as u64;
         let mut seen: HashMap<*const Template, Cow<'_, Changes>> = HashMap::new();
@@ -260,7 +259,7 @@ impl Router {
         let seen_of = |binding: &Binding| &seen[&std::ptr::from_ref(binding.template())];
         let read = hits.keys().flat_map(|id| self.bindings[id].binding.template().tables());
         let tables: BTreeSet<usize> = read.filter(|table| !laid_out.contains(table)).collect();
-        // What changed and nobody sees changed is laid out as if it had not.
+        // A table without changes that an affected query reads is left empty.
         let unseen = tables.iter().filter(|table| {
             let name = self.catalog.table(**table).name;
             !seen.values().any(|seen| !seen.of(name).is_empty())
@@ -291,7 +290,7 @@ impl Router {
         deltas
     }
 
-    /// Forgets what is remembered of a result: a commit has passed it by.
+    /// Drops the cached state of a result that missed a commit.
     fn forget_one(&mut self, id: BindingId) {
         let attached = self.bindings.get_mut(&id).expect("only attached bindings are hit");
         self.remembered -= attached.state.take().map_or(0, |state| state.bytes());
@@ -299,7 +298,8 @@ impl Router {
         (work.deltas, work.over_budget) = (work.deltas + 1, work.over_budget + 1);
     }
 
-    /// The delta of one binding, within its budget, by the changes as it sees them.
+    /// The delta of one binding, within its budget, from the changes in tables and columns that it
+    /// reads.
     fn delta(
         &mut self,
         id: BindingId,
@@ -327,7 +327,7 @@ impl Router {
         sql.allow(template.allowance(self.budget));
         let mut run = template.run(attached.binding.params(), seen, sql, &mut spent);
         (run.state, run.dear) = (state.as_deref_mut(), Some(&mut dear));
-        // Who was found by a look-up was not found by the numbers of changes.
+        // Bindings found by a lookup have no list of change numbers.
         let numbers = (!numbers.is_empty()).then_some(numbers);
         let delta = template.rule().delta(&mut run, numbers);
         sql.allow(None);
@@ -335,10 +335,10 @@ impl Router {
         attached.state = state.filter(|state| keeps && state.bytes() > 0);
         let exceeded = delta == Err(LiveError::OverBudget);
         if exceeded {
-            // What was interrupted tells no steps, and counts for the commit all the same.
+            // An interrupted statement reports no steps, so it counts with its full allowance.
             spent.steps = spent.steps.max(self.budget.map_or(0, |budget| budget.most));
         }
-        // What is wanted comes back filled, and is cheap from then on.
+        // A wanted group is filled later and cheap from then on.
         let exceeded_for_good = exceeded && dear.is_empty();
         meter.spend(
             spent,
@@ -354,7 +354,7 @@ impl Router {
         delta
     }
 
-    /// The bindings that were made by policies which are no longer the latest.
+    /// The bindings that were planned with outdated policies.
     #[must_use]
     pub fn outdated(&self) -> Vec<BindingId> {
         let old = self.bindings.iter().filter(|(_, attached)| !attached.binding.is_latest());
@@ -363,20 +363,20 @@ impl Router {
         ids
     }
 
-    /// Whether what may be seen of a binding's result is bounded.
+    /// Whether the visibility of a binding's result is restricted.
     #[must_use]
     pub fn is_bounded(&self, id: BindingId) -> bool {
         self.bindings.get(&id).is_some_and(|attached| attached.binding.is_bounded())
     }
 
-    /// The groups that have become wanted since the last time.
+    /// The groups that became wanted since the last call.
     pub fn take_wanted(&mut self) -> Vec<Wanted> {
         std::mem::take(&mut self.wanted)
     }
 
-    /// Takes in the accumulators of a group that was wanted: as they were before these changes, which
-    /// end at the state that `sql` runs on, the one after the last commit. Nothing handed in means
-    /// that they could not be had: the group is then tried again when it is next touched.
+    /// Adopts the accumulators of a wanted group, valid before these changes. The changes end at
+    /// the state that `sql` runs on, the one after the last commit. `None` means that the
+    /// accumulators could not be computed; the group is tried again when it is next touched.
     pub fn adopt(
         &mut self,
         wanted: &Wanted,
@@ -398,7 +398,7 @@ impl Router {
         adopted
     }
 
-    /// The bindings that a commit may concern, with the numbers of the changes that do.
+    /// The bindings that a commit may affect, with the numbers of the relevant changes.
     fn route(&mut self, changes: &Changes) -> BTreeMap<BindingId, Vec<usize>> {
         let mut hits: BTreeMap<BindingId, Vec<usize>> = BTreeMap::new();
         for (name, rows) in changes.tables() {
@@ -417,8 +417,9 @@ impl Router {
         hits
     }
 
-    /// Adds the bindings that look-ups find. One that fails finds all of its bindings: each of them
-    /// then meets the error itself, or does not. Where it costs too much, they are unknown.
+    /// Adds the bindings that lookups find. If a lookup fails, all of its bindings are added, and
+    /// each meets the error itself or does not. If a lookup costs too much, its bindings are
+    /// unknown.
     fn look_up(
         &mut self,
         changes: &Changes,
@@ -472,7 +473,7 @@ impl Router {
         }
     }
 
-    /// Where a binding belongs: for every source under each of its keys, or among the residual.
+    /// Where to index a binding: for every source under each of its keys, or among the residual.
     fn places(&mut self, binding: &Binding) -> Result<Vec<Place>, Refusal> {
         let template = binding.template();
         let (mut places, mut taken) = (BTreeSet::new(), Vec::new());
@@ -493,14 +494,13 @@ impl Router {
         Ok(places.into_iter().collect())
     }
 
-    /// By a look-up that finds fewer bindings than the keys would.
+    /// By a lookup that finds fewer bindings than the keys would.
     fn better_place(&self, binding: &Binding, source: usize) -> Option<Option<Place>> {
         binding.template().lookup(source).filter(|lookup| lookup.is_better)?;
         self.place_by_lookup(binding, source)
     }
 
-    /// By a look-up where there is one and room for it, else among the residual. Nowhere if no row can
-    /// ever match.
+    /// By a lookup if possible, otherwise among the residual. Nowhere if no row can match.
     fn place_without_key(
         &self,
         binding: &Binding,
@@ -514,7 +514,7 @@ impl Router {
         Ok(Some(Place::Residual { table }))
     }
 
-    /// Nothing where there is no look-up, or no room for one.
+    /// `None` if there is no lookup or its limit is reached.
     fn place_by_lookup(&self, binding: &Binding, source: usize) -> Option<Option<Place>> {
         let template = binding.template();
         let table = template.query.sources[source].table;
@@ -539,13 +539,13 @@ impl Router {
         Err(Refusal::new(
             Code::LimitExceeded,
             format!(
-                "{RESIDUAL_BINDINGS_PER_TABLE} live queries already look at every change of {name}"
+                "{RESIDUAL_BINDINGS_PER_TABLE} live queries already check every change of {name}"
             ),
         )
         .hint("add a condition  column = value  to the query"))
     }
 
-    /// The keys of all alternatives, or nothing where one is not certain.
+    /// The keys of all alternatives; `None` if one is not certain.
     fn keys(
         &mut self,
         table: usize,
@@ -565,7 +565,7 @@ impl Router {
             let mut keys: Vec<Vec<Value>> = vec![Vec::new()];
             let mut columns: Vec<KeyColumn> = Vec::new();
             for equality in equalities {
-                // A column of which nothing is certain is left out; the others are still demanded.
+                // A column without certain cells is left out; the other columns still form the key.
                 let kind = spec.columns[equality.column].kind;
                 let Some(cells) = equality.cells(kind, params) else { continue };
                 columns.push((equality.column, equality.collation));
@@ -586,8 +586,8 @@ impl Router {
         Some(places)
     }
 
-    /// The set of these columns, made where there is none and room for it. `taken` are those that the
-    /// same binding is about to be listed in.
+    /// The key set of these columns, created if missing and within the limit. `taken` are the sets
+    /// that the same binding is about to use.
     fn key_set(
         &mut self,
         table: usize,
@@ -667,7 +667,7 @@ impl Router {
 }
 
 impl TableRoutes {
-    /// Shows every binding that a change may concern, some of them twice.
+    /// Calls `each` with every binding that a change may affect, possibly more than once.
     fn find(
         &self,
         change: &RowChange,

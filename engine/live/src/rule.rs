@@ -1,10 +1,11 @@
-//! The delta rules: how a query's change is had from the changes of its tables.
+//! The delta rules: how the change of a query's result follows from the changes of its tables.
 //!
-//! `Images`: filter and project the old and new images of the changed rows. `Join`: with R' the tables
-//! after the commit, ΔV = Σ over non-empty S of (−1)^(|S|+1) · ⋈_{i∈S} ΔR_i ⋈_{j∉S} R'_j (DBSP's rule,
-//! from the later state only). `Groups`: find the touched groups by the same terms, and evaluate each
-//! of them over the tables after and before. `Touched`: find the rows of the outermost inner tables that
-//! a change may concern, and evaluate the query with each of them given, after and before. `Whole`: evaluate all of it over both.
+//! `Images`: filter and project the old and new images of the changed rows. `Join`: with R' the
+//! tables after the commit, ΔV = Σ over non-empty S of (−1)^(|S|+1) · ⋈_{i∈S} ΔR_i ⋈_{j∉S} R'_j
+//! (DBSP's rule, over the later state only). `Groups`: find the touched groups by the same terms,
+//! and evaluate each of them over the tables after and before. `Touched`: find the rows of the
+//! outermost inner tables that a change may affect, and evaluate the query for each of them, after
+//! and before. `Whole`: evaluate the whole query over both states.
 
 mod groups;
 mod parts;
@@ -32,53 +33,53 @@ use crate::window::Cut;
 use groups::groups_of;
 pub(crate) use parts::Parts;
 
-/// Tables of a join, beyond which its terms (2^n − 1) are too many.
+/// The maximum number of joined tables. Beyond it the 2^n − 1 terms are too many.
 pub(crate) const JOINED: usize = 5;
 
-/// Groups or rows that are evaluated one by one, beyond which the whole query is: a resume over a long
-/// span touches most of a result anyway.
+/// The maximum number of groups or rows evaluated one by one. Beyond it the whole query is
+/// evaluated: a resume over a long span touches most of a result anyway.
 const PARTS: usize = 1_000;
 
-/// How a query is kept.
+/// How a query's result is maintained.
 #[derive(Debug)]
 pub(crate) enum Rule {
     /// One table, filtered and projected.
     Images(Statement),
     /// An inner join.
     Join(Vec<Term>),
-    /// Aggregates that are kept as accumulators.
+    /// Aggregates maintained as accumulators.
     Tally(Box<Tally>, Vec<Term>),
-    /// Other aggregates: the terms show the group of every row that changed.
+    /// Other aggregates: the terms return the group of every changed row.
     Groups(Vec<Term>),
-    /// Outer joins and subqueries: the terms show the rows that a change may concern.
+    /// Outer joins and subqueries: the terms return the rows that a change may affect.
     Touched(Vec<Term>),
     /// LIMIT of plain joins.
     Window(Cut),
-    /// The terms tell whether any changed row has a say; then all of it is evaluated.
+    /// The terms check whether any changed row matters; if so, the whole query is evaluated.
     Gate(Vec<Term>),
-    /// A result that falls apart: the terms show the touched parts.
+    /// A partitioned result: the terms return the touched parts.
     Parts(Parts),
-    /// Anything: evaluated on both states.
+    /// Any query: evaluated over both states.
     Whole,
 }
 
 /// One summand of a join's delta: some sources stand for their changes.
 #[derive(Debug)]
 pub(crate) struct Term {
-    /// The tables (positions in the catalog) whose changes it takes.
+    /// The tables (catalog positions) whose changes it reads.
     changed: Vec<usize>,
     sign: i64,
     pub(crate) statement: Statement,
 }
 
 impl Term {
-    /// What it runs.
+    /// The statement of the term.
     pub(crate) fn statement(&self) -> &Statement {
         &self.statement
     }
 }
 
-/// What a rule runs with.
+/// The inputs of a rule.
 pub(crate) struct Run<'a> {
     pub(crate) catalog: &'a Catalog,
     pub(crate) query: &'a Query,
@@ -86,17 +87,17 @@ pub(crate) struct Run<'a> {
     pub(crate) changes: &'a Changes,
     pub(crate) sql: &'a mut dyn Sql,
     pub(crate) evaluations: &'a Evaluations,
-    /// What is remembered of the result as it was before the changes, and then after them; nothing
-    /// where the changes are not those of the next commit.
+    /// The cached state of the result before the changes, updated by the rule; `None` if the
+    /// changes are not those of the next commit.
     pub(crate) state: Option<&'a mut State>,
-    /// Takes the groups that cost too much to begin with, where somebody else may fill them.
+    /// Receives the groups that are too expensive to fill here, if a reader may fill them.
     pub(crate) dear: Option<&'a mut Vec<Row>>,
-    /// What it costs.
+    /// The cost so far.
     pub(crate) spent: &'a mut Spent,
 }
 
 impl Rule {
-    /// The cheapest rule that is right for a query.
+    /// The cheapest correct rule for a query.
     pub(crate) fn choose(catalog: &Catalog, query: &Query) -> Rule {
         let [(_, core)] = query.cores.as_slice() else {
             let joined = all_joined(catalog, query).map(Rule::Join);
@@ -128,7 +129,7 @@ impl Rule {
         Rule::Join(terms(catalog, query, &reach, None, &shown, Show::Weighted))
     }
 
-    /// What it is called.
+    /// The name of the rule.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Rule::Images(_) => "images",
@@ -142,7 +143,7 @@ impl Rule {
         }
     }
 
-    /// What joins changed rows with other tables.
+    /// The terms that join changed rows with other tables.
     pub(crate) fn terms(&self) -> Vec<&Term> {
         match self {
             Rule::Images(_) | Rule::Whole => Vec::new(),
@@ -156,7 +157,7 @@ impl Rule {
         }
     }
 
-    /// The rule for anything but a plain join and its groups.
+    /// The rule for all but plain joins and their groups.
     fn choose_else(catalog: &Catalog, query: &Query) -> Rule {
         if query.limit.is_some() {
             return Parts::gate(catalog, query).map_or(Rule::Whole, Rule::Gate);
@@ -175,7 +176,7 @@ impl Rule {
         Parts::by_values(catalog, query).map_or(Rule::Whole, Rule::Parts)
     }
 
-    /// The statements it runs.
+    /// All statements of the rule.
     pub(crate) fn statements(&self, catalog: &Catalog, query: &Query) -> Vec<Statement> {
         let (terms, extent) = match self {
             Rule::Images(statement) => return vec![statement.clone()],
@@ -199,7 +200,7 @@ impl Rule {
         statements
     }
 
-    /// The accumulators of a group in the state that the run is on; nothing where there are none.
+    /// The accumulators of a group in the state of the run; `None` if the rule has none.
     pub(crate) fn fill(&self, run: &mut Run, group: &Row) -> Result<Option<Filled>, LiveError> {
         match self {
             Rule::Tally(tally, _) => Ok(Some(Filled(tally.fill(run, group)?))),
@@ -207,7 +208,7 @@ impl Rule {
         }
     }
 
-    /// Takes in what [`Rule::fill`] made on the state before these changes.
+    /// Adopts the result of [`Rule::fill`] on the state before these changes.
     pub(crate) fn adopt(
         &self,
         run: &mut Run,
@@ -221,7 +222,7 @@ impl Rule {
         }
     }
 
-    /// The columns of a source by whose values the result is evaluated in parts.
+    /// The columns of a source that partition the evaluation.
     pub(crate) fn part_columns(&self, query: &Query, source: usize) -> Vec<usize> {
         let own = |value: &Fragment| match value.plain {
             Plain::Column(known, column) if known == source => Some(column),
@@ -236,7 +237,8 @@ impl Rule {
         }
     }
 
-    /// The delta of laid out changes. `numbers` are those changes that can concern the query.
+    /// The delta from changes in the temporary tables. `numbers` are the changes that can affect
+    /// the query.
     pub(crate) fn delta(
         &self,
         run: &mut Run,
@@ -268,7 +270,8 @@ impl Rule {
 }
 
 impl Run<'_> {
-    /// (no, yes) is an insert, (yes, no) a delete, (yes, yes) an update or nothing.
+    /// (absent, present) is an insert, (present, absent) a delete, (present, present) an update or
+    /// no change.
     fn images(
         &mut self,
         statement: &Statement,
@@ -306,7 +309,7 @@ impl Run<'_> {
         Ok(delta)
     }
 
-    /// Shows the rows of every term whose tables changed, with their weights.
+    /// Calls `each` with the rows and weights of every term whose tables changed.
     pub(crate) fn terms(
         &mut self,
         terms: &[Term],
@@ -315,7 +318,7 @@ impl Run<'_> {
         self.terms_given(terms, &[], each)
     }
 
-    /// The same of terms that are given values.
+    /// The same for terms with given values.
     pub(crate) fn terms_given(
         &mut self,
         terms: &[Term],
@@ -377,7 +380,7 @@ impl Run<'_> {
         Ok(Delta::of_weights(&self.query.key, weights))
     }
 
-    /// Adds what is shown after the changes, less what was shown before, where it was or is at all.
+    /// Adds the rows after the changes and subtracts those before.
     fn add_difference(
         &mut self,
         extent: Extent,
@@ -394,7 +397,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Evaluates all of it, and tells it from what it was: as remembered, or evaluated too.
+    /// Evaluates the whole query and compares it with the previous result, which is cached or
+    /// evaluated too.
     pub(crate) fn whole(&mut self) -> Result<Delta, LiveError> {
         let remembered = self.state.as_mut().and_then(|state| state.take_rows());
         let old = match remembered {
@@ -415,7 +419,7 @@ impl Run<'_> {
         Ok(rows)
     }
 
-    /// Shows the rows before or after the changes.
+    /// Calls `each` with the rows before or after the changes.
     pub(crate) fn evaluate(
         &mut self,
         extent: Extent,
@@ -450,37 +454,37 @@ impl Run<'_> {
 }
 
 impl Core {
-    /// All its sources, by all its conditions.
+    /// All its sources and conditions.
     pub(crate) fn reach(&self) -> Reach {
         let conditions = self.filter.iter().map(|conjunct| conjunct.condition.clone());
         Reach { sources: self.sources().unwrap_or_default(), conditions: conditions.collect() }
     }
 
-    /// What it shows.
+    /// Its outputs.
     fn shown(&self) -> Vec<Fragment> {
         self.outputs.iter().map(|output| output.value.clone()).collect()
     }
 }
 
-/// What of a query is evaluated.
+/// The part of a query to evaluate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Extent {
     /// All of it.
     Whole,
-    /// One group, given by its expressions' values.
+    /// One group, given by the values of its expressions.
     Group,
-    /// One row of each of the outermost inner tables, given by their cells. What was a condition
-    /// between tables is then one with a constant, which SQLite takes to the index even where it
-    /// reads a table as it was before.
+    /// One row of each of the outermost inner tables, given by their cells. A condition between
+    /// tables becomes one with a constant, for which SQLite uses an index even when it reads a
+    /// table as it was before.
     Row,
 }
 
-/// Statements that evaluate a query, by extent and by which sources are taken as they were before:
-/// rendered when first needed.
+/// Statements that evaluate a query, by extent and by which sources are read as they were before.
+/// Rendered on first use.
 #[derive(Debug, Default)]
 pub(crate) struct Evaluations(Mutex<HashMap<Evaluation, Arc<Statement>>>);
 
-/// An extent, and which sources are as they were before.
+/// An extent, and which sources are read as they were before.
 type Evaluation = (Extent, Vec<bool>);
 
 impl Evaluations {
@@ -491,7 +495,7 @@ impl Evaluations {
         extent: Extent,
         before: Vec<bool>,
     ) -> Arc<Statement> {
-        // Rendering again after a panic elsewhere is harmless.
+        // Rendering again after a panic in another thread is harmless.
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let statement = known
             .entry((extent, before))
@@ -521,14 +525,14 @@ fn evaluate(catalog: &Catalog, query: &Query, extent: Extent, before: &[bool]) -
     out.finish()
 }
 
-/// Each group expression is a given value.
+/// The conditions that fix each group expression to a given value.
 pub(crate) fn restricted_to_group(query: &Query) -> Vec<Fragment> {
     let (_, core) = &query.cores[0];
     let groups = core.group.iter().flatten();
     groups.enumerate().map(|(at, by)| core.shielded(by, by.is_given(at))).collect()
 }
 
-/// The images of changed rows that the query shows, between two numbers.
+/// The images of changed rows in the query's result, between two numbers.
 fn images(catalog: &Catalog, query: &Query, core: &Core, shown: &[Fragment]) -> Statement {
     let source = core.from[0].source.expect("the rule is for one table");
     let mut out = Renderer::new(catalog, &query.sources);
@@ -551,8 +555,8 @@ fn images(catalog: &Catalog, query: &Query, core: &Core, shown: &[Fragment]) -> 
     out.finish()
 }
 
-/// The terms that show which rows of the outermost inner tables a change of any source may concern.
-/// Nothing where the query is not to be had row by row.
+/// The terms that return which rows of the outermost inner tables a change of any source may
+/// affect. `None` if the query cannot be evaluated row by row.
 fn touched(catalog: &Catalog, query: &Query, core: &Core) -> Option<Vec<Term>> {
     let given: Vec<usize> = query.blocks[0].inner().collect();
     if given.is_empty() || core.from.iter().any(|term| term.join.keeps_right()) {
@@ -590,7 +594,7 @@ fn touched(catalog: &Catalog, query: &Query, core: &Core) -> Option<Vec<Term>> {
     Some(all)
 }
 
-/// The terms of UNION ALL of joins: those of each.
+/// The terms of UNION ALL of joins: those of each join.
 fn all_joined(catalog: &Catalog, query: &Query) -> Option<Vec<Term>> {
     let mut all = Vec::new();
     for (operator, core) in &query.cores {
@@ -607,12 +611,12 @@ fn all_joined(catalog: &Catalog, query: &Query) -> Option<Vec<Term>> {
     Some(all)
 }
 
-/// What the rows of a term are.
+/// The rows of a term.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Show {
     /// Summands of a Z-set.
     Weighted,
-    /// Only whether there are any.
+    /// Only whether there are any rows.
     Distinct,
 }
 
@@ -632,7 +636,7 @@ impl<'a> Images<'a> {
         Images { width: table.columns.len(), key: table.key, changes: by_key.collect() }
     }
 
-    /// Whether a row was in the table before, and whether it is in it after.
+    /// Whether a row is in the table before the commit, and after it.
     fn was_and_is(&self, row: &[Value]) -> (bool, bool) {
         let key: Row = self.key.iter().map(|at| row[*at].clone()).collect();
         let Some(change) = self.changes.get(&Exact(key)) else { return (true, true) };
@@ -641,8 +645,8 @@ impl<'a> Images<'a> {
     }
 }
 
-/// The summands of a join's delta, showing these values: one for each set of its sources that may have
-/// changed, or of those sets that one source is in.
+/// The summands of a join's delta, with these outputs: one for each set of its sources that may
+/// have changed, or of those sets that contain one source.
 pub(crate) fn terms(
     catalog: &Catalog,
     query: &Query,
@@ -686,8 +690,8 @@ pub(crate) fn terms(
     terms
 }
 
-/// The changes first, then always a table that some condition connects with those before it. CROSS
-/// JOIN makes SQLite keep that order: it knows nothing of how small the changes are.
+/// The join order: the changes first, then always a table connected with the preceding ones. CROSS
+/// JOIN makes SQLite keep that order; its planner does not know how small the changes are.
 fn join_order(reach: &Reach, changed: &[usize], rest: &[usize]) -> Vec<usize> {
     let connects = |placed: &[usize], source: usize| {
         reach.conditions.iter().any(|condition| {
@@ -714,9 +718,9 @@ fn write_conditions<'f>(out: &mut Renderer, conditions: impl Iterator<Item = &'f
     }
 }
 
-/// The spans of change numbers to look at: one where that is no great waste, else one for each run.
+/// The spans of change numbers to read: one if that wastes little, otherwise one for each run.
 fn spans(numbers: Option<&[usize]>, all: usize) -> Vec<(usize, usize)> {
-    /// Rows that cost less to look at in vain than another statement does.
+    /// Reading this many irrelevant rows is cheaper than another statement.
     const GAP: usize = 8;
     let Some(numbers) = numbers else {
         return if all == 0 { Vec::new() } else { vec![(0, all - 1)] };

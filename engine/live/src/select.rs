@@ -1,4 +1,4 @@
-//! A whole query, resolved: its cores, what it shows and in which order, and what that looks like.
+//! A whole query, resolved: its SELECTs, its outputs and their order, and its shape.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,24 +19,24 @@ use crate::route::Route;
 pub(crate) struct Query {
     /// The sources of the whole statement.
     pub(crate) sources: Vec<Source>,
-    /// What a row of each source must meet to matter.
+    /// The conditions that a row of each source must meet to matter.
     pub(crate) routes: Vec<Route>,
-    /// Every SELECT anywhere in it, the outermost first one first.
+    /// Every SELECT at any depth, the first outermost one first.
     pub(crate) blocks: Vec<Block>,
-    /// Its SELECTs: more than one in a compound, each but the first with what connects it.
+    /// Its SELECTs: more than one in a compound, each but the first with its operator.
     pub(crate) cores: Vec<(Option<CompoundOperator>, Core)>,
-    /// In which order.
+    /// The order.
     pub(crate) order: Vec<Order>,
     /// LIMIT and OFFSET.
     pub(crate) limit: Option<(Fragment, Option<Fragment>)>,
-    /// The outputs that tell rows apart; empty where none do.
+    /// The outputs that form a key; empty if there is none.
     pub(crate) key: Vec<usize>,
     /// The parameters.
     pub(crate) slots: Vec<Slot>,
 }
 
 impl Query {
-    /// Resolves a whole statement. `written` is how its columns are written.
+    /// Resolves a whole statement. `written` is the text of its columns.
     pub(crate) fn resolve(
         mut lower: Lower,
         select: &Select,
@@ -54,7 +54,7 @@ impl Query {
         Ok(query)
     }
 
-    /// The SELECT of a block, of it or of a subquery in its FROM.
+    /// The SELECT of a block, in the query or in a subquery of its FROM.
     pub(crate) fn core_of(&self, block: usize) -> Option<&Core> {
         self.cores.iter().find_map(|(_, core)| {
             let derived = core.from.iter().filter_map(|term| term.derived.as_ref());
@@ -63,17 +63,17 @@ impl Query {
         })
     }
 
-    /// One SELECT by itself.
+    /// A query of one SELECT.
     pub(crate) fn of(core: Core) -> Query {
         Query { cores: vec![(None, core)], ..Query::default() }
     }
 
-    /// What is shown, hidden columns last. A compound is named by its first SELECT.
+    /// The outputs, hidden columns last. A compound is named by its first SELECT.
     pub(crate) fn outputs(&self) -> &[Output] {
         &self.cores[0].1.outputs
     }
 
-    /// The query as text over symbolic sources. With `restricted`, further conditions hold.
+    /// The query as text over symbolic sources. The `restricted` conditions are added.
     pub(crate) fn body(&self, restricted: &[Fragment]) -> Fragment {
         let cores = self.cores.iter();
         self.body_with(&cores.map(|(_, core)| (core.block, restricted.to_vec())).collect())
@@ -95,7 +95,7 @@ impl Query {
         out
     }
 
-    /// The whole text: the body in its total order, and the window of it that is shown.
+    /// The whole text: the body in its total order, with LIMIT and OFFSET.
     pub(crate) fn text(&self) -> Fragment {
         let mut out = self.body(&[]);
         self.write_order(&mut out);
@@ -103,7 +103,7 @@ impl Query {
         out
     }
 
-    /// Appends LIMIT and OFFSET, where it has them.
+    /// Appends LIMIT and OFFSET, if any.
     pub(crate) fn write_limit(&self, out: &mut Fragment) {
         if let Some((limit, offset)) = &self.limit {
             out.push_text("LIMIT");
@@ -115,14 +115,15 @@ impl Query {
         }
     }
 
-    /// The primary keys of the sources, or the groups, where all of them are shown.
+    /// The primary keys of the sources, or the groups, if all of them are outputs.
     fn find_key(&mut self, lower: &Lower) {
         if let [(_, core)] = self.cores.as_slice() {
             self.key = core.key(lower).unwrap_or_default();
         }
     }
 
-    /// The outputs that tell its rows apart: of what has no equal rows all of them, if no fewer.
+    /// The outputs that form a key of its rows: all of them if equal rows are merged and no smaller
+    /// key exists.
     pub(crate) fn rows_key(&self, lower: &Lower) -> Option<Vec<usize>> {
         let (last, core) = self.cores.last().expect("a query has a core");
         let is_set = match last {
@@ -135,14 +136,14 @@ impl Query {
         if is_set { Some((0..self.outputs().len()).collect()) } else { fewer() }
     }
 
-    /// Every fragment of it that is written.
+    /// All fragments that are rendered.
     pub(crate) fn fragments(&mut self) -> impl Iterator<Item = &mut Fragment> {
         let limit = self.limit.iter_mut();
         let limit = limit.flat_map(|(limit, offset)| std::iter::once(limit).chain(offset));
         self.cores.iter_mut().flat_map(|(_, core)| core.fragments()).chain(limit)
     }
 
-    /// The columns that it reads of each table.
+    /// The columns that it reads, by table.
     pub(crate) fn reads(&self) -> BTreeMap<usize, BTreeSet<usize>> {
         let mut reads: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
         self.sources.iter().for_each(|source| {
@@ -154,7 +155,7 @@ impl Query {
         reads
     }
 
-    /// The shape that clients see.
+    /// The shape for clients.
     pub(crate) fn shape(&self, catalog: &Catalog) -> Shape {
         let compound = self.cores.len() > 1;
         let kind = |output: &Output| match output.value.plain {
@@ -183,7 +184,7 @@ impl Query {
         }
     }
 
-    /// Gives the slots new numbers: the n-th of `order` becomes n.
+    /// Renumbers the slots: the n-th of `order` becomes n.
     pub(crate) fn renumber(&mut self, order: &[usize]) {
         let mut places = vec![usize::MAX; self.slots.len()];
         order.iter().enumerate().for_each(|(new, old)| places[*old] = new);
@@ -192,7 +193,7 @@ impl Query {
             assert!(is_shown(slot), "every slot is in the snapshot");
             places[slot]
         };
-        // What only a column that nothing shows would ask is asked of no row.
+        // Conditions that depend only on an unused column apply to no row.
         self.blocks.iter_mut().for_each(|block| block.forget(&|slot| !is_shown(slot)));
         self.routes.iter_mut().for_each(|route| route.forget(&|slot| !is_shown(slot)));
         self.fragments().for_each(|fragment| fragment.renumber(&new));
@@ -205,7 +206,7 @@ impl Query {
 }
 
 impl Lower<'_> {
-    /// A SELECT with all that belongs to it, at whatever depth.
+    /// A SELECT with everything below it.
     pub(crate) fn select(
         &mut self,
         select: &Select,
@@ -251,8 +252,8 @@ impl Lower<'_> {
 }
 
 impl Lower<'_> {
-    /// UNION, EXCEPT and INTERSECT make one row of equal ones: these must have one form only, or it
-    /// would be any of them (1 or 1.0, 'a' or 'A').
+    /// UNION, EXCEPT and INTERSECT merge equal rows. Equal values must be identical, otherwise the
+    /// shown one would be arbitrary (1 or 1.0, 'a' or 'A').
     fn require_one_form(&self, cores: &[(Option<CompoundOperator>, Core)]) -> Result<(), Refusal> {
         let merges = |operator: &Option<CompoundOperator>| {
             operator.is_some_and(|operator| operator != CompoundOperator::UnionAll)
@@ -265,10 +266,10 @@ impl Lower<'_> {
             let wanted = form(first);
             if wanted.is_none() || cores.iter().any(|(_, core)| form(&core.outputs[at]) != wanted) {
                 return Err(unsupported(&format!(
-                    "a compound query whose column {} is not of one type",
+                    "a compound query whose column {} has more than one possible type",
                     first.name
                 ))
-                .hint("write CAST(… AS …) around it, or use UNION ALL"));
+                .hint("wrap it in CAST(… AS …), or use UNION ALL"));
             }
         }
         Ok(())
@@ -276,8 +277,8 @@ impl Lower<'_> {
 }
 
 impl Query {
-    /// By what rows are told apart and ordered: a window must be cut at one place only, so where no key
-    /// breaks ties the whole row does.
+    /// The total order of the rows. A window must have a unique cut, so without a key the whole row
+    /// breaks ties.
     pub(crate) fn total_order(&self) -> Vec<Order> {
         let all: Vec<usize> = (0..self.outputs().len()).collect();
         let ties = if self.key.is_empty() { &all } else { &self.key };
@@ -301,7 +302,7 @@ impl Query {
         if self.order.is_empty() && self.limit.is_none() {
             return;
         }
-        // As `total_order` has it.
+        // The same order as `total_order`.
         if !self.key.is_empty() {
             let (_, core) = &self.cores[0];
             let by_bytes = |at: &usize| if core.collates(*at) { " COLLATE BINARY" } else { "" };

@@ -1,5 +1,5 @@
-//! What is remembered of one binding's result from commit to commit. All of it can be had again from the
-//! tables, so it may be dropped at any moment; without it a delta costs more and is the same.
+//! The cached state of one binding's result between commits. It can be rebuilt from the tables, so
+//! it may be dropped at any time; without it a delta is slower but the same.
 
 use std::collections::HashMap;
 
@@ -8,34 +8,34 @@ use abide_schema::{Row, Value};
 use crate::exact::Exact;
 use crate::tally::Known;
 
-/// Rows or groups that are remembered of one binding.
+/// Cached rows or groups of one binding.
 const ENTRIES: usize = 10_000;
-/// Bytes that are remembered of one binding.
+/// Cached bytes of one binding.
 const BYTES: usize = 1 << 20;
-/// Bytes of an entry beside its cells: the map's slot, the row's header, the counters.
+/// Bytes of an entry in addition to its cells: the map's slot, the row's header, the counters.
 const ENTRY_BYTES: usize = 128;
 
-/// What is remembered.
+/// The cached state.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) memory: Memory,
     bytes: usize,
 }
 
-/// By what the rule needs.
+/// The state by rule.
 #[derive(Debug, Default)]
 pub(crate) enum Memory {
     /// Nothing yet.
     #[default]
     Nothing,
-    /// The rows that were last shown, in order.
+    /// The last result, in order.
     Rows(Vec<Row>),
-    /// What is known of the groups that commits have touched, by the group's values.
+    /// The groups that commits touched, by the group's values.
     Groups(HashMap<Exact, Known>),
 }
 
 impl State {
-    /// Bytes that it takes, about.
+    /// Its approximate size in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -45,7 +45,7 @@ impl State {
         *self = State::default();
     }
 
-    /// The rows last shown, if they are remembered. They must be given back.
+    /// Takes the last result, if cached. The caller must put it back.
     pub(crate) fn take_rows(&mut self) -> Option<Vec<Row>> {
         match std::mem::take(self).memory {
             Memory::Rows(rows) => Some(rows),
@@ -53,7 +53,7 @@ impl State {
         }
     }
 
-    /// Remembers the rows that are shown now, unless they are many.
+    /// Caches the current result, unless it is too large.
     pub(crate) fn keep_rows(&mut self, rows: Vec<Row>) {
         self.forget();
         let bytes = rows.iter().map(|row| row_bytes(row)).sum();
@@ -62,7 +62,7 @@ impl State {
         }
     }
 
-    /// What is remembered of a group. It must be given back.
+    /// Takes the state of a group. The caller must put it back.
     pub(crate) fn take_group(&mut self, group: &Row) -> Option<Known> {
         let Memory::Groups(groups) = &mut self.memory else { return None };
         let taken = groups.remove(&Exact(group.clone()))?;
@@ -70,7 +70,7 @@ impl State {
         Some(taken)
     }
 
-    /// Remembers a group. Where there are too many, those known so far are forgotten.
+    /// Caches a group. If there are too many, the previous ones are dropped.
     pub(crate) fn keep_group(&mut self, group: Row, known: Known) {
         let bytes = row_bytes(&group) + known.bytes();
         if bytes > BYTES {
@@ -89,7 +89,7 @@ impl State {
     }
 }
 
-/// Bytes of a row that is remembered, about.
+/// The approximate size of a cached row in bytes.
 pub(crate) fn row_bytes(row: &[Value]) -> usize {
     ENTRY_BYTES + row.iter().map(|cell| size_of::<Value>() + cell.size()).sum::<usize>()
 }

@@ -1,9 +1,10 @@
-//! Aggregates by accumulators: a commit costs the rows it changed, however large their groups are.
+//! Aggregates by accumulators: a commit costs as much as the rows that it changed, however large
+//! their groups are.
 //!
-//! SQLite evaluates the group, the arguments and the filters of every changed row and, from the
-//! accumulators, what is shown; here the arguments are only added up. What cannot be added up exactly
+//! SQLite evaluates the group, the arguments and the filters of every changed row, and the outputs
+//! from the accumulators. This module only adds up the arguments. Sums that cannot be added exactly
 //! as SQLite would (REAL sums, whose last bits depend on the order of rows, and sums that could
-//! overflow on the way) is evaluated over the group, as long as it is so.
+//! overflow on the way) are evaluated over the whole group for as long as that holds.
 
 use std::collections::HashMap;
 
@@ -20,31 +21,32 @@ use crate::select::Query;
 use crate::sql::LiveError;
 use crate::state::{State, row_bytes};
 
-/// How a query's groups are kept as accumulators.
+/// How a query's groups are maintained as accumulators.
 #[derive(Debug)]
 pub(crate) struct Tally {
     aggregates: Vec<Call>,
-    /// Show the group and the arguments of every changed row, with its weight.
+    /// Return the group and the arguments of every changed row, with its weight.
     terms: Vec<Term>,
-    /// Shows the accumulators of a given group.
+    /// Returns the accumulators of a given group.
     fill: Statement,
     shown: Shown,
     /// Whether there is a GROUP BY. Without one there is always one group.
     grouped: bool,
 }
 
-/// Rows that came to a group (weight above 0) or left it, each its group's values and its arguments.
+/// Rows added to a group (positive weight) or removed from it, each as its group's values and its
+/// arguments.
 type Changed = Vec<(Row, i64)>;
 
 /// One aggregate.
 #[derive(Debug)]
 struct Call {
     aggregate: Aggregate,
-    /// Shows the extremum of a given group: an index, where there is one, goes straight to it.
+    /// Returns the extremum of a given group, by an index seek if there is one.
     seek: Option<Statement>,
 }
 
-/// How a group's row is made of its values, followed by those of the aggregates.
+/// How a group's row is built from its values, followed by those of the aggregates.
 #[derive(Debug)]
 enum Shown {
     /// It consists of them.
@@ -57,45 +59,45 @@ enum Shown {
 #[derive(Debug)]
 pub struct Filled(pub(crate) Group);
 
-/// What is remembered of a group.
+/// The cached state of a group.
 #[derive(Debug)]
 pub(crate) enum Known {
     /// Its accumulators.
     Group(Group),
-    /// They cost too much, and somebody is about to fill them.
+    /// They are too expensive to fill here; a reader is about to fill them.
     Wanted,
 }
 
 /// The accumulators of one group.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
-    /// Its rows.
+    /// The number of rows.
     rows: i64,
     sums: Vec<Sum>,
-    /// What it shows: nothing where HAVING does not hold or there are no rows.
+    /// The output row; `None` if HAVING does not hold or there are no rows.
     shown: Option<Row>,
 }
 
 /// The accumulator of one aggregate.
 #[derive(Clone, Debug, Default)]
 struct Sum {
-    /// Arguments that are not NULL.
+    /// The number of non-NULL arguments.
     count: i64,
-    /// Of those that are integers.
+    /// The sum of the integer arguments.
     sum: i128,
-    /// A bound on the sum of their magnitudes, in units of 2³²: while it fits, no partial sum
-    /// overflows, in whatever order.
+    /// A bound on the sum of their magnitudes, in units of 2³². While it fits, no partial sum
+    /// overflows, in any order.
     reach: i128,
-    /// Arguments that are neither integers nor NULL.
+    /// The number of arguments that are neither integers nor NULL.
     odd: i64,
     extremum: Option<Value>,
-    /// Whether the extremum left.
+    /// Whether the extremum was removed.
     lost: bool,
 }
 
 impl Tally {
-    /// For an aggregation of plain joins that is grouped by plain columns and shows only these and
-    /// aggregates that can be added up.
+    /// A tally for an aggregation of plain joins that is grouped by plain columns and outputs only
+    /// these and aggregates that can be added up.
     pub(crate) fn of(catalog: &Catalog, query: &Query, core: &Core) -> Option<Tally> {
         let groups = core.group.clone().unwrap_or_default();
         let plain = |by: &Fragment| matches!(by.pieces.as_slice(), [Piece::Column(..)]);
@@ -132,7 +134,7 @@ impl Tally {
         Some(Tally { aggregates: aggregates.collect(), terms, fill, shown, grouped })
     }
 
-    /// The statements it runs.
+    /// All statements of the tally.
     pub(crate) fn statements(&self) -> Vec<Statement> {
         let mut statements: Vec<Statement> = self.terms().cloned().collect();
         statements.push(self.fill.clone());
@@ -143,14 +145,14 @@ impl Tally {
         statements
     }
 
-    /// Those of them that join changed rows.
+    /// The statements that join changed rows.
     fn terms(&self) -> impl Iterator<Item = &Statement> {
         self.terms.iter().map(Term::statement)
     }
 
-    /// The delta of laid out changes, out of what is remembered and into it. Groups that cost too
-    /// much to begin with become wanted; then the whole delta is unknown, and the others are right.
-    /// After any other error nothing is remembered.
+    /// The delta from changes in the temporary tables; updates the cached state. Groups that are
+    /// too expensive to fill become wanted; the whole delta is then unknown, but the other groups
+    /// stay correct. After any other error the cached state is empty.
     pub(crate) fn delta(&self, run: &mut Run, state: &mut State) -> Result<Delta, LiveError> {
         let (mut weights, mut dear) = (Weights::default(), false);
         let changed = self.changed(run).inspect_err(|_| state.forget())?;
@@ -187,7 +189,7 @@ impl Tally {
         Ok(Delta::of_weights(&run.query.key, weights))
     }
 
-    /// The changed rows' groups and arguments, by group, with their weights.
+    /// The groups and arguments of the changed rows, by group, with their weights.
     fn changed(&self, run: &mut Run) -> Result<Vec<(Row, Changed)>, LiveError> {
         let mut changed = Weights::default();
         let width = run.query.cores[0].1.group.as_ref().map_or(0, Vec::len);
@@ -211,7 +213,8 @@ impl Tally {
         }
     }
 
-    /// Takes in what was filled on the state before these changes, in the place of what is wanted.
+    /// Adopts accumulators that were filled on the state before these changes, replacing the wanted
+    /// mark.
     pub(crate) fn adopt(
         &self,
         run: &mut Run,
@@ -233,7 +236,7 @@ impl Tally {
         Ok(())
     }
 
-    /// What a group showed before, and its accumulators: the first time that it is touched.
+    /// The previous output of a group and its accumulators, when it is first touched.
     fn begin(&self, run: &mut Run, group: &Row) -> Result<(Option<Row>, Group), LiveError> {
         let mut old = None;
         run.evaluate(Extent::Group, group, true, &mut |row| old = Some(row))?;
@@ -242,7 +245,7 @@ impl Tally {
         Ok((old, new))
     }
 
-    /// What a group showed before, and its accumulators after more rows.
+    /// The previous output of a group, and its accumulators after more rows.
     fn advance(
         &self,
         run: &mut Run,
@@ -277,7 +280,7 @@ impl Tally {
         sums.map(|((call, sum), value)| (call, sum, value))
     }
 
-    /// The accumulators of a group as it is.
+    /// The current accumulators of a group.
     pub(crate) fn fill(&self, run: &mut Run, group: &Row) -> Result<Group, LiveError> {
         let mut filled = Group { rows: 0, sums: Vec::new(), shown: None };
         run.rows(&self.fill, group, &mut |row| {
@@ -289,7 +292,7 @@ impl Tally {
         Ok(filled)
     }
 
-    /// The row that a group shows.
+    /// The output row of a group.
     fn show(&self, run: &mut Run, group: &Row, known: &Group) -> Result<Option<Row>, LiveError> {
         if known.rows == 0 && self.grouped {
             return Ok(None);
@@ -314,7 +317,7 @@ impl Tally {
 }
 
 impl Known {
-    /// Bytes that it takes, about.
+    /// Its approximate size in bytes.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Known::Group(group) => group.bytes(),
@@ -324,7 +327,7 @@ impl Known {
 }
 
 impl Group {
-    /// Bytes that it takes, about.
+    /// Its approximate size in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let extrema = self.sums.iter().filter_map(|sum| sum.extremum.as_ref());
         self.sums.len() * size_of::<Sum>()
@@ -334,7 +337,7 @@ impl Group {
 }
 
 impl Sum {
-    /// Reads what [`Found::filled`] shows.
+    /// Reads the output of [`Found::filled`].
     fn read<'v>(call: &Call, next: &mut dyn FnMut() -> &'v Value) -> Sum {
         let number = crate::delta::integer;
         let mut sum = Sum::default();
@@ -373,10 +376,10 @@ impl Sum {
         }
     }
 
-    /// Values of one column, and so of one type.
+    /// Compares values of one column, and so of one type.
     fn compare(&mut self, aggregate: Aggregate, value: &Value, weight: i64) {
         let Some(extremum) = &self.extremum else {
-            // NULL so far, or lost: only rows that came may make it.
+            // NULL so far, or lost: only added rows can set it.
             self.lost |= weight < 0;
             self.extremum = Some(value.clone()).filter(|_| weight > 0);
             return;
@@ -401,9 +404,9 @@ impl Sum {
         }
     }
 
-    /// What SQLite would make of it; nothing where that is not certain.
+    /// The value that SQLite would compute; `None` if not certain.
     fn value(&self, aggregate: Aggregate, rows: i64) -> Option<Value> {
-        // As SQLite does: the sum as the nearest double, and then the division.
+        // As in SQLite: the sum as the nearest double, then the division.
         #[expect(clippy::cast_precision_loss, reason = "SQLite rounds here too")]
         let real = |n: i64| n as f64;
         let sum = || {
@@ -429,7 +432,7 @@ fn reach(n: i64) -> i128 {
     i128::from((n >> 32).abs() + 1)
 }
 
-/// An aggregate as a fragment has it.
+/// An aggregate found in a fragment.
 #[derive(Clone, Debug, PartialEq)]
 struct Found {
     aggregate: Aggregate,
@@ -438,7 +441,7 @@ struct Found {
 }
 
 impl Found {
-    /// Of the pieces between its marks.
+    /// Parses the pieces between its marks.
     fn of(aggregate: Aggregate, pieces: &[Piece]) -> Found {
         let between = |from: Mark, to: Mark| {
             let at = |mark: Mark| pieces.iter().position(|piece| *piece == Piece::Mark(mark));
@@ -454,7 +457,7 @@ impl Found {
         }
     }
 
-    /// What a row adds: its argument, or NULL where the filter does not let it in.
+    /// The contribution of a row: its argument, or NULL if the filter excludes it.
     fn value(&self) -> Fragment {
         let mut argument = self.argument.clone();
         if argument.pieces.is_empty() {
@@ -469,7 +472,8 @@ impl Found {
         out
     }
 
-    /// What the accumulator begins with, where the value is called so. [`Sum::read`] reads it.
+    /// The initial value of the accumulator as SQL, over a value of this name. [`Sum::read`] reads
+    /// it.
     fn filled(&self, value: &str) -> Vec<String> {
         let count = format!("count({value})");
         let integers = |what: &str| {
@@ -506,8 +510,8 @@ impl Found {
     }
 }
 
-/// A value as made of the group's values and the aggregates', both given. Aggregates are added to
-/// those found. Nothing where it needs anything else.
+/// An expression in terms of the given values of the group and the aggregates. New aggregates are
+/// added to the list. `None` if it needs anything else.
 fn from_given(
     catalog: &Catalog,
     query: &Query,
@@ -536,7 +540,7 @@ fn from_given(
                 let column_of = Fragment::column(*source, *column);
                 let number = groups.iter().position(|by| *by == column_of)?;
                 let kind: Kind = catalog.table(query.sources[*source].table).columns[*column].kind;
-                // A bare parameter would have no affinity; this has the column's.
+                // A bare parameter has no affinity; the CAST has that of the column.
                 out.push_text("CAST(");
                 out.pieces.push(Piece::Given(number));
                 out.push_text(&format!("AS {})", kind.sql()));
@@ -552,11 +556,11 @@ fn from_given(
     Some(out)
 }
 
-/// Which given value each output is, where every one is one.
+/// The given value of each output, if every output is one.
 fn picked(shown: &[Fragment], groups: usize) -> Option<Vec<usize>> {
     let one = |value: &Fragment| match value.pieces.as_slice() {
         [Piece::Given(at)] => Some(*at),
-        // A group's column, which was cast to its own type.
+        // A group's column, cast to its own type.
         [Piece::Text(_), Piece::Given(at), Piece::Text(_)]
             if *at < groups && matches!(value.plain, Plain::Column(..)) =>
         {
@@ -567,7 +571,7 @@ fn picked(shown: &[Fragment], groups: usize) -> Option<Vec<usize>> {
     shown.iter().map(one).collect()
 }
 
-/// `SELECT outputs WHERE having`, of given values.
+/// `SELECT outputs WHERE having`, over given values.
 fn evaluated(shown: &[Fragment], having: Option<&Fragment>) -> Fragment {
     let mut out = Fragment::text("SELECT");
     for (at, value) in shown.iter().enumerate() {
@@ -593,7 +597,7 @@ fn fill(core: &Core, found: &[Found], restricted: &[Fragment]) -> Fragment {
     }
     let mut out = Fragment::text(&format!("SELECT {}", shown.join(", ")));
     if shown.len() == 1 {
-        // Nothing but rows to count: SQLite has a faster way where nothing stands between.
+        // For a plain row count SQLite is faster without a subquery.
         core.write_from(&Added::new(), &mut out);
         core.write_where(restricted, &mut out);
         return out;

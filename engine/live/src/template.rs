@@ -1,4 +1,4 @@
-//! A query compiled to the statements that keep it live, and a template with its parameter values.
+//! A query compiled to the statements that maintain it, and a template with its parameter values.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,38 +32,38 @@ pub(crate) struct Template {
     pub(crate) query: Query,
     shape: Shape,
     snapshot: Arc<str>,
-    /// Of the text, so that hashing a binding does not read all of it.
+    /// The hash of the text, so that hashing a binding does not read all of it.
     text_hash: u64,
     rule: Rule,
     evaluations: Evaluations,
-    /// For each source, how its changes find the bindings where no key of its own does.
+    /// For each source, the lookup of bindings if its own keys do not find them.
     lookups: Vec<Option<Lookup>>,
-    /// Operators and functions of the text.
+    /// The number of operators and functions in the text.
     operations: usize,
-    /// The columns of each table that it reads.
+    /// The columns that it reads, by table.
     reads: BTreeMap<usize, BTreeSet<usize>>,
-    /// What was found out about it.
+    /// Cached index advice.
     pub(crate) advice: Advice,
 }
 
-/// What a live query costs and how it is kept.
+/// The cost of a live query and how it is maintained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
-    /// The rule by which its deltas are made.
+    /// The delta rule.
     pub rule: &'static str,
-    /// What a commit that concerns the query costs.
+    /// The cost of a commit that affects the query.
     pub cost: &'static str,
-    /// The statements that make its deltas.
+    /// The statements that compute its deltas.
     pub statements: Vec<String>,
-    /// What is kept in memory while it is subscribed.
+    /// The state kept in memory while it has subscribers.
     pub state: &'static str,
-    /// The equalities a change must meet to be looked at, by table; a table with none is asked about
-    /// at every change.
+    /// The equalities that a change must meet to be checked, by table. A table without any is
+    /// checked at every change.
     pub routed_by: Vec<String>,
 }
 
 impl Template {
-    /// Compiles a query. The slots come back in the order of the snapshot's parameters.
+    /// Compiles a query. The slots are returned in the order of the snapshot's parameters.
     pub(crate) fn compile(
         catalog: &Arc<Catalog>,
         mut query: Query,
@@ -98,38 +98,38 @@ impl Template {
         Ok((template, slots))
     }
 
-    /// What the template is known by: two queries of the same text are the same.
+    /// The text that identifies the template: two queries with the same text are the same.
     pub(crate) fn text(&self) -> &Arc<str> {
         &self.snapshot
     }
 
-    /// Whether two are the same; mostly they are one.
+    /// Whether two templates are the same; usually they are one object.
     fn is(&self, other: &Template) -> bool {
         std::ptr::eq(self, other) || self.snapshot == other.snapshot
     }
 
-    /// What a delta of it may take.
+    /// The limits of one delta.
     pub(crate) fn allowance(&self, budget: Option<Budget>) -> Option<Allowance> {
         let value_bytes = limits::value_bytes(limits::LIVE_ROW_BYTES, self.operations);
         budget.map(|budget| Allowance { steps: budget.most, value_bytes })
     }
 
-    /// How changes of a source find bindings by a parameter on another table.
+    /// The lookup of bindings through another table, for the changes of a source.
     pub(crate) fn lookup(&self, source: usize) -> Option<&Lookup> {
         self.lookups[source].as_ref()
     }
 
-    /// The rule it is kept by.
+    /// The delta rule.
     pub(crate) fn rule(&self) -> &Rule {
         &self.rule
     }
 
-    /// Whether remembering something of a result makes its deltas cheaper.
+    /// Whether cached state makes its deltas cheaper.
     pub(crate) fn remembers(&self) -> bool {
         matches!(self.rule, Rule::Tally(..) | Rule::Window(_) | Rule::Gate(_) | Rule::Whole)
     }
 
-    /// What its rule runs with, remembering nothing.
+    /// The inputs of its rule, without cached state.
     pub(crate) fn run<'a>(
         &'a self,
         params: &'a [Value],
@@ -150,7 +150,7 @@ impl Template {
         }
     }
 
-    /// Shows the cells that the changes of a source lead to, over changes that are laid out.
+    /// Calls `each` with the lookup cells of a source's changes, which are in the temporary tables.
     pub(crate) fn look_up(
         &self,
         lookup: &Lookup,
@@ -163,22 +163,22 @@ impl Template {
         run.terms(&lookup.terms, &mut |row, _| each(lookup.canonical(&row)))
     }
 
-    /// The statements that make its deltas.
+    /// The statements that compute its deltas.
     pub(crate) fn statements(&self) -> Vec<Statement> {
         self.rule.statements(&self.catalog, &self.query)
     }
 
-    /// Those of them that join changed rows with other tables.
+    /// The terms that join changed rows with other tables.
     pub(crate) fn terms(&self) -> Vec<&Term> {
         self.rule.terms()
     }
 
-    /// Those that find bindings by a parameter on another table.
+    /// The terms that find bindings by a parameter on another table.
     pub(crate) fn lookup_terms(&self) -> impl Iterator<Item = &Term> {
         self.lookups.iter().flatten().flat_map(|lookup| &lookup.terms)
     }
 
-    /// The table that a query plan names, and the source that it stands for.
+    /// The table of a query plan entry, and the source that it stands for.
     pub(crate) fn scanned(&self, name: &str) -> Option<(&'static TableSpec, usize)> {
         let sources = &self.query.sources;
         let named = sources.iter().position(|source| source.alias.eq_ignore_ascii_case(name));
@@ -189,13 +189,14 @@ impl Template {
         Some((self.catalog.table(sources[source].table), source))
     }
 
-    /// The columns of a source by whose values the result is evaluated in parts.
+    /// The columns of a source that partition the evaluation.
     pub(crate) fn part_columns(&self, source: usize) -> Vec<usize> {
         self.rule.part_columns(&self.query, source)
     }
 
-    /// The changes as the query sees them: a table of which only columns changed that the query does
-    /// not read has not changed for it. (Every message writes the time into its session's row.)
+    /// The changes that are relevant to the query. If a commit changed only columns that the query
+    /// does not read, the table counts as unchanged. (Every message updates the time in its
+    /// session's row.)
     pub(crate) fn seen<'c>(&self, changes: &'c Changes) -> Cow<'c, Changes> {
         let same = |table: &usize, read: &BTreeSet<usize>| {
             let rows = changes.of(self.catalog.table(*table).name);
@@ -210,7 +211,7 @@ impl Template {
         }
     }
 
-    /// Whether there are changes of a table.
+    /// Whether a table changed.
     pub(crate) fn has_changed(&self, table: usize, changes: &Changes) -> bool {
         !changes.of(self.catalog.table(table).name).is_empty()
     }
@@ -224,7 +225,7 @@ impl Template {
     }
 }
 
-/// One template with its parameter values. Cheap to clone; two are equal when the template and all
+/// One template with its parameter values. Cheap to clone. Two are equal if the template and all
 /// values are, by exact type.
 #[derive(Clone, Debug)]
 pub struct Binding(Arc<Bound>);
@@ -233,7 +234,7 @@ pub struct Binding(Arc<Bound>);
 struct Bound {
     template: Arc<Template>,
     params: Row,
-    /// Where what may be seen is bounded: for whom, by which policies.
+    /// For a restricted query: the caller and the policies.
     asker: Option<Asker>,
 }
 
@@ -246,13 +247,13 @@ impl Binding {
         Binding(Arc::new(Bound { template, params: params.into(), asker }))
     }
 
-    /// Whether what may be seen of it is bounded.
+    /// Whether the visibility of its result is restricted.
     #[must_use]
     pub fn is_bounded(&self) -> bool {
         self.0.asker.is_some()
     }
 
-    /// The id of the caller that it is bounded for.
+    /// The id of the restricted caller.
     #[must_use]
     pub fn asked_by(&self) -> Option<&Value> {
         self.0.asker.as_ref().map(|asker| &asker.id)
@@ -262,13 +263,13 @@ impl Binding {
         self.0.asker.as_ref().map(|asker| &asker.edition)
     }
 
-    /// How many operators and functions its text has.
+    /// The number of operators and functions in its text.
     #[must_use]
     pub fn operations(&self) -> usize {
         self.template().operations
     }
 
-    /// Whether the policies that it was made by are still the latest.
+    /// Whether the policies that it was planned with are still current.
     #[must_use]
     pub fn is_latest(&self) -> bool {
         self.edition().is_none_or(Edition::is_latest)
@@ -278,21 +279,21 @@ impl Binding {
         &self.0.template
     }
 
-    /// What the result looks like, hidden columns last.
+    /// The shape of the result, hidden columns last.
     #[must_use]
     pub fn shape(&self) -> &Shape {
         &self.0.template.shape
     }
 
-    /// The SELECT that yields the whole result: hidden columns included, in total order where the query
-    /// has one.
+    /// The SELECT of the whole result, with hidden columns, in total order if the query has an
+    /// order.
     #[must_use]
     pub fn snapshot_sql(&self) -> &str {
         &self.0.template.snapshot
     }
 
-    /// The same SELECT, of the same parameters, over the state before the changes that
-    /// [`Binding::delta`] was last asked about on the same connection.
+    /// The same SELECT with the same parameters, over the state before the changes of the last
+    /// [`Binding::delta`] on the same connection.
     #[must_use]
     pub fn past_sql(&self) -> String {
         let template = self.template();
@@ -321,7 +322,7 @@ impl Binding {
         template.tables().into_iter().map(|at| template.catalog.table(at).name).collect()
     }
 
-    /// Lays out the changes that [`Binding::past_sql`] takes back.
+    /// Writes the changes that [`Binding::past_sql`] reverts into the temporary tables.
     ///
     /// # Errors
     /// [`LiveError`] when a statement failed.
@@ -330,7 +331,7 @@ impl Binding {
         changes.lay_out(&template.catalog, template.tables(), sql).map(drop)
     }
 
-    /// What it costs and how it is kept.
+    /// Its cost and how it is maintained.
     #[must_use]
     pub fn explain(&self) -> Explanation {
         let template = self.template();
@@ -346,7 +347,7 @@ impl Binding {
                 names.collect::<Vec<String>>().join(" or ")
             });
             let otherwise = || match template.lookup(at) {
-                Some(_) => "a look-up for all".to_owned(),
+                Some(_) => "a shared lookup".to_owned(),
                 None => "every change".to_owned(),
             };
             format!("{}: {}", table.name, columns.unwrap_or_else(otherwise))
@@ -356,11 +357,13 @@ impl Binding {
             cost: match &template.rule {
                 Rule::Images(_) => "the changed rows that match its keys",
                 Rule::Join(_) => "the joined rows of the changed rows",
-                Rule::Tally(..) => "the joined rows of the changed rows; a touched group at first",
+                Rule::Tally(..) => {
+                    "the joined rows of the changed rows; a touched group on first use"
+                }
                 Rule::Groups(_) => "the rows of the touched groups, twice",
                 Rule::Touched(_) => "the rows that the changed rows reach, twice",
-                Rule::Window(_) => "the window, where a changed row comes before its end",
-                Rule::Gate(_) => "the whole query, where a changed row matches",
+                Rule::Window(_) => "the window, if a changed row sorts before its end",
+                Rule::Gate(_) => "the whole query, if a changed row matches",
                 Rule::Parts(parts) => parts.cost,
                 Rule::Whole => "the whole query",
             },
@@ -372,14 +375,14 @@ impl Binding {
                 | Rule::Touched(_)
                 | Rule::Parts(_) => "none",
                 Rule::Tally(..) => "accumulators of the touched groups",
-                Rule::Window(_) | Rule::Gate(_) | Rule::Whole => "the rows last shown",
+                Rule::Window(_) | Rule::Gate(_) | Rule::Whole => "the last result",
             },
             routed_by: routed_by.collect(),
         }
     }
 
-    /// What these changes changed in the result; `sql` runs on the state after them. Keeps no state:
-    /// the changes may be those of one commit or of any span of commits.
+    /// The change of the result by these changes; `sql` runs on the state after them. Uses no
+    /// cached state: the changes may be those of one commit or of any span of commits.
     ///
     /// # Errors
     /// [`LiveError`] when a statement failed.
@@ -395,13 +398,13 @@ impl Binding {
         template.rule.delta(&mut run, None)
     }
 
-    /// What tells one whole result from another; of a window both in order.
+    /// The difference of two whole results; of a window, both in order.
     #[must_use]
     pub fn difference(&self, old: &[Row], new: &[Row]) -> Delta {
         Delta::between(self.is_window(), &self.template().query.key, old, new)
     }
 
-    /// The accumulators of a group, as they are in the state that `sql` runs on.
+    /// The accumulators of a group in the state of `sql`.
     ///
     /// # Errors
     /// [`LiveError`] when a statement failed.
@@ -433,7 +436,8 @@ impl Hash for Binding {
     }
 }
 
-/// Always the same for a text: what people choose are the parameters, and those are hashed with a key.
+/// Always the same for a text. Clients choose the parameters, and those are hashed with a secret
+/// key.
 fn hash_of(text: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);

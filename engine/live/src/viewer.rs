@@ -1,14 +1,14 @@
-//! Who asks, where that bounds what may be seen: of each table the rows and columns that it shows to
-//! callers of one kind, as SQL, and the values of one of them.
+//! Row and column visibility for a restricted caller: the SELECT that replaces each table, shared
+//! by callers of one kind, and the parameter values of one caller.
 //!
-//! A bounded query names no table: in the place of a table's name stands a SELECT of ours
-//! ([`Outlook`]), as a view's text would. Callers of one kind share the text, and so the template; who
-//! they are is a parameter. What has no text here is `no such table`.
+//! A restricted query reads no table directly. Each table name expands to a SELECT ([`Outlook`]),
+//! as a view does. Callers of one kind share that text, and so the template; the caller's identity
+//! is a parameter. A table without such a SELECT is `no such table`.
 //!
-//! *Invariant:* no expression of a bounded query is evaluated of a row before it is certain that the
-//! row may be seen: its time, or whether it failed, would tell of the row. Such a condition stands
-//! within a CASE of what lets the row be seen (see `guarded`). The exception are a few comparisons of
-//! indexed columns, without which SQLite could use no index.
+//! *Invariant:* no expression of a restricted query is evaluated on a row before the row is known
+//! to be visible. Its run time or failure would reveal the row. Such an expression is wrapped in a
+//! CASE on the visibility condition (see `guarded`). A few comparisons of indexed columns are
+//! exempt; without them SQLite could use no index.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -22,16 +22,16 @@ use crate::from::Derived;
 use crate::lower::{Conjunct, Lower};
 use crate::reach::path;
 
-/// What every table shows to the callers of one kind. What is not in it is not there for them.
+/// The visible part of every table, for callers of one kind. Other tables do not exist for them.
 #[derive(Debug)]
 pub struct Outlook {
-    /// No two are numbered alike.
+    /// Unique.
     pub(crate) number: u64,
     tables: HashMap<String, String>,
 }
 
 impl Outlook {
-    /// Of these tables, each by its name and the SELECT that stands for it.
+    /// An outlook of these tables, each as its name and the SELECT that replaces it.
     #[must_use]
     pub fn new(tables: impl IntoIterator<Item = (String, String)>) -> Outlook {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
@@ -40,14 +40,14 @@ impl Outlook {
         Outlook { number, tables: tables.collect() }
     }
 
-    /// The SELECT that stands for a table.
+    /// The SELECT that replaces a table.
     #[must_use]
     pub fn select(&self, table: &str) -> Option<&str> {
         self.tables.get(&table.to_ascii_lowercase()).map(String::as_str)
     }
 }
 
-/// A caller whose sight is bounded.
+/// A caller with restricted visibility.
 #[derive(Clone, Debug)]
 pub struct Viewer {
     pub(crate) outlook: Arc<Outlook>,
@@ -56,45 +56,45 @@ pub struct Viewer {
 }
 
 impl Viewer {
-    /// One who sees so much, and the values of the parameters in its SELECTs, by name without the
-    /// sigil.
+    /// A caller with this outlook, and the values of the parameters in its SELECTs, by name without
+    /// the sigil.
     #[must_use]
     pub fn new(outlook: Arc<Outlook>, values: BTreeMap<String, Value>, edition: Edition) -> Viewer {
         Viewer { outlook, values: Arc::new(values), edition }
     }
 
-    /// What it sees.
+    /// The outlook.
     #[must_use]
     pub fn outlook(&self) -> &Outlook {
         &self.outlook
     }
 
-    /// When what it may see was found out.
+    /// The version of the policies that it was derived from.
     #[must_use]
     pub fn edition(&self) -> &Edition {
         &self.edition
     }
 
-    /// Who it is.
+    /// The caller's identity and policies.
     pub(crate) fn asker(&self) -> Asker {
         Asker { edition: self.edition.clone(), id: self.value("caller_id") }
     }
 
-    /// The value of a parameter; NULL where the caller has none.
+    /// The value of a parameter; NULL if the caller has none.
     pub(crate) fn value(&self, name: &str) -> Value {
         self.values.get(name).cloned().unwrap_or(Value::Null)
     }
 }
 
-/// For whom a query is bounded, and by which policies. Who it is makes no difference to the result
-/// beside its parameters.
+/// The caller and the policies of a restricted query. The identity affects the result only through
+/// the parameters.
 #[derive(Clone, Debug)]
 pub(crate) struct Asker {
     pub(crate) edition: Edition,
     pub(crate) id: Value,
 }
 
-/// The policies as of some commit, and whether they still are so.
+/// The version of the policies as of some commit, and whether it is still current.
 #[derive(Clone, Debug)]
 pub struct Edition {
     number: u64,
@@ -102,13 +102,14 @@ pub struct Edition {
 }
 
 impl Edition {
-    /// The latest one. Whoever changes the policies adds to the number, before the change can be seen.
+    /// The current version. A change of the policies increments the number before the change
+    /// becomes visible.
     #[must_use]
     pub fn latest(latest: &Arc<AtomicU64>) -> Edition {
         Edition { number: latest.load(Ordering::SeqCst), latest: Arc::clone(latest) }
     }
 
-    /// Whether the policies are still these.
+    /// Whether the version is still current.
     #[must_use]
     pub fn is_latest(&self) -> bool {
         self.latest.load(Ordering::SeqCst) == self.number
@@ -124,15 +125,15 @@ impl PartialEq for Edition {
 impl Eq for Edition {}
 
 impl Lower<'_> {
-    /// Whether what is read is a bounded caller's own text.
+    /// Whether the text was written by a restricted caller.
     pub(crate) fn is_bounded(&self) -> bool {
         self.viewer.is_some() && !self.trusted
     }
 
-    /// Conditions of a bounded caller, so that none of them tells of a row which the caller may not see.
+    /// Wraps the conditions of a restricted caller so that none reveals an invisible row.
     ///
-    /// Only [harmless](Fragment::harmless) conditions stay as they are, so that SQLite can use an index
-    /// for them. All others are evaluated behind the conditions that make their rows visible.
+    /// Only [harmless](Fragment::harmless) conditions stay unchanged, so that SQLite can use an
+    /// index for them. All others run only after the visibility conditions.
     pub(crate) fn guarded(&mut self, core: &mut Core, conjuncts: Vec<Conjunct>) -> Vec<Conjunct> {
         if !self.is_bounded() {
             return conjuncts;
@@ -155,8 +156,8 @@ impl Lower<'_> {
         conjuncts.into_iter().zip(kept).map(guard).collect()
     }
 
-    /// `indexed = other` of two columns, where only the rows of the other one must be visible before
-    /// the index is asked.
+    /// `indexed = other` of two columns. Only the rows of `other` must be visible before the index
+    /// lookup.
     fn guarded_value(&mut self, core: &mut Core, conjunct: &Conjunct) -> Option<Fragment> {
         let (left, right) = &**conjunct.sides.as_ref()?;
         if left.harmless == right.harmless || [left, right].iter().any(|it| it.collation.is_some())
@@ -165,11 +166,11 @@ impl Lower<'_> {
         }
         let value = if left.harmless { right } else { left };
         if core.named_in(value) == 0 {
-            // Of a row around this SELECT, which is visible where this is evaluated.
+            // A column of an enclosing SELECT. Its row is already known to be visible here.
             return Some(conjunct.condition.clone());
         }
         let kind = self.kind_of(value).filter(|_| value.is_column())?;
-        // As a CASE it would be compared without the column's affinity.
+        // A CASE would be compared without the column's affinity.
         let mut guarded = Fragment::text("CAST(");
         guarded.push(&self.seen_first(core, value));
         guarded.push_text(&format!("AS {})", kind.sql()));
@@ -180,7 +181,7 @@ impl Lower<'_> {
         Some(condition)
     }
 
-    /// A value as it is of rows that may be seen; NULL of others.
+    /// A value on visible rows; NULL on others.
     pub(crate) fn seen_first(&mut self, core: &mut Core, value: &Fragment) -> Fragment {
         match core.guards_of(value) {
             Some(guards) => behind(&guards, value),
@@ -188,8 +189,8 @@ impl Lower<'_> {
         }
     }
 
-    /// Once all expressions of a SELECT are known: what must hold where one of them comes to stand in a
-    /// condition.
+    /// Called once all expressions of a SELECT are known: records the visibility conditions for
+    /// those that may become conditions later.
     pub(crate) fn seal(&mut self, core: &mut Core) {
         if !self.is_bounded() {
             return;
@@ -200,14 +201,14 @@ impl Lower<'_> {
         core.opaque = guards_ask || cores.any(|(_, core)| core.opaque);
         core.fenced = core.having.as_ref().is_some_and(|having| !having.harmless);
         self.seal_within(core);
-        // Also of what is run once: templates of one text are shared.
+        // Also for queries that run once, because templates are shared by text.
         if core.may_be_restricted() {
             core.visible = core.guards_of(&Fragment::new());
         }
     }
 
-    /// What a subquery says of the rows around it leads from its changes to them, apart from the condition
-    /// that it stands in: there, too, they must be visible.
+    /// Conditions that connect a subquery with its enclosing rows are also used outside of it, to
+    /// route its changes. The rows must be visible there too.
     fn seal_within(&mut self, core: &mut Core) {
         for at in core.block + 1..self.blocks.len() {
             if !path(&self.blocks, at).any(|around| around == core.block) {
@@ -225,18 +226,18 @@ impl Lower<'_> {
         }
     }
 
-    /// Reads what stands for a table. Nothing where the caller's sight is not bounded.
+    /// Reads the SELECT that replaces a table. `None` if the caller is not restricted.
     pub(crate) fn outlook_on(&self, table: &str) -> Result<Option<String>, Refusal> {
         let Some(viewer) = self.viewer.filter(|_| !self.trusted) else { return Ok(None) };
         match viewer.outlook.select(table) {
             Some(select) => Ok(Some(select.to_owned())),
             None => Err(Refusal::new(Code::BadSql, format!("no such table: {table}"))
-                .hint("it does not exist, or it is not visible to this caller")),
+                .hint("no table with this name is visible to you")),
         }
     }
 }
 
-/// What makes the rows of some terms of a FROM visible.
+/// The visibility condition of some terms of a FROM.
 #[derive(Clone, Debug)]
 pub(crate) struct Guard {
     /// The sources of those terms.
@@ -244,7 +245,7 @@ pub(crate) struct Guard {
     pub(crate) condition: Fragment,
 }
 
-/// A value, or NULL where the guards do not hold. SQLite evaluates only the branch that is taken.
+/// A value, or NULL if the guards do not hold. SQLite evaluates only the branch that is taken.
 pub(crate) fn behind(guards: &Fragment, value: &Fragment) -> Fragment {
     let mut out = Fragment::text("CASE WHEN");
     out.push(guards);
@@ -254,18 +255,18 @@ pub(crate) fn behind(guards: &Fragment, value: &Fragment) -> Fragment {
     out
 }
 
-/// What a condition of a bounded caller may do before it is certain that a row may be seen.
+/// What a condition of a restricted caller may do before a row is known to be visible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Probe {
-    /// It equals columns of two tables.
+    /// Compare columns of two tables for equality.
     Join,
-    /// It compares an indexed column with given values.
+    /// Compare an indexed column with given values.
     Key,
-    /// It looks an indexed column up in a subquery, which is evaluated once.
+    /// Look an indexed column up in a subquery, which is evaluated once.
     Subquery,
-    /// It compares indexed columns in some other way.
+    /// Compare indexed columns in another way.
     Range,
-    /// It must wait.
+    /// Nothing; it must wait.
     Nothing,
 }
 
@@ -281,21 +282,21 @@ impl Probe {
     }
 }
 
-/// The conditions of one SELECT that are evaluated of rows which the caller may not see.
+/// The conditions of one SELECT that run on rows which the caller may not see.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Probes {
     comparisons: usize,
-    /// Whether a subquery is evaluated where some row meets the other conditions.
+    /// Whether a subquery is evaluated if some row meets the other conditions.
     asks: bool,
 }
 
 impl Probes {
-    /// Comparisons of one SELECT: a few are as cheap as the step of an index that they spare, and
-    /// thousands of the same would make the time tell of the row.
+    /// The maximum number of such comparisons in one SELECT. A few cost as little as the index step
+    /// that they avoid; thousands of the same would make the run time reveal the row.
     const MOST: usize = 32;
 
-    /// Whether another condition with so many comparisons may be one of them. A subquery stands alone:
-    /// that it is evaluated at all would tell that a row meets the others.
+    /// Whether another condition with so many comparisons may be added. A subquery must be the only
+    /// one: its evaluation would reveal that a row meets the others.
     fn keep(&mut self, probe: Probe, comparisons: usize) -> bool {
         let alone = match probe {
             Probe::Nothing => false,
@@ -325,8 +326,8 @@ impl Core {
             .count()
     }
 
-    /// What makes those rows visible that a value names; all rows where it names none. Nothing where
-    /// every row is visible.
+    /// The visibility conditions of the rows that a value names; of all rows if it names none.
+    /// `None` if every row is visible.
     pub(crate) fn guards_of(&mut self, value: &Fragment) -> Option<Fragment> {
         let all = self.named_in(value) == 0;
         let named =
@@ -351,7 +352,7 @@ impl Core {
         Some(guards)
     }
 
-    /// A condition on a value of it, behind what makes its rows visible.
+    /// A condition on one of its values, behind the visibility conditions.
     pub(crate) fn shielded(&self, value: &Fragment, condition: Fragment) -> Fragment {
         match &self.visible {
             Some(visible) if !value.is_column() => behind(visible, &condition),
@@ -359,7 +360,7 @@ impl Core {
         }
     }
 
-    /// Whether some rule may make a condition of what is shown, grouped by or filtered.
+    /// Whether some rule may turn its outputs, groups or filters into conditions.
     fn may_be_restricted(&self) -> bool {
         let outputs = self.outputs.iter().map(|output| &output.value);
         let by = self.group.iter().flatten().chain(self.frame.partitions.iter().flatten());
@@ -371,8 +372,8 @@ impl Core {
 }
 
 impl Derived {
-    /// That a row of it is visible: a further column, which goes wherever SQLite moves conditions on the
-    /// subquery to. Nothing where all its rows are.
+    /// The visibility of its rows as an extra column, which stays available wherever SQLite moves
+    /// conditions on the subquery. `None` if all its rows are visible.
     fn seen(&mut self) -> Option<Fragment> {
         let mut cores: Vec<&mut Core> = self.query.cores.iter_mut().map(|(_, core)| core).collect();
         if cores.iter().all(|core| core.seen.is_none()) {
@@ -383,7 +384,7 @@ impl Derived {
             }
             for (core, guards) in cores.iter_mut().zip(guards) {
                 core.seen = Some(match guards {
-                    // True of every group, and not to be known without making it.
+                    // True for every group, but unknown before the group is computed.
                     _ if core.aggregates() => Fragment::text("count(*) >= 0"),
                     None => Fragment::text("1"),
                     Some(guards) => {
@@ -395,7 +396,7 @@ impl Derived {
                 });
             }
         }
-        // NULL in a row of an outer join that has none of the subquery's.
+        // NULL in an outer join's row without a row of the subquery.
         let mut seen = Fragment::derived(&self.alias, SEEN, (self.number, usize::MAX));
         seen.push_text("IS NOT 0");
         Some(seen)
@@ -405,8 +406,7 @@ impl Derived {
 /// The column of a subquery in FROM that says whether its row is visible.
 pub(crate) const SEEN: &str = "seen";
 
-/// The SELECT of some columns of a table's rows, where they belong to a scope and where a condition
-/// holds.
+/// The SELECT of some columns of a table's rows, restricted to a scope and a condition.
 #[must_use]
 pub fn select_of(
     table: &str,
@@ -418,7 +418,7 @@ pub fn select_of(
         columns.iter().map(|column| format!("o0.{}", quoted(column))).collect();
     let mut sql = format!("SELECT {} FROM ", shown.join(", "));
     match condition {
-        // By itself first: the condition's names are the table's.
+        // A subquery of its own, because the condition names the table's columns.
         Some(condition) => {
             let table = quoted(table);
             sql.push_str(&format!("(SELECT * FROM {table} WHERE ({condition}\n)) AS o0"));
@@ -435,7 +435,7 @@ pub fn select_of(
     let scope = format!("o{}.{}", owners.len(), quoted(column));
     for (at, key) in keys.iter().enumerate() {
         let before = if at > 0 { "AND" } else { "WHERE" };
-        // A text, and not an array that is written like it.
+        // A text, not an array with the same spelling.
         sql.push_str(&format!(
             " {before} json_extract({scope}, '$.\"{key}\"') = :scope_{key} \
              AND json_type({scope}, '$.\"{key}\"') = 'text'"
@@ -444,23 +444,23 @@ pub fn select_of(
     sql
 }
 
-/// That a row belongs to a scope: by itself, or by the rows that it belongs to.
+/// The requirement that a row belongs to a scope, directly or through its owners.
 #[derive(Clone, Debug)]
 pub struct Within<'a> {
-    /// Whose the row is, and whose that is.
+    /// The owner of the row, its owner, and so on.
     pub owners: Vec<Owner>,
-    /// The column of the last of them that holds its scope.
+    /// The column of the last owner that holds the scope.
     pub column: &'static str,
-    /// The keys under which it must have the caller's values. Of letters, digits and underscores.
+    /// The scope keys whose values must equal the caller's. Letters, digits and underscores.
     pub keys: &'a [&'a str],
 }
 
-/// The row that a column names.
+/// An owning row that a column refers to.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner {
-    /// The column.
+    /// The referencing column.
     pub column: &'static str,
-    /// The table of that row.
+    /// The owner's table.
     pub table: &'static str,
     /// The key of that table.
     pub key: &'static str,

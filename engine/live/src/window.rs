@@ -1,8 +1,8 @@
 //! ORDER BY with LIMIT: a window on an ordered result.
 //!
-//! The rows that were last shown are remembered. A change of rows that all come after the last of a full
-//! window changes nothing; otherwise the window is read again, which an index in its order makes as
-//! cheap as the window is long, and told from what it was.
+//! The last rows of the window are cached. Changes of rows that all sort after the last row of a
+//! full window have no effect. Otherwise the window is read again and compared with the cached one;
+//! with an index in its order this costs as much as the window is long.
 
 use abide_schema::{Row, Value};
 
@@ -16,19 +16,19 @@ use crate::select::Query;
 use crate::sql::LiveError;
 use crate::state::Memory;
 
-/// How a window is kept.
+/// How a window is maintained.
 #[derive(Debug)]
 pub(crate) struct Cut {
-    /// Show whether any row changed that the conditions let in.
+    /// Check whether any changed row meets the conditions.
     pub(crate) terms: Vec<Term>,
-    /// Show whether any of those does not come after a given row.
+    /// Check whether any of those rows sorts before a given row or equal to it.
     pub(crate) up_to: Vec<Term>,
-    /// Which outputs of the given row are given.
+    /// Which outputs of the given row are used.
     given: Vec<usize>,
     most: Most,
 }
 
-/// How many rows there are in a full window.
+/// The number of rows in a full window.
 #[derive(Debug)]
 enum Most {
     Rows(usize),
@@ -38,7 +38,7 @@ enum Most {
 }
 
 impl Cut {
-    /// For a window on a plain join.
+    /// A rule for a window on a plain join.
     pub(crate) fn of(catalog: &Catalog, query: &Query, core: &Core) -> Cut {
         let reach = core.reach();
         let total = query.total_order();
@@ -59,7 +59,7 @@ impl Cut {
         }
     }
 
-    /// The delta of laid out changes.
+    /// The delta from changes in the temporary tables.
     pub(crate) fn delta(&self, run: &mut Run) -> Result<Delta, LiveError> {
         let mut met = false;
         match self.last(run) {
@@ -69,7 +69,7 @@ impl Cut {
         if met { run.whole() } else { Ok(Delta::default()) }
     }
 
-    /// Where a full window ends, if that is remembered.
+    /// The last row of a full window, if cached.
     fn last(&self, run: &Run) -> Option<Vec<Value>> {
         let Memory::Rows(rows) = &run.state.as_ref()?.memory else { return None };
         let last: &Row = rows.last()?;
@@ -96,7 +96,8 @@ impl Most {
     }
 }
 
-/// That a row stands before a given one or in its place: `a < ?1 OR a IS ?1 AND (b < ?2 OR …)`.
+/// The condition that a row sorts before a given one or equal to it: `a < ?1 OR a IS ?1 AND (b < ?2
+/// OR …)`.
 fn not_after(query: &Query, total: &[crate::order::Order]) -> Fragment {
     let mut out = Fragment::new();
     for (at, term) in total.iter().enumerate() {
@@ -109,7 +110,7 @@ fn not_after(query: &Query, total: &[crate::order::Order]) -> Fragment {
             out.push_text(text);
         };
         out.push_text("((");
-        // A NULL before all else comes before whatever is not NULL; one after all else never does.
+        // With NULLS FIRST, NULL sorts before any other value; with NULLS LAST it never does.
         if term.nulls_last {
             out.push(value);
             out.push_text("IS NOT NULL AND (");

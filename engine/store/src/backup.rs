@@ -1,4 +1,4 @@
-//! A copy of a file, also while it is being served: SQLite's online backup of one state.
+//! Copies a file, even while a server has it open, with SQLite's online backup of one state.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,22 +10,21 @@ use crate::error::OpenError;
 use crate::open::open_read_only;
 use crate::private;
 
-/// Copies a file as it is at this moment. The copy is whole by itself: no WAL beside it.
+/// Copies the current state of a file. The copy is complete without a WAL.
 ///
-/// # Errors
-/// [`OpenError`], also where the target exists: nothing is ever overwritten.
+/// # Errors [`OpenError`], also if the target exists: nothing is overwritten.
 pub fn backup(from: &Path, to: &Path) -> Result<(), OpenError> {
     let source = open_read_only(from)?;
     let to = &private::create(to)?;
     let store = |why: rusqlite::Error| OpenError::Store { path: to.to_owned(), why: why.into() };
     let copied = (|| {
-        // It was just made, by this process: a symlink in its place was put there since.
+        // This process just created the file, so a symlink in its place was put there afterwards.
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NOFOLLOW;
         let mut target = Connection::open_with_flags(to, flags)?;
         Backup::new(&source, &mut target)?.run_to_completion(i32::MAX, Duration::ZERO, None)
     })();
     if copied.is_err() {
-        // Half a copy is worse than none.
+        // An incomplete copy is worse than none.
         let _ = std::fs::remove_file(to);
     }
     copied.map_err(store)

@@ -1,4 +1,4 @@
-//! Between our cells and SQLite's.
+//! Conversion between our cells and SQLite's.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use rusqlite::{CachedStatement, Result, Statement};
 
 use crate::error::StoreError;
 
-/// A cell on its way into a statement, not copied.
+/// A cell to bind without a copy.
 struct Bound<'a>(&'a Value);
 
 impl ToSql for Bound<'_> {
@@ -31,7 +31,7 @@ pub(crate) fn bind(statement: &mut CachedStatement<'_>, values: &[Value]) -> Res
     Ok(())
 }
 
-/// Binds the parameters at some places.
+/// Binds the parameters at these positions.
 pub(crate) fn bind_some(
     statement: &mut CachedStatement<'_>,
     values: &[Value],
@@ -48,20 +48,20 @@ pub(crate) fn bind_one(statement: &mut Statement<'_>, at: usize, value: &Value) 
     statement.raw_bind_parameter(at, Bound(value))
 }
 
-/// Reads a cell that is going to be compared with others: a text that is not UTF-8 has no value to
-/// compare, and a query can make one of bytes (`concat(x'ff')`).
+/// Reads a cell that will be compared with others. Text that is not UTF-8 cannot be compared, and a
+/// query can produce it (`concat(x'ff')`).
 pub(crate) fn read_exactly(cell: ValueRef<'_>) -> std::result::Result<Value, StoreError> {
     match read(cell) {
         Value::Blob(_) if matches!(cell, ValueRef::Text(_)) => {
-            let message = "a text is not UTF-8".to_owned();
+            let message = "a text value is not valid UTF-8".to_owned();
             Err(StoreError::Sql { message, offset: None })
         }
         value => Ok(value),
     }
 }
 
-/// Reads a cell. Text that is not UTF-8 (SQLite does not check) comes as a blob, not as an error:
-/// it must be possible to look at it.
+/// Reads a cell. Text that is not UTF-8 (SQLite does not check) becomes a blob instead of an error,
+/// so that users can inspect it.
 pub(crate) fn read(cell: ValueRef<'_>) -> Value {
     match cell {
         ValueRef::Null => Value::Null,

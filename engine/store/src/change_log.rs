@@ -1,9 +1,9 @@
-//! The undo images of a commit, as bytes.
+//! The encoding of a commit's undo images.
 //!
 //! ```text
 //! images = image*
 //! image  = 0x00 cell{key}       the row was inserted: its primary key
-//!        | 0x01 cell{columns}   the row was there: all its cells as they were
+//!        | 0x01 cell{columns}   the row existed: all its old cells
 //! cell   = 0x00                 NULL
 //!        | 0x01 varint          INTEGER, zigzag
 //!        | 0x02 8 bytes         REAL, big-endian bits
@@ -12,21 +12,21 @@
 //! varint = little-endian base 128
 //! ```
 //!
-//! Only old images are kept: the new image of a row is the old image of its next change, or its
+//! Only old images are stored: the new image of a row is the old image of its next change, or its
 //! current row.
 
 use abide_schema::{TableSpec, Value};
 
-/// What a commit did to one row, seen from before it.
+/// The state of one row before a commit.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Image {
-    /// It was not there; its key.
+    /// The row did not exist; its key.
     Absent(Vec<Value>),
-    /// It was there; its cells.
+    /// The row existed; its cells.
     Present(Vec<Value>),
 }
 
-/// The bytes ended early or hold what was never written.
+/// The bytes end early or have an invalid format.
 #[derive(Debug, thiserror::Error)]
 #[error("the change log is damaged")]
 pub struct Damaged;
@@ -40,7 +40,7 @@ pub fn encode(image: &Image, out: &mut Vec<u8>) {
     encode_cells(tag, cells, out);
 }
 
-/// Appends one image of cells that need not be collected first.
+/// Appends one image from an iterator of cells.
 pub fn encode_cells<'a>(tag: u8, cells: impl IntoIterator<Item = &'a Value>, out: &mut Vec<u8>) {
     out.push(tag);
     for cell in cells {
@@ -60,7 +60,7 @@ pub fn encode_cells<'a>(tag: u8, cells: impl IntoIterator<Item = &'a Value>, out
     }
 }
 
-/// Reads all images of a table.
+/// Decodes all images of a table.
 ///
 /// # Errors
 /// [`Damaged`].
@@ -146,7 +146,7 @@ mod tests {
     use crate::system::RequestIdRow;
 
     #[test]
-    fn images_come_back_as_they_went() {
+    fn images_round_trip() {
         let text = |text: &str| Value::Text(text.to_owned());
         let images = vec![
             Image::Absent(vec![text("local"), text("")]),
@@ -167,7 +167,7 @@ mod tests {
         images.iter().for_each(|image| encode(image, &mut bytes));
         assert_eq!(decode(RequestIdRow::SPEC, &bytes).expect("sound"), images);
         for length in 1..bytes.len() {
-            // Cut anywhere, the bytes give fewer images or an error, never a panic.
+            // Truncated bytes give fewer images or an error, never a panic.
             if let Ok(fewer) = decode(RequestIdRow::SPEC, &bytes[..length]) {
                 assert!(fewer.len() < images.len());
             }

@@ -1,4 +1,4 @@
-//! The WAL: making it durable, and moving it into the file.
+//! The WAL: syncing it, and checkpointing it into the file.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::disk::{Disk, SyncData};
 use crate::error::StoreError;
 use crate::private::beside;
 
-/// Makes commits durable: a handle on the WAL, synced by whoever owns it.
+/// Makes commits durable: a handle on the WAL to sync.
 #[derive(Debug)]
 pub struct WalSync {
     file: Box<dyn SyncData>,
@@ -19,15 +19,14 @@ pub struct WalSync {
 impl WalSync {
     pub(crate) fn open(database: &Path, disk: &dyn Disk) -> std::io::Result<WalSync> {
         // Opened once and kept: the system reports a failed write-back once per open handle, and
-        // this one must not miss it. SQLite holds no lock on the WAL that closing could drop.
+        // this handle must not miss it. SQLite holds no lock on the WAL that closing could drop.
         Ok(WalSync { file: disk.open_to_sync(&beside(database, "-wal"))? })
     }
 
-    /// Returns when everything that the WAL holds is on the disk, whoever wrote it and whether or not a
-    /// sync of it failed before. Nobody may write to it meanwhile.
+    /// Returns when the whole content of the WAL is on the disk, including writes of other
+    /// processes and writes whose sync failed before. No process may write to the WAL meanwhile.
     ///
-    /// # Errors
-    /// The system's.
+    /// # Errors An I/O error of the system.
     pub fn recover(&self) -> std::io::Result<()> {
         if !makes(Bug::WalNotRewritten) {
             self.file.rewrite()?;
@@ -37,14 +36,13 @@ impl WalSync {
 
     /// Returns when every commit that was complete before the call is on the disk.
     ///
-    /// # Errors
-    /// The system's. After one, nothing is known about what is on the disk: do not try again.
+    /// # Errors An I/O error of the system. The durable state is then unknown: do not retry.
     pub fn sync(&self) -> std::io::Result<()> {
         self.file.sync_data()
     }
 }
 
-/// Moves the WAL into the file, on a connection of its own, without stopping anybody.
+/// Moves the WAL into the file, on its own connection, without blocking readers or the writer.
 #[derive(Debug)]
 pub struct Checkpointer {
     connection: Connection,
@@ -68,9 +66,9 @@ impl Checkpointer {
         Ok(u64::try_from((in_wal - moved).max(0) * page).unwrap_or(0))
     }
 
-    /// When this closes, nothing more is moved, and the WAL stays. For when it cannot be trusted: after a
-    /// sync that failed, what is read of the WAL may not be what was written, and would be moved all
-    /// the same.
+    /// Disables further checkpoints and keeps the WAL when this closes. Used when the WAL cannot be
+    /// trusted: after a failed sync, reading the WAL may return other bytes than were written, and
+    /// a checkpoint would copy them.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -78,7 +76,7 @@ impl Checkpointer {
         Ok(leave_wal_on_close(&self.connection, true)?)
     }
 
-    /// Moves what can be moved past no reader's back; `true` when all of it was.
+    /// Checkpoints as much as readers allow; `true` if that was all.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -86,7 +84,7 @@ impl Checkpointer {
         self.checkpoint("PASSIVE")
     }
 
-    /// Moves everything, waiting for readers, and empties the WAL file: for the end of a run.
+    /// Checkpoints everything, waiting for readers, and truncates the WAL file. Used at shutdown.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -103,7 +101,7 @@ impl Checkpointer {
     }
 }
 
-/// Whether the last connection that closes leaves the WAL as it is, or moves it into the file.
+/// Whether the last connection to close keeps the WAL or checkpoints it.
 pub(crate) fn leave_wal_on_close(connection: &Connection, leave: bool) -> rusqlite::Result<()> {
     let flag = DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
     let leave = leave && !makes(Bug::CheckpointAfterError);

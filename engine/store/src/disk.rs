@@ -1,7 +1,7 @@
-//! The disk that files lie on: SQLite's VFS, and the sync beside it.
+//! The disk below the files: SQLite's VFS, and the sync of the WAL.
 //!
-//! The engine makes commits durable by itself ([`WalSync`](crate::WalSync)), outside of SQLite; so who
-//! puts another disk under it, as the tests of lost power do, must put it under both.
+//! The engine syncs commits itself ([`WalSync`](crate::WalSync)), outside of SQLite. A replacement
+//! disk, as in the power-loss tests, must therefore replace both.
 
 use std::fmt;
 use std::fs::File;
@@ -9,15 +9,14 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-/// A disk. Names, folders and the lock beside a file are the system's in any case.
+/// A disk. Names, folders and the lock file always belong to the system.
 pub trait Disk: Send + Sync + fmt::Debug {
-    /// The name under which SQLite knows its VFS; none for the system's own.
+    /// The name of the SQLite VFS; `None` for the system's default.
     fn vfs(&self) -> Option<&str>;
 
     /// Opens a file for syncing.
     ///
-    /// # Errors
-    /// The system's.
+    /// # Errors An I/O error of the system.
     fn open_to_sync(&self, path: &Path) -> io::Result<Box<dyn SyncData>>;
 }
 
@@ -25,23 +24,21 @@ pub trait Disk: Send + Sync + fmt::Debug {
 pub trait SyncData: Send + Sync + fmt::Debug {
     /// Returns when every write that was complete before the call is on the disk.
     ///
-    /// # Errors
-    /// The system's.
+    /// # Errors An I/O error of the system.
     fn sync_data(&self) -> io::Result<()>;
 
-    /// Writes everything that the file shows once more, so that the next sync brings it to the disk
-    /// whatever became of earlier ones: after a sync that failed, the system takes for written what is
-    /// not, also before a process that comes later.
+    /// Rewrites the whole visible content of the file, so that the next sync writes it to the disk
+    /// regardless of earlier failures. After a failed sync the system considers dirty pages clean,
+    /// also for a later process.
     ///
-    /// # Errors
-    /// The system's.
+    /// # Errors An I/O error of the system.
     fn rewrite(&self) -> io::Result<()>;
 }
 
-/// How much is rewritten at a time.
+/// Bytes to rewrite at a time.
 const REWRITE_BYTES: usize = 1 << 20;
 
-/// The machine's own.
+/// The system's disk.
 #[derive(Debug)]
 pub struct SystemDisk;
 

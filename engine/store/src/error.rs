@@ -1,4 +1,4 @@
-//! What can go wrong with a file, by what one can do about it.
+//! Storage errors, grouped by what the caller can do about them.
 
 use std::path::PathBuf;
 
@@ -9,31 +9,32 @@ use rusqlite::{ErrorCode, ffi};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// A constraint or trigger of the database said no. The statement left nothing behind.
+    /// A constraint or trigger of the database rejected the statement. The statement had no effect.
     #[error("{message}")]
     Constraint {
-        /// SQLite's or the trigger's words.
+        /// The message of SQLite or of the trigger.
         message: String,
     },
     /// Another process holds the write lock.
     #[error("the database is locked by another process")]
     Busy,
-    /// The disk is full, for the file or for the index of its WAL; SQLite has undone the statement.
+    /// The disk is full, for the file or for the index of its WAL. SQLite rolled the statement
+    /// back.
     #[error("the disk is full")]
     Full,
-    /// The statement itself is at fault: syntax, names, an overflow, malformed JSON.
+    /// The statement itself is invalid: syntax, names, an overflow, malformed JSON.
     #[error("{message}")]
     Sql {
-        /// SQLite's words.
+        /// SQLite's message.
         message: String,
-        /// Where in the statement, in bytes, if SQLite says.
+        /// The byte offset in the statement, if SQLite reports one.
         offset: Option<usize>,
     },
-    /// The statement ran into a bound that was set for it.
+    /// The statement exceeded a limit.
     #[error("{0}")]
     Limit(String),
-    /// The statement took longer, or more steps, than it was allowed.
-    #[error("it ran too long")]
+    /// The statement exceeded its time or its steps.
+    #[error("the statement ran too long")]
     Interrupted,
     /// The storage cannot be trusted any more.
     #[error("the storage failed")]
@@ -57,7 +58,7 @@ impl From<rusqlite::Error> for StoreError {
                 return StoreError::Sql { message, offset: None };
             }
             rusqlite::Error::NulError(_) => {
-                let message = "the statement holds a NUL character".to_owned();
+                let message = "the statement contains a NUL character".to_owned();
                 return StoreError::Sql { message, offset: None };
             }
             _ => return StoreError::Broken(error),
@@ -78,14 +79,15 @@ impl From<rusqlite::Error> for StoreError {
     }
 }
 
-/// Whether there was no room for the index of the WAL. It is not durable, so that says nothing about what
-/// is on the disk; of a COMMIT see [`Writer::commit`](crate::Writer::commit).
+/// Whether there was no space for the index of the WAL. The index is not durable, so the error says
+/// nothing about the state on the disk; for a COMMIT see [`Writer::commit`](crate::Writer::commit).
 pub(crate) fn is_index_full(error: &rusqlite::Error) -> bool {
     let code = error.sqlite_error().map(|failure| failure.extended_code);
     code == Some(ffi::SQLITE_IOERR_SHMSIZE)
 }
 
-/// With SQLite's extended code in its words, which alone tell "disk I/O error" of thirty things.
+/// Adds SQLite's extended code to the message. Without it "disk I/O error" can mean about thirty
+/// different errors.
 fn with_code(error: rusqlite::Error) -> rusqlite::Error {
     match error {
         rusqlite::Error::SqliteFailure(failure, Some(message)) => {
@@ -97,13 +99,14 @@ fn with_code(error: rusqlite::Error) -> rusqlite::Error {
 }
 
 impl StoreError {
-    /// Whether the statement is at fault and nothing else: the transaction can go on without it.
+    /// Whether only the statement is at fault, so that the transaction can continue without it.
     #[must_use]
     pub fn is_the_statements_own(&self) -> bool {
         matches!(self, StoreError::Sql { .. } | StoreError::Constraint { .. })
     }
 
-    /// As a caller is told. A trigger may name the code itself: `RAISE(FAIL, 'bad_transition: …')`.
+    /// The refusal for a caller. A trigger may set the code itself: `RAISE(FAIL, 'bad_transition:
+    /// …')`.
     #[must_use]
     pub fn to_refusal(&self) -> Refusal {
         match self {
@@ -135,14 +138,14 @@ impl StoreError {
     }
 }
 
-/// What helps with a statement that SQLite does not take.
+/// The hint for a statement that SQLite rejects.
 fn hint(message: &str, offset: Option<usize>) -> Option<String> {
     let known = [
         ("no such table", "GET /v1/schema lists the tables"),
-        ("no such column", "GET /v1/schema lists the columns; a text stands in single quotes"),
+        ("no such column", "GET /v1/schema lists the columns; write text in single quotes"),
         ("more than one statement", "send one statement at a time"),
         ("incomplete input", "the statement ends too early"),
-        ("the statement holds a NUL", "give a text that holds one as a parameter"),
+        ("the statement contains a NUL", "pass text with a NUL character as a parameter"),
     ];
     let known = known.iter().find(|(begins, _)| message.starts_with(begins));
     let place = offset.map(|offset| format!("at byte {offset} of the statement"));
@@ -168,13 +171,13 @@ fn lowercase_first(text: &str) -> String {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// There is no such file, and none was to be made.
+    /// The file does not exist and may not be created.
     #[error("{} does not exist", .0.display())]
     Missing(PathBuf),
-    /// It exists, and was to be made.
+    /// The file exists but must be created.
     #[error("{} exists already", .0.display())]
     Exists(PathBuf),
-    /// It is a symlink to a file that does not exist.
+    /// The path is a symlink to a file that does not exist.
     #[error("{} is a symlink to a file that does not exist", .0.display())]
     Dangling(PathBuf),
     /// It is a folder, a device, or empty.
@@ -188,60 +191,60 @@ pub enum OpenError {
     /// It is not a SQLite database.
     #[error("{} is not an Abide database: it is not a SQLite file", .0.display())]
     NotADatabase(PathBuf),
-    /// It is a SQLite database of another program.
-    #[error("{} is a SQLite database, but not an Abide database", .0.display())]
+    /// The file is a SQLite database of another program.
+    #[error("{} is a SQLite database of another program", .0.display())]
     NotOurs(PathBuf),
-    /// It was written by a newer Abide.
+    /// The file was written by a newer Abide.
     #[error(
-        "{} was written by a newer Abide: {what} is at version {found}, this one knows {known}",
+        "{} was written by a newer Abide: {what} has version {found}, this one supports {known}",
         path.display()
     )]
     Newer {
         /// The file.
         path: PathBuf,
-        /// The format, or a module's tables.
+        /// The file format, or the tables of a module.
         what: String,
         /// The file's version.
         found: i64,
-        /// The newest that we know.
+        /// The newest supported version.
         known: i64,
     },
-    /// A table in the file is not as it is declared.
-    #[error("table {table} in {} is not as it is declared", path.display())]
+    /// A table in the file differs from its declaration.
+    #[error("table {table} in {} differs from its declaration", path.display())]
     TableDiffers {
         /// The file.
         path: PathBuf,
         /// The table.
         table: String,
     },
-    /// Another process has it open for writing.
-    #[error("{} is being served by another process", .0.display())]
+    /// Another process has the file open for writing.
+    #[error("{} is in use by another process", .0.display())]
     InUse(PathBuf),
-    /// It, or its folder, cannot be written.
-    #[error("{} cannot be written", .0.display())]
+    /// The file or its folder cannot be written.
+    #[error("{} is not writable", .0.display())]
     ReadOnly(PathBuf),
-    /// The system said no.
+    /// An I/O error of the system.
     #[error("{} cannot be opened", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// The system's words.
+        /// The system's error.
         #[source]
         why: std::io::Error,
     },
-    /// SQLite said no.
+    /// An error of SQLite.
     #[error("{} cannot be opened", path.display())]
     Store {
         /// The file.
         path: PathBuf,
-        /// Its words.
+        /// SQLite's error.
         #[source]
         why: StoreError,
     },
 }
 
 impl OpenError {
-    /// As a person at a terminal is told.
+    /// The refusal for a user of the command line.
     #[must_use]
     pub fn to_refusal(&self) -> Refusal {
         let source = std::error::Error::source(self);
@@ -254,21 +257,20 @@ impl OpenError {
                 (Code::NotFound, "check the path;  abide init  creates a file")
             }
             OpenError::Dangling(_) => {
-                (Code::NotFound, "name the file itself, or make the symlink point to one")
+                (Code::NotFound, "pass the file itself, or point the symlink to an existing file")
             }
             OpenError::Exists(_) => (Code::Conflict, "name a file that does not exist"),
             OpenError::NotAFile { .. } => (Code::BadRequest, "check the path"),
             OpenError::NotADatabase(_) | OpenError::NotOurs(_) => {
-                (Code::BadRequest, "name another file; this one was not changed")
+                (Code::BadRequest, "pass another file; this one was not changed")
             }
-            OpenError::Newer { .. } => (Code::BadRequest, "use the newer abide"),
+            OpenError::Newer { .. } => (Code::BadRequest, "use the newer version of abide"),
             OpenError::TableDiffers { .. } => {
                 (Code::Conflict, "give the module a new version and a migration step")
             }
-            OpenError::InUse(_) => (
-                Code::Conflict,
-                "talk to that server instead: leave out --db, or give its address with --url",
-            ),
+            OpenError::InUse(_) => {
+                (Code::Conflict, "use that server: omit --db, or pass its address with --url")
+            }
             OpenError::ReadOnly(_) => {
                 (Code::BadRequest, "check the permissions of the file and of its folder")
             }
@@ -277,7 +279,9 @@ impl OpenError {
             OpenError::Store { why: StoreError::Busy, .. } => {
                 (Code::Conflict, "close the program that has the file open, and try again")
             }
-            OpenError::Store { .. } => (Code::Internal, "abide verify  checks the file"),
+            OpenError::Store { .. } => {
+                (Code::Internal, "abide verify checks whether the file is sound")
+            }
         };
         Refusal::new(code, detail).hint(hint)
     }
@@ -292,11 +296,12 @@ mod tests {
         rusqlite::Error::SqliteFailure(ffi::Error::new(extended_code), message).into()
     }
 
-    /// A soak that filled its disk ended in "disk I/O error", and the engine accepted nothing more until it was
-    /// restarted. That this was the cause is what fits; the log had no code then, which is why it has now. The
-    /// whole story is told on a disk that does so, in the simulator's stories.
+    /// A soak that filled its disk ended in "disk I/O error", and the engine then accepted nothing
+    /// until it was restarted. A full WAL index is the probable cause; at that time the log did not
+    /// contain SQLite's code, and since then it does. The simulator has the full scenario, on a
+    /// disk that fails in this way.
     #[test]
-    fn no_room_for_the_index_of_the_wal_is_a_full_disk() {
+    fn no_space_for_the_wal_index_is_disk_full() {
         assert!(matches!(failure(ffi::SQLITE_IOERR_SHMSIZE), StoreError::Full));
         let StoreError::Broken(why) = failure(ffi::SQLITE_IOERR_FSYNC) else {
             panic!("it is broken")

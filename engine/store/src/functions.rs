@@ -1,13 +1,14 @@
-//! SQLite's functions whose single call can take work that is more than linear in its arguments. SQLite looks whether a
-//! statement is to end between steps of its virtual machine, and a call is one step: `instr` of two megabytes
-//! takes 17 s, and nothing can end it. These have the same results, count their work, and end with the statement.
+//! Replacements of SQLite's functions with more than linear cost in one call. SQLite checks for an
+//! interrupt between steps of its virtual machine, and a call is one step: `instr` of two megabytes
+//! takes 17 s and cannot be interrupted. The replacements have the same results, count their work,
+//! and stop when the statement is interrupted.
 //!
-//! All other functions are linear in values whose size is bounded; see [`crate::interrupt`].
+//! All other functions are linear in values whose size is limited; see [`crate::interrupt`].
 //!
-//! *Invariant:* what a function returns is, byte by byte and by type, what SQLite's own returns.
+//! *Invariant:* every replacement returns the same bytes and the same type as SQLite's function.
 //!
-//! One that is not SQLite's own is not used to read a range of an index for LIKE and GLOB. (Of LIKE it could be only with
-//! a NOCASE index; the router of live queries has ranges of its own.)
+//! SQLite does not use an index range for a replaced LIKE or GLOB. (For LIKE it could only do so
+//! with a NOCASE index; the router of live queries has its own ranges.)
 
 mod glob;
 
@@ -22,23 +23,23 @@ use rusqlite::{Connection, Error, Result, ffi};
 
 use crate::interrupt::Interrupt;
 
-/// What SQLite marks a JSON value with: the letter J.
+/// SQLite's subtype of JSON values: the letter J.
 const JSON: u32 = 74;
 
 const PRETTY: &str = "SELECT json_pretty(?1, ?2)";
 
-/// How deep JSON may be nested, as SQLite has it.
+/// The maximum nesting of JSON, as in SQLite.
 const JSON_DEPTH: usize = 1_000;
 
-/// What the functions of one connection work with.
+/// The shared state of one connection's functions.
 #[derive(Clone, Debug)]
 struct Work {
     interrupt: Interrupt,
-    /// SQLite's own functions, where they are needed.
+    /// A connection with SQLite's own functions, opened on first use.
     own: Arc<OnceLock<Mutex<Connection>>>,
 }
 
-/// A text that need not be UTF-8.
+/// A text, not necessarily UTF-8.
 struct Text(Vec<u8>);
 
 impl ToSql for Text {
@@ -47,7 +48,7 @@ impl ToSql for Text {
     }
 }
 
-/// Replaces them on a connection.
+/// Installs the replacements on a connection.
 pub(crate) fn install(connection: &Connection, interrupt: &Interrupt) -> Result<()> {
     let work = Work { interrupt: interrupt.clone(), own: Arc::default() };
     let flags = FunctionFlags::SQLITE_UTF8
@@ -83,7 +84,7 @@ pub(crate) fn install(connection: &Connection, interrupt: &Interrupt) -> Result<
     Ok(())
 }
 
-/// The error of a statement that ends here.
+/// The error of a statement that is interrupted in a function.
 fn interrupted() -> Error {
     failure(ffi::SQLITE_INTERRUPT, None)
 }
@@ -106,13 +107,13 @@ impl Work {
         if self.interrupt.charge(bytes as u64) { Ok(()) } else { Err(interrupted()) }
     }
 
-    /// An argument as text; nothing where it is NULL.
+    /// An argument as text; `None` if it is NULL.
     fn text<'a>(&self, context: &'a Context<'_>, at: usize) -> Result<Option<Cow<'a, [u8]>>> {
         Ok(match context.get_raw(at) {
             ValueRef::Null => None,
             ValueRef::Text(bytes) | ValueRef::Blob(bytes) => Some(Cow::Borrowed(bytes)),
             ValueRef::Integer(number) => Some(Cow::Owned(number.to_string().into_bytes())),
-            // How many digits there are is SQLite's own affair.
+            // The number of digits is up to SQLite.
             ValueRef::Real(number) => {
                 let text: Option<String> =
                     self.own()?.query_row("SELECT CAST(?1 AS TEXT)", [number], |row| row.get(0))?;
@@ -121,7 +122,7 @@ impl Work {
         })
     }
 
-    /// A connection whose functions are SQLite's.
+    /// A connection with SQLite's own functions.
     fn own(&self) -> Result<MutexGuard<'_, Connection>> {
         if self.own.get().is_none() {
             let connection = Connection::open_in_memory()?;
@@ -142,7 +143,7 @@ impl Work {
         let Some(first) = wanted.first() else { return Ok(Some(1)) };
         let is_text = blobs != [true, true];
         let found = if is_text && is_within_character(*first) {
-            // SQLite goes from one character to the next, and no character begins so but the first.
+            // SQLite advances by whole characters, and no continuation byte can start a match.
             text.starts_with(wanted).then_some(0)
         } else {
             memmem::find(text, wanted)
@@ -184,7 +185,7 @@ impl Work {
     fn like(&self, context: &Context<'_>) -> Result<Option<bool>> {
         let escape = if context.len() == 3 {
             let Some(escape) = self.text(context, 2)? else {
-                // SQLite looks at the length of the pattern first.
+                // SQLite checks the length of the pattern first.
                 self.pattern(context)?;
                 return Ok(None);
             };
@@ -201,7 +202,7 @@ impl Work {
         self.matches(context, &glob::Dialect::glob())
     }
 
-    /// The pattern, where it is not too long.
+    /// The pattern, if it is not too long.
     fn pattern<'a>(&self, context: &'a Context<'_>) -> Result<Option<Cow<'a, [u8]>>> {
         let pattern = self.text(context, 0)?;
         if pattern.as_ref().is_some_and(|pattern| pattern.len() > limits::PATTERN_BYTES) {
@@ -226,7 +227,7 @@ impl Work {
         self.charge(text.len() + set.len())?;
         let set = glob::characters(&set);
         let mut text = &*text;
-        // Of several that fit, in what is not UTF-8, the first one is taken.
+        // For text that is not UTF-8, several may match; the first one is used.
         let taken = |fits: &dyn Fn(&[u8]) -> bool| {
             let at = set.iter().position(|character| fits(character));
             self.charge(16 * at.unwrap_or(set.len()))?;
@@ -277,12 +278,12 @@ impl Work {
         Ok(Some(out))
     }
 
-    /// SQLite's own: for each key of the patch it looks through the keys of the document.
+    /// Calls SQLite's function: for each key of the patch it searches the keys of the document.
     fn patch(&self, sql: &str, context: &Context<'_>) -> Result<Option<Vec<u8>>> {
         let values = [context.get_raw(0), context.get_raw(1)];
         let keys = values.map(|value| match value {
             ValueRef::Text(text) => memchr::memchr_iter(b':', text).count(),
-            // As JSONB a key takes two bytes and its value one.
+            // In JSONB a key takes at least two bytes and its value one.
             ValueRef::Blob(blob) => blob.len() / 3,
             _ => 0,
         });
@@ -290,12 +291,12 @@ impl Work {
             ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes.len(),
             _ => 0,
         });
-        // A key of the patch that is not there moves what follows.
+        // A key of the patch that is missing in the document moves the content after it.
         self.charge(keys[1].saturating_mul(16 * keys[0] + bytes[0] + bytes[1]))?;
         self.of_own(sql, values)
     }
 
-    /// What SQLite's own function makes of values.
+    /// The result of SQLite's own function.
     fn of_own(&self, sql: &str, values: [ValueRef<'_>; 2]) -> Result<Option<Vec<u8>>> {
         let own = self.own()?;
         let mut statement = own.prepare_cached(sql)?;
@@ -304,12 +305,13 @@ impl Work {
         })
     }
 
-    /// SQLite's own, where the result is not too large: each line is indented by its depth.
+    /// Calls SQLite's function, if the result is not too large: each line is indented by its depth.
     fn pretty(&self, context: &Context<'_>) -> Result<Option<Text>> {
         let indent = if context.len() == 2 { self.text(context, 1)? } else { None };
         let indent = indent.as_deref().map_or(&b"    "[..], glob::until_nul);
         let given = context.get_raw(0);
-        // JSONB is not looked at as strictly by this function as by `json`; as text it could not be larger than this.
+        // This function checks JSONB less strictly than `json` does; as text it cannot be larger
+        // than this.
         let lines = |blob: &[u8]| blob.len().saturating_mul(blob.len().min(JSON_DEPTH));
         if let ValueRef::Blob(blob) = given
             && lines(blob).saturating_mul(indent.len() + 8) <= limits::QUERY_VALUE_BYTES
@@ -332,7 +334,7 @@ impl Work {
     }
 }
 
-/// How long a JSON text becomes with each element on a line of its own.
+/// The length of a JSON text with each element on its own line.
 fn pretty_bytes(json: &[u8], indent: usize) -> usize {
     let (mut bytes, mut depth, mut quoted, mut escaped) = (json.len(), 0_usize, false, false);
     for byte in json.iter().copied() {
@@ -353,7 +355,7 @@ fn pretty_bytes(json: &[u8], indent: usize) -> usize {
     bytes
 }
 
-/// Whether a byte goes on with a character of UTF-8.
+/// Whether a byte is a UTF-8 continuation byte.
 fn is_within_character(byte: u8) -> bool {
     byte & 0xC0 == 0x80
 }

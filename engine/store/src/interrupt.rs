@@ -1,18 +1,18 @@
-//! When a statement that a caller wrote is interrupted: it runs too long, takes too many steps, or makes the
-//! process hold too much. What SQLite itself bounds of it (a single value, a pattern) is set here as well.
+//! Limits of a statement that a caller wrote: time, steps and memory. SQLite's own limits (a single
+//! value, a pattern) are set here as well.
 //!
-//! The one place for what a statement may cost, and why each bound is needed:
-//! - **time**, because a reader is one of few, and the writer is the only one;
-//! - **steps** of SQLite's virtual machine, because time says little on a busy machine: a recursive query
-//!   without an end stops at the same place everywhere. The functions of [`crate::functions`] count their work as
-//!   steps, and stop within a call;
-//! - **memory**: what is sorted, grouped or materialised is held in memory (temporary tables must never touch
-//!   a disk), and SQLite has no bound for that of one connection. So the process is looked at: where it
-//!   has grown by more than a statement may hold since the statement began, the statement ends. Others
-//!   that run at the time may have made it grow; they are few, and whoever is ended in error can ask again.
-//!   The system tells on Linux only; elsewhere time alone bounds it;
-//! - **a value**: between two looks some values are made, so none may be large;
-//! - **a pattern** of LIKE and GLOB: each place of the text is held against it;
+//! The reasons for each limit:
+//! - **time**: readers are few, and there is only one writer;
+//! - **steps** of SQLite's virtual machine: time is unreliable on a busy machine, but an endless
+//!   recursive query stops at the same step everywhere. The functions of [`crate::functions`] count
+//!   their work as steps, and stop within a call;
+//! - **memory**: sorted, grouped or materialised rows are held in memory (temporary tables must
+//!   never touch a disk), and SQLite has no memory limit for one connection. So the memory of the
+//!   process is sampled: the statement ends if the process has grown by more than the limit since
+//!   the statement began. Concurrent statements may have caused the growth; they are few, and the
+//!   caller can retry. Only Linux reports the memory; elsewhere only the time limit applies;
+//! - **a value**: a few values are created between two checks, so none may be large;
+//! - **a pattern** of LIKE and GLOB: it is compared at each position of the text;
 //! - **arguments** of one function: each path of `json_set` reads the whole document.
 
 use std::fs::File;
@@ -29,55 +29,56 @@ use crate::error::StoreError;
 use crate::functions;
 use crate::reader::QueryLimits;
 
-/// Steps of SQLite's virtual machine between two looks: between them a few values are made, each of which may
-/// be as large as one may be.
+/// Steps of SQLite's virtual machine between two checks. A few values of the maximum size may be
+/// created in between.
 const STEPS_BETWEEN_LOOKS: i32 = 200;
 
-/// Between two looks at the memory, which ask the system.
+/// Time between two checks of the memory, which are system calls.
 const LOOK_AT_MEMORY: Duration = Duration::from_micros(200);
 
-/// Bytes that a function reads or writes in the time of one step, about.
+/// Bytes that a function reads or writes in about the time of one step.
 const BYTES_OF_A_STEP: u64 = 16;
 
-/// Work of one function, in bytes, from which the clock is looked at.
+/// Work of one function, in bytes, between two checks of the clock.
 const BYTES_BETWEEN_LOOKS: u64 = 16 << 10;
 
 /// Why a statement was interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Why {
-    /// It was not.
+    /// Not interrupted.
     Nothing,
-    /// It ran too long.
+    /// The time limit.
     Time,
-    /// It took too many steps.
+    /// The step limit.
     Steps,
-    /// The process came to hold too much.
+    /// The memory limit.
     Memory,
-    /// The engine is closing.
+    /// The engine is shutting down.
     Closing,
 }
 
-/// What a statement may still take. The handler is set once; this is what it looks at.
+/// The remaining allowance of a statement. The progress handler is installed once and reads this
+/// state.
 #[derive(Clone, Debug)]
 pub(crate) struct Interrupt(Arc<State>);
 
 #[derive(Debug)]
 struct State {
     epoch: Instant,
-    /// Microseconds after the epoch; `u64::MAX` while nothing that is bounded runs.
+    /// The deadline in microseconds after the epoch; `u64::MAX` while no limit is set.
     until_us: AtomicU64,
-    /// The processor time of this thread at which the statement ends, in microseconds; `u64::MAX` where the time above
-    /// is the bound by itself.
+    /// The deadline in processor time of this thread, in microseconds; `u64::MAX` if only the wall
+    /// clock counts.
     cpu_until_us: AtomicU64,
     steps_left: AtomicI64,
-    /// Steps that functions counted as their work, until they are asked for.
+    /// Steps that functions counted, until they are read.
     worked: AtomicU64,
     /// Bytes by which the process may grow.
     memory: AtomicU64,
-    /// When the memory was looked at last, in microseconds after the epoch.
+    /// The time of the last memory check, in microseconds after the epoch.
     looked_us: AtomicU64,
-    /// Bytes that it may hold; 0 until they are found out at the first look.
+    /// The maximum memory in bytes; 0 until the first check determines it.
     most: AtomicU64,
     held: Memory,
     closing: AtomicBool,
@@ -86,16 +87,16 @@ struct State {
 }
 
 impl Interrupt {
-    /// Bounds what runs on a connection from now on, and replaces the functions whose calls could not be
-    /// interrupted. Values have so many bytes at most, where nothing else is said.
+    /// Installs the limits on a connection, and the replacements of functions that could not be
+    /// interrupted. `value_bytes` is the default limit of a value.
     pub(crate) fn install(
         connection: &mut Connection,
         value_bytes: usize,
     ) -> rusqlite::Result<Interrupt> {
         set_value_bytes(connection, value_bytes)?;
-        let bytes = i32::try_from(limits::PATTERN_BYTES).expect("the bound fits SQLite's own");
+        let bytes = i32::try_from(limits::PATTERN_BYTES).expect("the limit fits SQLite's own");
         connection.set_limit(Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, bytes)?;
-        let arguments = i32::try_from(limits::FUNCTION_ARGUMENTS).expect("the bound is small");
+        let arguments = i32::try_from(limits::FUNCTION_ARGUMENTS).expect("the limit is small");
         connection.set_limit(Limit::SQLITE_LIMIT_FUNCTION_ARG, arguments)?;
         let state = State {
             epoch: Instant::now(),
@@ -119,7 +120,7 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Counts the work of a function, in bytes. False where the statement ends here.
+    /// Counts the work of a function, in bytes. Returns `false` if the statement must end here.
     #[must_use]
     pub(crate) fn charge(&self, bytes: u64) -> bool {
         let state = &*self.0;
@@ -139,18 +140,18 @@ impl Interrupt {
         true
     }
 
-    /// The steps that functions counted since this was last asked.
+    /// The steps that functions counted since the last call.
     pub(crate) fn take_worked(&self) -> u64 {
         self.0.worked.swap(0, Ordering::Relaxed)
     }
 
-    /// Bounds a statement, until what is returned is dropped.
+    /// Limits one statement, until the returned guard is dropped.
     pub(crate) fn start(&self, limits: &QueryLimits) -> Running<'_> {
         self.open(limits);
         Running(self)
     }
 
-    /// Bounds all statements together, until [`Interrupt::close`].
+    /// Limits all statements together, until [`Interrupt::close`].
     pub(crate) fn open(&self, limits: &QueryLimits) {
         let state = &*self.0;
         let steps = i64::try_from(limits.steps).unwrap_or(i64::MAX);
@@ -158,7 +159,7 @@ impl Interrupt {
         state.why.store(Why::Nothing as u8, Ordering::Relaxed);
         state.steps_left.store(steps, Ordering::Relaxed);
         state.memory.store(limits.memory_bytes as u64, Ordering::Relaxed);
-        // Most statements end before the first look.
+        // Most statements end before the first check.
         state.looked_us.store(us(now), Ordering::Relaxed);
         state.most.store(0, Ordering::Relaxed);
         let cpu =
@@ -167,7 +168,8 @@ impl Interrupt {
         state.until_us.store(us(now + limits.time), Ordering::Relaxed);
     }
 
-    /// Bounds all statements of a connection together, with values of so many bytes at most, or nothing any more.
+    /// Limits all statements of a connection together, with this limit of a value, or lifts the
+    /// limits.
     pub(crate) fn allow(
         &self,
         connection: &Connection,
@@ -182,12 +184,12 @@ impl Interrupt {
         Ok(())
     }
 
-    /// Bounds nothing any more.
+    /// Lifts all limits.
     pub(crate) fn close(&self) {
         self.0.until_us.store(u64::MAX, Ordering::Relaxed);
     }
 
-    /// Ends what runs, and everything that is bounded from now on.
+    /// Interrupts the running statement and all later limited ones.
     pub(crate) fn end(&self) {
         self.0.closing.store(true, Ordering::Relaxed);
     }
@@ -201,7 +203,7 @@ impl Interrupt {
 }
 
 impl State {
-    /// Whether what runs is over a bound, after so many steps more.
+    /// Checks the limits after so many more steps.
     fn look(&self, steps: i64) -> bool {
         let until_us = self.until_us.load(Ordering::Relaxed);
         if until_us == u64::MAX {
@@ -223,8 +225,8 @@ impl State {
         true
     }
 
-    /// Whether the time that is over on the clock was this thread's own; where others had the processor, there is some
-    /// left.
+    /// Whether the thread used up its processor time. If other threads had the processor, some of
+    /// it is left after the wall-clock deadline.
     fn is_out_of_time(&self, now_us: u64) -> bool {
         let cpu_until_us = self.cpu_until_us.load(Ordering::Relaxed);
         if cpu_until_us == u64::MAX {
@@ -254,7 +256,7 @@ impl State {
     }
 }
 
-/// A statement that runs within bounds.
+/// A statement that runs with limits.
 #[derive(Debug)]
 pub(crate) struct Running<'a>(&'a Interrupt);
 
@@ -264,7 +266,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// Sets how long a value may be.
+/// Sets the maximum size of a value.
 pub(crate) fn set_value_bytes(connection: &Connection, bytes: usize) -> rusqlite::Result<()> {
     let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
     connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, bytes).map(drop)
@@ -274,14 +276,14 @@ fn us(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX - 1)
 }
 
-/// The processor time that this thread has had.
+/// The processor time of this thread.
 fn cpu_us() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     let us = time.tv_sec.saturating_mul(1_000_000).saturating_add(time.tv_nsec / 1_000);
     u64::try_from(us).unwrap_or(0)
 }
 
-/// What this process holds in memory, as Linux tells it (proc_pid_statm(5)).
+/// The memory of this process on Linux (proc_pid_statm(5)).
 #[derive(Debug)]
 struct Memory {
     file: Option<File>,
@@ -300,7 +302,7 @@ impl Memory {
         file.rewind().ok()?;
         let length = file.read(&mut text).ok()?;
         let text = std::str::from_utf8(&text[..length]).ok()?;
-        // The second number: pages in memory.
+        // The second field: resident pages.
         let pages: u64 = text.split(' ').nth(1)?.parse().ok()?;
         Some(pages * self.page_bytes)
     }

@@ -1,13 +1,13 @@
-//! The disk: the only crate that names rusqlite.
+//! The storage: the only crate that uses rusqlite.
 //!
-//! Changes when what is on disk, or how it gets there, changes. It knows nothing of threads, HTTP or
-//! any particular reducer.
+//! Changes when the on-disk format changes, or how data is written. It knows nothing of threads,
+//! HTTP or specific reducers.
 //!
-//! One file is opened as one [`Store`], which hands out the four things that use it:
-//! a [`Writer`] (one), [`Reader`]s (some), a [`Checkpointer`] and a [`WalSync`].
+//! One file is opened as one [`Store`], which creates the four objects that use it: one [`Writer`],
+//! several [`Reader`]s, a [`Checkpointer`] and a [`WalSync`].
 //!
-//! *Invariant:* nothing here acknowledges anything. A commit of the [`Writer`] is in the WAL but not
-//! yet on the disk; it is on the disk when a [`WalSync::sync`] that began after it has returned.
+//! *Invariant:* this crate acknowledges nothing. A commit of the [`Writer`] is in the WAL but not
+//! yet on the disk. It is durable when a [`WalSync::sync`] that started after it has returned.
 
 mod backup;
 mod cell;
@@ -37,7 +37,7 @@ pub use system::{ChangeLogRow, EventRow, RequestIdRow, event_row};
 pub use verify::{LogFile, Verified, VerifyError, verify_file};
 pub use writer::{Head, Writer};
 
-/// The version of the SQLite that is built in.
+/// The version of the bundled SQLite.
 #[must_use]
 pub fn sqlite_version() -> &'static str {
     rusqlite::version()

@@ -1,4 +1,4 @@
-//! Taking a file for this process, so that there is one writer.
+//! Locks a file for this process, so that there is one writer.
 
 use std::fs::{File, TryLockError};
 use std::path::Path;
@@ -7,36 +7,37 @@ use std::time::Duration;
 use crate::error::OpenError;
 use crate::private;
 
-/// How often a lock that somebody has is tried for, and how long apart.
+/// How often to try a lock that is held, and the time between tries.
 const LOCK_TRIES: u32 = 25;
 const LOCK_TRY_APART: Duration = Duration::from_millis(10);
 
-/// A file of ours, taken for this process until this is dropped or the process ends, however it does.
+/// A lock on a database file, held until this is dropped or the process ends.
 ///
-/// A file of its own beside the database: SQLite's locks on the database itself are per process and
-/// would be lost with any handle that we close.
+/// It is a file beside the database. SQLite's locks on the database itself are per process, and
+/// closing any handle of ours would drop them.
 #[derive(Debug)]
 pub(crate) struct Lock(File);
 
 impl Drop for Lock {
-    /// Lets go by name and not only by closing: a program that another thread is just starting has
-    /// every handle of this process until it is that program, and a lock lasts as long as any of them
+    /// Unlocks explicitly, not only by closing the file. When another thread starts a program, the
+    /// child holds copies of all handles until exec, and a lock lasts as long as any copy
     /// (flock(2)).
     fn drop(&mut self) {
         if let Err(why) = self.0.unlock() {
-            tracing::warn!(%why, "the lock goes when its file is closed");
+            tracing::warn!(%why, "the file was not unlocked; closing it releases the lock");
         }
     }
 }
 
-/// Takes the file for this process. Who has it may be about to go: a killed process that was just
-/// starting a program leaves the lock with it for a moment. So it is tried for a while.
+/// Locks the file for this process. The holder may be about to release it: a killed process that
+/// was starting a program leaves the lock with the child for a moment. So the lock is retried for a
+/// while.
 pub(crate) fn lock(path: &Path) -> Result<Lock, OpenError> {
     let mut tries = 1..LOCK_TRIES;
     lock_while(path, &mut || tries.next().map(|_| std::thread::sleep(LOCK_TRY_APART)).is_some())
 }
 
-/// As `lock`; tried again as long as this says so.
+/// Like `lock`; retries while `again` returns true.
 fn lock_while(path: &Path, again: &mut dyn FnMut() -> bool) -> Result<Lock, OpenError> {
     let file = private::open_lock(path).map_err(|why| match why.kind() {
         std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
@@ -60,27 +61,27 @@ fn lock_while(path: &Path, again: &mut dyn FnMut() -> bool) -> Result<Lock, Open
 mod tests {
     use super::*;
 
-    /// A reopen was refused as "in use" where another thread of the same process was just starting a
-    /// program: until that runs it has a copy of every handle, and here is such a copy.
+    /// A reopen failed with "in use" while another thread of the same process was starting a
+    /// program. The child has a copy of every handle until exec; the test makes such a copy.
     #[test]
-    fn a_program_that_is_being_started_keeps_no_lock() {
-        let folder = tempfile::tempdir().expect("a folder can be had");
+    fn a_program_being_started_keeps_no_lock() {
+        let folder = tempfile::tempdir().expect("a temporary folder is created");
         let path = folder.path().join("abide.db");
-        let lock = lock_while(&path, &mut || false).expect("nobody has it");
-        let copy = lock.0.try_clone().expect("a handle can be copied");
+        let lock = lock_while(&path, &mut || false).expect("the lock is free");
+        let copy = lock.0.try_clone().expect("the handle is copied");
         assert!(matches!(lock_while(&path, &mut || false), Err(OpenError::InUse(_))));
         drop(lock);
-        lock_while(&path, &mut || false).expect("nobody has it");
+        lock_while(&path, &mut || false).expect("the lock is free");
         drop(copy);
     }
 
-    /// Nobody unlocks for a process that was killed while it started a program.
+    /// A process that is killed while it starts a program does not unlock explicitly.
     #[test]
-    fn a_lock_that_is_about_to_go_is_waited_for() {
-        let folder = tempfile::tempdir().expect("a folder can be had");
+    fn a_lock_that_is_about_to_be_released_is_retried() {
+        let folder = tempfile::tempdir().expect("a temporary folder is created");
         let path = folder.path().join("abide.db");
         let (mut left_behind, mut tries) =
-            (Some(lock_while(&path, &mut || false).expect("nobody has it")), 0);
+            (Some(lock_while(&path, &mut || false).expect("the lock is free")), 0);
         lock_while(&path, &mut || {
             tries += 1;
             if tries == 3 {
@@ -88,7 +89,7 @@ mod tests {
             }
             tries < 5
         })
-        .expect("it goes at the third try");
+        .expect("the lock is released at the third try");
         assert_eq!(tries, 3);
     }
 }

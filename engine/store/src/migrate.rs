@@ -1,5 +1,6 @@
-//! Making and moving tables: each module has a version and the steps between versions; the newest
-//! declaration is the whole. A test of every module proves that the steps give the whole.
+//! Creation and migration of tables. Each module has a version and the steps between versions; the
+//! newest declaration is complete. A test of every module proves that the steps lead to the
+//! declaration.
 
 use std::path::Path;
 
@@ -10,7 +11,7 @@ use crate::error::OpenError;
 use crate::open::{APPLICATION_ID, FORMAT_VERSION, Layout};
 use crate::system;
 
-/// Brings the tables of a file to what is declared, in one transaction.
+/// Migrates the tables of a file to their declarations, in one transaction.
 pub(crate) fn migrate(
     connection: &mut Connection,
     path: &Path,
@@ -154,9 +155,8 @@ pub(crate) fn create_tables(
         .try_for_each(|statement| connection.execute_batch(&statement))
 }
 
-/// Whether the file's own record of a table, its indexes and triggers is the declaration's, text for
-/// text but for white space. SQLite keeps the texts as they were given, and `ALTER TABLE` breaks lines
-/// elsewhere.
+/// Whether the stored SQL of a table, its indexes and triggers equals the declaration except for
+/// white space. SQLite stores the text as given, and `ALTER TABLE` breaks lines elsewhere.
 fn is_as_declared(connection: &Connection, table: &TableSpec) -> rusqlite::Result<bool> {
     let mut statement = connection
         .prepare_cached("SELECT sql FROM sqlite_schema WHERE tbl_name = ?1 AND sql IS NOT NULL")?;
@@ -182,7 +182,7 @@ pub(crate) fn meta(connection: &Connection, name: &str) -> rusqlite::Result<Opti
         .optional()
 }
 
-/// Sets a fact about the file.
+/// Sets a metadata value of the file.
 pub(crate) fn set_meta(connection: &Connection, name: &str, value: &str) -> rusqlite::Result<()> {
     connection
         .prepare_cached("INSERT OR REPLACE INTO meta (name, value) VALUES (?1, ?2)")?

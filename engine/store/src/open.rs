@@ -1,4 +1,4 @@
-//! Opening a file: whose it is, who else has it, what is in it, and how SQLite is set up.
+//! Opening a file: identification, locking, migration and the configuration of SQLite.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,16 +19,16 @@ use crate::reader::Reader;
 use crate::system;
 use crate::writer::Writer;
 
-/// "ABID" in ASCII, in the file's header: how `file` and we know one of ours.
+/// "ABID" in ASCII, in the file's header. It identifies our files, also to `file`.
 pub const APPLICATION_ID: i32 = 0x4142_4944;
 
 /// The version of the engine's own tables and encodings, in the header's `user_version`.
 pub const FORMAT_VERSION: i64 = 2;
 
-/// The tables that a file is to hold.
+/// The tables of a file.
 #[derive(Clone, Debug, Default)]
 pub struct Layout {
-    /// Who declares them.
+    /// The modules that declare tables.
     pub modules: Vec<Module>,
 }
 
@@ -38,7 +38,7 @@ impl Layout {
         self.modules.iter().flat_map(|module| module.tables.iter().copied())
     }
 
-    /// The tables that may be queried live: the modules' and the log.
+    /// The tables that support live queries: those of the modules, and the log.
     #[must_use]
     pub fn live_tables(&self) -> Vec<&'static TableSpec> {
         use abide_schema::Table as _;
@@ -52,8 +52,8 @@ impl Layout {
     }
 }
 
-/// A database in memory with the tables and indexes of a layout and nothing in them: what is planned
-/// over it depends on what is declared, and not on what happens to be stored. It may be changed.
+/// An in-memory database with the tables and indexes of a layout and no rows: a plan over it
+/// depends only on the declarations, not on stored data. It is writable.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -63,28 +63,28 @@ pub fn blank(layout: &Layout) -> Result<Reader, StoreError> {
     migrate::create_tables(&connection, &system::tables())?;
     let declared: Vec<&'static TableSpec> = layout.tables().collect();
     migrate::create_tables(&connection, &declared)?;
-    // Else a plan would read a table whole to make an index of it, and call that a search.
+    // Otherwise a plan could scan a table to build an index and report a search.
     connection.pragma_update(None, "automatic_index", false)?;
     Reader::new(connection)
 }
 
-/// How SQLite is set up. The page size is measured; the caches are not yet, and are set by what they
-/// have to hold.
+/// The configuration of SQLite. The page size is measured; the cache sizes follow from their
+/// purpose and are not measured yet.
 #[derive(Clone, Debug)]
 pub struct Tuning {
-    /// Bytes of a page, for new files. `abide-bench -- pages`: below 4,096 calls are slower and files
-    /// larger; above there is next to nothing to gain, and a lone call writes whole pages.
+    /// Bytes of a page, for new files. `abide-bench -- pages`: below 4,096 calls are slower and
+    /// files larger; above, the gain is negligible, and a single call writes whole pages.
     pub page_bytes: u32,
-    /// Bytes of page cache of the writer: the leaves of the indexes that a few thousand sessions at
-    /// work keep touching.
+    /// Bytes of the writer's page cache. It holds the index leaves that a few thousand active
+    /// sessions touch.
     pub writer_cache_bytes: u32,
-    /// Bytes of page cache of each reader.
+    /// Bytes of each reader's page cache.
     pub reader_cache_bytes: u32,
     /// How long a statement waits for another process's lock, in milliseconds.
     pub busy_ms: u32,
-    /// How much the WAL gathers before it is moved into the file, in bytes.
+    /// The WAL size that triggers a checkpoint, in bytes.
     pub checkpoint_bytes: u64,
-    /// What the file lies on.
+    /// The disk of the file.
     pub disk: Arc<dyn Disk>,
 }
 
@@ -101,7 +101,7 @@ impl Default for Tuning {
     }
 }
 
-/// One open file. Nobody else can open it for writing while this lives.
+/// One open file. No other process can open it for writing while this exists.
 #[derive(Debug)]
 pub struct Store {
     path: PathBuf,
@@ -112,15 +112,15 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens a file, making it where there is none, and brings its tables up to date.
+    /// Opens a file, creates it if it does not exist, and migrates its tables.
     ///
-    /// # Errors
-    /// [`OpenError`]. A file that is not ours is left as it is.
+    /// # Errors [`OpenError`]. A file of another program is not changed.
     pub fn open(path: &Path, layout: Layout, tuning: Tuning) -> Result<Store, OpenError> {
         Store::open_as(path, layout, tuning, None)
     }
 
-    /// As [`Store::open`]; with a log id a new file is made that has it. For a replay, whose log is to be the same.
+    /// Like [`Store::open`]; a new file gets this log id. Used by a replay, which must produce the
+    /// same log.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -140,8 +140,8 @@ impl Store {
         let lock_was_there = beside(path, "-lock").exists();
         let lock = lock(path)?;
         if let Err(error) = identify(path, &*tuning.disk) {
-            // Leave nothing beside a file that is not ours, and take nothing away: a newer Abide
-            // whose lock file vanished could be started twice.
+            // Leave no lock file beside a file of another program. But keep one that existed: if it
+            // were removed, a newer Abide could be started twice.
             if !lock_was_there {
                 let _ = std::fs::remove_file(beside(path, "-lock"));
             }
@@ -165,25 +165,25 @@ impl Store {
         Ok(Store { path: path.to_owned(), layout, tuning, log_id, _lock: lock })
     }
 
-    /// The file.
+    /// The path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What it holds.
+    /// The tables of the file.
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// The log's own id, from which its genesis hash is made.
+    /// The log's own id, the input of its genesis hash.
     #[must_use]
     pub fn log_id(&self) -> &str {
         &self.log_id
     }
 
-    /// The connection that writes. There must be no second one.
+    /// The connection that writes. There must be only one.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -191,7 +191,7 @@ impl Store {
         let connection = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         set_up(&connection, &self.tuning, self.tuning.writer_cache_bytes)?;
         // NORMAL: commits do not sync (the sync thread does), checkpoints do. Never OFF: a
-        // checkpoint that does not sync can destroy what was acknowledged.
+        // checkpoint without a sync can destroy acknowledged commits.
         connection.pragma_update(None, "synchronous", synchronous())?;
         // Checkpoints run on their own connection.
         connection.pragma_update(None, "wal_autocheckpoint", 0)?;
@@ -199,7 +199,7 @@ impl Store {
         Writer::new(connection, &self.layout)
     }
 
-    /// A connection that only reads.
+    /// A read-only connection.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -209,7 +209,7 @@ impl Store {
         Reader::new(connection)
     }
 
-    /// The connection that moves the WAL into the file.
+    /// The connection that checkpoints.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -217,20 +217,19 @@ impl Store {
         let connection = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         set_up(&connection, &self.tuning, 1 << 20)?;
         connection.pragma_update(None, "synchronous", synchronous())?;
-        // It is the last to close, in good order, and then leaves one whole file.
+        // On a clean shutdown it closes last and leaves one complete file.
         leave_wal_on_close(&connection, false)?;
         Ok(Checkpointer::new(connection))
     }
 
     /// The handle that makes commits durable. The WAL must exist: open the writer first.
     ///
-    /// # Errors
-    /// The system's.
+    /// # Errors An I/O error of the system.
     pub fn wal_sync(&self) -> std::io::Result<WalSync> {
         WalSync::open(&self.path, &*self.tuning.disk)
     }
 
-    /// How much the WAL gathers before it is moved into the file, in bytes.
+    /// The WAL size that triggers a checkpoint, in bytes.
     #[must_use]
     pub fn checkpoint_bytes(&self) -> u64 {
         self.tuning.checkpoint_bytes
@@ -241,12 +240,12 @@ impl Store {
     }
 }
 
-/// Never OFF, but where a checkpoint without syncs is seeded.
+/// OFF only for the seeded bug of a checkpoint without syncs.
 fn synchronous() -> &'static str {
     if makes(Bug::CheckpointUnsynced) { "OFF" } else { "NORMAL" }
 }
 
-/// Opens a file of ours for looking at, next to whoever else has it.
+/// Opens a file of ours read-only, in addition to the process that has it open.
 pub(crate) fn open_read_only(path: &Path) -> Result<Connection, OpenError> {
     let connection = open_read_only_on(path, &SystemDisk)?;
     private::warn_if_open(path);
@@ -285,13 +284,13 @@ fn connect(path: &Path, flags: OpenFlags, disk: &dyn Disk) -> Result<Connection,
         Some(vfs) => Connection::open_with_flags_and_vfs(path, flags, vfs)?,
     };
     connection.set_prepared_statement_cache_capacity(512);
-    // Else whoever closes last, for whatever reason, would run a checkpoint.
+    // Otherwise the last connection to close would run a checkpoint.
     leave_wal_on_close(&connection, true)?;
     forbid_quoted_texts(&connection)?;
     Ok(connection)
 }
 
-/// "pending" in double quotes is a column that does not exist, not a text in disguise.
+/// "pending" in double quotes is a column that does not exist, not a text.
 fn forbid_quoted_texts(connection: &Connection) -> Result<(), StoreError> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DDL, false)?;
@@ -312,16 +311,16 @@ fn broken(path: &Path, why: StoreError) -> OpenError {
     }
 }
 
-/// Looks whose file it is through a connection that cannot write, so that nothing of somebody
-/// else's is touched. (Not by reading the bytes: closing a handle of our own would drop the locks
-/// that SQLite holds on the file for this process.)
+/// Identifies a file through a read-only connection, so that a file of another program is not
+/// changed. (Not by reading the bytes: closing our handle would drop the locks that SQLite holds on
+/// the file for this process.)
 fn identify(path: &Path, disk: &dyn Disk) -> Result<(), OpenError> {
     if !path.exists() {
         return Ok(());
     }
     if beside(path, "-journal").exists() {
-        // The power failed while the file was being made, or somebody else's was being written. What
-        // is in it is known when SQLite has rolled that back, as it does for whoever opens it next.
+        // Power failed while the file was created, or while another program wrote it. The content
+        // is known once SQLite has rolled that back, as it does at any next open.
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE;
         let connection = connect(path, flags, disk).map_err(|why| broken(path, why))?;
         return check_versions(&connection, path);
@@ -333,14 +332,14 @@ fn look(path: &Path, disk: &dyn Disk) -> Result<(), OpenError> {
     if beside(path, "-wal").exists() {
         return open_read_only_on(path, disk).map(drop);
     }
-    // A file in WAL mode would have a WAL and its index put beside it just by looking. All of this
-    // one is in itself, so it can be looked at as if nobody ever wrote it.
+    // Opening a file in WAL mode would create a WAL and an index beside it. This file is complete
+    // without them, so it can be opened as immutable.
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
     let connection = connect(&immutable(path), flags, disk).map_err(|why| broken(path, why))?;
     check_versions(&connection, path)
 }
 
-/// A file's URI for SQLite, <https://www.sqlite.org/uri.html>, with the word that it does not change.
+/// A file's URI for SQLite, <https://www.sqlite.org/uri.html>, marked as immutable.
 fn immutable(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let mut uri = std::ffi::OsString::from("file://");
@@ -379,7 +378,7 @@ fn check_versions(connection: &Connection, path: &Path) -> Result<(), OpenError>
 
 fn set_up_file(connection: &Connection, tuning: &Tuning) -> Result<(), StoreError> {
     connection.busy_timeout(Duration::from_millis(tuning.busy_ms.into()))?;
-    // Only heeded while the file is empty.
+    // Has an effect only while the file is empty.
     connection.pragma_update(None, "page_size", tuning.page_bytes)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;

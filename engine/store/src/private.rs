@@ -1,5 +1,6 @@
-//! Who may read a database: its files are made for their owner alone, whatever the umask, and one that others may read is
-//! warned about. SQLite gives the WAL, its index and a journal the mode of the database.
+//! File permissions of a database. Its files are created for their owner only, whatever the umask,
+//! and a file that other users can read causes a warning. SQLite gives the WAL, its index and a
+//! journal the mode of the database.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -17,8 +18,8 @@ const OWNER: u32 = 0o600;
 /// Read or write for the group or for all.
 const OTHERS: u32 = 0o066;
 
-/// The file that a path stands for: a symlink's target, so that each name of a file has the same lock, WAL and index. SQLite
-/// resolves the name in the same way.
+/// The target of a path: symlinks are resolved, so that each name of a file has the same lock, WAL
+/// and index. SQLite resolves the name in the same way.
 pub(crate) fn resolved(path: &Path) -> Result<PathBuf, OpenError> {
     match fs::symlink_metadata(path) {
         Ok(meta) if meta.is_symlink() => fs::canonicalize(path).map_err(|why| match why.kind() {
@@ -29,8 +30,8 @@ pub(crate) fn resolved(path: &Path) -> Result<PathBuf, OpenError> {
     }
 }
 
-/// Makes an empty file that there is not, not even as a symlink, nor any of the files that SQLite puts beside it. Returns its
-/// path, of which no part is a symlink.
+/// Creates an empty file. Fails if the file, a symlink of that name, or one of the files that
+/// SQLite puts beside it exists. Returns its path without symlinks.
 pub(crate) fn create(path: &Path) -> Result<PathBuf, OpenError> {
     let companions = ["-wal", "-shm", "-journal", "-lock"].map(|suffix| beside(path, suffix));
     let is_there = |companion: &PathBuf| fs::symlink_metadata(companion).is_ok();
@@ -41,10 +42,10 @@ pub(crate) fn create(path: &Path) -> Result<PathBuf, OpenError> {
     fs::canonicalize(path).map_err(|why| OpenError::Io { path: path.to_owned(), why })
 }
 
-/// Makes an empty file that there is not, not even as a symlink.
+/// Creates an empty file. Fails if the file, or a symlink of that name, exists.
 pub(crate) fn create_empty(path: &Path) -> Result<(), OpenError> {
     let file = OpenOptions::new().write(true).create_new(true).mode(OWNER).open(path);
-    // The umask may have taken some of the mode away.
+    // The umask may have removed some permissions.
     let made = file.and_then(|file| file.set_permissions(Permissions::from_mode(OWNER)));
     made.map_err(|why| match why.kind() {
         io::ErrorKind::AlreadyExists => OpenError::Exists(path.to_owned()),
@@ -55,7 +56,7 @@ pub(crate) fn create_empty(path: &Path) -> Result<(), OpenError> {
     })
 }
 
-/// Opens the file beside a database by which a process has it. A symlink there is refused: it could make or lock any file.
+/// Opens the lock file beside a database. A symlink is refused: it could create or lock any file.
 pub(crate) fn open_lock(path: &Path) -> io::Result<File> {
     let no_follow = OFlags::NOFOLLOW.bits().cast_signed();
     let mut options = OpenOptions::new();
@@ -71,7 +72,7 @@ pub(crate) fn open_lock(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Warns where others than the owner may read or write a database.
+/// Warns if users other than the owner can read or write a database.
 pub(crate) fn warn_if_open(path: &Path) {
     let Ok(meta) = fs::metadata(path) else { return };
     let mode = meta.mode() & 0o777;

@@ -1,5 +1,5 @@
-//! A connection that only reads: snapshots at a seq, queries that strangers wrote, and the undo
-//! images from which resume is made.
+//! A read-only connection: snapshots at a seq, queries that callers wrote, and the undo images for
+//! resume.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -16,25 +16,26 @@ use crate::interrupt::{self, Interrupt, Running, Why};
 use crate::migrate;
 use crate::writer;
 
-/// Finds the value of a parameter: its name with the sigil (`None` for a bare `?`), its number.
+/// Returns the value of a parameter, from its name with the sigil (`None` for a bare `?`) and its
+/// number.
 pub type Bind<'a> = dyn FnMut(Option<&str>, usize) -> Result<Value, Refusal> + 'a;
 
-/// What a query may cost.
+/// The limits of a query.
 #[derive(Clone, Copy, Debug)]
 pub struct QueryLimits {
-    /// Columns of a row that are taken, the first ones.
+    /// Columns of a row to return, the first ones.
     pub columns: usize,
     /// Rows of its result.
     pub rows: usize,
     /// Bytes of its result.
     pub bytes: usize,
-    /// How long it may run.
+    /// The maximum run time.
     pub time: Duration,
-    /// Whether that is the time that the thread has the processor, and not the time that passes.
+    /// Whether `time` is processor time of the thread instead of wall-clock time.
     pub of_processor: bool,
-    /// Steps of SQLite's virtual machine that it may take.
+    /// Steps of SQLite's virtual machine.
     pub steps: u64,
-    /// Bytes by which the process may grow while it runs; `usize::MAX` where that is not looked at.
+    /// Bytes by which the process may grow during the query; `usize::MAX` for no limit.
     pub memory_bytes: usize,
     /// Bytes of one value.
     pub value_bytes: usize,
@@ -49,23 +50,23 @@ pub struct Rows {
     pub rows: Vec<Row>,
 }
 
-/// What the authorizer lets through while a statement is prepared.
+/// What the authorizer allows while a statement is prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Guard {
-    /// Everything: a statement of ours.
+    /// Everything: a statement of the engine.
     Off,
-    /// Reading: a stranger's statement.
+    /// Reading: a statement of a caller.
     Reading,
-    /// Reading through the views that show the past.
+    /// Reading through the views of a past state.
     Past,
 }
 
 fn allowed(context: &AuthContext<'_>, past: bool) -> bool {
     match context.action {
-        // A table itself shows the present; the views before it are what may be asked.
-        // (`SELECT count(*)` reads no column of the table that a view stands for, which SQLite tells
-        // as a column without a name and without the view's.)
+        // A table shows the present, so only the views may be queried. (`SELECT count(*)` reads no
+        // column of the table behind a view; SQLite reports that as an empty column name without
+        // the view's name.)
         AuthAction::Read { column_name, .. } if past && !column_name.is_empty() => {
             context.accessor.is_some() || context.database_name != Some("main")
         }
@@ -77,11 +78,11 @@ fn allowed(context: &AuthContext<'_>, past: bool) -> bool {
     }
 }
 
-/// A connection that only reads.
+/// A read-only connection.
 #[derive(Debug)]
 pub struct Reader {
     connection: Connection,
-    /// What the authorizer lets through; a [`Guard`].
+    /// What the authorizer allows; a [`Guard`].
     guard: Arc<AtomicU8>,
     interrupt: Interrupt,
 }
@@ -103,13 +104,13 @@ impl Reader {
         Ok(Reader { connection, guard, interrupt })
     }
 
-    /// What ends the queries of this reader, from another thread.
+    /// A handle that stops the queries of this reader from another thread.
     #[must_use]
     pub fn stopper(&self) -> Stopper {
         Stopper(self.interrupt.clone())
     }
 
-    /// Runs set-up statements: temporary tables and the like.
+    /// Runs set-up statements, for example to create temporary tables.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -117,7 +118,7 @@ impl Reader {
         statements.iter().try_for_each(|sql| Ok(self.connection.execute_batch(sql)?))
     }
 
-    /// The state as of now, held still until the snapshot is dropped.
+    /// A snapshot of the current state, held until it is dropped.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -133,18 +134,18 @@ impl Reader {
     }
 }
 
-/// Ends the queries of a reader.
+/// Stops the queries of a reader.
 #[derive(Debug)]
 pub struct Stopper(Interrupt);
 
 impl Stopper {
-    /// Ends the query that runs, and those after it.
+    /// Stops the running query and all later ones.
     pub fn stop(&self) {
         self.0.end();
     }
 }
 
-/// A state that does not move. While it lives, the WAL cannot start over: be quick.
+/// A constant state. While it exists, the WAL cannot be reset, so keep it short.
 #[derive(Debug)]
 pub struct Snapshot<'a> {
     reader: &'a Reader,
@@ -153,8 +154,8 @@ pub struct Snapshot<'a> {
 }
 
 impl Snapshot<'_> {
-    /// From here on strangers' statements see tables only through the temporary views that were put
-    /// before them.
+    /// From here on, callers' statements see tables only through the temporary views that replace
+    /// them.
     pub fn only_views(&mut self) {
         self.guard = Guard::Past;
     }
@@ -165,10 +166,9 @@ impl Snapshot<'_> {
         self.seq
     }
 
-    /// Runs one statement that a stranger wrote: it can read and nothing else.
+    /// Runs one statement of a caller. It can only read.
     ///
-    /// # Errors
-    /// A [`Refusal`] for the caller.
+    /// # Errors A [`Refusal`] for the caller.
     pub fn query(
         &self,
         sql: &str,
@@ -176,11 +176,12 @@ impl Snapshot<'_> {
         limits: QueryLimits,
     ) -> Result<Rows, Refusal> {
         let refuse = |error: StoreError| error.to_refusal();
-        // SQLite looks at the bounds while it prepares a statement, too: it reads a CTE again wherever that is named.
+        // SQLite also checks the limits while it prepares a statement, because it expands a CTE at
+        // each mention.
         let running = self.reader.interrupt.start(&limits);
         let mut statement = self.prepare_guarded(sql, &limits)?;
         if !statement.readonly() {
-            let hint = "to change something, call a reducer";
+            let hint = "to change data, call a reducer";
             return Err(Refusal::new(Code::BadSql, "the statement writes").hint(hint));
         }
         if statement.column_count() == 0 {
@@ -194,7 +195,8 @@ impl Snapshot<'_> {
         self.within(limits.value_bytes, || self.collect(statement, limits, running))
     }
 
-    /// From here on statements together may take so much, up to [`StoreError::Interrupted`]. `None` lifts the bound.
+    /// Limits all following statements together; beyond the limits they fail with
+    /// [`StoreError::Interrupted`]. `None` lifts the limits.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -202,7 +204,7 @@ impl Snapshot<'_> {
         self.reader.interrupt.allow(&self.reader.connection, limits)
     }
 
-    /// Does something while no value may be longer.
+    /// Runs `work` with a limit on the size of a value.
     fn within<T>(
         &self,
         bytes: usize,
@@ -228,7 +230,7 @@ impl Snapshot<'_> {
         limits: &QueryLimits,
     ) -> Result<CachedStatement<'_>, Refusal> {
         self.reader.guard.store(self.guard as u8, Ordering::Relaxed);
-        // Prepared afresh for the past: a kept statement would not be looked at again.
+        // Prepared again for a past state: the authorizer does not check a cached statement.
         if self.guard == Guard::Past {
             self.reader.connection.flush_prepared_statement_cache();
         }
@@ -236,12 +238,12 @@ impl Snapshot<'_> {
         self.reader.guard.store(Guard::Off as u8, Ordering::Relaxed);
         statement.map_err(|error| match StoreError::from(error) {
             StoreError::Sql { message, .. } if message.contains("is prohibited") => {
-                Refusal::new(Code::BadSql, "only tables of that time can be asked")
-                    .hint("name tables without  main.  and leave out the engine's own")
+                Refusal::new(Code::BadSql, "only tables at that point in time can be queried")
+                    .hint("name tables without  main.  and omit the engine's own tables")
             }
             StoreError::Sql { message, .. } if message == "not authorized" => {
-                Refusal::new(Code::BadSql, "the statement does more than read")
-                    .hint("one SELECT, VALUES or WITH; to change something, call a reducer")
+                Refusal::new(Code::BadSql, "the statement is not read-only")
+                    .hint("one SELECT, VALUES or WITH; to change data, call a reducer")
             }
             StoreError::Interrupted => self.interrupted(limits),
             error => error.to_refusal(),
@@ -268,25 +270,25 @@ impl Snapshot<'_> {
             found.push(row);
             if found.len() > limits.rows || bytes > limits.bytes {
                 let (rows, bytes) = (limits.rows, limits.bytes);
-                let detail = format!("the result is over {rows} rows or {bytes} bytes");
+                let detail = format!("the result exceeds {rows} rows or {bytes} bytes");
                 return Err(Refusal::new(Code::LimitExceeded, detail)
-                    .hint("ask for a part of it with LIMIT or a narrower WHERE"));
+                    .hint("reduce it with LIMIT or a narrower WHERE"));
             }
         }
         Ok(Rows { columns, rows: found })
     }
 
-    /// What is said of a statement that was interrupted.
+    /// The refusal of an interrupted statement.
     fn interrupted(&self, limits: &QueryLimits) -> Refusal {
         let (detail, hint) = match self.reader.interrupt.why() {
             Why::Steps => {
                 let detail = format!("the query takes more than {} steps", limits.steps);
-                (detail, "an index may help, or a narrower WHERE; or the recursion has no end")
+                (detail, "add an index or a narrower WHERE, or end the recursion")
             }
             Why::Memory => {
                 let mib = limits.memory_bytes >> 20;
                 let detail = format!("the query needs more than {mib} MiB of memory");
-                (detail, "sort, group or join less at a time; LIMIT what is inside")
+                (detail, "sort, group or join fewer rows; add LIMIT to subqueries")
             }
             Why::Closing => {
                 return Refusal::new(Code::Overloaded, "the engine is closing")
@@ -295,13 +297,13 @@ impl Snapshot<'_> {
             Why::Time | Why::Nothing => {
                 let ms = limits.time.as_millis();
                 let detail = format!("the query ran longer than {ms} ms");
-                (detail, "an index may help, or a narrower WHERE")
+                (detail, "add an index or a narrower WHERE")
             }
         };
         Refusal::new(Code::LimitExceeded, detail).hint(hint)
     }
 
-    /// The row of a primary key.
+    /// The row with a primary key.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -315,7 +317,8 @@ impl Snapshot<'_> {
         Ok(found)
     }
 
-    /// From where on the change log is whole: one can resume from this seq or a later one.
+    /// The first seq from which the change log is complete: a subscription can resume from it or
+    /// from a later one.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -324,8 +327,8 @@ impl Snapshot<'_> {
         Ok(Seq(floor.and_then(|text| text.parse().ok()).unwrap_or(0)))
     }
 
-    /// What each commit after `from` did to a table, oldest first; `None` where there is more than
-    /// `limit`.
+    /// The undo images of a table for each commit after `from`, oldest first; `None` if there are
+    /// more than `limit`.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -354,7 +357,7 @@ impl Snapshot<'_> {
         Ok(Some(images))
     }
 
-    /// Runs any statement of our own, handing each result row over.
+    /// Runs any statement of the engine and calls `each` with every row.
     ///
     /// # Errors
     /// [`StoreError`].

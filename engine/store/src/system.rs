@@ -3,13 +3,13 @@
 use abide_schema::event::Event;
 use abide_schema::{Micros, Row, Seq, Table as _, TableSpec, Value, table};
 
-/// Also what keeps `REPLACE INTO events` out: SQLite removes the old row of a REPLACE without asking
-/// the trigger on DELETE.
+/// Also rejects `REPLACE INTO events`: SQLite removes the old row of a REPLACE without firing the
+/// trigger on DELETE.
 const APPENDED: &str = "CREATE TRIGGER events_appended BEFORE INSERT ON events
 WHEN NEW.seq <> 1 + (SELECT coalesce(max(seq), 0) FROM events)
 BEGIN SELECT RAISE(FAIL, 'denied: the log grows by its next number only'); END";
 
-/// The append-only log: one row for every call that did something, chained by hash.
+/// The append-only log: one row for every call with an effect, chained by hash.
 #[table(
     name = "events",
     index(session_id, where = "session_id IS NOT NULL"),
@@ -20,76 +20,77 @@ BEGIN SELECT RAISE(FAIL, 'denied: the log is append-only'); END",
 BEGIN SELECT RAISE(FAIL, 'denied: the log is append-only'); END"
 )]
 pub struct EventRow {
-    /// Its place: 1, 2, 3 … with no gap.
+    /// Its position: 1, 2, 3 … without gaps.
     #[column(key)]
     pub seq: Seq,
-    /// When the call ran.
+    /// The time of the call.
     pub at: Micros,
-    /// The session it was about.
+    /// The session of the call.
     pub session_id: Option<String>,
-    /// The rule that ran.
+    /// The reducer.
     pub reducer: String,
-    /// Who called.
+    /// The caller's id.
     pub caller: String,
-    /// The caller's own name for the call.
+    /// The caller's request id of the call.
     pub request_id: Option<String>,
     /// The arguments, canonical JSON.
     pub arguments: String,
-    /// The result as it was answered, JSON; a long argument that it repeats is only marked.
+    /// The result as returned, JSON; a long argument that it repeats is only marked.
     pub outcome: String,
-    /// The hash of the event before.
+    /// The hash of the previous event.
     pub prev_hash: Vec<u8>,
     /// The hash of this event.
     pub hash: Vec<u8>,
-    /// What bounded the caller: role, capabilities and scope, canonical JSON. NULL where nothing did.
+    /// The caller's restrictions: role, capabilities and scope, canonical JSON. NULL if there were
+    /// none.
     pub authority: Option<String>,
-    /// Random bytes that blind the hash. NULL in events of format 1, which are hashed without.
+    /// Random bytes that blind the hash. NULL in events of format 1, which are hashed without a
+    /// salt.
     pub salt: Option<Vec<u8>>,
 }
 
-/// Which events a request id stands for, so that a retry is answered and not run.
+/// The events of a request id, so that a retry returns the same result without running again.
 #[table(name = "request_ids", without_rowid)]
 pub struct RequestIdRow {
-    /// Whose id it is: the caller's id, and its scope behind a tab where it has one.
+    /// The owner of the id: the caller's id, followed by a tab and the scope if there is one.
     #[column(key)]
     pub caller: String,
     /// The id.
     #[column(key)]
     pub request_id: String,
-    /// SHA-256 over what was asked, so that another request under the same id is told apart.
+    /// SHA-256 of the request, to detect a different request under the same id.
     pub fingerprint: Vec<u8>,
-    /// The seq that answered each call, in order, as a JSON array.
+    /// The seq of each call's event, in order, as a JSON array.
     pub seqs: abide_schema::Json,
 }
 
-/// What a commit overwrote in one table: the undo images from which resume and time travel are made.
+/// The rows that a commit overwrote in one table: the undo images for resume and time travel.
 #[table(name = "change_log", without_rowid)]
 pub struct ChangeLogRow {
-    /// The last event of the commit. First in the key, so that a commit writes one page of this table
-    /// however many tables it changed.
+    /// The last event of the commit. First in the key, so that a commit writes one page of this
+    /// table however many tables it changed.
     #[column(key)]
     pub seq: Seq,
     /// The table that changed.
     #[column(key)]
     pub table_name: String,
-    /// The last event before the commit: no state stands between the two.
+    /// The last event before the commit. There is no state between the two.
     pub from_seq: Seq,
     /// The old images, see `abide_store::change_log`.
     pub images: Vec<u8>,
 }
 
-/// Facts about the file.
+/// Metadata of the file.
 #[table(name = "meta", without_rowid)]
 pub(crate) struct MetaRow {
-    /// The fact's name: `log_id`, `change_log_floor`, `module.<name>`, and `module.<name>.<version>` for the last event
-    /// before the file came to a version.
+    /// The key: `log_id`, `change_log_floor`, `module.<name>`.
     #[column(key)]
     pub(crate) name: String,
     /// Its value.
     pub(crate) value: String,
 }
 
-/// The engine's tables, in the order they are made.
+/// The engine's tables, in order of creation.
 pub(crate) fn tables() -> [&'static TableSpec; 4] {
     [EventRow::SPEC, RequestIdRow::SPEC, ChangeLogRow::SPEC, MetaRow::SPEC]
 }
@@ -114,10 +115,10 @@ pub fn event_row(event: &Event) -> Row {
     Row::from(row.into_row())
 }
 
-/// What turns the tables of format 1 into those of format 2.
+/// The migration of the tables from format 1 to format 2.
 pub(crate) const FROM_FORMAT_1: &str = "ALTER TABLE events ADD COLUMN salt BLOB";
 
-/// The event of a row, of this format or of format 1; `None` where the row is not one that we would write.
+/// Decodes the event of a row, of this format or of format 1; `None` if the row is not valid.
 pub(crate) fn event_of(cells: &[Value]) -> Option<Event> {
     let [
         seq,

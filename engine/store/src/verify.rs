@@ -1,5 +1,5 @@
-//! Checking a file without trusting it: is it sound SQLite, is the chain whole, does any row speak of
-//! an event that is not there.
+//! Verifies an untrusted file: SQLite's integrity, the hash chain, and references from rows to
+//! missing events.
 
 use std::path::Path;
 
@@ -16,49 +16,49 @@ use crate::open::open_read_only;
 use crate::system::{EventRow, event_of};
 use crate::writer;
 
-/// What a sound file was found to hold.
+/// The content of a verified file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verified {
-    /// How many events, which is also the last seq.
+    /// The number of events, which is also the last seq.
     pub events: Seq,
-    /// The hash of the last one: who keeps it can tell later whether anything up to it was changed.
+    /// The hash of the last event. Keep it to detect later changes of anything up to it.
     pub hash: Hash,
 }
 
-/// Why a file cannot be believed.
+/// Why verification failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifyError {
-    /// It cannot be opened at all.
+    /// The file cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The chain breaks.
+    /// The hash chain is broken.
     #[error(transparent)]
     Chain(#[from] ChainBreak),
-    /// An event is not one that Abide writes.
-    #[error("event {seq}: it cannot be read")]
+    /// An event is not in a format that Abide writes.
+    #[error("event {seq}: the row cannot be read")]
     Unreadable {
         /// The event.
         seq: Seq,
-        /// What SQLite says, if it is SQLite that cannot read it.
+        /// SQLite's error, if SQLite cannot read the row.
         #[source]
         why: Option<StoreError>,
     },
-    /// A row was last written by an event that the log does not hold: the log's end is missing.
-    #[error("event {seq}: missing, but a row of {table} was written by it")]
+    /// A row was last written by an event that is not in the log: the end of the log is missing.
+    #[error("event {seq}: missing, but a row of {table} refers to it")]
     LostTail {
         /// The event that the row names.
         seq: Seq,
         /// The row's table.
         table: String,
     },
-    /// The log is sound, but SQLite finds the file damaged elsewhere.
+    /// The log is sound, but SQLite reports damage elsewhere in the file.
     #[error("the file is damaged: {0}")]
     Damaged(String),
 }
 
 impl VerifyError {
-    /// As a person at a terminal is told.
+    /// The refusal for a user of the command line.
     #[must_use]
     pub fn to_refusal(&self) -> Refusal {
         match self {
@@ -67,15 +67,14 @@ impl VerifyError {
                 Refusal::new(Code::Conflict, format!("{self}: {why}"))
             }
             _ => Refusal::new(Code::Conflict, self.to_string())
-                .hint("the file is not what Abide wrote; go back to a backup that verifies"),
+                .hint("the file was changed outside of Abide; restore a backup that verifies"),
         }
     }
 }
 
-/// Walks the whole log of a file, and looks over the rest of it.
+/// Verifies the whole log of a file, and checks the rest of it.
 ///
-/// # Errors
-/// [`VerifyError`], with the seq of the first event that cannot be believed.
+/// # Errors [`VerifyError`], with the seq of the first invalid event.
 pub fn verify_file(path: &Path, progress: &mut dyn FnMut(Seq)) -> Result<Verified, VerifyError> {
     let log = LogFile::open(path)?;
     let chain = log.walk::<VerifyError>(&mut |event| {
@@ -87,7 +86,7 @@ pub fn verify_file(path: &Path, progress: &mut dyn FnMut(Seq)) -> Result<Verifie
     Ok(Verified { events: chain.seq, hash: chain.hash })
 }
 
-/// A file opened for walking its log, in one state, also while a server writes.
+/// A file opened to read its log in one state, even while a server writes.
 #[derive(Debug)]
 pub struct LogFile {
     connection: Connection,
@@ -95,7 +94,7 @@ pub struct LogFile {
 }
 
 impl LogFile {
-    /// Opens a file. Nothing is written to it.
+    /// Opens a file without writing to it.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -134,8 +133,7 @@ impl LogFile {
 
     /// Shows every event, each checked before it is shown. Returns where the chain ends.
     ///
-    /// # Errors
-    /// [`VerifyError`] at the first event that cannot be believed, or whatever `each` returns.
+    /// # Errors [`VerifyError`] at the first invalid event, or an error of `each`.
     pub fn walk<E: From<VerifyError>>(
         &self,
         each: &mut dyn FnMut(&Event) -> Result<(), E>,
@@ -148,7 +146,8 @@ impl LogFile {
             .connection
             .prepare("SELECT * FROM events NOT INDEXED ORDER BY seq")
             .map_err(unreadable(Seq(1)))?;
-        // A file of format 1 lacks the last column. It is read as it is: nothing is written to it here.
+        // A file of format 1 lacks the last column. It is read without a migration, because nothing
+        // is written here.
         let columns = statement.column_count().min(EventRow::SPEC.columns.len());
         let mut rows = statement.raw_query();
         loop {
@@ -157,7 +156,7 @@ impl LogFile {
                 return Ok(chain);
             };
             let cells = cell::read_row(row, columns).map_err(unreadable(seq))?;
-            // A text that is no UTF-8 reads as a blob, which would hide that a hash became a text.
+            // Text that is not UTF-8 reads as a blob, which would hide that a hash became a text.
             let is_text = |at: &usize| matches!(row.get_ref(*at), Ok(ValueRef::Text(_)));
             let hashes_are_blobs = ![8, 9, 11].iter().any(|at| *at < columns && is_text(at));
             let event = event_of(&cells).filter(|_| hashes_are_blobs);
@@ -182,7 +181,7 @@ impl LogFile {
     }
 }
 
-/// A chain cannot tell that its own end was cut off, but the rows can.
+/// The chain does not show that its end was cut off, but the rows do.
 fn check_tail(connection: &Connection, chain: &Chain) -> Result<(), VerifyError> {
     let damaged = |error: rusqlite::Error| VerifyError::Damaged(error.to_string());
     let tables = "SELECT m.name FROM sqlite_schema m, pragma_table_info(m.name) c

@@ -1,4 +1,4 @@
-//! The connection that writes: rows, events and undo images, inside transactions of its caller.
+//! The connection that writes rows, events and undo images, inside transactions of its caller.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -16,13 +16,13 @@ use crate::open::Layout;
 use crate::reader::QueryLimits;
 use crate::system::{self, RequestIdRow, event_of};
 
-/// The statements of one table, written once.
+/// The SQL of one table, built once.
 #[derive(Debug)]
 struct TableSql {
     get: String,
     insert: String,
     delete: String,
-    /// By the set of columns that change.
+    /// By the set of changed columns.
     updates: RefCell<HashMap<u64, String>>,
 }
 
@@ -35,8 +35,8 @@ impl TableSql {
         let (all, marks) = (columns.join(", "), marks.join(", "));
         TableSql {
             get: format!("SELECT {all} FROM {name} WHERE {by_key}"),
-            // OR FAIL, here and in the triggers: of a statement about one row nothing is left behind
-            // either way, but for the default, ABORT, SQLite copies every page it touches, so as to
+            // OR FAIL, here and in the triggers. A statement about one row leaves nothing behind in
+            // either case, but with the default, ABORT, SQLite copies every page that it touches to
             // be able to undo half a statement.
             insert: format!("INSERT OR FAIL INTO {name} ({all}) VALUES ({marks})"),
             delete: format!("DELETE FROM {name} WHERE {by_key}"),
@@ -45,8 +45,8 @@ impl TableSql {
     }
 }
 
-/// `key1 = ?a AND key2 = ?b`; `place` gives a parameter's place from the place in the key and the
-/// place in the row, both from 0.
+/// `key1 = ?a AND key2 = ?b`. `place` maps the index in the key and the index in the row, both from
+/// 0, to a parameter's number.
 fn by_key(table: &TableSpec, place: impl Fn(usize, usize) -> usize) -> String {
     let terms = table.key.iter().enumerate();
     let terms =
@@ -54,7 +54,7 @@ fn by_key(table: &TableSpec, place: impl Fn(usize, usize) -> usize) -> String {
     terms.collect::<Vec<_>>().join(" AND ")
 }
 
-/// An update of some columns of the row of a key: every parameter stands at its column's place.
+/// An update of some columns of the row with a key. Each parameter has the number of its column.
 fn update_of(table: &TableSpec, changed: u64) -> String {
     let set: Vec<String> = (0..table.columns.len())
         .filter(|at| changed & (1 << at) != 0)
@@ -64,18 +64,18 @@ fn update_of(table: &TableSpec, changed: u64) -> String {
     format!("UPDATE OR FAIL {} SET {} WHERE {by_key}", table.name, set.join(", "))
 }
 
-/// Where a log ends.
+/// The end of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// The last event; 0 where there is none.
+    /// The last event; 0 if there is none.
     pub seq: Seq,
     /// Its time.
     pub at: Micros,
-    /// Its hash; `None` where there is no event.
+    /// Its hash; `None` if there is no event.
     pub hash: Option<Hash>,
 }
 
-/// The connection that writes. It does not know what a commit means to anybody.
+/// The connection that writes.
 #[derive(Debug)]
 pub struct Writer {
     connection: Connection,
@@ -89,12 +89,13 @@ impl Writer {
     pub(crate) fn new(mut connection: Connection, layout: &Layout) -> Result<Writer, StoreError> {
         let tables = system::tables().into_iter().chain(layout.tables());
         let tables = tables.map(|table| (table.name, TableSql::new(table))).collect();
-        // Undo images of one commit are one value, as long as SQLite lets it be.
+        // The undo images of one commit are one value, so the limit is SQLite's maximum.
         let interrupt = Interrupt::install(&mut connection, usize::MAX)?;
         Ok(Writer { connection, tables, interrupt, steps: Cell::new(0) })
     }
 
-    /// Steps of SQLite's virtual machine that all statements took so far. They tell what a call costs without a clock.
+    /// Steps of SQLite's virtual machine of all statements so far. They measure the cost of a call
+    /// without a clock.
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.steps.get()
@@ -104,15 +105,15 @@ impl Writer {
         self.steps.set(self.steps.get() + steps);
     }
 
-    /// Counts the steps of a statement that was run.
+    /// Adds the steps of a statement.
     fn count_of(&self, statement: &CachedStatement<'_>) {
         let steps = statement.reset_status(StatementStatus::VmStep);
         self.count(u64::try_from(steps).unwrap_or(0));
     }
 
-    /// From here on statements together may take so much; the one that takes more is interrupted, with
-    /// [`StoreError::Interrupted`]. `None` lifts the bound. Only for statements that read: SQLite
-    /// undoes the whole transaction around an interrupted one that writes.
+    /// Limits all following statements together; the statement that exceeds the limits fails with
+    /// [`StoreError::Interrupted`]. `None` lifts the limits. Only for statements that read: SQLite
+    /// rolls back the whole transaction around an interrupted write.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -120,7 +121,7 @@ impl Writer {
         self.interrupt.allow(&self.connection, limits)
     }
 
-    /// Where the log ends.
+    /// The end of the log.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -135,19 +136,18 @@ impl Writer {
         })
     }
 
-    /// Opens a transaction, at once with the write lock.
+    /// Starts a transaction, with the write lock from the start.
     ///
-    /// # Errors
-    /// [`StoreError::Busy`] where another process writes.
+    /// # Errors [`StoreError::Busy`] if another process writes.
     pub fn begin(&self) -> Result<(), StoreError> {
         self.execute("BEGIN IMMEDIATE", &[])
     }
 
-    /// Ends the transaction: its pages are in the WAL, not yet on the disk.
+    /// Commits the transaction: its pages are in the WAL, not yet on the disk.
     ///
-    /// # Errors
-    /// [`StoreError`]; the transaction is then still open, or undone. [`StoreError::Full`] is certain: nothing of
-    /// the transaction will ever be seen, not even after a crash.
+    /// # Errors [`StoreError`]; the transaction is then still open, or rolled back.
+    /// [`StoreError::Full`] is final: no part of the transaction becomes visible, not even after a
+    /// crash.
     pub fn commit(&self) -> Result<(), StoreError> {
         match self.connection.prepare_cached("COMMIT")?.raw_execute() {
             Ok(_) => Ok(()),
@@ -161,27 +161,29 @@ impl Writer {
         }
     }
 
-    /// Makes an end of a commit whose frames are whole in the WAL, but had no room in its index, which SQLite
-    /// writes after them. SQLite has undone it, and nobody sees it; but who reads the WAL from its beginning,
-    /// as after a crash, would find it and let it count. So a frame is put in place of its first, and on the
-    /// disk: the checksum of a frame is over all before it, so the others are worth nothing then.
+    /// Invalidates a commit whose frames are complete in the WAL but had no space in its index,
+    /// which SQLite writes after them. SQLite rolled it back, so no reader sees it. But recovery
+    /// reads the WAL from its beginning and would find it and apply it. So its first frame is
+    /// overwritten and synced: the checksum of a frame covers all frames before it, so the others
+    /// become invalid.
     fn bury(&self) -> Result<(), StoreError> {
         let connection = &self.connection;
         self.rollback()?;
         let before: i64 = connection.pragma_query_value(None, "synchronous", |row| row.get(0))?;
         connection.pragma_update(None, "synchronous", "FULL")?;
         let format: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-        // Written as it was: a page is a frame, whether or not it differs.
+        // The value is unchanged: a page becomes a frame whether or not it differs.
         let written = connection.pragma_update(None, "user_version", format);
         connection.pragma_update(None, "synchronous", before)?;
         match written {
-            // Then this one is whole without its index, in place of the other, and may count or not.
+            // This frame is complete without its index, in place of the other, and may be applied
+            // or not.
             Err(error) if error::is_index_full(&error) => Ok(()),
             written => Ok(written?),
         }
     }
 
-    /// Undoes the transaction, if SQLite has not done so itself.
+    /// Rolls the transaction back, unless SQLite has already done so.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -189,13 +191,13 @@ impl Writer {
         if self.connection.is_autocommit() { Ok(()) } else { self.execute("ROLLBACK", &[]) }
     }
 
-    /// Whether SQLite has, after an error, undone the transaction itself.
+    /// Whether SQLite rolled the transaction back after an error.
     #[must_use]
     pub fn transaction_is_gone(&self) -> bool {
         self.connection.is_autocommit()
     }
 
-    /// Marks a point to come back to.
+    /// Sets the savepoint.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -203,7 +205,7 @@ impl Writer {
         self.execute("SAVEPOINT call", &[])
     }
 
-    /// Forgets the point.
+    /// Releases the savepoint.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -211,7 +213,7 @@ impl Writer {
         self.execute("RELEASE call", &[])
     }
 
-    /// Comes back to the point and forgets it.
+    /// Rolls back to the savepoint and releases it.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -220,7 +222,7 @@ impl Writer {
         self.execute("RELEASE call", &[])
     }
 
-    /// The row of a primary key.
+    /// The row with a primary key.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -250,10 +252,9 @@ impl Writer {
         Ok(found)
     }
 
-    /// Adds a row and returns it; a NULL key of a numbered table becomes the next number.
+    /// Inserts a row and returns it. A NULL key of a numbered table becomes the next number.
     ///
-    /// # Errors
-    /// [`StoreError::Constraint`], and the others.
+    /// # Errors [`StoreError::Constraint`] and the other variants.
     pub fn insert(&self, table: &TableSpec, mut row: Vec<Value>) -> Result<Row, StoreError> {
         self.execute(&self.sql(table).insert, &row)?;
         if table.numbered() {
@@ -262,11 +263,10 @@ impl Writer {
         Ok(row.into())
     }
 
-    /// Makes a stored row another one of the same key. Only the columns that differ are written, so
-    /// that indexes and triggers of the others have nothing to do.
+    /// Updates a row, keeping its key. Only changed columns are written, so that indexes and
+    /// triggers on other columns do no work.
     ///
-    /// # Errors
-    /// [`StoreError::Constraint`], and the others.
+    /// # Errors [`StoreError::Constraint`] and the other variants.
     pub fn update(
         &self,
         table: &TableSpec,
@@ -291,21 +291,20 @@ impl Writer {
         Ok(())
     }
 
-    /// Removes the row of a key.
+    /// Deletes the row with a key.
     ///
-    /// # Errors
-    /// [`StoreError::Constraint`], and the others.
+    /// # Errors [`StoreError::Constraint`] and the other variants.
     pub fn delete(&self, table: &TableSpec, key: &[Value]) -> Result<(), StoreError> {
         self.execute(&self.sql(table).delete, key)
     }
 
-    /// Adds an event to the log.
+    /// Appends an event to the log.
     ///
     /// # Errors
     /// [`StoreError`].
     pub fn append_event(&self, event: &Event) -> Result<(), StoreError> {
         let mut statement = self.connection.prepare_cached(&self.tables["events"].insert)?;
-        // Bound one by one: an event is the largest row of a call, and is not copied on the way.
+        // Bound one by one: an event is the largest row of a call, and is not copied.
         statement.raw_bind_parameter(1, event.seq.0)?;
         statement.raw_bind_parameter(2, event.at.0)?;
         statement.raw_bind_parameter(3, event.session_id.as_deref())?;
@@ -333,7 +332,7 @@ impl Writer {
         Ok(found)
     }
 
-    /// Who made the call of an event.
+    /// The caller of an event.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -348,7 +347,7 @@ impl Writer {
         Ok(found)
     }
 
-    /// What a request id stands for, if it was used before.
+    /// The row of a request id, if it was used before.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -361,7 +360,7 @@ impl Writer {
         Ok(row.and_then(|row| RequestIdRow::from_row(&row).ok()))
     }
 
-    /// Notes what a request id stands for.
+    /// Records a request id.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -369,7 +368,7 @@ impl Writer {
         self.execute(&self.tables["request_ids"].insert, &request.into_row())
     }
 
-    /// Keeps a commit's undo images of one table.
+    /// Stores a commit's undo images of one table.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -385,7 +384,7 @@ impl Writer {
         self.execute(&self.tables["change_log"].insert, &row)
     }
 
-    /// Forgets undo images up to a seq.
+    /// Deletes undo images up to a seq.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -393,7 +392,7 @@ impl Writer {
         self.execute("DELETE FROM change_log WHERE seq <= ?1", &[Value::Integer(up_to.0)])
     }
 
-    /// Notes from where on the change log is whole.
+    /// Sets the first seq from which the change log is complete.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -451,7 +450,7 @@ impl Writer {
     }
 }
 
-/// Runs any statement on a connection, handing each result row over. Returns its steps.
+/// Runs any statement on a connection and calls `each` with every row. Returns its steps.
 pub(crate) fn run(
     connection: &Connection,
     sql: &str,
@@ -460,7 +459,7 @@ pub(crate) fn run(
 ) -> Result<u64, StoreError> {
     let mut statement = connection.prepare_cached(sql)?;
     let done = step_through(&mut statement, params, each);
-    // Read also after an error, so that the next run of the statement counts its own steps only.
+    // Also read after an error, so that the next run of the statement counts only its own steps.
     let steps = statement.reset_status(StatementStatus::VmStep);
     done?;
     Ok(u64::try_from(steps).unwrap_or(0))

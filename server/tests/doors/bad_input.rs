@@ -157,15 +157,15 @@ async fn queries_that_cannot_be() {
             /v1/sql {"sql":"SELECT 1; SELECT 2"}
                 400 bad_sql: more than one statement (send one statement at a time)
             /v1/sql {"sql":"SELECT colour FROM notes"}
-                400 bad_sql: no such column: colour (at byte 7 of the statement; GET /v1/schema lists the columns; a text stands in single quotes)
+                400 bad_sql: no such column: colour (at byte 7 of the statement; GET /v1/schema lists the columns; write text in single quotes)
             /v1/sql {"sql":"SELECT * FROM books"}
                 400 bad_sql: no such table: books (GET /v1/schema lists the tables)
             /v1/sql {"sql":"DELETE FROM notes"}
-                400 bad_sql: the statement does more than read (one SELECT, VALUES or WITH; to change something, call a reducer)
+                400 bad_sql: the statement is not read-only (one SELECT, VALUES or WITH; to change data, call a reducer)
             /v1/sql {"sql":"PRAGMA journal_mode = DELETE"}
-                400 bad_sql: the statement does more than read (one SELECT, VALUES or WITH; to change something, call a reducer)
+                400 bad_sql: the statement is not read-only (one SELECT, VALUES or WITH; to change data, call a reducer)
             /v1/sql {"sql":"ATTACH 'other.db' AS other"}
-                400 bad_sql: the statement does more than read (one SELECT, VALUES or WITH; to change something, call a reducer)
+                400 bad_sql: the statement is not read-only (one SELECT, VALUES or WITH; to change data, call a reducer)
             /v1/sql {"sql":"SELECT :a"}
                 422 bad_arguments: parameter :a is not given ("params": {"a": …})
             /v1/sql {"sql":"SELECT 1","params":{"a":1}}
@@ -226,7 +226,7 @@ async fn requests_that_cannot_be() {
         GET /v1/subscribe?sql=SELECT+1&colour=red
             400 bad_request: the query string has another form: colour: unknown field `colour`, expected one of `sql`, `params`, `from`, `as_of`, `checksum`, `explain`, `token` (/v1/subscribe?sql=SELECT…&params={…}&from=40; only sql is required; there are also as_of, checksum and explain)
         GET /v1/subscribe?sql=SELECT+random()+FROM+notes
-            422 unsupported_sql: random() gives another result each time, so this query cannot be live (run it once with  abide sql)
+            422 unsupported_sql: random() is not deterministic, so this query cannot be live (run it once with  abide sql)
         GET /v1/subscribe?sql=SELECT+*+FROM+books
             400 bad_sql: no such table: books (GET /v1/schema lists the tables)
         GET /v1/log/checkpoint
@@ -381,9 +381,9 @@ async fn messages_that_cannot_be() {
         {"op":"batch","id":"b1","calls":[]}
             b1 bad_request: the batch is empty (-)
         {"op":"sql","id":"s1","sql":"DELETE FROM notes"}
-            s1 bad_sql: the statement does more than read (one SELECT, VALUES or WITH; to change something, call a reducer)
+            s1 bad_sql: the statement is not read-only (one SELECT, VALUES or WITH; to change data, call a reducer)
         {"op":"subscribe","id":"q1","sql":"SELECT random() FROM notes"}
-            q1 unsupported_sql: random() gives another result each time, so this query cannot be live (run it once with  abide sql)
+            q1 unsupported_sql: random() is not deterministic, so this query cannot be live (run it once with  abide sql)
         {"op":"subscribe","id":"q2","sql":"SELECT * FROM books"}
             q2 bad_sql: no such table: books (GET /v1/schema lists the tables)
         {"op":"subscribe","id":"q3","sql":"SELECT * FROM notes WHERE id = :id"}

@@ -1,5 +1,6 @@
-//! Arguments of calls: an input is a byte that chooses the reducer, and the text of its arguments. It is answered with a yes, or
-//! with a refusal that is no fault of ours, and then nothing was written.
+//! Arguments of calls: an input is a byte that selects the reducer, followed by the text of its
+//! arguments. The call succeeds, or is refused with a code other than `internal` and writes
+//! nothing.
 
 use abide_schema::Code;
 use abide_schema::reducer::Caller;
@@ -26,7 +27,8 @@ pub fn run(input: &[u8]) {
             Err(refusal) => {
                 assert_ne!(refusal.code, Code::Internal, "{name} {args}: {refusal}");
                 assert!(!refusal.detail.is_empty(), "{name} {args}");
-                // Refused and kept (a late result) is an event; anything else leaves nothing.
+                // A refusal that records data (a late result) is an event; any other writes
+                // nothing.
                 let events = bench.engine.durable_seq().0 - before.0;
                 assert!(events <= 1, "{name} {args}: {events} events");
             }

@@ -1,5 +1,5 @@
-//! An engine with an hour's rows in it, to try inputs on. It is made once for all inputs of a process, and anew when it has
-//! grown.
+//! An engine with existing rows, to run inputs on. All inputs of a process share it; it is
+//! recreated when it has grown.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use abide_sim::rig::folder;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-/// After so many inputs it is made anew, so that what one of them left is not in the way for ever.
+/// After this many inputs it is recreated, so that rows of one input do not affect all later ones.
 const INPUTS: u32 = 2_000;
 
 /// See the [module](self).
@@ -21,7 +21,7 @@ pub(crate) struct Bench {
     _folder: TempDir,
 }
 
-/// A file of format 1, as a killed process left it: the folder of the fixture.
+/// The fixture folder of a file of format 1, as a killed process left it.
 pub(crate) fn kept() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/formats/1")
 }
@@ -41,7 +41,7 @@ impl Bench {
         }
     }
 
-    /// Hands it to somebody with an input.
+    /// Runs an input on it.
     pub(crate) fn with<T>(does: impl FnOnce(&Bench) -> T) -> T {
         thread_local! {
             static BENCH: RefCell<Option<Bench>> = const { RefCell::new(None) };

@@ -1,5 +1,5 @@
-//! What is decoded from a file or a frame: undo images of the change log, for every table, and what a server says to a
-//! client. What can be decoded is encoded as what it was.
+//! Decoders of files and frames: undo images of the change log for every table, and a server's
+//! messages. Decoded data must encode to the same data.
 
 use abide_schema::wire::ServerMessage;
 use abide_store::change_log::{decode, encode};

@@ -1,6 +1,6 @@
-//! Databases that were tampered with: an input is a list of changes to a kept file, of four bytes each, three for the
-//! place and one for what is put there. `verify` believes the log that was written or none; opening and replaying such a
-//! file ends, in whatever words.
+//! Modified databases: an input is a list of changes to an archived file, four bytes each: three
+//! for the offset and one for the new value. `verify` accepts only the original log; opening and
+//! replaying such a file must terminate, with any result.
 
 use std::fs;
 use std::sync::OnceLock;
@@ -11,7 +11,7 @@ use abide_sim::rig::folder;
 
 use crate::bench::kept;
 
-/// Changes of one file.
+/// The maximum number of changes to one file.
 const CHANGES: usize = 64;
 
 /// See the [module](self).
@@ -27,9 +27,9 @@ pub fn run(input: &[u8]) {
     let file = folder.path().join("abide.db");
     fs::write(&file, &bytes).expect("there is room");
     if let Ok(verified) = verify_file(&file, &mut |_| {}) {
-        assert_eq!(&verified, honest, "another log is believed");
+        assert_eq!(&verified, honest, "another log was accepted");
         let into = folder.path().join("again.db");
-        // What differs elsewhere, a replay tells; here it must only end.
+        // A replay detects changes outside of the log; here it must only terminate.
         let _ = replay(&file, &into, abide_reducers::modules(), None, &mut |_| {});
     }
     if let Ok(engine) = Engine::open(&file, Config::new(abide_reducers::modules())) {
@@ -37,7 +37,7 @@ pub fn run(input: &[u8]) {
     }
 }
 
-/// The kept file, closed in good order, and what it holds.
+/// The archived file after a clean close, and its content.
 fn whole() -> (Vec<u8>, Verified) {
     let folder = folder();
     keep::unpack(&kept(), folder.path()).expect("the fixture unpacks");

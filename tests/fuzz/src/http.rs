@@ -1,7 +1,8 @@
-//! Bytes at the door, as a stranger's program may send them: heads, bodies, WebSocket frames behind an upgrade. A server of this
-//! process takes them in; nothing in it panics, and it answers the next client as if nothing had been.
+//! Raw bytes to the server, as any program may send them: heads, bodies, WebSocket frames after an
+//! upgrade. A server in this process handles them without a panic, and then answers the next client
+//! normally.
 //!
-//! An input that begins with a zero byte is sent behind the handshake of a WebSocket.
+//! An input that starts with a zero byte is sent after a WebSocket handshake.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -14,7 +15,7 @@ use abide_server::{Access, serve};
 use abide_sim::rig::folder;
 use tokio::net::TcpListener;
 
-/// An answer that takes longer counts as a fault of the server: it was told that nothing more is coming.
+/// A response that takes longer is a fault of the server: the client has closed its sending side.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 const UPGRADE: &[u8] = b"GET /v1/ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n\
@@ -30,16 +31,17 @@ pub fn run(input: &[u8]) {
         None => drop(send(address, input, true)),
     }
     let health = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-    // Who hangs up behind a question is not answered.
+    // A client that hangs up after a request gets no response.
     let health = send(address, health, false);
     assert!(health.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&health));
 }
 
-/// Sends bytes, perhaps says that nothing more is coming, and reads what comes back until the other side ends.
+/// Sends bytes, optionally closes the sending side, and reads until the server closes the
+/// connection.
 fn send(address: SocketAddr, bytes: &[u8], hangs_up: bool) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).expect("the server takes connections");
     stream.set_read_timeout(Some(PATIENCE)).expect("a TCP socket");
-    // It may close before it has read all.
+    // The server may close before it has read all.
     let _ = stream.write_all(bytes);
     if hangs_up {
         let _ = stream.shutdown(Shutdown::Write);
@@ -49,19 +51,22 @@ fn send(address: SocketAddr, bytes: &[u8], hangs_up: bool) -> Vec<u8> {
         match stream.read(&mut piece) {
             Ok(0) => return answer,
             Ok(length) => answer.extend_from_slice(&piece[..length]),
-            // libFuzzer's own alarm, after half of what an input may take: a read with a time limit is not
-            // taken up again by itself (signal(7)). It was taken for a server that says nothing.
+            // libFuzzer's alarm after half of an input's time limit: a read with a timeout is not
+            // restarted (signal(7)). It was mistaken for a server that does not respond.
             Err(why) if why.kind() == std::io::ErrorKind::Interrupted => {}
             Err(why) if why.kind() == std::io::ErrorKind::WouldBlock => {
-                panic!("the server holds on to {:?}", String::from_utf8_lossy(bytes))
+                panic!(
+                    "the server does not close the connection after {:?}",
+                    String::from_utf8_lossy(bytes)
+                )
             }
-            // Closed with bytes that it had not read.
+            // Closed with unread bytes.
             Err(_) => return answer,
         }
     }
 }
 
-/// Starts the server, which lives as long as the process.
+/// Starts the server, which runs until the process ends.
 fn begin() -> SocketAddr {
     let (tell, told) = std::sync::mpsc::channel();
     thread::spawn(move || {
@@ -74,9 +79,9 @@ fn begin() -> SocketAddr {
             let engine = engine.expect("a new file opens");
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
             let address = listener.local_addr().expect("it listens");
-            tell.send(address).expect("somebody waits for it");
+            tell.send(address).expect("the receiver waits for it");
             let served = serve(engine, listener, Access::loopback(), std::future::pending());
-            served.await.expect("it serves for ever");
+            served.await.expect("the server runs until the process ends");
         });
     });
     told.recv().expect("the server starts")

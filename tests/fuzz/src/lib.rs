@@ -1,12 +1,13 @@
-//! What anybody may send or hand us, as fuzzers make it up: one module for each kind of input, with one function
-//! that takes bytes and panics where something is wrong.
+//! Fuzz targets for untrusted input: one module for each kind of input, with one function that
+//! takes bytes and panics on a violation.
 //!
-//! Changes when another kind of input is taken from strangers. The functions know nothing of the fuzzer that
-//! drives them: `cargo xtask fuzz` does, guided by coverage, and `tests/kept.rs` with every input that is kept.
+//! Changes when another kind of untrusted input exists. The functions are independent of the
+//! fuzzer: `cargo xtask fuzz` runs them guided by coverage, and `tests/kept.rs` with every stored
+//! input.
 //!
-//! `sql` texts of queries · `message` of `abide.v1` · `http` bytes at the door, WebSocket frames among them ·
-//! `event` what is decoded from a file or a frame · `file` databases that were tampered with · `arguments` of calls ·
-//! `bench` an engine to try them on.
+//! `sql` texts of queries · `message` messages of `abide.v1` · `http` raw bytes, including
+//! WebSocket frames · `event` decoders of files and frames · `file` modified databases ·
+//! `arguments` arguments of calls · `bench` an engine to run them on.
 
 pub mod arguments;
 mod bench;
@@ -16,16 +17,16 @@ pub mod http;
 pub mod message;
 pub mod sql;
 
-/// A kind of input, and what is done with it.
+/// A kind of input and its test.
 #[derive(Debug)]
 pub struct Target {
-    /// Its name, and that of the folder with its inputs.
+    /// The name of the target and of its input folder.
     pub name: &'static str,
-    /// Takes an input; panics where something is wrong.
+    /// Runs an input; panics on a violation.
     pub run: fn(&[u8]),
 }
 
-/// All of them.
+/// All targets.
 pub const TARGETS: [Target; 6] = [
     Target { name: "sql", run: sql::run },
     Target { name: "message", run: message::run },

@@ -1,5 +1,5 @@
-//! The fuzzer of one target, which `ABIDE_FUZZ_TARGET` names: libFuzzer makes up inputs, guided by what of our code they
-//! reach. `cargo xtask fuzz` builds and runs it.
+//! The fuzzer of the target in `ABIDE_FUZZ_TARGET`: libFuzzer generates inputs, guided by code
+//! coverage. `cargo xtask fuzz` builds and runs it.
 
 #![no_main]
 
@@ -8,13 +8,13 @@ use std::sync::OnceLock;
 
 use abide_fuzz::{TARGETS, Target};
 
-/// The one that is wanted.
+/// The selected target.
 fn target() -> &'static Target {
     static TARGET: OnceLock<&Target> = OnceLock::new();
     TARGET.get_or_init(|| {
         let name = env::var("ABIDE_FUZZ_TARGET").unwrap_or_default();
         let found = TARGETS.iter().find(|target| target.name == name);
-        found.unwrap_or_else(|| panic!("ABIDE_FUZZ_TARGET={name:?} is none of them"))
+        found.unwrap_or_else(|| panic!("unknown target ABIDE_FUZZ_TARGET={name:?}"))
     })
 }
 

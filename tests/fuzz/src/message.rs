@@ -1,4 +1,4 @@
-//! Messages of `abide.v1`: refused with words, or read.
+//! Messages of `abide.v1`: parsed, or refused with an error.
 
 use abide_schema::{Code, Value};
 use abide_server::protocol;
@@ -10,7 +10,7 @@ pub fn run(input: &[u8]) {
         assert!(!refusal.detail.is_empty(), "{text:?}");
         assert_ne!(refusal.code, Code::Internal, "{text:?}: {refusal}");
     }
-    // A cell that can be read is written as what it was.
+    // A cell that can be read is written unchanged.
     let Ok(json) = serde_json::from_slice::<serde_json::Value>(input) else { return };
     if let Ok(cell) = Value::from_json(&json) {
         let again = Value::from_json(&cell.to_json());

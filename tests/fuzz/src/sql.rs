@@ -1,5 +1,5 @@
-//! Texts of queries, of somebody who sees all and of a tenant: refused, or the rows that a subscription begins with are those
-//! that SQLite gives for the text as it was written.
+//! Texts of queries, by an unrestricted caller and by a tenant: each is refused, or its first
+//! result equals SQLite's result for the original text.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,13 +42,13 @@ async fn compare(bench: &Bench, caller: &Caller, text: &str) {
     }
 }
 
-/// What a subscription begins with.
+/// The first result of a subscription.
 async fn rows(connection: &mut Connection) -> Result<Vec<Row>, Refusal> {
     let mut rows = Vec::new();
     loop {
         match connection.next().await {
             Update::Snapshot(part) => {
-                // Columns that only sort stand behind those that were asked for.
+                // Hidden order columns come after the visible ones.
                 let width =
                     part.opening.shape.columns.iter().filter(|column| !column.hidden).count();
                 rows.extend(part.rows.iter().map(|row| row[..width.min(row.len())].into()));
@@ -62,8 +62,8 @@ async fn rows(connection: &mut Connection) -> Result<Vec<Row>, Refusal> {
     }
 }
 
-/// Whether the text leaves SQLite no choice: which rows a LIMIT takes, in which order texts are put together or numbers
-/// are added.
+/// Whether the result is deterministic: it does not depend on which rows a LIMIT takes, or on the
+/// order of concatenation or addition.
 fn is_determined(text: &str, rows: &[Row]) -> bool {
     let text = text.to_ascii_lowercase();
     let chosen = ["limit", "group_concat", "string_agg", "json_group", "over", "group by"];

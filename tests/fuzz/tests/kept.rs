@@ -1,5 +1,5 @@
-//! Every input that is kept, through its target: where a fuzzer begins (`corpus/`), and what one found (`found/`), each of which was
-//! a bug and is none any more.
+//! Runs every stored input through its target: the fuzzers' corpus (`corpus/`), and inputs of fixed
+//! bugs (`found/`).
 
 use std::fs;
 use std::io::Write as _;
@@ -17,11 +17,11 @@ fn inputs(of: &str, target: &str) -> Vec<PathBuf> {
 }
 
 #[test]
-fn every_kept_input_passes() {
+fn every_stored_input_passes() {
     let mut counted = 0;
     for target in &TARGETS {
         let corpus = inputs("corpus", target.name);
-        assert!(!corpus.is_empty(), "{} has nothing to begin with", target.name);
+        assert!(!corpus.is_empty(), "{} has no corpus", target.name);
         for path in corpus.into_iter().chain(inputs("found", target.name)) {
             let input = fs::read(&path).expect("an input can be read");
             let passed = std::panic::catch_unwind(|| (target.run)(&input));

@@ -1,5 +1,5 @@
-//! Tool calls: whoever crashes whenever, an effect that must not happen twice does not, and one that may
-//! is not forgotten.
+//! Tool calls: after any crash, an effect that must not run twice does not, and one that may is not
+//! lost.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +43,7 @@ impl Status {
     }
 }
 
-/// A tool of the tests: what running it twice means, and its rules.
+/// A tool of the tests: its effect class and its rules.
 struct Tool {
     name: &'static str,
     effect: &'static str,
@@ -80,7 +80,7 @@ impl Tool {
     }
 }
 
-/// What a worker says of an attempt.
+/// What a worker reports about an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Said {
     Completed,
@@ -89,7 +89,7 @@ enum Said {
     Stopped,
 }
 
-/// A call as it must stand.
+/// The expected state of a call.
 #[derive(Debug)]
 struct Call {
     tool: usize,
@@ -99,19 +99,19 @@ struct Call {
     token: i64,
     lease_until: i64,
     retry_at: Option<i64>,
-    /// Its worker is asked to stop.
+    /// Whether its worker is asked to stop.
     unwanted: bool,
-    /// What it ended with, by its holder.
+    /// The report that ended it, with its holder.
     ended_by: Option<(i64, Said)>,
     settled: bool,
-    /// The claims that ran out, and whether their holders were heard all the same.
+    /// The expired claims, and whether their holders' late reports were accepted.
     lost: BTreeMap<i64, bool>,
     decided: Option<&'static str>,
-    /// How often the effect happened in the world outside.
+    /// How often the external effect ran.
     ran: u32,
 }
 
-/// A worker at a call. It may have lost the call without knowing.
+/// A worker's claim of a call. The call may be lost without the worker's knowledge.
 #[derive(Clone, Copy, Debug)]
 struct Hold {
     call: usize,
@@ -132,7 +132,7 @@ struct Model {
     sessions: Vec<Session>,
     calls: Vec<Call>,
     holds: Vec<Hold>,
-    /// What was said last, to be said again as if the answer had been lost.
+    /// The last reports, to be repeated as if the response had been lost.
     said: Vec<(Hold, Said)>,
 }
 
@@ -265,7 +265,7 @@ impl Model {
         self.holds.push(Hold { call: at, token, ran: false });
     }
 
-    /// The world outside changes, whatever the database thinks of the lease by now.
+    /// The external effect runs, regardless of the lease.
     fn run_effect(&mut self) {
         let count = self.holds.len();
         if count == 0 {
@@ -285,8 +285,8 @@ impl Model {
         }
         let hold = self.holds.swap_remove(self.random.below(count));
         let tool = &TOOLS[self.calls[hold.call].tool];
-        // Workers are honest: done is what was done, and what happened once is not put back to happen
-        // twice. That they know; what they do not know is whether they still hold the call.
+        // Workers are honest: they report what happened, and do not release a call whose effect
+        // ran. They do not know whether they still hold the call.
         let said = match (hold.ran, self.random.below(5)) {
             (true, 0..=2) => Said::Completed,
             (true, 3) => Said::Failed,
@@ -327,7 +327,7 @@ impl Model {
         assert_eq!(heard, expected, "{said:?} {hold:?} of {:?}", self.calls[hold.call]);
     }
 
-    /// What must come of it: done, done before, or why not.
+    /// The expected response: ended, a retry, or the refusal.
     fn hear(&mut self, hold: Hold, said: Said) -> Result<bool, Code> {
         let it = &mut self.calls[hold.call];
         if it.status == Claimed && it.token == hold.token {
@@ -387,7 +387,7 @@ impl Model {
         }
     }
 
-    /// A worker vanishes: before the effect, or after it.
+    /// A worker crashes, before the effect or after it.
     fn crash(&mut self) {
         let count = self.holds.len();
         if count > 0 {
@@ -424,7 +424,7 @@ impl Model {
         } else {
             *self.random.pick(&unknown)
         };
-        // Somebody looked at the world outside.
+        // An operator checks whether the effect ran.
         let ran = self.calls[at].ran > 0;
         let args = if ran {
             json!({"call_id": format!("c{at:03}"), "outcome": "succeeded", "result": 1})
@@ -464,7 +464,7 @@ impl Model {
         }
     }
 
-    /// A session is completed, or is wanted no more.
+    /// A session is completed or cancelled.
     async fn end_session(&mut self) {
         let at = self.random.below(self.sessions.len());
         let args = json!({"session_id": format!("s{at}")});
@@ -545,7 +545,7 @@ impl Model {
         }
     }
 
-    /// Every row stands where the model says.
+    /// Compares every row with the model.
     async fn compare(&self) {
         let stored = rows(
             &self.world,
@@ -574,11 +574,11 @@ impl Model {
         let expected = self.sessions.iter().filter(|session| session.ended).count();
         assert_eq!(ended.await, [expected.to_string()]);
         for it in self.calls.iter().filter(|it| TOOLS[it.tool].once()) {
-            assert!(it.ran <= 1, "it ran twice: {it:?}");
+            assert!(it.ran <= 1, "the effect ran twice: {it:?}");
         }
     }
 
-    /// Good workers come and do what is left, and what is unknown is found out.
+    /// Workers without faults finish the remaining calls, and unknown calls are settled.
     async fn finish(&mut self) {
         self.holds.clear();
         for _ in 0..60 {
@@ -611,14 +611,14 @@ impl Model {
     fn judge(&self) {
         for it in &self.calls {
             let tool = &TOOLS[it.tool];
-            assert!(it.status.ended(), "it never ended: {it:?}");
+            assert!(it.status.ended(), "the call never ended: {it:?}");
             if tool.once() {
-                assert!(it.ran <= 1, "it ran twice: {it:?}");
+                assert!(it.ran <= 1, "the effect ran twice: {it:?}");
             } else if !matches!(it.status, Cancelled | Rejected) {
-                assert!(it.ran >= 1, "it was forgotten: {it:?}");
+                assert!(it.ran >= 1, "the call was lost: {it:?}");
             }
             if it.status == Succeeded {
-                assert!(it.ran >= 1, "it succeeded without having run: {it:?}");
+                assert!(it.ran >= 1, "the call succeeded without its effect: {it:?}");
             }
         }
         assert!(self.sessions.iter().all(|session| !session.cancelling), "half cancelled");
@@ -626,7 +626,7 @@ impl Model {
 }
 
 impl Call {
-    /// Why a call is not to be ended under a token that is no longer its holder's.
+    /// The expected refusal if a token does not hold the call any more.
     fn not_held(&self, token: i64) -> Code {
         match self.status {
             Succeeded | Failed | Rejected | Cancelled if self.token == token => Code::Conflict,
@@ -649,7 +649,7 @@ fn effects_happen_as_often_as_they_may() {
             model.compare().await;
             model.finish().await;
             model.judge();
-            // The run was worth something.
+            // The run covered all outcomes.
             let seen = |status| model.calls.iter().filter(|it| it.status == status).count();
             let lost = model.calls.iter().map(|it| it.lost.len()).sum::<usize>();
             assert!(seen(Succeeded) > 10 && lost > 10, "{} of {}", seen(Succeeded), lost);

@@ -1,4 +1,4 @@
-//! Handoffs: one supervisor at a time, whoever vanishes; and every session comes back.
+//! Handoffs: one supervisor at a time, and every session returns even if supervisors crash.
 
 use abide_schema::Code;
 use serde_json::json;
@@ -38,10 +38,10 @@ struct Model {
     world: World,
     random: Random,
     now: i64,
-    /// Of each session: whether it has ended.
+    /// Whether each session has ended.
     sessions: Vec<bool>,
     handoffs: Vec<Handoff>,
-    /// Messages that came back to sessions.
+    /// Messages that returned to sessions.
     told: usize,
 }
 
@@ -100,7 +100,7 @@ impl Model {
         }
     }
 
-    /// A supervisor does something with one of the latest handoffs.
+    /// A supervisor acts on one of the latest handoffs.
     async fn work(&mut self) {
         let open = |at: &usize| self.handoffs[*at].is_open();
         let open: Vec<usize> = (0..self.handoffs.len()).filter(open).collect();
@@ -157,7 +157,7 @@ impl Model {
             "heartbeat_handoff" => it.lease_until = it.lease_until.max(self.now + lease_ms),
             "release_handoff" => {
                 (it.status, it.holder) = (Pending, "");
-                // What was put off while somebody had it happens now.
+                // Deadlines that were postponed by a claim happen now.
                 self.pass_ms(0).await;
             }
             "resolve_handoff" => it.status = Resolved,
@@ -177,7 +177,7 @@ impl Model {
         }
     }
 
-    /// Good supervisors come and answer what is left.
+    /// Supervisors without faults resolve the remaining handoffs.
     async fn finish(&mut self) {
         self.pass_ms(60_000).await;
         for it in self.handoffs.iter_mut().filter(|it| it.status == Pending) {
@@ -188,7 +188,7 @@ impl Model {
             self.told += 1;
         }
         self.compare().await;
-        assert!(self.handoffs.iter().all(|it| !it.is_open()), "every session came back");
+        assert!(self.handoffs.iter().all(|it| !it.is_open()), "every session returned");
     }
 
     async fn pass_ms(&mut self, ms: i64) {
@@ -226,9 +226,13 @@ impl Model {
             .map(|it| format!("s{}", it.session))
             .collect();
         expected.sort();
-        assert_eq!(rows(&self.world, sql).await, expected, "handed off while somebody may answer");
+        assert_eq!(
+            rows(&self.world, sql).await,
+            expected,
+            "handed off while a supervisor may respond"
+        );
         let told = rows(&self.world, "SELECT count(*) FROM agent_state WHERE kind = 'handoff'");
-        assert_eq!(told.await, [self.told.to_string()], "every answer came back, once");
+        assert_eq!(told.await, [self.told.to_string()], "every response returned once");
     }
 }
 
@@ -252,8 +256,8 @@ impl Handoff {
 }
 
 #[test]
-fn sessions_come_back() {
-    for_seeds("model::handoffs::sessions_come_back", 0..10, |seed| {
+fn sessions_return() {
+    for_seeds("model::handoffs::sessions_return", 0..10, |seed| {
         run(async {
             let (world, random) = (World::new(), Random::new(seed));
             let (sessions, handoffs) = (vec![], vec![]);

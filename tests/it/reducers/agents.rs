@@ -1,4 +1,4 @@
-//! Agents: revisions only grow, the same again changes nothing.
+//! Agents: revisions only increase, and registering the same definition changes nothing.
 
 use expect_test::expect;
 
@@ -35,7 +35,7 @@ fn every_change_of_a_definition_is_a_revision() {
 }
 
 #[test]
-fn a_mode_says_what_an_agent_may_be_used_as() {
+fn a_mode_restricts_the_use_of_an_agent() {
     check(
         r#"
         register_agent name=lead definition={}
@@ -75,7 +75,7 @@ fn a_mode_says_what_an_agent_may_be_used_as() {
 }
 
 #[test]
-fn a_retired_agent_begins_no_more_runs() {
+fn a_retired_agent_starts_no_more_runs() {
     check(
         r#"
         register_agent name=lead definition={}

@@ -1,4 +1,4 @@
-//! Approvals: a call waits for somebody's yes, bound to its arguments.
+//! Approvals: a call waits for a decision, which is bound to its arguments.
 
 use expect_test::expect;
 
@@ -15,7 +15,7 @@ fn check_asked(script: &str, expected: expect_test::Expect) {
 }
 
 #[test]
-fn a_yes() {
+fn an_approval() {
     check_asked(
         r#"
         sql SELECT id, call_id, session_id, status, arguments, decided_by FROM approvals
@@ -44,7 +44,7 @@ fn a_yes() {
 }
 
 #[test]
-fn a_yes_to_something_else() {
+fn an_approval_with_changed_arguments() {
     check_asked(
         r#"
         sql SELECT id FROM approvals
@@ -75,7 +75,7 @@ fn a_yes_to_something_else() {
 }
 
 #[test]
-fn a_no() {
+fn a_rejection() {
     check_asked(
         r#"
         decide_approval call_id=c1 decision=reject approved_arguments={} as=ann
@@ -100,7 +100,7 @@ fn a_no() {
 }
 
 #[test]
-fn a_decision_on_nothing() {
+fn a_decision_on_an_unknown_or_decided_approval() {
     check_asked(
         r#"
         sql SELECT id FROM approvals
@@ -133,7 +133,7 @@ fn a_decision_on_nothing() {
 }
 
 #[test]
-fn a_claim_is_not_to_be_had_with_the_request() {
+fn a_call_that_needs_approval_cannot_be_claimed_with_its_request() {
     check(
         r#"
         register_tool name=pay needs_approval=true
@@ -149,7 +149,7 @@ fn a_claim_is_not_to_be_had_with_the_request() {
 }
 
 #[test]
-fn what_the_decider_is_shown() {
+fn the_information_for_the_decider() {
     check(
         r#"
         register_tool name=pay needs_approval=true approval={"prompt":"Pay this?","defaults":{"amount":50},"expires_after_ms":60000,"required_capability":"refunds"}
@@ -168,7 +168,8 @@ fn what_the_decider_is_shown() {
     );
 }
 
-/// What was decided on is what was looked at. (A decision with the right hash: `guesses.rs`.)
+/// A decision applies to the arguments that the decider saw. (A decision with the right hash:
+/// `guesses.rs`.)
 #[test]
 fn a_decision_is_bound_to_the_arguments() {
     check_asked(
@@ -193,7 +194,7 @@ fn a_decision_is_bound_to_the_arguments() {
 }
 
 #[test]
-fn edited_arguments_are_held_to_the_schema() {
+fn edited_arguments_are_checked_against_the_schema() {
     check(
         r#"
         register_tool name=pay needs_approval=true input_schema={"properties":{"amount":{"maximum":100}}}
@@ -219,7 +220,7 @@ fn edited_arguments_are_held_to_the_schema() {
 }
 
 #[test]
-fn nobody_decided_in_time() {
+fn an_approval_expires() {
     check(
         r#"
         register_tool name=pay approval={"expires_after_ms":60000}
@@ -250,9 +251,10 @@ fn nobody_decided_in_time() {
     );
 }
 
-/// Each call is decided on its own, in any order; several at once as a batch, all or nothing.
+/// Each call is decided separately, in any order; several decisions in one batch are all or
+/// nothing.
 #[test]
-fn several_at_once() {
+fn several_decisions_at_once() {
     check_asked(
         r#"
         request_tool_call call_id=c2 session_id=s1 tool_name=pay arguments={"amount":2}

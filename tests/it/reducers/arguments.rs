@@ -1,4 +1,4 @@
-//! Arguments that do not fit: said in words that name what would.
+//! Invalid arguments, and errors that name the valid ones.
 
 use expect_test::expect;
 
@@ -21,7 +21,7 @@ fn unknown_reducers() {
 }
 
 #[test]
-fn wrong_missing_and_superfluous() {
+fn wrong_missing_and_superfluous_arguments() {
     check(
         r#"
         create_session
@@ -52,9 +52,9 @@ fn wrong_missing_and_superfluous() {
     );
 }
 
-/// Every reducer says by itself what it takes.
+/// Every reducer documents its arguments.
 #[test]
-fn what_each_takes() {
+fn the_arguments_of_each_reducer() {
     let reducers = abide_reducers::modules().into_iter().flat_map(|module| module.reducers);
     let script: String = reducers.map(|reducer| format!("{} nonsense=1\n", reducer.name)).collect();
     check(
@@ -112,7 +112,7 @@ fn what_each_takes() {
 }
 
 #[test]
-fn too_large() {
+fn arguments_over_the_limits() {
     let content = "x".repeat(abide_schema::limits::CALL_BYTES);
     check(
         &format!(
@@ -134,9 +134,9 @@ fn too_large() {
     .assert_eq(&heard);
 }
 
-/// `null` for an argument that may be left out is as if it were left out.
+/// `null` for an optional argument equals omitting it.
 #[test]
-fn null_is_left_out() {
+fn null_equals_omitted() {
     check(
         r#"
         create_session agent=support id=s1 title=null parent_id=null scope=null metadata=null

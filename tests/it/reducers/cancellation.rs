@@ -1,4 +1,5 @@
-//! Cancellation: wanted no more, on record; what nobody has begun ends at once, the rest when it stops.
+//! Cancellation: it is recorded; work that has not started ends at once, running work ends when it
+//! stops.
 
 use expect_test::expect;
 
@@ -50,7 +51,7 @@ const AT_WORK: &str = r#"
     request_tool_call call_id=put2 session_id=s1 tool_name=put arguments={}
 "#;
 
-/// What is expected are the answers after those of `AT_WORK`.
+/// Expects the responses after those of `AT_WORK`.
 fn check_at_work(script: &str, expected: expect_test::Expect) {
     let heard = crate::script::play(&format!("{AT_WORK}{script}"));
     let after: String = heard.split_inclusive('\n').skip(6).collect();
@@ -101,9 +102,9 @@ fn a_session_ends_when_its_workers_have_stopped() {
     );
 }
 
-/// Also when they vanish: what may run again is not wanted, what must not is unknown.
+/// Also when workers crash: a repeatable call is cancelled, any other becomes unknown.
 #[test]
-fn a_session_ends_when_its_workers_have_vanished() {
+fn a_session_ends_when_its_workers_have_crashed() {
     check_at_work(
         r#"
         cancel_session session_id=s1
@@ -126,7 +127,7 @@ fn a_session_ends_when_its_workers_have_vanished() {
 }
 
 #[test]
-fn what_fails_for_now_is_not_tried_again() {
+fn a_cancelled_call_is_not_retried() {
     check_at_work(
         r#"
         cancel_session session_id=s1
@@ -143,9 +144,9 @@ fn what_fails_for_now_is_not_tried_again() {
     );
 }
 
-/// An agent that was done before it heard of it is done.
+/// A call that completed before its worker learned of the cancellation is complete.
 #[test]
-fn completed_before_it_heard() {
+fn completed_before_the_worker_learned_of_it() {
     check_at_work(
         r#"
         cancel_session session_id=s1
@@ -166,8 +167,7 @@ fn completed_before_it_heard() {
     );
 }
 
-/// The end of a session is the end of what works for it, however it ends; results are kept, and told
-/// to nobody.
+/// When a session ends in any way, its work ends too; late results are kept but not delivered.
 #[test]
 fn results_after_the_end() {
     check_at_work(
@@ -232,9 +232,9 @@ fn children_are_cancelled_too() {
     );
 }
 
-/// A session in a supervisor's hands is taken out of them.
+/// A cancellation withdraws the session from a supervisor.
 #[test]
-fn handed_off_and_at_work() {
+fn a_handed_off_session_with_running_work() {
     check_at_work(
         r#"
         request_supervisor_handoff session_id=s1 reason=help required_capability=refunds

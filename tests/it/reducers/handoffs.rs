@@ -1,4 +1,4 @@
-//! Handoffs: out of the agent's hands, into a supervisor's, and back.
+//! Handoffs: from the agent to a supervisor and back.
 
 use expect_test::expect;
 
@@ -108,7 +108,7 @@ fn one_supervisor_wins() {
 }
 
 #[test]
-fn a_claim_lapses() {
+fn a_claim_expires() {
     check_handed_off(
         r#"
         claim_handoff id=ho#1 lease_ms=60000 as=ann
@@ -153,7 +153,7 @@ fn a_claim_lapses() {
 }
 
 #[test]
-fn nobody_took_it_in_time() {
+fn an_unclaimed_handoff_expires() {
     check(
         r#"
         create_session agent=support id=s1
@@ -180,9 +180,9 @@ fn nobody_took_it_in_time() {
     );
 }
 
-/// Who has it may take longer than the deadline; who gives it back after that gives it up.
+/// A holder may take longer than the deadline; a release after the deadline ends the handoff.
 #[test]
-fn a_deadline_waits_for_who_has_it() {
+fn a_deadline_waits_for_the_holder() {
     check(
         r#"
         create_session agent=support id=s1
@@ -214,7 +214,7 @@ fn a_deadline_waits_for_who_has_it() {
 }
 
 #[test]
-fn what_is_no_handoff() {
+fn invalid_handoffs() {
     check_handed_off(
         r#"
         request_supervisor_handoff session_id=s1 reason=again required_capability=refunds
@@ -261,7 +261,7 @@ fn what_is_no_handoff() {
 }
 
 #[test]
-fn a_session_that_ends_takes_its_handoff_along() {
+fn the_end_of_a_session_ends_its_handoff() {
     check_handed_off(
         r#"
         claim_handoff id=ho#1 as=ann
@@ -284,7 +284,7 @@ fn a_session_that_ends_takes_its_handoff_along() {
 }
 
 #[test]
-fn the_agent_works_on_meanwhile() {
+fn the_agent_continues_meanwhile() {
     check_handed_off(
         r#"
         register_tool name=search

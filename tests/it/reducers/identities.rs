@@ -1,4 +1,4 @@
-//! Identities, tokens and roles: who may make whom, and that nobody gives what they do not have.
+//! Identities, tokens and roles: who may create whom. No caller can grant more than it has.
 
 use abide_reducers::role::{BUILT_IN, built_in_may_call};
 use expect_test::expect;
@@ -6,7 +6,7 @@ use expect_test::expect;
 use crate::script::check;
 
 #[test]
-fn identities_are_made_changed_disabled_and_enabled() {
+fn identities_are_created_changed_disabled_and_enabled() {
     check(
         r#"
         create_identity id=ann role=supervisor capabilities=["refunds"] scope={"tenant":"acme"}
@@ -45,9 +45,10 @@ fn identities_are_made_changed_disabled_and_enabled() {
     );
 }
 
-/// Such an identity was stored in the admin's namespace. Disabling it succeeded, and the subject stayed admitted.
+/// Such an identity was stored in the admin's namespace. Disabling it succeeded, but the subject
+/// stayed admitted.
 #[test]
-fn an_admin_with_a_scope_makes_no_identity_of_a_subject() {
+fn an_admin_with_a_scope_cannot_create_an_identity_for_a_subject() {
     check(
         r#"
         who root admin +*
@@ -69,7 +70,7 @@ fn an_admin_with_a_scope_makes_no_identity_of_a_subject() {
 }
 
 #[test]
-fn nobody_gives_what_they_do_not_have() {
+fn no_caller_can_grant_more_than_it_has() {
     check(
         r#"
         who root admin +*
@@ -122,7 +123,7 @@ fn nobody_gives_what_they_do_not_have() {
 }
 
 #[test]
-fn tokens_are_known_by_their_hash() {
+fn tokens_are_identified_by_their_hash() {
     check(
         r#"
         who tom admin +* tenant=acme
@@ -169,9 +170,9 @@ fn tokens_are_known_by_their_hash() {
     );
 }
 
-/// What each built-in role may call, of all that there is: a new reducer has to be given its place here.
+/// What each built-in role may call, of all reducers: a new reducer must be added here.
 #[test]
-fn what_each_role_may_call() {
+fn the_reducers_of_each_role() {
     let mut told = String::new();
     let modules = abide_reducers::modules();
     let reducers =

@@ -1,11 +1,11 @@
-//! Messages: kept as they were said.
+//! Messages: stored exactly as sent.
 
 use expect_test::expect;
 
 use crate::script::check;
 
 #[test]
-fn what_is_said_is_kept() {
+fn messages_are_stored_exactly() {
     check(
         r#"
         create_session agent=support id=s1
@@ -29,7 +29,7 @@ fn what_is_said_is_kept() {
 }
 
 #[test]
-fn the_same_words_twice_are_two_messages() {
+fn equal_texts_are_two_messages() {
     check(
         r#"
         create_session agent=support id=s1
@@ -47,7 +47,7 @@ fn the_same_words_twice_are_two_messages() {
 }
 
 #[test]
-fn what_is_no_message() {
+fn invalid_messages() {
     check(
         r#"
         create_session agent=support id=s1
@@ -75,7 +75,7 @@ fn what_is_no_message() {
 }
 
 #[test]
-fn messages_wake_nobody() {
+fn messages_do_not_resume_a_session() {
     check(
         r#"
         create_session agent=support id=s1

@@ -1,11 +1,11 @@
-//! Retries under a request id, and batches: all or nothing.
+//! Retries with a request id, and batches: all or nothing.
 
 use expect_test::expect;
 
 use crate::script::check;
 
 #[test]
-fn a_retry_gets_the_first_answer() {
+fn a_retry_gets_the_first_result() {
     check(
         r#"
         create_session agent=support request_id=r1
@@ -37,7 +37,7 @@ fn a_retry_gets_the_first_answer() {
 }
 
 #[test]
-fn another_request_under_the_same_id() {
+fn a_different_request_with_the_same_id() {
     check(
         r#"
         create_session agent=support id=s1 request_id=r1
@@ -63,7 +63,7 @@ fn another_request_under_the_same_id() {
 }
 
 #[test]
-fn what_was_refused_may_be_tried_again() {
+fn a_refused_call_may_be_retried() {
     check(
         r#"
         append_message session_id=s1 role=user content=hello request_id=r1
@@ -80,9 +80,9 @@ fn what_was_refused_may_be_tried_again() {
     );
 }
 
-/// The log keeps long texts of a result once; a retry must get them back to the letter.
+/// The log stores long texts of a result once; a retry must return them exactly.
 #[test]
-fn long_results_come_back_whole() {
+fn long_results_are_returned_in_full() {
     let long = "x".repeat(200);
     let script = format!(
         r#"
@@ -101,12 +101,12 @@ fn long_results_come_back_whole() {
     );
     let heard = crate::script::play(&format!("{script}{retries}"));
     let lines: Vec<String> = heard.lines().map(|line| line.replace(" again", "")).collect();
-    assert_eq!(lines[5], lines[4], "the second time as the first");
-    assert_eq!(lines[6], lines[2], "the state of then, not of now");
+    assert_eq!(lines[5], lines[4], "the retry equals the first result");
+    assert_eq!(lines[6], lines[2], "the state of the first call, not the current one");
 }
 
 #[test]
-fn a_batch_is_one_thing() {
+fn a_batch_is_atomic() {
     check(
         r#"
         batch: create_session agent=support id=s1 | append_message session_id=s1 role=user content=hello | suspend_session session_id=s1
@@ -132,7 +132,7 @@ fn a_batch_is_one_thing() {
 }
 
 #[test]
-fn a_refusal_in_the_middle_leaves_nothing() {
+fn a_refusal_in_a_batch_has_no_effect() {
     check(
         r#"
         register_tool name=search

@@ -1,4 +1,4 @@
-//! Runs: one at a time, driven by one at a time; each turn ends once.
+//! Runs: one at a time per session, with one driver at a time; each turn ends once.
 
 use expect_test::expect;
 
@@ -15,7 +15,7 @@ fn check_begun(script: &str, expected: expect_test::Expect) {
 }
 
 #[test]
-fn begun_driven_and_done() {
+fn a_run_is_started_driven_and_completed() {
     check_begun(
         r#"
         sql SELECT role, content FROM agent_state
@@ -71,9 +71,10 @@ fn begun_driven_and_done() {
     );
 }
 
-/// The token of any event of a caller made it a holder whose lease was lost, and the refusal told it the driver.
+/// The token of any event of a caller made it a holder whose lease was lost, and the refusal
+/// revealed the driver.
 #[test]
-fn only_who_claimed_a_run_hears_how_its_lease_was_lost() {
+fn only_the_claimant_of_a_run_learns_how_its_lease_was_lost() {
     check_begun(
         r#"
         who tom app +*
@@ -98,7 +99,7 @@ fn only_who_claimed_a_run_hears_how_its_lease_was_lost() {
     );
 }
 
-/// The check for circles ended after 1,000 agents and let the definition pass.
+/// The cycle check stopped after 1,000 agents and accepted the definition.
 #[test]
 fn a_definition_that_delegates_to_too_many_agents_is_refused() {
     let world = crate::world::World::new();
@@ -109,14 +110,14 @@ fn a_definition_that_delegates_to_too_many_agents_is_refused() {
             let args = serde_json::json!({"name": "top", "definition": definition});
             world.call("register_agent", args).await.map(drop)
         };
-        let refused = register(1_001).await.expect_err("these are too many");
+        let refused = register(1_001).await.expect_err("over the limit");
         assert_eq!(refused.code, abide_schema::Code::LimitExceeded);
-        register(1_000).await.expect("these are not");
+        register(1_000).await.expect("within the limit");
     });
 }
 
 #[test]
-fn a_driver_that_vanishes_is_replaced_and_refused() {
+fn a_crashed_driver_is_replaced_and_refused() {
     check_begun(
         r#"
         claim_run id=r1 driver=one lease_ms=1000
@@ -167,7 +168,7 @@ const NEEDS_APPROVAL: &str = r#"
 "#;
 
 #[test]
-fn it_waits_for_every_decision_and_goes_on() {
+fn a_run_waits_for_every_decision_and_resumes() {
     check_begun(
         &format!(
             r#"{NEEDS_APPROVAL}
@@ -212,7 +213,7 @@ fn it_waits_for_every_decision_and_goes_on() {
 }
 
 #[test]
-fn it_waits_for_who_took_the_session() {
+fn a_run_waits_while_its_session_is_handed_off() {
     check_begun(
         r#"
         claim_run id=r1 driver=d lease_ms=1000
@@ -251,7 +252,7 @@ fn it_waits_for_who_took_the_session() {
 }
 
 #[test]
-fn aborted_at_once_where_nobody_drives_it() {
+fn aborted_at_once_without_a_driver() {
     check_begun(
         &format!(
             r#"{NEEDS_APPROVAL}
@@ -280,7 +281,7 @@ fn aborted_at_once_where_nobody_drives_it() {
 }
 
 #[test]
-fn aborted_by_its_driver_where_there_is_one() {
+fn aborted_by_its_driver() {
     check_begun(
         r#"
         claim_run id=r1 driver=d lease_ms=1000
@@ -303,7 +304,7 @@ fn aborted_by_its_driver_where_there_is_one() {
 }
 
 #[test]
-fn it_ends_with_its_session() {
+fn a_run_ends_with_its_session() {
     check_begun(
         r#"
         complete_session session_id=s1
@@ -334,7 +335,7 @@ fn it_ends_with_its_session() {
 }
 
 #[test]
-fn within_its_scope() {
+fn runs_of_another_scope_are_not_found() {
     check_begun(
         r#"
         who eve app tenant=evil

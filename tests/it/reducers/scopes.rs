@@ -1,4 +1,4 @@
-//! Two tenants in one file: what one of them does is, for the other, not there.
+//! Two tenants in one file: other tenants get the same `not_found` as for an unknown id.
 
 use expect_test::expect;
 
@@ -19,7 +19,7 @@ fn check_tenants(script: &str, expected: expect_test::Expect) {
 }
 
 #[test]
-fn a_new_session_is_in_its_makers_scope() {
+fn a_new_session_gets_the_scope_of_its_creator() {
     check(
         r#"
         who ann admin +* tenant=acme
@@ -48,7 +48,7 @@ fn a_new_session_is_in_its_makers_scope() {
 }
 
 #[test]
-fn another_tenants_rows_are_answered_as_if_they_were_not_there() {
+fn rows_of_another_tenant_are_not_found() {
     check_tenants(
         r#"
         append_message session_id=z role=user content=hello as=ann
@@ -93,7 +93,7 @@ fn another_tenants_rows_are_answered_as_if_they_were_not_there() {
 }
 
 #[test]
-fn each_tenant_has_ids_of_its_own() {
+fn each_tenant_has_its_own_ids() {
     check_tenants(
         r#"
         create_session agent=support id=z as=ann
@@ -142,7 +142,7 @@ fn each_tenant_has_ids_of_its_own() {
 }
 
 #[test]
-fn the_next_call_is_the_next_of_the_workers_own_tenant() {
+fn a_worker_gets_the_next_call_of_its_own_tenant() {
     check_tenants(
         r#"
         request_tool_call call_id=ca2 session_id=a tool_name=refund arguments={} as=ann
@@ -167,7 +167,7 @@ fn the_next_call_is_the_next_of_the_workers_own_tenant() {
 }
 
 #[test]
-fn approvals_and_handoffs_of_another_tenant_are_not_there() {
+fn approvals_and_handoffs_of_another_tenant_are_not_found() {
     check_tenants(
         r#"
         register_tool name=wire needs_approval=true
@@ -206,7 +206,7 @@ fn approvals_and_handoffs_of_another_tenant_are_not_there() {
 }
 
 #[test]
-fn what_all_share_takes_somebody_without_a_scope() {
+fn shared_rows_need_a_caller_without_a_scope() {
     check_tenants(
         r#"
         register_tool name=refund effect=idempotent as=ann
@@ -229,7 +229,7 @@ fn what_all_share_takes_somebody_without_a_scope() {
 }
 
 #[test]
-fn what_a_row_requires_the_caller_must_be_capable_of() {
+fn required_capabilities_are_enforced() {
     check(
         r#"
         who ann worker
@@ -275,7 +275,7 @@ fn what_a_row_requires_the_caller_must_be_capable_of() {
 }
 
 #[test]
-fn the_log_says_with_what_authority_a_call_was_made_and_is_run_again_with_it() {
+fn the_log_records_the_authority_of_a_call_and_a_replay_uses_it() {
     check_tenants(
         r#"
         sql SELECT seq, caller, authority FROM events WHERE seq < 4

@@ -1,4 +1,4 @@
-//! Sessions: made, moved from status to status, ended for ever.
+//! Sessions: created, moved from status to status, and ended.
 
 use abide_reducers::SessionStatus;
 use expect_test::expect;
@@ -6,7 +6,7 @@ use expect_test::expect;
 use crate::script::{check, play};
 
 #[test]
-fn a_session_is_made() {
+fn a_session_is_created() {
     check(
         r#"
         create_session agent=support id=s1 title="A question" scope={"tenant":"t1"} metadata={"b":1,"a":[]}
@@ -26,7 +26,7 @@ fn a_session_is_made() {
 }
 
 #[test]
-fn a_session_is_not_made_twice_or_of_nothing() {
+fn invalid_or_duplicate_sessions_are_refused() {
     check(
         r#"
         create_session agent=support id=s1
@@ -56,7 +56,7 @@ fn a_session_is_not_made_twice_or_of_nothing() {
 }
 
 #[test]
-fn ids_have_a_bound() {
+fn ids_have_a_maximum_length() {
     let long = "x".repeat(513);
     check(
         &format!("create_session agent=support id={long}"),
@@ -70,7 +70,7 @@ fn ids_have_a_bound() {
 }
 
 #[test]
-fn a_life() {
+fn the_life_of_a_session() {
     check(
         r#"
         create_session agent=support id=s1
@@ -125,7 +125,7 @@ fn failing_and_cancelling() {
 }
 
 #[test]
-fn an_ended_session_takes_nothing_more() {
+fn an_ended_session_accepts_no_calls() {
     check(
         r#"
         register_tool name=search
@@ -161,7 +161,7 @@ fn an_ended_session_takes_nothing_more() {
 }
 
 #[test]
-fn an_end_takes_what_nobody_has_begun() {
+fn an_end_cancels_work_that_has_not_started() {
     check(
         r#"
         register_tool name=search
@@ -202,7 +202,7 @@ fn an_end_takes_what_nobody_has_begun() {
     );
 }
 
-/// How a session is brought to a status.
+/// The calls that bring a session to a status.
 fn way_to(status: SessionStatus) -> &'static str {
     match status {
         SessionStatus::Created => "",
@@ -280,9 +280,9 @@ fn every_reducer_from_every_status() {
     "#]].assert_eq(&table);
 }
 
-/// The trigger alone, with no code of ours in front of it.
+/// The trigger alone, without our code.
 #[test]
-fn every_pair_of_statuses_past_the_engine() {
+fn every_pair_of_statuses_without_the_engine() {
     let mut table = String::new();
     for from in SessionStatus::ALL {
         let mut allowed = Vec::new();

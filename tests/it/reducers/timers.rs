@@ -1,4 +1,4 @@
-//! Timers: a moment that somebody asked to be told of.
+//! Timers: a notification of a session at a requested time.
 
 use expect_test::expect;
 
@@ -30,7 +30,7 @@ fn a_timer_fires() {
 }
 
 #[test]
-fn a_session_is_told() {
+fn a_session_is_notified() {
     check(
         r#"
         create_session agent=support id=s1
@@ -71,7 +71,7 @@ fn a_session_is_told() {
 }
 
 #[test]
-fn a_timer_is_taken_back() {
+fn a_timer_is_cancelled() {
     check(
         r#"
         set_timer id=t1 in_ms=1000
@@ -97,7 +97,7 @@ fn a_timer_is_taken_back() {
 }
 
 #[test]
-fn the_same_timer_again() {
+fn a_timer_with_an_existing_id() {
     check(
         r#"
         set_timer id=t1 in_ms=1000 name=a
@@ -121,7 +121,7 @@ fn the_same_timer_again() {
 }
 
 #[test]
-fn what_is_no_timer() {
+fn invalid_timers() {
     check(
         r#"
         set_timer
@@ -159,9 +159,9 @@ fn what_is_no_timer() {
     );
 }
 
-/// Only time calls what time calls.
+/// Only the engine's timer calls system reducers.
 #[test]
-fn nobody_else_is_time() {
+fn callers_cannot_call_timer_reducers() {
     check(
         r#"
         set_timer id=t1 in_ms=1000

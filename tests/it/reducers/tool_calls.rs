@@ -1,11 +1,11 @@
-//! Tool calls: requested once, claimed under a lease, ended by whoever holds it, never run twice by
+//! Tool calls: requested once, claimed under a lease, ended by the holder, never run twice by
 //! accident.
 
 use expect_test::{Expect, expect};
 
 use crate::script::check;
 
-/// Three tools of the three effects, a session, and a call of each.
+/// Three tools with the three effects, a session, and a call of each.
 const ASKED: &str = r#"
     register_tool name=look effect=read_only
     register_tool name=put effect=idempotent
@@ -16,7 +16,7 @@ const ASKED: &str = r#"
     request_tool_call call_id=pay1 session_id=s1 tool_name=pay arguments={}
 "#;
 
-/// What is expected are the answers after those of `ASKED`.
+/// Expects the responses after those of `ASKED`.
 fn check_asked(script: &str, expected: Expect) {
     let heard = crate::script::play(&format!("{ASKED}{script}"));
     let after: String = heard.split_inclusive('\n').skip(7).collect();
@@ -24,7 +24,7 @@ fn check_asked(script: &str, expected: Expect) {
 }
 
 #[test]
-fn asked_claimed_done() {
+fn requested_claimed_completed() {
     check_asked(
         r#"
         claim_tool_call call_id=pay1 as=worker-1
@@ -49,7 +49,7 @@ fn asked_claimed_done() {
 }
 
 #[test]
-fn a_call_is_asked_for_once() {
+fn a_call_is_requested_once() {
     check(
         r#"
         register_tool name=search
@@ -88,9 +88,10 @@ fn a_call_is_asked_for_once() {
     );
 }
 
-/// A model provider's id is an attribute: recordings reuse it for other calls, and some have none.
+/// A model provider's id is an attribute, not a key: recordings reuse it for other calls, and some
+/// have none.
 #[test]
-fn a_providers_id_is_no_key() {
+fn a_providers_id_is_not_a_key() {
     check(
         r#"
         register_tool name=search
@@ -138,7 +139,7 @@ fn arguments_are_any_json() {
 }
 
 #[test]
-fn what_is_no_call() {
+fn invalid_calls() {
     check_asked(
         r#"
         request_tool_call call_id=c1 session_id=s1 tool_name=nothing arguments={}
@@ -234,7 +235,7 @@ fn only_the_holder_ends_a_call() {
 }
 
 #[test]
-fn a_lease_runs_out_and_the_call_may_run_again() {
+fn an_expired_idempotent_call_may_run_again() {
     check_asked(
         r#"
         claim_tool_call call_id=put1 lease_ms=1000 as=worker-1
@@ -267,7 +268,7 @@ fn a_lease_runs_out_and_the_call_may_run_again() {
 }
 
 #[test]
-fn a_lease_runs_out_and_the_call_must_not_run_again() {
+fn an_expired_at_most_once_call_does_not_run_again() {
     check_asked(
         r#"
         claim_tool_call call_id=pay1 lease_ms=1000 as=worker-1
@@ -302,9 +303,9 @@ fn a_lease_runs_out_and_the_call_must_not_run_again() {
     );
 }
 
-/// Nobody else has claimed it, and yet: what time has said is said.
+/// A lease that expired stays expired, even without another claim.
 #[test]
-fn late_although_nobody_else_came() {
+fn late_without_another_claim() {
     check_asked(
         r#"
         claim_tool_call call_id=pay1 lease_ms=1000 as=worker-1
@@ -342,7 +343,7 @@ fn late_although_nobody_else_came() {
     );
 }
 
-/// A batch of several is done as a whole or not at all: a late word in it is not even kept.
+/// A batch is all or nothing: a late report in it is not even kept.
 #[test]
 fn late_in_a_batch() {
     check_asked(
@@ -369,7 +370,7 @@ fn late_in_a_batch() {
 }
 
 #[test]
-fn failed_and_tried_again() {
+fn failed_and_retried() {
     check_asked(
         r#"
         claim_tool_call call_id=put1 as=worker-1
@@ -414,9 +415,9 @@ fn failed_and_tried_again() {
     );
 }
 
-/// A worker that vanishes is one more attempt, with the same waits and the same bound.
+/// A worker crash counts as an attempt, with the same delays and the same limit.
 #[test]
-fn vanished_again_and_again() {
+fn repeated_crashes() {
     check(
         r#"
         register_tool name=put effect=idempotent retry={"max_attempts":3,"backoff_ms":5000}
@@ -450,7 +451,7 @@ fn vanished_again_and_again() {
 }
 
 #[test]
-fn an_attempt_takes_no_longer_than_its_tool_gives_it() {
+fn an_attempt_is_limited_by_its_tools_timeout() {
     check(
         r#"
         register_tool name=put effect=idempotent timeout_ms=10000
@@ -479,7 +480,7 @@ fn an_attempt_takes_no_longer_than_its_tool_gives_it() {
     );
 }
 
-/// A call is run by the rules that it was asked under, whatever the tool has become.
+/// A call runs by the manifest at its request, even if the tool has changed.
 #[test]
 fn the_manifest_of_a_call_is_pinned() {
     check(
@@ -507,7 +508,7 @@ fn the_manifest_of_a_call_is_pinned() {
 }
 
 #[test]
-fn so_many_at_a_time() {
+fn the_concurrency_limit() {
     check(
         r#"
         register_tool name=crawl effect=read_only limits={"concurrency":2}
@@ -548,7 +549,7 @@ fn so_many_at_a_time() {
 }
 
 #[test]
-fn so_many_in_a_span() {
+fn the_rate_limit() {
     check(
         r#"
         register_tool name=mail effect=idempotent limits={"rate":{"calls":2,"per_ms":10000}}
@@ -587,7 +588,7 @@ fn so_many_in_a_span() {
 }
 
 #[test]
-fn so_many_in_a_session() {
+fn the_limit_per_session() {
     check(
         r#"
         register_tool name=search limits={"calls_per_session":2}
@@ -613,7 +614,7 @@ fn so_many_in_a_session() {
 }
 
 #[test]
-fn the_next_is_the_one_that_has_waited_longest() {
+fn the_longest_waiting_call_is_next() {
     check_asked(
         r#"
         claim_next_tool_call tools=["pay","put"] as=worker-1
@@ -649,7 +650,7 @@ fn the_next_is_the_one_that_has_waited_longest() {
 }
 
 #[test]
-fn settled_by_the_first_who_found_out() {
+fn settled_by_the_first_report() {
     check_asked(
         r#"
         claim_tool_call call_id=pay1 lease_ms=1000 as=worker-1
@@ -676,7 +677,7 @@ fn settled_by_the_first_who_found_out() {
 }
 
 #[test]
-fn arguments_are_held_to_the_schema() {
+fn arguments_are_checked_against_the_schema() {
     check(
         r##"
         register_tool name=pay input_schema={"type":"object","properties":{"amount":{"type":"integer","minimum":1},"to":{"$ref":"#/$defs/iban"}},"required":["amount"],"additionalProperties":false,"$defs":{"iban":{"pattern":"^[A-Z]{2}[0-9]+$"}}}
@@ -710,7 +711,7 @@ fn arguments_are_held_to_the_schema() {
 }
 
 #[test]
-fn a_tool_says_how_often() {
+fn a_tool_limits_its_attempts() {
     check(
         r#"
         register_tool name=once retry={"max_attempts":1}

@@ -32,7 +32,7 @@ fn a_tool_is_registered_and_changed() {
 }
 
 #[test]
-fn what_is_no_tool() {
+fn invalid_tools() {
     check(
         r#"
         register_tool name=""
@@ -54,7 +54,7 @@ fn what_is_no_tool() {
 }
 
 #[test]
-fn a_call_bears_the_version_it_was_asked_under() {
+fn a_call_keeps_the_version_of_its_request() {
     check(
         r#"
         register_tool name=search
@@ -76,7 +76,7 @@ fn a_call_bears_the_version_it_was_asked_under() {
 }
 
 #[test]
-fn a_manifest() {
+fn the_fields_of_a_manifest() {
     check(
         r#"
         register_tool name=a annotations={"readOnlyHint":true,"title":"Look"}
@@ -102,7 +102,7 @@ fn a_manifest() {
 }
 
 #[test]
-fn what_is_no_manifest() {
+fn invalid_manifests() {
     check(
         r#"
         register_tool name=a retry={"max_attempts":0}
@@ -135,9 +135,10 @@ fn what_is_no_manifest() {
     );
 }
 
-/// A schema runs on the writer's thread: what could fetch, loop or take for ever is not taken.
+/// A schema runs on the writer's thread: schemas that could fetch, loop or run for very long are
+/// refused.
 #[test]
-fn what_is_no_schema() {
+fn invalid_schemas() {
     check(
         r##"
         register_tool name=a input_schema=7
@@ -191,9 +192,9 @@ fn what_is_no_schema() {
     );
 }
 
-/// Schemas that refer to themselves, and patterns that make other matchers run for ever.
+/// Recursive schemas, and patterns that make backtracking matchers run forever.
 #[test]
-fn schemas_that_lead_in_circles() {
+fn recursive_schemas() {
     let a = "a".repeat(5_000);
     let script = format!(
         r##"
@@ -222,10 +223,11 @@ fn schemas_that_lead_in_circles() {
     );
 }
 
-/// A filter whose alternatives refer to the whole. Each level of nesting was tried by each alternative: 296 bytes of
-/// arguments held the writer for four seconds, and took gigabytes. So did it with arguments that an approval changes.
+/// A filter whose alternatives refer to the whole schema. Each alternative tried each level of
+/// nesting: 296 bytes of arguments blocked the writer for four seconds and took gigabytes.
+/// Arguments edited by an approval had the same effect.
 #[test]
-fn arguments_that_take_a_schema_too_long_are_refused() {
+fn arguments_that_take_too_long_to_validate_are_refused() {
     let ways = ["a", "b", "c", "d"].map(|name| {
         format!(
             r##"{{"properties":{{"not":{{"$ref":"#/$defs/f"}},"{name}":{{"type":"string"}}}}}}"##

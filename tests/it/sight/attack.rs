@@ -1,5 +1,5 @@
-//! What a bounded caller might try: to name what is not his, to ask about it around corners, to make the
-//! server work itself to death. Each attempt is answered as if what it is after did not exist.
+//! Attacks by a restricted caller: naming hidden data, inferring it indirectly, and overloading the
+//! server. Each is answered as if the hidden data did not exist.
 
 use abide_engine::Start;
 use abide_schema::reducer::Caller;
@@ -12,7 +12,7 @@ use super::{ask, caller, said_nothing};
 use crate::replica::Client;
 use crate::world::{World, run};
 
-/// A world where ann of tenant a may see note 1, and not note 2; and nothing of members.
+/// A world where ann of tenant a may see note 1 but not note 2, and no members.
 async fn furnish(world: &World) -> Caller {
     for (id, tenant, body) in [(1, "a", "{\"x\":1}"), (2, "b", "hush, no JSON")] {
         let args = json!({"agent": "x", "id": format!("s{id}"), "scope": {"tenant": tenant}});
@@ -24,7 +24,7 @@ async fn furnish(world: &World) -> Caller {
         world.call("put_note", note).await.unwrap();
     }
     world.call("put_member", json!({"tenant": "a", "user": "ann"})).await.unwrap();
-    // By a subquery: SQLite asks what a caller asks of a row before it asks that.
+    // By a subquery: SQLite evaluates the caller's conditions on a row before it.
     let policy = json!({"table": "notes", "role": "agent", "hidden": ["secret"],
         "condition": "owner <> 'the-condition' AND EXISTS (SELECT 1 FROM members AS m
             WHERE m.tenant = notes.tenant AND m.tenant = :scope_tenant)"});
@@ -65,7 +65,7 @@ fn check(attempts: &[&str], expected: Expect) {
 }
 
 #[test]
-fn hidden_and_unknown_names_are_answered_alike() {
+fn hidden_and_unknown_names_get_the_same_error() {
     check(
         &[
             "SELECT * FROM members",
@@ -104,7 +104,7 @@ fn hidden_and_unknown_names_are_answered_alike() {
             bad_sql: no such table: change_log
             bad_sql: no such table: request_ids
             bad_sql: no such table: meta
-            unsupported_sql: the table-valued function pragma_table_info() cannot be asked by a caller whose sight is bounded
+            unsupported_sql: the table-valued function pragma_table_info() cannot be used by a caller with restricted visibility
             bad_sql: no such table: pragma_table_list
             bad_sql: no such table: dbstat
             bad_sql: no such table: d_notes
@@ -164,7 +164,7 @@ fn views_ctes_and_joins_show_visible_rows_only() {
             (0)
             (1, 1, 1)
             (1)
-            unsupported_sql: a recursive query cannot be asked by a caller whose sight is bounded
+            unsupported_sql: a recursive query cannot be used by a caller with restricted visibility
             (1)
             (1)
             (2)
@@ -186,10 +186,10 @@ fn views_ctes_and_joins_show_visible_rows_only() {
     );
 }
 
-/// Each of these fails at note 2, which ann may not see: that it does not fail for her is what makes it
-/// impossible to ask for note 2 by failing.
+/// Each of these fails on note 2, which ann may not see. Since it does not fail for her, she cannot
+/// detect note 2 by failures.
 #[test]
-fn what_would_fail_at_a_hidden_row_does_not_fail() {
+fn an_expression_that_fails_on_a_hidden_row_does_not_fail() {
     check(
         &[
             "SELECT id FROM notes WHERE json_extract(body, '$.x') = 1",
@@ -248,9 +248,9 @@ fn what_would_fail_at_a_hidden_row_does_not_fail() {
     );
 }
 
-/// Dear ones end at a bound, and the caller is told which.
+/// Expensive queries end at a limit, which the caller learns.
 #[test]
-fn what_would_never_end_ends() {
+fn endless_queries_end() {
     check(
         &[
             "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n",
@@ -277,35 +277,35 @@ fn what_would_never_end_ends() {
             "-- nothing",
         ],
         expect![[r#"
-            unsupported_sql: a recursive query cannot be asked by a caller whose sight is bounded
+            unsupported_sql: a recursive query cannot be used by a caller with restricted visibility
             limit_exceeded: string or blob too big
             limit_exceeded: string or blob too big
             limit_exceeded: string or blob too big
             limit_exceeded: string or blob too big
             limit_exceeded: string or blob too big
-            unsupported_sql: load_extension() gives another result each time, so this query cannot be asked by a caller whose sight is bounded
+            unsupported_sql: load_extension() is not deterministic, so this query cannot be used by a caller with restricted visibility
             bad_sql: no such function: fts3_tokenizer
-            unsupported_sql: sqlite_version() gives another result each time, so this query cannot be asked by a caller whose sight is bounded
+            unsupported_sql: sqlite_version() is not deterministic, so this query cannot be used by a caller with restricted visibility
             bad_sql: no such function: writefile
-            unsupported_sql: sqlite_compileoption_get() gives another result each time, so this query cannot be asked by a caller whose sight is bounded
-            unsupported_sql: last_insert_rowid() gives another result each time, so this query cannot be asked by a caller whose sight is bounded
-            bad_sql: the statement does more than read
-            bad_sql: the statement does more than read
-            bad_sql: the statement does more than read
-            bad_sql: the statement does more than read
-            bad_sql: there is more than one statement
+            unsupported_sql: sqlite_compileoption_get() is not deterministic, so this query cannot be used by a caller with restricted visibility
+            unsupported_sql: last_insert_rowid() is not deterministic, so this query cannot be used by a caller with restricted visibility
+            bad_sql: the statement is not read-only
+            bad_sql: the statement is not read-only
+            bad_sql: the statement is not read-only
+            bad_sql: the statement is not read-only
+            bad_sql: the text contains more than one statement
             bad_sql: near "DELETE": syntax error
-            bad_sql: the statement does more than read
-            bad_sql: the statement does more than read
+            bad_sql: the statement is not read-only
+            bad_sql: the statement is not read-only
             bad_sql: the statement is empty
             bad_sql: the statement is empty
         "#]],
     );
 }
 
-/// Names, values and scopes that would be SQL if they were put into it.
+/// Names, values and scopes that would be SQL if they were inserted into it.
 #[test]
-fn what_is_said_of_a_caller_is_never_sql() {
+fn caller_attributes_are_never_sql() {
     let world = super::world();
     run(async {
         furnish(&world).await;
@@ -317,12 +317,12 @@ fn what_is_said_of_a_caller_is_never_sql() {
             assert_eq!(notes.rows.len(), 0, "{value}");
             let said = ask(world.engine(), &who, "SELECT * FROM agent_state", None).await.unwrap();
             assert_eq!(said.rows.len(), 0, "{value}");
-            // A key that is no name is one that no session has.
+            // An invalid key is one that no session has.
             let keys = [(value, "a")];
             let who = caller("eve", "agent", &[], &keys);
             let said = ask(world.engine(), &who, "SELECT count(*) FROM agent_state", None).await;
             assert!(said.is_err() || said.unwrap().rows[0][0] == 0.into(), "{value}");
-            // A role that is no role sees what no policy is needed for.
+            // An unknown role sees only what needs no policy.
             let who = caller("eve", value, &[], &[]);
             let notes = ask(world.engine(), &who, "SELECT id FROM notes", None).await.unwrap_err();
             assert_eq!(notes.detail, "no such table: notes", "{value}");
@@ -330,9 +330,9 @@ fn what_is_said_of_a_caller_is_never_sql() {
     });
 }
 
-/// A live query hears nothing of what others write, not by failing either.
+/// A live query reveals nothing about other callers' writes, not even by failing.
 #[test]
-fn what_others_write_does_not_end_a_live_query() {
+fn foreign_writes_do_not_end_a_live_query() {
     let world = super::world();
     run(async {
         let ann = furnish(&world).await;
@@ -365,9 +365,9 @@ fn what_others_write_does_not_end_a_live_query() {
     });
 }
 
-/// What a plan says, and why there is none, names nothing that is not in sight.
+/// A plan, or the reason for its absence, names nothing that is not visible.
 #[test]
-fn an_explanation_tells_no_policy() {
+fn an_explanation_reveals_no_policy() {
     let world = super::world();
     run(async {
         let ann = furnish(&world).await;

@@ -1,5 +1,5 @@
-//! What a caller may see, decided here in plain Rust from all rows, and a database that holds nothing
-//! else: what it answers to a text is what the engine must answer.
+//! What a caller may see, computed in plain Rust from all rows, and a database with exactly these
+//! rows: its results are the expected results of the engine.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ const TABLES: [&str; 8] =
     ["sessions", "agent_state", "events", "tools", "notes", "remarks", "members", "policies"];
 const VIEW: &str = "CREATE VIEW old_notes AS SELECT id, tenant, body FROM notes WHERE n < 2";
 
-/// All rows of the tables that are looked at.
+/// All rows of the tested tables.
 pub(crate) struct Whole {
     tables: BTreeMap<&'static str, (Vec<String>, Vec<Row>)>,
-    /// The policies of now, whatever state the rows are of.
+    /// The current policies, also for past rows.
     policies: Vec<Policy>,
 }
 
@@ -29,7 +29,7 @@ struct Policy {
     hidden: Vec<String>,
 }
 
-/// A row by the names of its columns.
+/// A row by column name.
 struct Named<'a>(&'a [String], &'a Row);
 
 impl Named<'_> {
@@ -53,7 +53,7 @@ impl Named<'_> {
 }
 
 impl Whole {
-    /// As of a past, or now.
+    /// Reads a past or the current state.
     pub(crate) async fn read(world: &World, as_of: Option<Seq>) -> Whole {
         let admin = Caller::local();
         let mut tables = BTreeMap::new();
@@ -115,7 +115,7 @@ impl Whole {
         Copy(db)
     }
 
-    /// The columns of the log that a caller does not see by default. (No policy of `desk` is about the log.)
+    /// The log columns that are hidden by default. (No policy of `desk` is about the log.)
     fn hidden_of_log(&self, caller: &Caller) -> &'static [&'static str] {
         let mut of_caller =
             self.policies.iter().filter(|it| it.role == "*" || it.role == caller.role());
@@ -131,8 +131,8 @@ impl Whole {
         }
     }
 
-    /// The rows of a table that a caller's reducers reach, without the columns that are hidden from it:
-    /// of what nothing is said, all.
+    /// The rows of a table that a caller's reducers can access, without hidden columns; all rows if
+    /// there is no policy.
     pub(crate) fn reached(&self, table: &str, caller: &Caller) -> Vec<JsonValue> {
         let unbounded = caller.role() == Caller::ADMIN && caller.scope().is_empty();
         let policies: Vec<&Policy> = (self.policies.iter())
@@ -152,7 +152,7 @@ impl Whole {
         rows.map(|row| shown.iter().map(|name| cell(&row, name)).collect()).collect()
     }
 
-    /// Whether a note would be one that a caller's reducers may write.
+    /// Whether a caller's reducers may write a note.
     pub(crate) fn may_write_note(&self, caller: &Caller, note: &[(&str, Value)]) -> bool {
         let (names, cells): (Vec<String>, Vec<Value>) =
             note.iter().map(|(name, cell)| ((*name).to_owned(), cell.clone())).unzip();
@@ -169,7 +169,7 @@ impl Whole {
         !any
     }
 
-    /// Whether the policies of sessions permit the session that a row belongs to.
+    /// Whether the policies of sessions permit the session of a row.
     fn follows_its_session(&self, table: &str, row: &Named<'_>, caller: &Caller) -> bool {
         let is_owned = ["agent_state", "events", "remarks"].contains(&table);
         let policies: Vec<&Policy> = (self.policies.iter())
@@ -231,11 +231,11 @@ impl Whole {
     }
 }
 
-/// A database of what may be seen.
+/// A database of the visible rows.
 pub(crate) struct Copy(Connection);
 
 impl Copy {
-    /// What a text says over it.
+    /// The result of a query over it.
     pub(crate) fn rows(&self, sql: &str) -> rusqlite::Result<(Vec<String>, Vec<Row>)> {
         let mut statement = self.0.prepare(sql)?;
         let columns: Vec<String> = statement.column_names().map(str::to_owned).collect();
@@ -254,13 +254,13 @@ impl Copy {
     }
 }
 
-/// Whether it is a row that a text failed at, and not the text itself.
+/// Whether a query failed on a row, and is valid in itself.
 pub(crate) fn fails_at_a_row(why: &rusqlite::Error) -> bool {
     let why = why.to_string();
     ["malformed JSON", "integer overflow"].iter().any(|text| why.contains(text))
 }
 
-/// Rows as texts, in order where the query says so.
+/// Rows as texts, in order if the query has an order.
 pub(crate) fn texts(sql: &str, rows: &[Row]) -> Vec<String> {
     let mut texts: Vec<String> = rows.iter().map(|row| format!("{row:?}")).collect();
     if !sql.contains("ORDER BY") || sql.contains("OVER") {

@@ -1,29 +1,28 @@
-//! A user's module: notes that nobody sees without a policy, remarks that belong to sessions, and who is
-//! a member of what.
+//! A user's module: notes that are hidden without a policy, remarks on sessions, and memberships.
 
 use abide_schema::{Abort, Code, Context, Json, Module, Refusal, Value, reducer, table};
 use serde_json::json;
 
-/// Stands in every text that is not for everybody.
+/// A marker in every text with restricted visibility.
 pub(crate) const MARK: &str = "hush";
 
-/// A note. Whose it is, only policies say.
+/// A note. Only policies define its owner.
 #[table(name = "notes", index(tenant), index(session_id), index(owner))]
 pub(crate) struct Note {
     /// Its number.
     #[column(key)]
     pub(crate) id: i64,
-    /// The tenant it is about.
+    /// The tenant.
     pub(crate) tenant: String,
-    /// The session it is about, by name alone.
+    /// The session, without a foreign key.
     pub(crate) session_id: Option<String>,
-    /// Who wrote it.
+    /// The author.
     pub(crate) owner: String,
-    /// What is not for everybody.
+    /// A restricted text.
     pub(crate) secret: String,
-    /// JSON, or not.
+    /// JSON, or invalid JSON.
     pub(crate) body: Option<String>,
-    /// A number, perhaps one that has no opposite.
+    /// A number, possibly one whose negation overflows.
     pub(crate) n: i64,
 }
 
@@ -36,17 +35,17 @@ pub(crate) struct Remark {
     /// The session.
     #[column(references = "sessions(id)")]
     pub(crate) session_id: String,
-    /// What it says.
+    /// The text.
     pub(crate) text: String,
 }
 
-/// Who belongs to a tenant.
+/// A membership of a tenant.
 #[table(name = "members", without_rowid, index(user))]
 pub(crate) struct Member {
     /// The tenant.
     #[column(key)]
     pub(crate) tenant: String,
-    /// Somebody.
+    /// The member.
     #[column(key)]
     pub(crate) user: String,
 }
@@ -73,14 +72,14 @@ pub(crate) fn put_note(
     Ok(Json::from(json!(id)))
 }
 
-/// Tells a note.
+/// Returns a note.
 #[reducer]
 pub(crate) fn read_note(ctx: &mut Context<'_>, id: i64) -> Result<Note, Abort> {
     let missing = || Refusal::new(Code::NotFound, format!("there is no note {id}"));
     Ok(ctx.get::<Note>(id)?.ok_or_else(missing)?)
 }
 
-/// Tells all notes of a tenant in pages of two, and how many there are.
+/// Returns all notes of a tenant in pages of two, and their number.
 #[reducer]
 pub(crate) fn list_notes(
     ctx: &mut Context<'_>,
@@ -95,7 +94,7 @@ pub(crate) fn list_notes(
     Ok(json!({"count": count, "notes": rows}))
 }
 
-/// Writes a note over one that it does not look at.
+/// Overwrites a note without reading it.
 #[reducer]
 pub(crate) fn overwrite_note(
     ctx: &mut Context<'_>,
@@ -109,7 +108,7 @@ pub(crate) fn overwrite_note(
     Ok(note)
 }
 
-/// Adds a note without looking whether there is one; of number 0, the next one.
+/// Inserts a note without checking for an existing one; number 0 means the next one.
 #[reducer]
 pub(crate) fn add_note(
     ctx: &mut Context<'_>,
@@ -122,21 +121,21 @@ pub(crate) fn add_note(
     ctx.insert(Note { id, tenant, session_id, owner, secret, body, n })
 }
 
-/// Takes a note away that it does not look at.
+/// Deletes a note without reading it.
 #[reducer]
 pub(crate) fn tear_note(ctx: &mut Context<'_>, id: i64) -> Result<Json, Abort> {
     ctx.delete::<Note>(id)?;
     Ok(Json::from(json!(id)))
 }
 
-/// Adds a remark without looking at its session.
+/// Inserts a remark without checking its session.
 #[reducer]
 pub(crate) fn add_remark(ctx: &mut Context<'_>, session_id: String) -> Result<Json, Abort> {
     let remark = ctx.insert(Remark { id: 0, session_id, text: "added".to_owned() })?;
     Ok(Json::from(json!(remark.id)))
 }
 
-/// Takes a note away.
+/// Deletes a note.
 #[reducer]
 pub(crate) fn drop_note(ctx: &mut Context<'_>, id: i64) -> Result<Json, Abort> {
     if ctx.get::<Note>(id)?.is_some() {
@@ -145,7 +144,7 @@ pub(crate) fn drop_note(ctx: &mut Context<'_>, id: i64) -> Result<Json, Abort> {
     Ok(Json::from(json!(id)))
 }
 
-/// Remarks on a session.
+/// Writes a remark on a session.
 #[reducer]
 pub(crate) fn put_remark(
     ctx: &mut Context<'_>,
@@ -164,7 +163,7 @@ pub(crate) fn put_remark(
     Ok(Json::from(json!(id)))
 }
 
-/// Makes somebody a member.
+/// Adds a member.
 #[reducer]
 pub(crate) fn put_member(
     ctx: &mut Context<'_>,
@@ -177,7 +176,7 @@ pub(crate) fn put_member(
     Ok(Json::from(json!(true)))
 }
 
-/// Makes somebody no member any more.
+/// Removes a member.
 #[reducer]
 pub(crate) fn drop_member(
     ctx: &mut Context<'_>,
@@ -205,7 +204,7 @@ pub(crate) fn set_scope(
     Ok(Json::from(scope))
 }
 
-/// The domain.
+/// The module.
 pub(crate) fn module() -> Module {
     Module::new("desk")
         .table::<Note>()
@@ -226,11 +225,11 @@ pub(crate) fn module() -> Module {
         .reducer(set_scope::definition())
 }
 
-/// What notes say.
+/// Bodies of notes.
 pub(crate) const BODIES: &[Option<&str>] =
     &[None, Some("{\"x\":1}"), Some("{\"x\":2}"), Some("hush, no JSON"), Some("[1,2]")];
 
-/// What may be said of who sees a table: of each the texts that `copy` knows in Rust.
+/// Policy conditions by table; `copy` implements each in Rust.
 pub(crate) const CONDITIONS: &[(&str, &[Option<&str>])] = &[
     (
         "notes",
@@ -251,7 +250,7 @@ pub(crate) const CONDITIONS: &[(&str, &[Option<&str>])] = &[
     ("agent_state", &[Some("role <> 'system'"), Some(":caller_role = 'agent'")]),
 ];
 
-/// What is asked and subscribed. Where rows are cut off, their order is total.
+/// The queries. Those with a LIMIT have a total order.
 pub(crate) const QUERIES: &[&str] = &[
     "SELECT * FROM notes",
     "SELECT * FROM notes WHERE tenant = 'a'",

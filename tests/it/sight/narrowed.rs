@@ -1,4 +1,4 @@
-//! A caller that narrows its scope sees no more than before: policies hold with both scopes.
+//! A caller that narrows its scope sees no more than before: policies apply with both scopes.
 
 use std::collections::BTreeSet;
 
@@ -41,7 +41,7 @@ fn a_narrowed_caller_sees_no_more_by_policies() {
         let team: Scope = [("team".to_owned(), "blue".to_owned())].into();
         let ann = caller("ann", "app", &[], &[("tenant", "a")]);
         let narrowed = ann.acting_for(&team).unwrap();
-        // The same principal, by a credential that has the whole scope.
+        // The same principal, with a credential for the whole scope.
         let blue = caller("ann", "app", &[], &[("tenant", "a"), ("team", "blue")]);
         assert_eq!(narrowed.principal(), blue.principal());
         for condition in [
@@ -56,14 +56,15 @@ fn a_narrowed_caller_sees_no_more_by_policies() {
             }
             assert_eq!(seen(&world, &ann).await, owners(&[]), "{condition}");
         }
-        // What both scopes permit stays.
+        // Rows that both scopes permit stay visible.
         set(&world, "owner = :caller_id OR owner = :scope_team").await;
         assert_eq!(seen(&world, &narrowed).await, owners(&["ann"]));
-        // What only the wider scope permits is lost.
+        // Rows that only the wider scope permits are hidden.
         set(&world, ":scope_team IS NULL").await;
         assert_eq!(seen(&world, &ann).await.len(), 3);
         assert_eq!(seen(&world, &narrowed).await, owners(&[]));
-        // A caller that saw everything can lose by narrowing only, so the narrower scope alone decides.
+        // A caller that saw everything can only lose by narrowing, so the narrower scope alone
+        // decides.
         let policy = json!({"table": "notes", "role": "*", "condition": "owner = :scope_team"});
         world.call("set_policy", policy).await.unwrap();
         let driver = local.acting_for(&team).unwrap();
@@ -71,9 +72,9 @@ fn a_narrowed_caller_sees_no_more_by_policies() {
     });
 }
 
-/// Reducers reach what queries show, and a replay of the log reaches the same.
+/// Reducers can access what queries show, and so can a replay of the log.
 #[test]
-fn reducers_of_a_narrowed_caller_reach_no_more() {
+fn reducers_of_a_narrowed_caller_can_access_no_more() {
     let mut world = World::new();
     run(async {
         let scope = json!({"tenant": "a", "team": "blue"});

@@ -1,5 +1,6 @@
-//! What the reducers of bounded callers reach: attacked like queries are, and held to the same rules in plain
-//! Rust. A row that no policy lets be seen is not there, whichever way a reducer goes about it.
+//! What the reducers of restricted callers can access: the same attacks as on queries, compared
+//! with the same rules in plain Rust. A row that no policy shows does not exist for a reducer,
+//! whichever access it uses.
 
 use abide_reducers::Policy;
 use abide_schema::reducer::Caller;
@@ -12,7 +13,7 @@ use super::desk::{self, MARK};
 use super::{Play, caller, said_nothing, world};
 use crate::world::{World, run};
 
-/// Who calls reducers that are not ours: `app`s and an admin of a tenant.
+/// Callers of non-built-in reducers: `app`s and an admin of a tenant.
 fn attackers() -> Vec<Caller> {
     vec![
         caller("ann", "app", &["a"], &[]),
@@ -36,7 +37,8 @@ async fn call(
     told
 }
 
-/// Sets the condition of a policy by a touch, whose row is written at the end of the commit only.
+/// Changes the condition of a policy by a touch, whose row is written only at the end of the
+/// commit.
 #[reducer]
 fn narrow_by_touch(ctx: &mut Context<'_>, condition: String) -> Result<(), Abort> {
     let policy = ctx.beyond_policies(|ctx| ctx.get::<Policy>(("sessions", "app", "default")))?;
@@ -44,9 +46,10 @@ fn narrow_by_touch(ctx: &mut Context<'_>, condition: String) -> Result<(), Abort
     ctx.touch(Policy { condition: Some(condition), ..policy })
 }
 
-/// A reducer that touches a policy narrows the next call of the same transaction, as one that updates it does.
+/// A reducer that touches a policy restricts the next call of the same transaction, like one that
+/// updates it.
 #[test]
-fn a_touched_policy_holds_for_the_next_call() {
+fn a_touched_policy_applies_to_the_next_call() {
     let mut world = World::new();
     world.close();
     let mut modules = abide_reducers::modules();
@@ -73,16 +76,16 @@ fn a_touched_policy_holds_for_the_next_call() {
         batch("id = 's'").await.unwrap();
         let (code, detail) = batch("0").await.unwrap_err();
         assert!(code == Code::NotFound && detail.starts_with("call 3"), "{detail}");
-        batch("1").await.expect("the batch that narrowed was undone");
+        batch("1").await.expect("the narrowing batch was rolled back");
     });
 }
 
-/// The code of a refusal; nothing where the call was done.
+/// The code of a refusal; `None` if the call succeeded.
 fn code(told: &Result<JsonValue, Refusal>) -> Option<Code> {
     told.as_ref().err().map(|refusal| refusal.code)
 }
 
-/// One thing that somebody has a reducer do, held to what the rows say that he may.
+/// One call of a restricted caller, compared with what the rows permit.
 pub(super) async fn attack(play: &mut Play) {
     let attackers = attackers();
     let who = play.random.pick(&attackers).clone();
@@ -121,7 +124,7 @@ pub(super) async fn attack(play: &mut Play) {
                 Some(_) if is_scoped || !before.may_write_note(&who, &new) => Some(Code::Denied),
                 Some(_) => None,
             };
-            assert_eq!(code(&told), expected, "{who:?} over {id} of {tenant}");
+            assert_eq!(code(&told), expected, "{who:?} overwrites {id} of {tenant}");
         }
         3 => {
             let told = call(world, &who, "tear_note", json!({"id": id})).await;
@@ -139,7 +142,7 @@ pub(super) async fn attack(play: &mut Play) {
             let new = new_note(id, tenant, owner, n);
             let taken =
                 before.reached("notes", &Caller::local()).iter().any(|note| note["id"] == id);
-            // Which of both it is told does not depend on what it may not see.
+            // Which of the two errors it gets must not depend on invisible rows.
             let expected = match is_scoped || !before.may_write_note(&who, &new) {
                 true => Some(Code::Denied),
                 false => taken.then_some(Code::Conflict),
@@ -153,7 +156,7 @@ pub(super) async fn attack(play: &mut Play) {
     }
 }
 
-/// Has somebody refer to a session, which must be one that he reaches.
+/// A call that refers to a session, which must be one that the caller can access.
 async fn remark(world: &World, who: &Caller, before: &Whole, session: &str) {
     let told = call(world, who, "add_remark", json!({"session_id": session})).await;
     let sessions = before.reached("sessions", who);
@@ -162,7 +165,7 @@ async fn remark(world: &World, who: &Caller, before: &Whole, session: &str) {
     }
     let bounded = Some(Code::NotFound);
     let free = before.reached("sessions", &Caller::local()).len();
-    // Where nothing bounds what it sees of sessions, the database says what is missing.
+    // If nothing restricts its view of sessions, the database reports the missing row.
     let unbounded = sessions.len() == free && who.scope().is_empty();
     assert!(code(&told) == bounded || unbounded, "{who:?} at {session}: {told:?}");
 }
@@ -172,7 +175,7 @@ fn new_note(id: i64, tenant: &str, owner: &str, n: i64) -> Vec<(&'static str, Va
     vec![("id", id.into()), ("tenant", tenant.into()), ("owner", owner.into()), ("n", n.into())]
 }
 
-/// A desk with two notes, of which a policy lets ann reach the first.
+/// A desk with two notes; a policy lets ann access the first.
 async fn furnish(world: &World) -> Caller {
     for (id, owner) in [(1, "ann"), (2, "bob")] {
         let note = json!({"id": id, "tenant": "a", "session_id": null, "owner": owner,
@@ -185,9 +188,9 @@ async fn furnish(world: &World) -> Caller {
     caller("ann", "app", &[], &[])
 }
 
-/// The defect that this tells of: a policy said what is seen, and a reducer read and wrote past it.
+/// Regression test: a policy restricted queries, but a reducer read and wrote past it.
 #[test]
-fn a_hidden_row_is_answered_like_one_that_is_not_there() {
+fn a_hidden_row_gets_the_same_error_as_an_unknown_one() {
     let world = world();
     run(async {
         let ann = furnish(&world).await;
@@ -209,7 +212,7 @@ fn a_hidden_row_is_answered_like_one_that_is_not_there() {
         let told =
             call(&world, &ann, "list_notes", json!({"tenant": "a", "from": 0})).await.unwrap();
         assert_eq!((&told["count"], told["notes"].as_array().unwrap().len()), (&json!(1), 1));
-        // Nor does it give a row away, or make one in another's name.
+        // Nor can it give a row away, or create one in another's name.
         let away = json!({"id": 1, "tenant": "a", "owner": "bob"});
         let told = call(&world, &ann, "overwrite_note", away).await.unwrap_err();
         assert_eq!(told.detail, "a row of notes would be one that no policy lets app see");
@@ -221,9 +224,10 @@ fn a_hidden_row_is_answered_like_one_that_is_not_there() {
     });
 }
 
-/// What is hidden does not come back as the answer of a reducer, of its retry, or of a batch; the log has it.
+/// Hidden columns are not in the result of a reducer, of its retry, or of a batch; the log has
+/// them.
 #[test]
-fn an_answer_has_no_hidden_column() {
+fn a_result_has_no_hidden_column() {
     let world = world();
     run(async {
         let ann = furnish(&world).await;
@@ -243,22 +247,22 @@ fn an_answer_has_no_hidden_column() {
     });
 }
 
-/// A policy holds for the calls behind it in the same commit, and a log that was written under policies gives
-/// the same rows again, however it is cut into commits.
+/// A policy applies to later calls of the same commit, and a log written under policies replays to
+/// the same rows, however it is divided into commits.
 #[test]
-fn a_replay_is_bounded_alike() {
+fn a_replay_has_the_same_restrictions() {
     let world = world();
     let mut world = run(async {
         let ann = furnish(&world).await;
         let mut play = Play::new(7, world);
         for _ in 0..120 {
             let action = play.action();
-            // What is refused leaves nothing to replay.
+            // A refused call leaves nothing to replay.
             let _ = play.world.call(&action.reducer, action.args).await;
             attack(&mut play).await;
         }
         let own = json!({"id": 0, "tenant": "a", "owner": "ann", "n": 3});
-        // Whether it may is the play's last word.
+        // The last action of the play, allowed or not.
         let _ = call(&play.world, &ann, "add_note", own).await;
         play.world
     });
@@ -269,10 +273,11 @@ fn a_replay_is_bounded_alike() {
     abide_engine::replay(&world.path(), &into, modules, None, &mut |_| {}).unwrap();
 }
 
-/// A supervisor who sees no calls still decides about the one whose approval he sees, and an agent that sees no
-/// approvals still asks for one: what follows from a call is done whatever its caller sees.
+/// A supervisor who sees no calls can still decide an approval that he sees, and an agent that sees
+/// no approvals can still request one: consequences of a call do not depend on the caller's
+/// visibility.
 #[test]
-fn what_follows_from_a_call_is_done_beyond_policies() {
+fn consequences_of_a_call_ignore_policies() {
     let world = world();
     run(async {
         let (agent, chief) =
@@ -309,10 +314,10 @@ fn what_follows_from_a_call_is_done_beyond_policies() {
     });
 }
 
-/// Who sees a run ends it with all that belongs to it, seen or not; and a run that is not seen takes its session's
-/// place all the same, without a word of what it is.
+/// A caller that sees a run can end it with everything that belongs to it, visible or not. An
+/// invisible run still occupies its session, without revealing anything else.
 #[test]
-fn a_run_is_ended_with_what_is_hidden_of_it() {
+fn a_run_is_ended_with_its_hidden_rows() {
     let world = world();
     run(async {
         let chief = caller("y", "admin", &["*"], &[("tenant", "t")]);
@@ -353,9 +358,10 @@ fn a_run_is_ended_with_what_is_hidden_of_it() {
     });
 }
 
-/// Who may call does not depend on what they see: a policy that hides the roles locks nobody out.
+/// Permission to call does not depend on visibility: a policy that hides the roles excludes no
+/// caller.
 #[test]
-fn a_role_counts_also_where_it_is_not_seen() {
+fn a_hidden_role_still_counts() {
     let world = world();
     run(async {
         let role = json!({"name": "clerk", "reducers": ["read_note"]});

@@ -1,8 +1,9 @@
-//! What a caller sees whose sight is bounded, on the same random cases: every result and every delta is
-//! that of the same text over a database which holds only the rows and columns that the caller may see.
+//! Visibility of a restricted caller, over the same random cases: every result and every delta
+//! equals that of the same text over a database with only the rows and columns that the caller may
+//! see.
 //!
-//! The copy is made by SQLite from the policies' conditions alone, after every commit. What fails over
-//! the whole and not over the copy would tell of what is hidden.
+//! SQLite builds the copy from the policies' conditions alone, after every commit. A query that
+//! fails on the whole database but not on the copy would reveal hidden data.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,30 +26,30 @@ use crate::proof::literals::literal;
 use crate::proof::schema::{Schema, leak};
 use crate::world::{Bound, Database, Random, cells, net, read_state};
 
-/// What a run of all tests spends on it.
+/// The budget in a full test run.
 const SHARE: Share = Share::Seconds(12);
 
-/// Steps of SQLite's machine beyond which a query is left out.
+/// Steps of SQLite's virtual machine after which a query is skipped.
 const STEPS: i32 = 60_000;
 
-/// What a table shows.
+/// The visible part of a table.
 #[derive(Debug)]
 struct Shown {
     columns: Vec<&'static str>,
     condition: Option<String>,
 }
 
-/// A case with somebody who sees a part of it.
+/// A case with a restricted caller.
 struct Stage {
     case: Case,
     shown: BTreeMap<&'static str, Shown>,
     values: BTreeMap<String, Value>,
-    /// Everything.
+    /// The whole database.
     db: Database,
     planner: Planner,
     router: Router,
     viewer: Viewer,
-    /// What may be seen.
+    /// The schema of the visible part.
     copied: Schema,
     copy: Database,
     copy_planner: Planner,
@@ -84,11 +85,11 @@ impl Tally {
     }
 }
 
-/// What a query says over everything.
+/// The result of a query over the whole database.
 enum Found {
     Rows(Vec<Row>),
     Failed(String),
-    /// A join without a condition that takes the time of a hundred others.
+    /// A join without a condition, as slow as a hundred others.
     TooDear,
 }
 
@@ -104,7 +105,7 @@ impl Stage {
         let mut shown = shown(&mut random, &case.schema);
         let (copied, copy) = match copy_of(&case.schema, &shown) {
             Ok(copy) => copy,
-            // A view names a column that is hidden: then nothing is.
+            // A view names a hidden column: then nothing is hidden.
             Err(_) => {
                 shown.iter_mut().for_each(|(name, shown)| {
                     shown.columns = all_columns(&case.schema, name);
@@ -127,7 +128,7 @@ impl Stage {
         Stage { case, shown, values, db, planner, router, viewer, copied, copy, copy_planner }
     }
 
-    /// Brings the copy to what may be seen now.
+    /// Updates the copy to the visible rows.
     fn look(&mut self) {
         for table in &self.copied.tables {
             let shown = &self.shown[table.name];
@@ -195,7 +196,7 @@ impl Stage {
             Err(refusal) => {
                 tally.refused += 1;
                 return match bounded {
-                    Ok(_) => Err(format!("taken, and over the copy it is not: {refusal}")),
+                    Ok(_) => Err(format!("accepted, but refused over the copy: {refusal}")),
                     Err(_) => Ok(None),
                 };
             }
@@ -209,7 +210,7 @@ impl Stage {
         let bounded = match bounded {
             Ok(bounded) => bounded,
             Err(refusal) if refusal.code == Code::BadSql && !names_rowid(&text) => {
-                return Err(format!("refused, and over the copy it is not: {refusal}"));
+                return Err(format!("refused, but accepted over the copy: {refusal}"));
             }
             Err(_) => {
                 tally.refused += 1;
@@ -247,7 +248,7 @@ impl Stage {
         };
         if let Some(delta) = delta {
             let delta = delta.map_err(|error| format!("a delta failed: {error}"))?;
-            one.client.apply(&delta).map_err(|why| format!("a delta does not fit: {why}"))?;
+            one.client.apply(&delta).map_err(|why| format!("an inconsistent delta: {why}"))?;
         }
         tally.compared += 1;
         if !one.client.holds(&fresh) {
@@ -269,8 +270,8 @@ impl Stage {
         }
     }
 
-    /// Holds what was found over everything to what the copy says. It may fail where the copy does
-    /// not only by what may be seen.
+    /// Compares a result with that of the copy. A failure that the copy does not have must be due
+    /// to a visible row.
     fn same(
         &mut self,
         (plain, bounded): (&Binding, &Binding),
@@ -281,22 +282,22 @@ impl Stage {
             Found::Rows(found) => found,
             Found::TooDear => return Ok(()),
             Found::Failed(why) => {
-                return Err(format!("it fails, and over the copy it does not: {why}"));
+                return Err(format!("it fails, but not over the copy: {why}"));
             }
         };
         if plain.is_window() && plain.shape().key != bounded.shape().key {
-            // Where the text leaves open which rows come first, the key says so; a table that is seen in
-            // part may have lost it (seed 3203), and then any rows of the result are right.
+            // If the text has ties, the planner breaks them by the key. A partly visible table may
+            // lack its key (seed 3203), and then any rows of the result are correct.
             return match found.len() == rows.len() {
                 true => Ok(()),
-                false => Err(format!("found {found:?}\nthe copy says {rows:?}")),
+                false => Err(format!("found {found:?}\nin the copy {rows:?}")),
             };
         }
         let width = plain.shape().columns.iter().filter(|column| !column.hidden).count();
         let texts = |rows: &[Row]| {
             let mut texts: Vec<String> =
                 rows.iter().map(|row| format!("{:?}", &row[..width])).collect();
-            // Rows that tie may stand in any order; in a window nothing ties.
+            // Ties may come in any order; a window has no ties.
             if !plain.is_window() {
                 texts.sort();
             }
@@ -306,7 +307,7 @@ impl Stage {
         if found == rows {
             return Ok(());
         }
-        Err(format!("found {}\nthe copy says {}", found.join("\n  "), rows.join("\n  ")))
+        Err(format!("found {}\nin the copy {}", found.join("\n  "), rows.join("\n  ")))
     }
 
     fn told(&self, query: usize, commit: usize, why: &str) -> String {
@@ -336,7 +337,7 @@ fn run(db: &mut Database, binding: &Binding) -> Result<Vec<Row>, String> {
 }
 
 fn database(schema: &Schema, catalog: &Catalog) -> Database {
-    let connection = Connection::open_in_memory().expect("a database in memory opens");
+    let connection = Connection::open_in_memory().expect("an in-memory database opens");
     connection.set_prepared_statement_cache_capacity(4_096);
     for statement in schema.ddl().into_iter().chain(catalog.setup_sql()) {
         let made = connection.execute_batch(&statement);
@@ -350,7 +351,7 @@ fn all_columns(schema: &Schema, name: &str) -> Vec<&'static str> {
     table.columns.iter().map(|column| column.name).collect()
 }
 
-/// The columns and rows of every table that may be seen.
+/// The visible columns and rows of every table.
 fn shown(random: &mut Random, schema: &Schema) -> BTreeMap<&'static str, Shown> {
     let shown = schema.tables.iter().map(|table| {
         let hides = random.below(5) == 0;
@@ -389,7 +390,7 @@ fn condition(random: &mut Random, schema: &Schema, table: &TableSpec) -> String 
             let other = *random.pick(&schema.tables);
             let (theirs, kind) = column(random, other);
             let value = literal(&value(random, kind));
-            // By an alias: another mention of the same table is another row.
+            // By alias: another mention of the same table is another row.
             let link = format!("o.{theirs} = {}.{name} OR o.{theirs} > {value}", table.name);
             format!("EXISTS (SELECT 1 FROM {} AS o WHERE {link})", other.name)
         }
@@ -401,7 +402,7 @@ fn condition(random: &mut Random, schema: &Schema, table: &TableSpec) -> String 
     }
 }
 
-/// Tables of the columns that may be seen, with nothing in them. An error where a view is none of them.
+/// Empty tables of the visible columns. An error if a view names a hidden column.
 fn copy_of(
     schema: &Schema,
     shown: &BTreeMap<&'static str, Shown>,
@@ -459,7 +460,7 @@ fn copy_column(column: &abide_schema::table::ColumnSpec) -> abide_schema::table:
 }
 
 #[test]
-fn a_bounded_caller_sees_what_a_filtered_copy_says() {
+fn a_restricted_caller_sees_the_result_over_a_filtered_copy() {
     let (outcomes, _) = tried(SHARE, |seed| {
         let played = catch_unwind(AssertUnwindSafe(|| Stage::new(seed).play()));
         played.unwrap_or_else(|panic| {
@@ -477,5 +478,5 @@ fn a_bounded_caller_sees_what_a_filtered_copy_says() {
     say(&format!("bounded sight: {all:?}, {} fail", failures.len()));
     failures.sort_by_key(String::len);
     assert!(failures.is_empty(), "{}", failures[..failures.len().min(3)].join("\n\n=====\n"));
-    assert!(all.live > 4 * all.cases, "most queries are refused: it proves too little");
+    assert!(all.live > 4 * all.cases, "most queries are refused, so the test proves too little");
 }

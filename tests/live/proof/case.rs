@@ -1,5 +1,5 @@
-//! A case: tables, queries that are subscribed at some commit, and the commits. It is made from a
-//! seed, can be made smaller, and prints as SQL that a person can paste.
+//! A case: tables, queries that are subscribed at some commit, and commits. It is generated from a
+//! seed, can be shrunk, and prints as runnable SQL.
 
 use std::fmt::{self, Write as _};
 
@@ -8,7 +8,7 @@ use crate::proof::schema::Schema;
 use crate::proof::writes::{self, Commit};
 use crate::world::Random;
 
-/// Queries of a case, and commits beyond the filling of its tables.
+/// Queries of a case, and commits after its tables are filled.
 const QUERIES: usize = 10;
 const COMMITS: usize = 9;
 
@@ -21,7 +21,7 @@ pub(crate) struct Case {
     pub(crate) subscriptions: Vec<Subscribed>,
 }
 
-/// A query, and after how many commits it is subscribed.
+/// A query, and the commit after which it is subscribed.
 #[derive(Clone, Debug)]
 pub(crate) struct Subscribed {
     pub(crate) query: Query,
@@ -48,7 +48,7 @@ impl Case {
         Case { seed, schema, commits, subscriptions }
     }
 
-    /// How much there is to read.
+    /// The size for shrinking.
     pub(crate) fn size(&self) -> usize {
         let queries = self.subscriptions.iter().map(|s| s.query.inlined().len() + s.at);
         let writes = self.commits.iter().flatten().map(|statement| statement.text().len());

@@ -1,7 +1,7 @@
-//! Queries made at random, over every operator that can be live and some that cannot.
+//! Random queries over every operator that can be live and some that cannot.
 //!
-//! `from` the tables and joins · `values` expressions · `conditions` what rows must meet ·
-//! `forms` the whole: plain, grouped, distinct, compound, windowed.
+//! `from` tables and joins · `values` expressions · `conditions` conditions · `forms` whole
+//! statements: plain, grouped, distinct, compound, windowed.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ mod values;
 /// A query and its parameters.
 #[derive(Clone, Debug)]
 pub(crate) struct Query {
-    /// All but LIMIT.
+    /// All except LIMIT.
     pub(crate) body: Sql,
     /// LIMIT and OFFSET, if any.
     pub(crate) limit: Sql,
@@ -29,15 +29,15 @@ pub(crate) struct Query {
     pub(crate) fidelity: Fidelity,
 }
 
-/// How far SQLite's own answer to the text is determined.
+/// How far SQLite's result of the text is deterministic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fidelity {
     /// In every cell.
     Exact,
-    /// Equal values of several forms (1 and 1.0, 'a' and 'A') may become one row, and it shows any of
-    /// the forms.
+    /// Equal but not identical values (1 and 1.0, 'a' and 'A') may be merged into one row, which
+    /// shows any of them.
     Equal,
-    /// It depends on which of several rows is met first.
+    /// It depends on which of several rows comes first.
     Open,
 }
 
@@ -47,7 +47,7 @@ impl Query {
         self.body.text() + &self.limit.text()
     }
 
-    /// The whole text with the parameters' values in their places.
+    /// The whole text with the parameters' values inlined.
     pub(crate) fn inlined(&self) -> String {
         let mut value = |name: &str| {
             let value = abide_schema::Value::from_json(&self.params[name]);
@@ -56,7 +56,7 @@ impl Query {
         self.body.text_with(&mut value) + &self.limit.text_with(&mut value)
     }
 
-    /// The parameters that the text names.
+    /// The parameters in the text.
     pub(crate) fn named(&self) -> Map<String, JsonValue> {
         let mut named = Map::new();
         let mut note = |name: &str| {
@@ -86,7 +86,7 @@ impl Query {
 struct Source {
     alias: String,
     columns: Vec<(String, Kind)>,
-    /// The columns of its primary key; none where it has none.
+    /// The columns of its primary key; empty if it has none.
     key: Vec<String>,
 }
 
@@ -97,36 +97,36 @@ impl Source {
     }
 }
 
-/// What an expression may name.
+/// The columns that an expression may name.
 #[derive(Clone, Debug, Default)]
 struct Scope {
     own: Vec<Source>,
-    /// Of the queries around.
+    /// The columns of enclosing queries.
     outer: Vec<Source>,
 }
 
 impl Scope {
-    /// As a query within this one sees it.
+    /// The scope for a nested query.
     fn around(&self) -> Vec<Source> {
         self.own.iter().chain(&self.outer).cloned().collect()
     }
 }
 
-/// How deeply queries stand within queries.
+/// The maximum nesting of queries.
 const NESTED: usize = 2;
 
-/// Makes one query.
+/// The generator of one query.
 pub(crate) struct Grammar<'r> {
     random: &'r mut Random,
     schema: &'r Schema,
     aliases: usize,
     params: BTreeMap<String, JsonValue>,
-    /// The names and columns of the CTEs in sight.
+    /// The visible CTEs with their columns.
     ctes: Vec<Source>,
-    /// Whether parameters may be used: not in a view.
+    /// Whether parameters are allowed: not in a view.
     takes_params: bool,
     fidelity: Fidelity,
-    /// Queries around this one.
+    /// The number of enclosing queries.
     nested: usize,
 }
 
@@ -167,12 +167,12 @@ impl<'r> Grammar<'r> {
         }
     }
 
-    /// Whether something is to happen that happens once in so many times.
+    /// True once in this many times.
     fn one_in(&mut self, times: usize) -> bool {
         self.random.below(times) == 0
     }
 
-    /// A query within this one.
+    /// Generates a nested query.
     fn nest<T>(&mut self, make: impl FnOnce(&mut Self) -> T) -> T {
         self.nested += 1;
         let made = make(self);

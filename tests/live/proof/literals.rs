@@ -1,5 +1,5 @@
-//! Values that tell mistakes apart: equal ones of different types, texts that differ by case or by a
-//! space, numbers at the edge of a double, NULs, JSON good and bad.
+//! Values that reveal errors: equal ones of different types, texts that differ by case or by a
+//! space, numbers at the limits of a double, NULs, valid and invalid JSON.
 
 use abide_schema::Value;
 use abide_schema::table::Kind;
@@ -45,7 +45,7 @@ pub(crate) fn of_kind(random: &mut Random, kind: Kind) -> Value {
     }
 }
 
-/// A value of a key: few of them, so that rows meet.
+/// A value of a key: few distinct ones, so that rows join.
 pub(crate) fn of_key(random: &mut Random, kind: Kind) -> Value {
     match kind {
         Kind::Integer => Value::Integer(random.below(7) as i64),
@@ -55,7 +55,7 @@ pub(crate) fn of_key(random: &mut Random, kind: Kind) -> Value {
     }
 }
 
-/// What a caller may pass: mostly of the kind it is compared with.
+/// A caller's parameter: usually of the kind that it is compared with.
 pub(crate) fn param(random: &mut Random, kind: Kind) -> JsonValue {
     let odd = ["null", "true", "\" 1\"", "\"2.0\"", "\"2e0\"", "\"a%\"", "\"A*\"", "\"_\"", "1.0"];
     if random.below(6) == 0 {
@@ -70,7 +70,7 @@ pub(crate) fn param(random: &mut Random, kind: Kind) -> JsonValue {
     of_kind(random, kind).to_json()
 }
 
-/// A value as SQL writes it.
+/// A value as an SQL literal.
 pub(crate) fn literal(value: &Value) -> String {
     match value {
         Value::Null => "NULL".to_owned(),
@@ -88,7 +88,7 @@ pub(crate) fn literal(value: &Value) -> String {
     }
 }
 
-/// The same as a tree.
+/// The literal as a tree.
 pub(crate) fn literal_sql(value: &Value) -> Sql {
     Sql::Expr(vec![literal(value).into()])
 }

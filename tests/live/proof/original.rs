@@ -1,8 +1,7 @@
-//! Whether the planner's query is the text: both are run, and their rows compared.
+//! Whether the planner's query is equivalent to the text: both are run and their rows compared.
 //!
-//! The planner says more than the text does. It adds columns that carry the order, breaks ties by the
-//! key, and shows of equal values the one that does not depend on which row is met first. So much may
-//! differ, and nothing else.
+//! The planner's query adds columns that carry the order, breaks ties by the key, and picks one of
+//! equal values independently of the order of rows. Only these differences are allowed.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +14,7 @@ use crate::client::Client;
 use crate::proof::grammar::{Fidelity, Query};
 use crate::world::{Bound, cells};
 
-/// Holds a fresh result of the planner's query against the text.
+/// Compares a fresh result of the planner's query with the text.
 pub(crate) fn check(
     db: &Connection,
     planner: &Planner,
@@ -27,8 +26,8 @@ pub(crate) fn check(
         return Ok(());
     }
     let params = query.named();
-    // The planner's query may end where the text fails, and the reverse: conditions are tried in
-    // another order. What fails is no result to compare with.
+    // One of the two may fail where the other does not, because conditions are evaluated in another
+    // order. A failure has no result to compare.
     let Ok(original) = run(db, &query.text(), &params) else { return Ok(()) };
     if !binding.is_window() {
         return same_rows(query, binding, rows, &original);
@@ -48,7 +47,7 @@ fn same_rows(
     let told = || {
         let lines = |rows: &[Row]| rows.iter().map(|row| format!("\n    {row:?}")).collect();
         let [ours, theirs]: [String; 2] = [lines(rows), lines(original)];
-        format!("the planner's query says {ours}\nthe text says {theirs}")
+        format!("the planner's query returns {ours}\nthe text returns {theirs}")
     };
     if rows.len() != original.len() {
         return Err(told());
@@ -57,7 +56,7 @@ fn same_rows(
     let client = Client::new(binding, Vec::new());
     let mut first = 0;
     while first < rows.len() {
-        // Rows that tie may stand in any order.
+        // Ties may come in any order.
         let ordered = !binding.shape().order.is_empty();
         let ties = |row: &&Row| !ordered || client.is_tie(&rows[first], row);
         let count = rows[first..].iter().take_while(ties).count();
@@ -75,7 +74,7 @@ fn same_rows(
     Ok(())
 }
 
-/// The rows of a window stand in the whole result, at the window's place.
+/// The rows of a window are in the whole result, at the window's position.
 fn window(
     db: &Connection,
     planner: &Planner,
@@ -115,12 +114,12 @@ fn window(
     let misplaced =
         rows.iter().zip(all.iter().skip(offset)).find(|(row, at)| !client.is_tie(row, at));
     match misplaced {
-        Some((row, at)) => Err(format!("{row:?} stands where {at:?} should")),
+        Some((row, at)) => Err(format!("{row:?} in the place of {at:?}")),
         None => Ok(()),
     }
 }
 
-/// A row as text: by exact type, or with all that is equal alike.
+/// A row as text: by exact type, or with equal values alike.
 fn text(query: &Query, row: &[Value]) -> String {
     if query.fidelity == Fidelity::Exact {
         return format!("{row:?}");

@@ -1,10 +1,10 @@
-//! Plays a case: every commit, every subscription, every way to follow it, each held against SQLite's
-//! own answer.
+//! Runs a case: every commit, every subscription and every way to follow it, each compared with
+//! SQLite's own result.
 //!
-//! After each commit, for each live query: the delta by the router is that of the query alone; what
-//! the client made of it is a fresh query, by exact type and order; a client that was told of every
-//! statement by itself holds the same; so do those that were away and are told of a span at once. Now
-//! and then the fresh query itself is held against the text as it was written.
+//! After each commit and for each live query: the router's delta equals that of the query alone;
+//! the client's result equals a fresh query, by exact type and order; so does the result of a
+//! client that receives a delta for every statement, and of clients that were disconnected and
+//! receive one delta for a span. Sometimes the fresh query itself is compared with the text.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,11 +21,11 @@ use crate::proof::case::Case;
 use crate::proof::original;
 use crate::world::{Database, State, net, read_state};
 
-/// Steps of SQLite's machine beyond which a query is left out: a join without a condition that says
-/// nothing new and takes the time of a hundred others.
+/// Steps of SQLite's virtual machine after which a query is skipped: a join without a condition
+/// adds nothing and takes as long as a hundred others.
 const STEPS: i32 = 60_000;
 
-/// What went wrong, and with which query after which commit.
+/// A failure, with its query and commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) query: usize,
@@ -34,34 +34,34 @@ pub(crate) struct Failure {
     pub(crate) detail: String,
 }
 
-/// Sorts of failures: a case that is made smaller must fail the same way.
+/// Kinds of failures: a shrunk case must fail in the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
-    /// Something of ours panicked.
+    /// Our code panicked.
     Panicked,
-    /// Refused as bad SQL, and SQLite takes it.
+    /// Refused as bad SQL, but SQLite accepts it.
     RefusedThoughGood,
-    /// Taken, and SQLite does not.
+    /// Accepted, but SQLite refuses it.
     TakenThoughBad,
-    /// The planner made SQL that SQLite does not take.
+    /// The planner produced SQL that SQLite refuses.
     MadeBadSql,
-    /// A fresh query is not what the text means.
+    /// A fresh query differs from the text.
     NotTheText,
-    /// A delta failed where the query does not.
+    /// A delta failed although the query does not.
     Failed,
-    /// The router and the query alone say two things.
+    /// The router's delta differs from that of the query alone.
     RouterDisagrees,
-    /// A delta does not fit what the client holds.
+    /// A delta is inconsistent with the client's result.
     DoesNotFit,
-    /// The client holds something else than a fresh query says.
+    /// The client's result differs from a fresh query.
     Differs,
-    /// A client that was told statement by statement holds something else.
+    /// The result of a client that receives a delta for every statement differs.
     DiffersStepwise,
-    /// A client that was away and was told of a span holds something else.
+    /// The result of a client that was disconnected and received one delta for a span differs.
     DiffersResumed,
 }
 
-/// What was done.
+/// The extent of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) cases: u64,
@@ -70,15 +70,15 @@ pub(crate) struct Tally {
     pub(crate) live: u64,
     /// By reason.
     pub(crate) refused: BTreeMap<String, u64>,
-    /// Deltas that were not empty, and all that were compared.
+    /// Non-empty deltas, and all compared ones.
     pub(crate) deltas: u64,
     pub(crate) compared: u64,
-    /// Queries that failed by themselves on the way: an overflow, malformed JSON.
+    /// Queries that failed by themselves: an overflow, malformed JSON.
     pub(crate) ended: u64,
 }
 
 impl Tally {
-    /// With another's.
+    /// Adds another tally.
     pub(crate) fn add(&mut self, other: &Tally) {
         self.cases += other.cases;
         self.commits += other.commits;
@@ -93,19 +93,19 @@ impl Tally {
     }
 }
 
-/// What is done wrong on purpose, to see that it is found.
+/// Seeded bugs, to check that they are found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Bug {
     /// Nothing.
     #[default]
     None,
-    /// The client does not hear of rows that leave.
+    /// The client ignores deletes.
     ForgetsDeletes,
     /// Changes of the last table are not routed.
     LosesTable,
 }
 
-/// Plays a case to its end.
+/// Runs a case to its end.
 pub(crate) fn play(case: &Case, bug: Bug) -> Result<Tally, Failure> {
     let mut stage = Stage::new(case, bug);
     for commit in 0..=case.commits.len() {
@@ -124,7 +124,7 @@ struct Stage<'c> {
     db: Database,
     planner: Planner,
     router: Router,
-    /// Hears of every statement as of a commit.
+    /// Receives every statement as a commit.
     stepwise: Router,
     state: State,
     live: Vec<Live>,
@@ -138,7 +138,7 @@ struct Live {
     id: BindingId,
     stepwise_id: BindingId,
     client: Client,
-    /// Nothing once the query failed in the middle of a commit, where nobody looks.
+    /// `None` once the query failed in the middle of a commit, where the others do not look.
     stepwise: Option<Client>,
     away: Away,
     ended: bool,
@@ -149,7 +149,7 @@ type Routed = BTreeMap<BindingId, Result<Delta, LiveError>>;
 impl<'c> Stage<'c> {
     fn new(case: &'c Case, bug: Bug) -> Stage<'c> {
         let catalog = Arc::new(Catalog::new(case.schema.tables.clone(), case.schema.views.clone()));
-        let connection = Connection::open_in_memory().expect("a database in memory opens");
+        let connection = Connection::open_in_memory().expect("an in-memory database opens");
         connection.set_prepared_statement_cache_capacity(4_096);
         for statement in case.schema.ddl().into_iter().chain(catalog.setup_sql()) {
             let made = connection.execute_batch(&statement);
@@ -163,7 +163,7 @@ impl<'c> Stage<'c> {
         Stage { case, bug, db, planner, router, stepwise, state, live, tally }
     }
 
-    /// Takes in the queries whose time it is.
+    /// Subscribes the queries that are due.
     fn subscribe(&mut self, commit: usize) -> Result<(), Failure> {
         for (number, subscribed) in self.case.subscriptions.iter().enumerate() {
             if subscribed.at != commit {
@@ -179,7 +179,7 @@ impl<'c> Stage<'c> {
         Ok(())
     }
 
-    /// Nothing where it is refused, or fails from the start.
+    /// `None` if the query is refused or fails at once.
     fn begin(&mut self, number: usize, commit: usize) -> Result<Option<Live>, (What, String)> {
         let query = &self.case.subscriptions[number].query;
         let (text, params) = (query.text(), query.named());
@@ -206,15 +206,15 @@ impl<'c> Stage<'c> {
         };
         original::check(&self.db.0, &self.planner, query, &binding, &rows)
             .map_err(|why| (What::NotTheText, why))?;
-        let id = self.router.attach(&binding).expect("there is room");
-        let stepwise_id = self.stepwise.attach(&binding).expect("there is room");
+        let id = self.router.attach(&binding).expect("the router has a free slot");
+        let stepwise_id = self.stepwise.attach(&binding).expect("the router has a free slot");
         let client = Client::new(&binding, rows);
         let away = Away::new(commit, &self.state, &client);
         let (stepwise, query, ended) = (Some(client.clone()), number, false);
         Ok(Some(Live { query, binding, id, stepwise_id, client, stepwise, away, ended }))
     }
 
-    /// The whole result; nothing where the query fails by itself.
+    /// The whole result; `None` if the query fails by itself.
     fn fresh(&mut self, binding: &Binding) -> Result<Option<Vec<Row>>, (What, String)> {
         let mut rows = Vec::new();
         let outcome = self.db.run(binding.snapshot_sql(), binding.params(), &mut |row| {
@@ -230,7 +230,7 @@ impl<'c> Stage<'c> {
     fn commit(&mut self, commit: usize) -> Result<(), Failure> {
         let before = self.state.clone();
         for statement in &self.case.commits[commit] {
-            // One that a constraint forbids changes nothing.
+            // A statement that violates a constraint changes nothing.
             let _ = self.db.0.execute_batch(&statement.text());
             let after = read_state(&self.db.0, &self.case.schema.tables);
             let changes = net(&self.state, &after);
@@ -258,7 +258,7 @@ impl<'c> Stage<'c> {
         Ok(())
     }
 
-    /// Tells those who hear of every statement.
+    /// Sends the deltas of one statement.
     fn step(&mut self, commit: usize, changes: &Changes) -> Result<(), Failure> {
         let routed: Routed = self.stepwise.commit(changes, &mut self.db).into_iter().collect();
         for live in self.live.iter_mut().filter(|live| !live.ended) {
@@ -297,8 +297,8 @@ impl<'c> Stage<'c> {
         }
         let not_utf8 = |why: &LiveError| why.to_string().contains("not UTF-8");
         if routed.as_ref().is_err_and(|why| binding.is_window() || not_utf8(why)) {
-            // A fresh query may end before the row that fails; a delta looks behind the window, too. It
-            // also looks at what was, which may have been no text that can be told.
+            // A fresh query may end before the row that fails, while a delta reads beyond the
+            // window. It also reads the previous state, which may contain invalid text.
             self.live[at].ended = true;
             self.tally.ended += 1;
             return Ok(());
@@ -323,7 +323,7 @@ impl<'c> Stage<'c> {
         self.resume(at, commit, &fresh)
     }
 
-    /// Two clients that left at the same time: one is told N → K → M, the other N → M.
+    /// Two clients that disconnected at the same time: one receives N → K → M, the other N → M.
     fn resume(&mut self, at: usize, commit: usize, fresh: &[Row]) -> Result<(), (What, String)> {
         let live = &mut self.live[at];
         let waited = commit - live.away.since.min(commit);
@@ -346,11 +346,11 @@ impl<'c> Stage<'c> {
     }
 }
 
-/// Two clients that were last told everything after the same commit.
+/// Two clients that were last up to date after the same commit.
 struct Away {
     since: usize,
     clients: [(State, Client); 2],
-    /// The first of them came back on the way.
+    /// Whether the first of them returned on the way.
     met: bool,
 }
 
@@ -361,8 +361,8 @@ impl Away {
     }
 }
 
-/// What is taken though SQLite does not: once a RIGHT or FULL JOIN stands in FROM, it loses track of
-/// columns that USING made one.
+/// Queries that we accept and SQLite refuses: with a RIGHT or FULL JOIN in FROM, SQLite loses track
+/// of columns merged by USING.
 fn is_lenient(text: &str, why: &str) -> bool {
     let has = |words: [&str; 2]| words.iter().any(|word| text.contains(word));
     has(["NATURAL", "USING"]) && has(["RIGHT", "FULL"]) && why.contains("ambiguous column name")
@@ -374,7 +374,7 @@ fn compare(client: &Client, fresh: &[Row], what: What) -> Result<(), (What, Stri
     }
     Err((
         what,
-        format!("the client holds {}\na fresh query says {}", rows(&client.rows), rows(fresh)),
+        format!("the client holds {}\na fresh query returns {}", rows(&client.rows), rows(fresh)),
     ))
 }
 
@@ -392,7 +392,7 @@ fn without_table(changes: &Changes, name: &str) -> Changes {
     kept
 }
 
-/// A refusal without the names in it.
+/// A refusal without names.
 fn reason(detail: &str) -> String {
     let mut words: Vec<&str> = detail.split(' ').collect();
     for at in 1..words.len() {
@@ -403,7 +403,7 @@ fn reason(detail: &str) -> String {
     words.join(" ")
 }
 
-/// A panic as a failure like others.
+/// A panic as an ordinary failure.
 fn quietly<T>(work: impl FnOnce() -> T) -> Result<T, (What, String)> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());

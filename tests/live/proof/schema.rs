@@ -1,14 +1,14 @@
-//! Tables made at random: one to five of them, columns of every kind, keys of one column and of
-//! several, indexes or none.
+//! Random tables: one to five of them, columns of every kind, keys of one or several columns, with
+//! and without indexes.
 //!
-//! A declaration lives as long as the program, as a real one does: what is made here is leaked.
+//! A declaration is static, as in a real program, so generated ones are leaked.
 
 use abide_schema::TableSpec;
 use abide_schema::table::{ColumnSpec, IndexSpec, Kind};
 
 use crate::world::Random;
 
-/// What a case plays on.
+/// The schema of a case.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Schema {
     pub(crate) tables: Vec<&'static TableSpec>,
@@ -16,7 +16,7 @@ pub(crate) struct Schema {
 }
 
 const TABLES: [&str; 5] = ["r", "s", "p", "orders", "Notes"];
-/// Shared among tables, so that NATURAL and USING find something.
+/// Shared among tables, so that NATURAL and USING match.
 const COLUMNS: [&str; 8] = ["a", "b", "c", "d", "x", "Total", "name", "data"];
 const KEYS: [&str; 4] = ["id", "k", "g", "n"];
 const KINDS: [Kind; 8] = [
@@ -31,7 +31,7 @@ const KINDS: [Kind; 8] = [
 ];
 
 impl Schema {
-    /// Made at random, views left out.
+    /// A random schema without views.
     pub(crate) fn random(random: &mut Random) -> Schema {
         let count = *random.pick(&[1, 2, 2, 3, 3, 4, 5]);
         let tables = TABLES[..count].iter().map(|name| table(random, name)).collect();
@@ -46,7 +46,7 @@ impl Schema {
     }
 }
 
-/// For as long as the program runs.
+/// Leaks a list.
 pub(crate) fn leak<T>(items: Vec<T>) -> &'static [T] {
     Box::leak(items.into_boxed_slice())
 }
@@ -62,7 +62,7 @@ fn table(random: &mut Random, name: &'static str) -> &'static TableSpec {
         let kind = if width == 1 { key_kind(random) } else { *random.pick(&KINDS) };
         columns.push(column(name, kind, false, false));
     }
-    // An integer key that the database numbers goes by the usual name; a text key as often.
+    // An integer key that the database numbers has the usual name; a text key as often.
     for name in COLUMNS.iter().take(1 + random.below(COLUMNS.len())) {
         let (kind, nullable) = (*random.pick(&KINDS), random.below(4) > 0);
         let unique = random.below(20) == 0;
@@ -70,7 +70,7 @@ fn table(random: &mut Random, name: &'static str) -> &'static TableSpec {
     }
     let key: Vec<usize> = (0..width).collect();
     if random.below(4) == 0 {
-        // The key need not stand first.
+        // The key need not come first.
         columns.rotate_left(width);
         let key: Vec<usize> = key.iter().map(|at| at + columns.len() - width).collect();
         return declare(random, name, columns, key);

@@ -1,5 +1,5 @@
-//! Makes a failing case smaller for as long as it fails in the same way: one query, fewer commits,
-//! fewer statements and rows, fewer tables and indexes, less of the query.
+//! Shrinks a failing case while it fails in the same way: one query, fewer commits, statements and
+//! rows, fewer tables and indexes, a smaller query.
 
 use abide_schema::TableSpec;
 use abide_schema::table::IndexSpec;
@@ -10,10 +10,10 @@ use crate::proof::schema::{Schema, leak};
 use crate::proof::tree::Sql;
 use crate::proof::writes::Commit;
 
-/// Plays beyond which a case is small enough.
+/// The maximum number of runs.
 const PLAYS: usize = 6_000;
 
-/// A smaller case that fails in the same way, and how it fails.
+/// A smaller case with the same failure, and its failure.
 pub(crate) fn shrink(case: &Case, failure: &Failure, bug: Bug) -> (Case, Failure) {
     let mut best = (case.clone(), failure.clone());
     let only = case.subscriptions[failure.query].clone();
@@ -49,7 +49,7 @@ fn fails_alike(case: &Case, failure: &Failure, bug: Bug) -> Option<Failure> {
 fn steps(case: &Case, failure: &Failure) -> Vec<Case> {
     let mut steps = Vec::new();
     let commits = |commits: Vec<Commit>| Case { commits, ..case.clone() };
-    // What comes after the failure has no part in it.
+    // Commits after the failure are irrelevant.
     steps.push(commits(case.commits.iter().take(failure.commit + 1).cloned().collect()));
     for at in 0..case.subscriptions.len().saturating_sub(1) {
         let mut fewer = case.clone();
@@ -110,7 +110,7 @@ fn without_commit(case: &Case, at: usize) -> Case {
     fewer
 }
 
-/// Without a table or view that nothing names any more, and without an index.
+/// Without an unused table or view, and without an index.
 fn fewer_tables(case: &Case) -> Vec<Case> {
     let mut steps = Vec::new();
     let with = |tables: Vec<&'static TableSpec>| {

@@ -1,35 +1,35 @@
-//! SQL as a tree that knows how it can be made smaller: lists lose items, expressions give way to
-//! what is inside them, words to simpler words, joins go with all that names them.
+//! SQL as a tree that can shrink: lists lose items, expressions are replaced by their parts, words
+//! by simpler words, and joins are removed with everything that names them.
 //!
-//! It knows nothing of what the SQL means. A step that makes nonsense is refused by whoever runs it,
-//! and then it was no step.
+//! It does not interpret the SQL. If a step results in invalid SQL, the run is refused and the step
+//! is discarded.
 
 /// A piece of SQL.
 #[derive(Clone, Debug)]
 pub(crate) enum Sql {
-    /// As it is.
+    /// Literal text.
     Text(String),
     /// A parameter, by its name without the sigil.
     Param(String),
-    /// A word, and the simpler one that may stand for it.
+    /// A word, and a simpler replacement.
     Word(&'static str, &'static str),
-    /// One after the other.
+    /// A sequence.
     Seq(Vec<Sql>),
-    /// A value: any value inside it may stand for it.
+    /// A value: any value inside may replace it.
     Expr(Vec<Sql>),
-    /// Items of which some may go.
+    /// Items, some of which may be removed.
     List(List),
     /// FROM.
     From(Vec<Term>),
 }
 
-/// Items with a text before, between and after them; nothing at all where there is no item.
+/// Items with a text before, between and after them; empty if there is no item.
 #[derive(Clone, Debug)]
 pub(crate) struct List {
     pub(crate) open: &'static str,
     pub(crate) between: &'static str,
     pub(crate) close: &'static str,
-    /// As many must stay.
+    /// The minimum number of items.
     pub(crate) least: usize,
     pub(crate) items: Vec<Sql>,
 }
@@ -37,11 +37,11 @@ pub(crate) struct List {
 /// One table of a FROM.
 #[derive(Clone, Debug)]
 pub(crate) struct Term {
-    /// How it is joined to those before it.
+    /// How it is joined to the preceding ones.
     pub(crate) join: Sql,
-    /// What it is, its alias included.
+    /// The item with its alias.
     pub(crate) item: Sql,
-    /// The name its columns go by.
+    /// The name that qualifies its columns.
     pub(crate) alias: String,
     /// ON or USING.
     pub(crate) on: Sql,
@@ -65,12 +65,12 @@ impl From<List> for Sql {
     }
 }
 
-/// Pieces one after the other.
+/// A sequence of pieces.
 macro_rules! seq {
     ($($part:expr),* $(,)?) => { $crate::proof::tree::Sql::Seq(vec![$($part.into()),*]) };
 }
 
-/// A value made of pieces.
+/// A value of pieces.
 macro_rules! value {
     ($($part:expr),* $(,)?) => { $crate::proof::tree::Sql::Expr(vec![$($part.into()),*]) };
 }
@@ -82,23 +82,23 @@ pub(crate) fn commas(items: Vec<Sql>) -> Sql {
     List { open: "", between: ", ", close: "", least: 1, items }.into()
 }
 
-/// A clause that goes with its last item.
+/// A clause that is removed with its last item.
 pub(crate) fn clause(open: &'static str, between: &'static str, items: Vec<Sql>) -> Sql {
     List { open, between, close: "", least: 0, items }.into()
 }
 
-/// Something that may be there or not.
+/// An optional piece.
 pub(crate) fn maybe(what: Option<Sql>) -> Sql {
     clause("", "", what.into_iter().collect())
 }
 
 impl Sql {
-    /// As text, parameters by name.
+    /// The text, with parameters by name.
     pub(crate) fn text(&self) -> String {
         self.text_with(&mut |name| format!(":{name}"))
     }
 
-    /// As text, with something in the place of each parameter.
+    /// The text, with each parameter replaced.
     pub(crate) fn text_with(&self, param: &mut dyn FnMut(&str) -> String) -> String {
         let mut out = String::new();
         self.write(&mut out, param);
@@ -164,7 +164,7 @@ impl Sql {
         }
     }
 
-    /// Without a table and every item that names it; nothing where a FROM would be left empty.
+    /// Without a table and every item that names it; `None` if a FROM would be empty.
     fn without(&self, alias: &str) -> Option<Sql> {
         let parts = |parts: &[Sql]| -> Option<Vec<Sql>> {
             parts.iter().map(|part| part.without(alias)).collect()
@@ -248,7 +248,7 @@ impl Sql {
 }
 
 impl List {
-    /// Without all that may go, without either half, without each; then the items themselves.
+    /// Without all removable items, without either half, without each one; then with smaller items.
     fn steps(&self) -> Vec<Sql> {
         let (count, mut smaller) = (self.items.len(), Vec::new());
         let mut keep = |items: Vec<Sql>| {
@@ -273,7 +273,7 @@ impl List {
     }
 }
 
-/// Every way to make one of several parts smaller.
+/// Every way to shrink one of several parts.
 fn within(parts: &[Sql], whole: impl Fn(Vec<Sql>) -> Sql) -> Vec<Sql> {
     let mut smaller = Vec::new();
     for (at, part) in parts.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Statements that change rows, made at random: single rows and many, replacing, moving, removing.
+//! Random statements that change one or many rows: insert, replace, update keys, delete.
 
 use abide_schema::TableSpec;
 use abide_schema::Value;
@@ -8,7 +8,7 @@ use crate::proof::schema::Schema;
 use crate::proof::tree::{Sql, clause, commas, seq};
 use crate::world::Random;
 
-/// The statements of one commit. One that a constraint forbids changes nothing.
+/// The statements of one commit. One that violates a constraint changes nothing.
 pub(crate) type Commit = Vec<Sql>;
 
 /// A commit of a few statements.
@@ -17,7 +17,7 @@ pub(crate) fn commit(random: &mut Random, schema: &Schema) -> Commit {
     (0..count).map(|_| statement(random, schema)).collect()
 }
 
-/// Rows to begin with.
+/// The initial rows.
 pub(crate) fn fill(random: &mut Random, schema: &Schema) -> Commit {
     let tables = schema.tables.iter();
     tables.map(|table| insert(random, table, 1 + random_rows(table.key.len()))).collect()
@@ -37,7 +37,7 @@ fn statement(random: &mut Random, schema: &Schema) -> Sql {
         4..=6 => update(random, table),
         7 | 8 => seq!["DELETE FROM ", table.name, " WHERE ", condition(random, table)],
         _ => {
-            // Everything of a table, now and then.
+            // Sometimes all rows of a table.
             let all = random.below(4) == 0;
             let limit = if all { " IS NOT NULL" } else { " IS NULL" };
             let column = random.pick(table.columns).name;

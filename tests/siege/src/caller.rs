@@ -1,5 +1,6 @@
-//! A caller whose calls are timed: a thread of its own with one connection, which asks, waits for the answer and
-//! asks again, as an agent's turn does. What it waits is what others are made to wait by a siege.
+//! A caller whose calls are timed: a thread with one connection that sends a request, waits for the
+//! response and sends the next, as an agent's turn does. Its waits measure how the load affects
+//! other callers.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -12,17 +13,17 @@ use crate::Told;
 use crate::figures::percentile;
 use crate::pace::pause_thread;
 
-/// After this a connection is taken for lost.
+/// After this time a connection counts as lost.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What it waited for its answers.
+/// The response times.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
-    /// Of each answered call, in milliseconds.
+    /// Of each completed call, in milliseconds.
     pub(crate) ms: Vec<f64>,
-    /// Calls that were refused with 429 or 503, and made again when they were told to.
+    /// Calls that were refused with 429 or 503, and retried after Retry-After.
     pub(crate) refused: u64,
-    /// Times that the connection was lost.
+    /// Lost connections.
     pub(crate) lost: u64,
 }
 
@@ -40,14 +41,14 @@ impl Waits {
     }
 }
 
-/// At work until it is told to stop.
+/// A running caller.
 pub(crate) struct Caller {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Told<Waits>>,
 }
 
 impl Caller {
-    /// Begins to append messages to a session.
+    /// Starts to append messages to a session.
     pub(crate) fn start(address: SocketAddr, token: &str, session: &str) -> Caller {
         let body =
             format!(r#"{{"session_id":"{session}","role":"user","content":"Where is it?"}}"#);
@@ -67,7 +68,7 @@ impl Caller {
         Caller { stop, thread: thread::spawn(move || line.run()) }
     }
 
-    /// Lets it end; what it waited.
+    /// Stops the caller; returns its response times.
     pub(crate) fn stop(self) -> Told<Waits> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap_or_else(|_| Err("the caller panicked".to_owned()))
@@ -88,11 +89,11 @@ impl Line {
         let mut stream = None;
         while !self.stop.load(Ordering::Relaxed) {
             let begun = Instant::now();
-            // A refused call counts from its first attempt: that is what its caller waits.
+            // A refused call counts from its first attempt, because its caller waits from then on.
             while let Some(wait) = self.attempt(&mut stream, &mut waits)? {
                 pause_thread(wait);
                 if begun.elapsed() > PATIENCE {
-                    return Err(format!("a call was not answered in {PATIENCE:?}"));
+                    return Err(format!("no response to a call within {PATIENCE:?}"));
                 }
             }
             waits.ms.push(begun.elapsed().as_secs_f64() * 1e3);
@@ -100,7 +101,7 @@ impl Line {
         Ok(waits)
     }
 
-    /// One attempt; how long to wait before the next, if there has to be one.
+    /// One attempt. Returns how long to wait before the next, if it was refused.
     fn attempt(
         &self,
         stream: &mut Option<BufReader<TcpStream>>,
@@ -120,11 +121,11 @@ impl Line {
                 waits.refused += 1;
                 Ok(Some(Duration::from_secs(seconds)))
             }
-            (status, after) => Err(format!("a call was answered {status}, Retry-After {after:?}")),
+            (status, after) => Err(format!("a call returned {status}, Retry-After {after:?}")),
         }
     }
 
-    /// The status, and how many seconds to wait where it is said.
+    /// Sends a request. Returns the status and Retry-After, if present.
     fn ask(
         &self,
         stream: &mut Option<BufReader<TcpStream>>,

@@ -1,13 +1,14 @@
-//! What a run counted and measured, a line each: `figure  what: value`. `cargo xtask reliability` reads them.
+//! The results of a run, one line each: `figure  what: value`. `cargo xtask reliability` parses
+//! them.
 
 use std::fmt;
 
-/// Tells one.
+/// Prints one figure.
 pub(crate) fn figure(what: &str, value: impl fmt::Display) {
     println!("figure  {what}: {value}");
 }
 
-/// A number with its thousands apart.
+/// A number with thousands separators.
 pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -20,12 +21,12 @@ pub(crate) fn count(number: u64) -> String {
     text
 }
 
-/// Bytes in megabytes.
+/// Bytes as megabytes.
 pub(crate) fn megabytes(bytes: u64) -> String {
     format!("{} MB", count(bytes.div_ceil(1 << 20)))
 }
 
-/// The value below which so many of a hundred lie; zero of none.
+/// A percentile; zero for an empty list.
 pub(crate) fn percentile(values: &[f64], of_hundred: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

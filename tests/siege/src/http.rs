@@ -1,4 +1,4 @@
-//! The least that an HTTP client can be: one connection, one request after another, status, headers, body.
+//! A minimal HTTP client: one connection, one request at a time, status, headers, body.
 
 use std::fmt;
 use std::io;
@@ -7,11 +7,11 @@ use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    /// Seconds, where it says so.
+    /// The Retry-After header in seconds, if present.
     pub(crate) retry_after: Option<u64>,
     body: String,
 }
@@ -30,28 +30,28 @@ pub(crate) struct Http {
 }
 
 impl Http {
-    /// Connects; what is asked bears the token.
+    /// Connects. Requests carry the token.
     pub(crate) async fn connect(address: SocketAddr, token: &str) -> io::Result<Http> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         Ok(Http { stream, token: token.to_owned() })
     }
 
-    /// Posts a body, and reads the answer.
+    /// Posts a body and reads the response.
     pub(crate) async fn post(&mut self, path: &str, body: &str) -> io::Result<Answer> {
         self.stream.write_all(self.head(path, body.len()).as_bytes()).await?;
         self.stream.write_all(body.as_bytes()).await?;
         self.answer().await
     }
 
-    /// Asks for a page that takes no credentials.
+    /// Gets a page that needs no credentials.
     pub(crate) async fn get(&mut self, path: &str) -> io::Result<Answer> {
         let request = format!("GET {path} HTTP/1.1\r\nHost: abide\r\n\r\n");
         self.stream.write_all(request.as_bytes()).await?;
         self.answer().await
     }
 
-    /// The head of a request with so long a body.
+    /// The head of a request with a body of this length.
     pub(crate) fn head(&self, path: &str, length: usize) -> String {
         format!(
             "POST {path} HTTP/1.1\r\nHost: abide\r\nAuthorization: Bearer {}\r\n\
@@ -60,7 +60,7 @@ impl Http {
         )
     }
 
-    /// Reads one answer.
+    /// Reads one response.
     pub(crate) async fn answer(&mut self) -> io::Result<Answer> {
         let mut bytes = Vec::new();
         let head = loop {

@@ -1,12 +1,13 @@
-//! The `abide` program as a real process, under siege: too much of everything (`overload`), everybody at once while
-//! it is killed, cut off and out of disk (`soak`), and how long it takes to come back (`recovery`).
+//! Load and fault tests of the `abide` program as a real process: overload (`overload`), mixed load
+//! while the server is killed, the network fails and the disk fills up (`soak`), and recovery time
+//! (`recovery`).
 //!
-//! Changes when what is done to real processes, or the bounds that they are held to, changes. Nothing of the
-//! engine is reached into: what is known of the server is what its sockets, its file and `/proc` tell.
-//! What a run counted is printed as figures, of which `cargo xtask reliability` makes its table.
+//! Changes when the load, the faults or the limits change. The tests use no engine internals: they
+//! observe the server through its sockets, its file and `/proc`. Results are printed as figures,
+//! from which `cargo xtask reliability` builds its table.
 //!
-//! `server` a process and its file · `caller` one whose calls are timed · `http`, `socket` the least that clients
-//! can be · `pace` time that passes · `words` what is said to the program · `figures` what it says.
+//! `server` a process and its file · `caller` a caller whose calls are timed · `http`, `socket`
+//! minimal clients · `pace` real time · `words` the command line · `figures` the output.
 
 mod caller;
 mod figures;
@@ -27,7 +28,7 @@ const USAGE: &str = "abide-siege overload [--share]
 abide-siege soak [--minutes N] [--seed S] [--clients N]
 abide-siege recovery [--share]";
 
-/// What goes wrong here is a finding, or that the machine does not allow something; both are told in words.
+/// An error is a finding, or a restriction of the machine, as text.
 type Told<T = ()> = Result<T, String>;
 
 fn main() -> ExitCode {
@@ -54,6 +55,6 @@ fn run(words: &[String]) -> Told {
         "overload" => runtime.block_on(overload::run(words)),
         "soak" => runtime.block_on(soak::run(words)),
         "recovery" => runtime.block_on(recovery::run(words)),
-        _ => Err(format!("there is no {verb}\n{USAGE}")),
+        _ => Err(format!("unknown command {verb}\n{USAGE}")),
     }
 }

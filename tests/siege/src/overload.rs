@@ -1,9 +1,11 @@
-//! Too much of everything, against one server: ten thousand connections of which a thousand never read, all of them
-//! back at once after a restart, messages beyond any size, clients that send a byte a second, callers that flood.
+//! Overload of one server: ten thousand connections of which a thousand never read, a reconnect
+//! storm after a restart, oversized messages, clients that send one byte per second, and callers
+//! that flood the queue.
 //!
-//! All the while another caller makes calls, one after the other, and what it waits is held against what it
-//! waited when nothing else went on, in the same run on the same machine. The machine's processors are shared by
-//! the server and all of its clients, so a factor says how bad it gets when both are overloaded.
+//! Meanwhile another caller makes calls one after the other. Its response times are compared with
+//! those of an idle server, in the same run on the same machine. The server and all of its clients
+//! share the machine's processors, so the factor describes a server and clients that are both
+//! overloaded.
 
 mod bounds;
 mod crowd;
@@ -19,7 +21,7 @@ use crate::words::Words;
 
 use stage::{Size, Stage};
 
-/// Runs it all, or the share of it that CI has time for.
+/// Runs everything, or the subset that fits into CI.
 pub(crate) async fn run(mut words: Words) -> Told {
     let size = if words.has("share") { Size::SHARE } else { Size::WHOLE };
     words.end()?;

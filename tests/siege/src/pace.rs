@@ -1,15 +1,15 @@
-//! Time that really passes. A test waits for an event; a siege is made of time: how long somebody dawdles, a network is
-//! gone, a disk is full. All of it passes here.
+//! Real time. A test waits for an event, but load and fault tests depend on durations: how long a
+//! client is slow, a network is down or a disk is full. All real sleeps are here.
 
 use std::time::Duration;
 
-/// Lets it pass for a task.
+/// Sleeps in a task.
 pub(crate) async fn pause(time: Duration) {
-    // tidy: what is measured or done to the server takes real time, see above.
+    // tidy: load and faults take real time, see above.
     tokio::time::sleep(time).await;
 }
 
-/// Lets it pass for a thread.
+/// Sleeps in a thread.
 pub(crate) fn pause_thread(time: Duration) {
     // tidy: likewise.
     std::thread::sleep(time);

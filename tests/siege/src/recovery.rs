@@ -1,5 +1,5 @@
-//! How long it takes to come back: a server on files of more and more events is killed in the middle of its work and
-//! started again; measured is the time from the start of its process until it tells where it listens.
+//! Recovery time: servers on files with more and more events are killed under load and started
+//! again. Measured is the time from the start of the process until it reports its address.
 
 use std::path::Path;
 use std::time::Instant;
@@ -14,20 +14,20 @@ use crate::words::Words;
 
 /// Events in a file, one measurement each.
 const SIZES: [u64; 4] = [1_000, 10_000, 100_000, 1_000_000];
-/// A million events take longer to write than CI has.
+/// The sizes for CI: a million events take too long to write.
 const SHARE: [u64; 3] = [1_000, 10_000, 50_000];
-/// The goal, in seconds, whatever the size.
+/// The maximum in seconds, for every size.
 const GOAL_S: f64 = 1.0;
-/// How often each file is killed and started again; the slowest counts.
+/// The number of kills of each file; the slowest recovery counts.
 const KILLS: usize = 5;
 /// Calls in one transaction while a file is filled.
 const BATCH: u64 = 500;
-/// Sessions that the events belong to.
+/// Sessions of the events.
 const SESSIONS: u64 = 1_000;
-/// Calls in flight when it is killed.
+/// Calls in flight at the kill.
 const IN_FLIGHT: u64 = 64;
 
-/// Fills a file step by step, and kills its server at each.
+/// Fills a file step by step, and measures the recovery at each size.
 pub(crate) async fn run(mut words: Words) -> Told {
     let sizes: &[u64] = if words.has("share") { &SHARE } else { &SIZES };
     words.end()?;
@@ -54,10 +54,14 @@ pub(crate) async fn run(mut words: Words) -> Told {
             missed.push(*size);
         }
     }
-    if missed.is_empty() { Ok(()) } else { Err(format!("more than {GOAL_S} s for {missed:?}")) }
+    if missed.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("recovery took more than {GOAL_S} s for {missed:?}"))
+    }
 }
 
-/// Brings a file to so many events: in this process, and in large batches.
+/// Adds events to a file, in this process and in large batches.
 async fn fill(db: &Path, from: u64, to: u64) -> Told<u64> {
     let begun = Instant::now();
     let abide = Abide::open(db).map_err(|why| why.to_string())?;
@@ -83,7 +87,7 @@ async fn fill(db: &Path, from: u64, to: u64) -> Told<u64> {
     Ok(events)
 }
 
-/// Kills its server while it works, several times; the slowest start after a kill, in seconds.
+/// Kills the server under load several times; returns the slowest recovery in seconds.
 async fn killed(db: &Path) -> Told<f64> {
     let mut slowest: f64 = 0.0;
     let mut server = Server::start(db)?;
@@ -95,7 +99,7 @@ async fn killed(db: &Path) -> Told<f64> {
             let call = abide.call("append_message", args);
             async move { call.await.map(drop).map_err(|why| why.to_string()) }
         });
-        // More than a megabyte, so that there is something in the WAL to recover.
+        // More than one megabyte, so that the WAL has content to recover.
         for call in futures_util::future::join_all(calls).await {
             call?;
         }

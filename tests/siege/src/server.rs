@@ -1,4 +1,5 @@
-//! A server process on a file. It keeps its port when it is started again, and does not outlive us.
+//! A server process on a file. It keeps its port across restarts, and is killed when this process
+//! ends.
 
 use std::env;
 use std::fs;
@@ -13,7 +14,7 @@ use serde_json::Value as JsonValue;
 
 use crate::Told;
 
-/// Raises what this process, and so the servers it starts, may open, to the machine's most; tells it.
+/// Raises the limit of open files for this process and its children to the maximum; returns it.
 pub(crate) fn raise_open_files() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
@@ -21,7 +22,7 @@ pub(crate) fn raise_open_files() -> u64 {
     now.unwrap_or(u64::MAX)
 }
 
-/// The `abide` program: it is built beside this one.
+/// The `abide` program, built beside this one.
 fn program() -> Told<PathBuf> {
     let own = env::current_exe().map_err(|why| why.to_string())?;
     let program = own.with_file_name("abide");
@@ -31,7 +32,7 @@ fn program() -> Told<PathBuf> {
     Ok(program)
 }
 
-/// The program without anything of the person who runs this.
+/// The program with an environment independent of the user's.
 pub(crate) fn abide() -> Told<Command> {
     let mut command = Command::new(program()?);
     for name in ["ABIDE_URL", "ABIDE_TOKEN", "ABIDE_LOG", "COLUMNS"] {
@@ -41,7 +42,7 @@ pub(crate) fn abide() -> Told<Command> {
     Ok(command)
 }
 
-/// Runs a command to its end; what it said, if all went well.
+/// Runs a command to its end; returns its output if it succeeded.
 pub(crate) fn output(command: &mut Command) -> Told<String> {
     let ended = command.output().map_err(|why| why.to_string())?;
     if ended.status.success() {
@@ -57,12 +58,12 @@ pub(crate) struct Server {
     pub(crate) db: PathBuf,
     pub(crate) address: SocketAddr,
     child: Option<Child>,
-    /// How long the last start took, from the process to its readiness.
+    /// The duration of the last start, from spawn to readiness.
     pub(crate) started_in: Duration,
 }
 
 impl Server {
-    /// Starts one on any free port.
+    /// Starts a server on a free port.
     pub(crate) fn start(db: &Path) -> Told<Server> {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut server =
@@ -71,7 +72,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Starts it on the same file and port.
+    /// Starts it again on the same file and port.
     pub(crate) fn start_again(&mut self) -> Told {
         let mut command = abide()?;
         command.args(["serve", "--json", "--listen", &self.address.to_string(), "--db"]);
@@ -86,43 +87,47 @@ impl Server {
             Ok(Ok(greeting)) => greeting,
             _ => {
                 let ended = child.wait().map_err(|why| why.to_string())?;
-                return Err(format!("the server does not start: {ended}"));
+                return Err(format!("the server did not start: {ended}"));
             }
         };
-        let listening = greeting["listening"].as_str().ok_or("it tells where it listens")?;
+        let listening = greeting["listening"].as_str().ok_or("no `listening` in the greeting")?;
         self.address = listening.parse().map_err(|why| format!("{listening}: {why}"))?;
         self.child = Some(child);
         Ok(())
     }
 
-    /// Where a client connects.
+    /// The URL for clients.
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// SIGKILL: it does not get to do anything about it.
+    /// SIGKILL.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // It may have ended by itself.
+            // It may have exited already.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 
-    /// SIGTERM, and its end, which is to be a good one.
+    /// SIGTERM; the server must exit cleanly.
     pub(crate) fn stop(&mut self) -> Told {
         let Some(mut child) = self.child.take() else { return Ok(()) };
-        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or("it has an id")?;
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or("no process id")?;
         kill_process(pid, Signal::TERM).map_err(|why| why.to_string())?;
         let ended = child.wait().map_err(|why| why.to_string())?;
-        if ended.success() { Ok(()) } else { Err(format!("asked to stop, it ended with {ended}")) }
+        if ended.success() {
+            Ok(())
+        } else {
+            Err(format!("after SIGTERM the server ended with {ended}"))
+        }
     }
 
-    /// What the system says that its memory is, in bytes: now, and at its most.
+    /// The current and the peak memory in bytes, as the system reports them.
     pub(crate) fn memory(&self) -> Told<(u64, u64)> {
         let id = self.child.as_ref().ok_or("the server is not running")?.id();
         let status = fs::read_to_string(format!("/proc/{id}/status"));
-        let status = status.map_err(|why| format!("/proc tells nothing of the server: {why}"))?;
+        let status = status.map_err(|why| format!("/proc cannot be read for the server: {why}"))?;
         let line = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name));
             let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
@@ -131,12 +136,12 @@ impl Server {
         Ok((line("VmRSS:")?, line("VmHWM:")?))
     }
 
-    /// `abide verify --replay`, which is to find nothing: how many events.
+    /// Runs `abide verify --replay`, which must succeed; returns the number of events.
     pub(crate) fn verify(&self) -> Told<u64> {
         let told = output(abide()?.args(["verify", "--json", "--replay"]).arg(&self.db))?;
         let told: JsonValue =
             serde_json::from_str(&told).map_err(|why| format!("{why}: {told}"))?;
-        told["events"].as_u64().ok_or_else(|| format!("verify told {told}"))
+        told["events"].as_u64().ok_or_else(|| format!("unexpected output of verify: {told}"))
     }
 }
 

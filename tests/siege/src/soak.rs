@@ -1,12 +1,12 @@
-//! Everybody at once over a real server on a small disk, for minutes or for a night: it is killed and asked to stop
-//! at moments that nobody chose, its disk fills up, its network stalls, cuts and goes away. In the end the file
-//! and everybody's memory are held to the checkers of the simulator.
+//! A mixed load on a real server with a small disk, for minutes or a night: the server is killed
+//! and stopped at random moments, its disk fills up, its network stalls, cuts connections and goes
+//! down. At the end the file and the clients' state are checked with the simulator's checkers.
 //!
-//! The seed decides what is done to the server and when, and what each client is up to; what the machine's
-//! scheduler makes of it is its own.
+//! The seed determines the faults, their times and the clients' actions. Thread scheduling is not
+//! deterministic.
 //!
-//! `place` the disk · `proxy` the network · `people` the clients, `watching` those who only watch · `ledger` what
-//! they were told · `trouble` what goes wrong · `verdict` the checkers.
+//! `place` the disk · `proxy` the network · `people` the calling clients, `watching` the
+//! subscribers · `ledger` the responses · `trouble` the faults · `verdict` the checkers.
 
 mod ledger;
 mod people;
@@ -37,7 +37,7 @@ use trouble::Trouble;
 /// Clients of all kinds.
 const CLIENTS: u64 = 50;
 
-/// Who can be, with what `abide token create` is told of them.
+/// The identities, with their arguments for `abide token create`.
 const IDENTITIES: [(&str, &[&str]); 7] = [
     ("root", &["--role", "admin", "--can", "*"]),
     ("app", &["--role", "app"]),
@@ -48,7 +48,7 @@ const IDENTITIES: [(&str, &[&str]); 7] = [
     ("auditor", &["--role", "auditor"]),
 ];
 
-/// Runs it.
+/// Runs the soak test.
 pub(crate) async fn run(mut words: Words) -> Told {
     let minutes = words.number("minutes")?.unwrap_or(10);
     let seconds = words.number("seconds")?.unwrap_or(60 * minutes);
@@ -101,7 +101,7 @@ async fn soak(span: Duration, seed: u64, clients: u64) -> Told {
     Ok(())
 }
 
-/// The tools that workers run.
+/// Registers the workers' tools.
 async fn prepare(people: &People) -> Told {
     let abide = people.connect("root").await?;
     for tool in [
@@ -118,22 +118,19 @@ async fn prepare(people: &People) -> Told {
 
 fn report(trouble: &Trouble, ledger: &Ledger, counted: &verdict::Counted) {
     let did = trouble.did();
-    println!("soak      what was done to it: {did}");
-    println!("soak      what came of it: {counted}, {} refusals by rules", count(ledger.refused()));
+    println!("soak      faults: {did}");
+    println!("soak      results: {counted}, {} calls refused by rules", count(ledger.refused()));
     figure("server processes killed (SIGKILL, SIGTERM)", format!("{}, {}", did.kills, did.stops));
-    figure(
-        "times that the disk was full",
-        did.full.map_or("left out".to_owned(), |n| n.to_string()),
-    );
+    figure("periods with a full disk", did.full.map_or("left out".to_owned(), |n| n.to_string()));
     let (cut, stalled) = trouble.proxy().counts();
     figure(
-        "connections cut, stalled by the network",
+        "connections cut and stalled by the network",
         format!("{}, {}", count(cut), count(stalled)),
     );
-    figure("acknowledged calls, all of them in the log", count(counted.told));
-    figure("events, verified and replayed", count(counted.events));
-    figure("effects run, none of them twice that must not be", count(counted.effects));
-    figure("subscriptions that converged", counted.converged);
-    figure("bytes acknowledged, all of them in the log", count(counted.bytes));
-    figure("rows that tenants were shown, none of them another's", count(ledger.shown()));
+    figure("acknowledged calls, all found in the log", count(counted.told));
+    figure("events verified and replayed", count(counted.events));
+    figure("effects run, at-most-once effects never twice", count(counted.effects));
+    figure("converged subscriptions", counted.converged);
+    figure("acknowledged bytes, all found in the log", count(counted.bytes));
+    figure("rows returned to tenants, none of another tenant", count(ledger.shown()));
 }

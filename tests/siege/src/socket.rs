@@ -1,4 +1,4 @@
-//! A WebSocket with little memory, of which one process can hold ten thousand.
+//! A WebSocket client with little memory; one process can hold ten thousand.
 
 use std::net::SocketAddr;
 
@@ -16,7 +16,7 @@ use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 pub(crate) struct Socket(WebSocketStream<TcpStream>);
 
 impl Socket {
-    /// Connects, and says hello.
+    /// Connects and sends hello.
     pub(crate) async fn connect(address: SocketAddr, token: &str) -> Result<Socket, Error> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
@@ -35,7 +35,7 @@ impl Socket {
         self.0.send(Message::text(message.to_string())).await
     }
 
-    /// The next message, pings aside; `None` once it is closed.
+    /// The next message, except pings; `None` once it is closed.
     pub(crate) async fn hear(&mut self) -> Result<Option<JsonValue>, Error> {
         loop {
             match self.0.next().await.transpose()? {
@@ -48,7 +48,7 @@ impl Socket {
         }
     }
 
-    /// Waits for a message of that kind.
+    /// Waits for a message of this kind.
     pub(crate) async fn hear_of(&mut self, op: &str) -> Result<JsonValue, Error> {
         loop {
             match self.hear().await? {
@@ -60,7 +60,7 @@ impl Socket {
         }
     }
 
-    /// The socket itself: for what no WebSocket would send.
+    /// The raw stream, to send invalid frames.
     pub(crate) fn into_stream(self) -> TcpStream {
         self.0.into_inner()
     }

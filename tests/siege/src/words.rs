@@ -1,4 +1,4 @@
-//! The words of a command: flags with a number behind them, or none.
+//! The command line: flags with an optional number.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,14 @@ use crate::{Told, USAGE};
 pub(crate) struct Words(BTreeMap<String, Option<u64>>);
 
 impl Words {
-    /// Reads them; a flag may have one number behind it.
+    /// Parses the arguments.
     pub(crate) fn read(words: &[String]) -> Told<Words> {
         let mut read = BTreeMap::new();
         let mut words = words.iter().peekable();
         while let Some(word) = words.next() {
-            let name =
-                word.strip_prefix("--").ok_or_else(|| format!("what is {word}?\n{USAGE}"))?;
+            let name = word
+                .strip_prefix("--")
+                .ok_or_else(|| format!("unknown argument {word}\n{USAGE}"))?;
             let value = words.next_if(|next| !next.starts_with("--"));
             let value =
                 value.map(|text| text.parse().map_err(|_| format!("--{name} takes a number")));
@@ -28,7 +29,7 @@ impl Words {
         self.0.remove(name).is_some()
     }
 
-    /// The number behind a flag.
+    /// The number of a flag.
     pub(crate) fn number(&mut self, name: &str) -> Told<Option<u64>> {
         match self.0.remove(name) {
             Some(None) => Err(format!("--{name} takes a number")),
@@ -36,10 +37,10 @@ impl Words {
         }
     }
 
-    /// Nothing else may have been said.
+    /// Refuses unknown flags.
     pub(crate) fn end(self) -> Told {
         match self.0.into_keys().next() {
-            Some(name) => Err(format!("there is no --{name}\n{USAGE}")),
+            Some(name) => Err(format!("unknown flag --{name}\n{USAGE}")),
             None => Ok(()),
         }
     }

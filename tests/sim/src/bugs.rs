@@ -1,5 +1,5 @@
-//! Proving the provers: classic mistakes are made on purpose, one after the other, and each must be found by
-//! a checker within so many seeds.
+//! Mutation tests of the checkers: known bugs are seeded one after the other, and each must be
+//! found by a checker within a number of seeds.
 
 use std::panic::{self, AssertUnwindSafe};
 
@@ -10,20 +10,20 @@ use crate::crash::{self, Case};
 use crate::disk::{Fault, Kind};
 use crate::sim;
 
-/// How many seeds of the simulator a mistake may live through.
+/// The number of simulator seeds within which a bug must be found.
 pub const SEEDS: u64 = 60;
 
-/// What found a mistake.
+/// How a bug was found.
 #[derive(Clone, Debug)]
 pub struct Caught {
-    /// The checker and its words.
+    /// The finding of the checker.
     pub finding: Finding,
-    /// The command that shows it.
+    /// The command that reproduces it.
     pub by: String,
 }
 
-/// Makes a mistake, and looks for it: with the simulator, and where a disk has to fail in one place,
-/// with the crashes.
+/// Seeds a bug and searches for it: with the simulator, and with the crash tests where the disk
+/// must fail at a specific point.
 #[must_use]
 pub fn hunt(bug: Bug) -> Option<Caught> {
     seeded::make(Some(bug));

@@ -1,5 +1,5 @@
-//! The checkers: one file each, named by what it holds the engine to. A checker that catches none of the
-//! seeded bugs is to be rewritten, or removed.
+//! The checkers, one file each, named by the property that they check. A checker that finds none of
+//! the seeded bugs must be rewritten or removed.
 
 pub mod acknowledged;
 pub mod bounds;
@@ -12,17 +12,17 @@ pub mod subscribers;
 
 use std::fmt;
 
-/// What a checker found.
+/// A violation that a checker found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Whose it is.
+    /// The name of the checker.
     pub checker: &'static str,
-    /// What is wrong.
+    /// The violation.
     pub what: String,
 }
 
 impl Finding {
-    /// One of a checker.
+    /// A finding of a checker.
     pub fn new(checker: &'static str, what: impl fmt::Display) -> Finding {
         Finding { checker, what: what.to_string() }
     }

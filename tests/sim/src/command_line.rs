@@ -1,4 +1,4 @@
-//! What can be said to the program, and what it prints.
+//! The command line and its output.
 
 use std::collections::BTreeMap;
 use std::panic::{self, AssertUnwindSafe};
@@ -18,12 +18,12 @@ use abide_sim::sim::{self, Report};
 const USAGE: &str = "abide-sim crash [--all | --stride N]      every case, or every Nth (60)
 abide-sim crash --step N --seed S         the power fails in step N
 abide-sim crash --fail KIND --nth N [--lasting] --seed S
-abide-sim crash --full BYTES --seed S     each also with --frames N: the WAL has so many before
-abide-sim bugs [--only NAME]              mistakes made on purpose, where they are compiled in
-abide-sim sim [--seeds N | --seed N [--tell]]    seeds 1 to N (200), or that one
-abide-sim keep --into FOLDER              the file of today's format, to be kept for ever";
+abide-sim crash --full BYTES --seed S     --frames N: the WAL has N frames before
+abide-sim bugs [--only NAME]              seeded bugs, if compiled in
+abide-sim sim [--seeds N | --seed N [--tell]]    seeds 1 to N (200), or one seed
+abide-sim keep --into FOLDER              write a file of the current format";
 
-/// The words of a command: flags with a number or a word behind them, or none.
+/// The arguments of a command: flags with an optional value.
 struct Words(BTreeMap<String, Option<String>>);
 
 impl Words {
@@ -31,7 +31,7 @@ impl Words {
         let mut read = BTreeMap::new();
         let mut words = words.iter().peekable();
         while let Some(word) = words.next() {
-            let name = word.strip_prefix("--").ok_or_else(|| format!("what is {word}?"))?;
+            let name = word.strip_prefix("--").ok_or_else(|| format!("unknown argument {word}"))?;
             let value = words.next_if(|next| !next.starts_with("--")).cloned();
             read.insert(name.to_owned(), value);
         }
@@ -44,7 +44,7 @@ impl Words {
 
     fn word(&mut self, name: &str) -> Result<Option<String>, String> {
         match self.0.remove(name) {
-            Some(None) => Err(format!("--{name} takes something")),
+            Some(None) => Err(format!("--{name} takes a value")),
             given => Ok(given.flatten()),
         }
     }
@@ -57,7 +57,7 @@ impl Words {
 
     fn end(self) -> Result<(), String> {
         match self.0.into_keys().next() {
-            Some(name) => Err(format!("there is no --{name}\n{USAGE}")),
+            Some(name) => Err(format!("unknown flag --{name}\n{USAGE}")),
             None => Ok(()),
         }
     }
@@ -76,12 +76,12 @@ pub(crate) fn run(words: &[String]) -> Result<ExitCode, String> {
         "keep" => keep_format(words)?,
         #[cfg(feature = "seeded-bugs")]
         "bugs" => hunt_bugs(words)?,
-        _ => return Err(format!("there is no {verb}\n{USAGE}")),
+        _ => return Err(format!("unknown command {verb}\n{USAGE}")),
     };
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Writes the file of today's format.
+/// Writes a file of the current format.
 fn keep_format(mut words: Words) -> Result<bool, String> {
     let folder = words.word("into")?.ok_or("keep takes --into FOLDER")?;
     words.end()?;
@@ -89,7 +89,7 @@ fn keep_format(mut words: Words) -> Result<bool, String> {
     Ok(true)
 }
 
-/// Runs seeds, each twice, and holds the two traces together.
+/// Runs seeds, each twice, and compares the two traces.
 fn simulate(mut words: Words) -> Result<bool, String> {
     let (one, seeds) = (words.number("seed")?, words.number("seeds")?.unwrap_or(200));
     let tells = words.has("tell");
@@ -129,15 +129,15 @@ fn simulate(mut words: Words) -> Result<bool, String> {
         sum.effects,
         started.elapsed().as_secs_f64()
     );
-    figure("seeds of the simulator, each run twice", run);
-    figure("crashes in them", sum.crashes);
-    figure("messages lost in them", sum.lost);
-    figure("calls acknowledged in them", sum.told);
-    figure("seeds in which a checker found something", failed);
+    figure("simulator seeds, each run twice", run);
+    figure("simulated crashes", sum.crashes);
+    figure("simulated lost messages", sum.lost);
+    figure("simulated acknowledged calls", sum.told);
+    figure("simulator seeds with a finding", failed);
     Ok(failed == 0)
 }
 
-/// Makes each mistake, and tells what found it.
+/// Seeds each bug, and prints how it was found.
 #[cfg(feature = "seeded-bugs")]
 fn hunt_bugs(mut words: Words) -> Result<bool, String> {
     use abide_schema::seeded::Bug;
@@ -145,7 +145,7 @@ fn hunt_bugs(mut words: Words) -> Result<bool, String> {
     words.end()?;
     let wanted = |bug: &Bug| only.as_ref().is_none_or(|name| *name == format!("{bug:?}"));
     let bugs: Vec<Bug> = Bug::ALL.into_iter().filter(wanted).collect();
-    // What panics on the way is caught and counted; its words would only be noise here.
+    // Panics are caught and counted; their messages would be noise.
     panic::set_hook(Box::new(|_| {}));
     let mut missed = 0;
     for bug in &bugs {
@@ -179,7 +179,7 @@ fn add(sum: &mut Report, report: &Report) {
 fn run_seed(seed: u64, tells: bool) -> Result<Report, String> {
     let run = |tells| match panic::catch_unwind(AssertUnwindSafe(|| sim::run(seed, tells))) {
         Ok(outcome) => outcome.map_err(|finding| finding.to_string()),
-        Err(_) => Err("it panicked, see above".to_owned()),
+        Err(_) => Err("panicked, see above".to_owned()),
     };
     let (first, second) = (run(tells)?, run(false)?);
     if first == second { Ok(first) } else { Err(format!("two traces: {first:?}, {second:?}")) }
@@ -226,7 +226,7 @@ fn one_case(words: &mut Words) -> Result<Option<Case>, String> {
     Ok(Some(Case { fault, seed, frames }))
 }
 
-/// Runs cases on all cores, and tells what came of them.
+/// Runs cases on all cores and reports the results.
 fn report(cases: &[Case]) -> bool {
     let started = Instant::now();
     let next = AtomicUsize::new(0);
@@ -251,25 +251,25 @@ fn report(cases: &[Case]) -> bool {
     let (recoveries, told, failed) = sums.into_inner().unwrap_or_else(PoisonError::into_inner);
     let crashes = cases.iter().filter(|case| matches!(case.fault, Fault::Crash { .. })).count();
     println!(
-        "crashed at {crashes} steps, {} other faults, {recoveries} recoveries, {told} acknowledged \
-         calls asked again: {failed} failed, {:.1} s",
+        "crashes at {crashes} steps, {} other faults, {recoveries} recoveries, {told} acknowledged \
+         calls retried: {failed} failed, {:.1} s",
         cases.len() - crashes,
         started.elapsed().as_secs_f64()
     );
-    figure("steps of the disk at which the power failed", crashes);
-    figure("other faults, by kind", by_kind(cases));
+    figure("power failures, one at each disk step", crashes);
+    figure("other disk faults, by kind", by_kind(cases));
     figure("recoveries", recoveries);
-    figure("acknowledged calls asked again after them", told);
-    figure("cases in which a checker found something", failed);
+    figure("acknowledged calls retried after recovery", told);
+    figure("crash cases with a finding", failed);
     failed == 0
 }
 
-/// A line of `cargo xtask reliability`.
+/// Prints a figure for `cargo xtask reliability`.
 fn figure(what: &str, value: impl std::fmt::Display) {
     println!("figure  {what}: {value}");
 }
 
-/// How many faults of each kind.
+/// The number of faults of each kind.
 fn by_kind(cases: &[Case]) -> String {
     let mut kinds = BTreeMap::new();
     for case in cases {
@@ -287,6 +287,6 @@ fn by_kind(cases: &[Case]) -> String {
 fn run_case(case: Case) -> Result<Outcome, String> {
     match panic::catch_unwind(AssertUnwindSafe(|| crash::run(case))) {
         Ok(outcome) => outcome.map_err(|finding| finding.to_string()),
-        Err(_) => Err("it panicked, see above".to_owned()),
+        Err(_) => Err("panicked, see above".to_owned()),
     }
 }

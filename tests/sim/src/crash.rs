@@ -1,6 +1,6 @@
-//! A crash at every step: the script is run until the power fails in step 1, 2, 3 … of all that changes
-//! the disk, and again with every call of each kind failing, once or from then on. After each the
-//! file is opened again, asked everything again, and held to every checker.
+//! A crash at every step: the script runs until the power fails in step 1, 2, 3 … of all disk
+//! changes, and again with every call of each kind failing, once or permanently. After each run the
+//! file is reopened, every call is retried, and every checker runs.
 
 use std::fmt;
 use std::fs;
@@ -16,19 +16,19 @@ use crate::random::Random;
 use crate::rig::{Rig, VirtualClock, folder};
 use crate::script::Player;
 
-/// One run: what goes wrong, and what it takes with it.
+/// One run: the fault, and the seed for its effects.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// What goes wrong.
+    /// The fault.
     pub fault: Fault,
-    /// Decides what is lost.
+    /// Decides which unsynced data is lost.
     pub seed: u64,
-    /// Frames that the WAL has before the script begins, and before anything goes wrong.
+    /// Frames to write to the WAL before the script and the fault start.
     pub frames: u64,
 }
 
 impl Case {
-    /// A case of the script alone.
+    /// A case without preceding frames.
     #[must_use]
     pub fn new(fault: Fault, seed: u64) -> Case {
         Case { fault, seed, frames: 0 }
@@ -52,21 +52,20 @@ impl fmt::Display for Case {
     }
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// What was counted until the fault.
+    /// The counts up to the fault.
     pub tally: Tally,
-    /// Calls that were answered with a yes before it.
+    /// Acknowledged calls before the fault.
     pub told: usize,
-    /// How often the file was recovered: again where the power failed while it was.
+    /// Recoveries of the file, including those interrupted by another power failure.
     pub recoveries: u64,
 }
 
-/// Runs a case: the script until the fault, then several further lives of the file.
+/// Runs a case: the script until the fault, then several restarts of the file.
 ///
-/// # Errors
-/// What a checker found.
+/// # Errors A checker's finding.
 pub fn run(case: Case) -> Result<Outcome, Finding> {
     let mut random = Random::new(case.seed);
     let clock = VirtualClock::new();
@@ -76,8 +75,8 @@ pub fn run(case: Case) -> Result<Outcome, Finding> {
     let history = play(&place, &clock, case, closes);
     let tally = place.machine.tally();
     let mut outcome = Outcome { tally, told: history.told.len(), recoveries: 0 };
-    // Now and then it is only the process that ends, and the power fails later; or the power fails
-    // again while the file is being recovered.
+    // Sometimes only the process ends and the power fails later, or the power fails again during
+    // recovery.
     for _ in 0..random.below(3) {
         let fault = match random.below(6) {
             0 | 1 => Fault::Crash { step: 1 + random.draw() % 60 },
@@ -100,7 +99,7 @@ pub fn run(case: Case) -> Result<Outcome, Finding> {
     Ok(outcome)
 }
 
-/// Where the file lies, and the machine under it.
+/// The folder of the file, and the machine below it.
 struct Place {
     root: TempDir,
     folder: PathBuf,
@@ -115,7 +114,7 @@ impl Place {
         Place { root, folder, machine: Arc::new(machine) }
     }
 
-    /// What is left of it, on a machine that goes wrong in another way.
+    /// The surviving content, on a machine with another fault.
     fn after_power_loss(self, fault: Fault, random: &mut Random) -> Place {
         let Place { root, folder: from, machine } = self;
         let count = fs::read_dir(root.path()).map_or(0, Iterator::count);
@@ -127,9 +126,9 @@ impl Place {
     }
 }
 
-/// Plays the script until it ends, by itself or by the fault.
+/// Runs the script until it ends or the fault stops it.
 fn play(place: &Place, clock: &Arc<VirtualClock>, case: Case, closes: bool) -> History {
-    // Where the file cannot even be opened nothing was told.
+    // If the file cannot be opened, nothing was acknowledged.
     let Ok(rig) = Rig::open(&place.folder, &place.machine, clock) else {
         return History::default();
     };
@@ -137,17 +136,18 @@ fn play(place: &Place, clock: &Arc<VirtualClock>, case: Case, closes: bool) -> H
     if case.frames > 0 {
         player.fill(case.frames);
         place.machine.revive(case.fault);
-        // What is left in the WAL of a refused call is seen where nothing comes after it.
+        // Frames of a refused call that remain in the WAL are visible only if no later frame
+        // overwrites them.
         player.gives_up = matches!(case.fault, Fault::Fail { lasting: true, .. });
     }
-    // That it was stopped is known from what is open.
+    // Whether it was stopped follows from the pending requests.
     let _ = player.play();
     let history = player.history;
     end(rig, place, closes);
     history
 }
 
-/// In good order, or as a killed process does.
+/// Closes the engine, or kills the process.
 fn end(rig: Rig, place: &Place, closes: bool) {
     if closes {
         rig.close();
@@ -156,8 +156,7 @@ fn end(rig: Rig, place: &Place, closes: bool) {
     }
 }
 
-/// Opens what is left and asks everything again. Where something goes wrong on the way, what it says
-/// until then is heard all the same.
+/// Opens the file and retries everything. Findings count even if a fault interrupts the recovery.
 fn recover(
     place: &Place,
     clock: &Arc<VirtualClock>,
@@ -170,7 +169,7 @@ fn recover(
         Err(error) => {
             let cause = std::error::Error::source(&error).map(|why| format!(": {why}"));
             let what = format!("{error}{}", cause.unwrap_or_default());
-            return Err(Finding::new("it opens again", what));
+            return Err(Finding::new("the file opens again", what));
         }
     };
     let checked = acknowledged::check(&rig, history);
@@ -185,20 +184,20 @@ fn check_closed(folder: &Path) -> Result<(), Finding> {
     rows::check(&file, folder)
 }
 
-/// What the whole range is, from a run in which nothing fails.
+/// Measures the number of steps and calls, in a run without faults.
 ///
-/// # Errors
-/// What a checker found even so.
+/// # Errors A checker's finding.
 pub fn measure() -> Result<Outcome, Finding> {
     run(Case::new(Fault::None, 0))
 }
 
-/// Pages of a WAL after which its index grows: the first region's (<https://www.sqlite.org/walformat.html>).
+/// Pages of a WAL after which its index grows: the capacity of its first region
+/// (<https://www.sqlite.org/walformat.html>).
 const INDEXED: u64 = 4_062;
 
-/// The index of the WAL finds no room in the middle of the script: at one call after the other of its
-/// first part, after which a checkpoint lets the WAL start over. Once, and the script goes on; or from then
-/// on, and that is its end.
+/// The WAL's index cannot grow in the middle of the script: at each call of its first part, after
+/// which a checkpoint resets the WAL. The fault occurs once, and the script continues; or it is
+/// permanent, and the script ends.
 #[must_use]
 pub fn full_indexes() -> Vec<Case> {
     let frames = (INDEXED - 80..INDEXED).step_by(8);
@@ -208,8 +207,8 @@ pub fn full_indexes() -> Vec<Case> {
     both.map(case).collect()
 }
 
-/// Every case: a crash in each step, each call of each kind failing once and from then on, a disk that is
-/// full after each so many bytes, and one that has no room for the WAL's index.
+/// All cases: a crash in each step, each call of each kind failing once and permanently, a disk
+/// that is full after each number of bytes, and one without space for the WAL's index.
 #[must_use]
 pub fn all_cases(tally: &Tally) -> Vec<Case> {
     let mut faults: Vec<Fault> = (1..=tally.steps).map(|step| Fault::Crash { step }).collect();

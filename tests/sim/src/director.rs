@@ -1,8 +1,8 @@
-//! Who says when each thread of the engine goes on: one at a time, so that a run can be run again.
+//! Schedules the engine's threads one at a time, so that a run is reproducible.
 //!
-//! Every thread stops before it takes what waits for it. The one that is let go does one step, and is
-//! waited for until it stops again. So at any moment at most one of them runs, and what it finds
-//! follows from what was done before.
+//! Every thread stops before it takes its next item. The released thread performs one step, and the
+//! director waits until it stops again. At most one thread runs at any moment, so its input depends
+//! only on the previous steps.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use abide_engine::{Point, Stage, Turns};
 
-/// How long a step may take: what takes longer has come to a standstill.
+/// The time limit of a step; a thread that takes longer hangs.
 const STANDSTILL: Duration = Duration::from_secs(120);
 
 /// See the [module](self).
@@ -22,12 +22,12 @@ pub struct Director {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Nobody is directed any more.
+    /// Whether all threads run freely.
     free: bool,
     gates: BTreeMap<Stage, Gate>,
-    /// Where a thread is to panic, and at which time that it comes there.
+    /// The point at which a thread must panic, and on which visit.
     panic_at: Option<(Point, u64)>,
-    /// How often each point was reached since then.
+    /// How often each point was visited since then.
     reached: BTreeMap<Point, u64>,
 }
 
@@ -35,15 +35,14 @@ struct State {
 struct Gate {
     stopped: bool,
     let_go: bool,
-    /// The thread is gone, and counts as stopped.
+    /// Whether the thread has ended; it then counts as stopped.
     ended: bool,
 }
 
 impl Director {
-    /// Returns when so many threads have come to their gates.
+    /// Waits until this many threads have reached their gates.
     ///
-    /// # Panics
-    /// They do not come.
+    /// # Panics They do not arrive in time.
     pub fn gather(&self, threads: usize) {
         let mut state = self.lock();
         while state.gates.values().filter(|gate| gate.stopped).count() < threads {
@@ -51,10 +50,9 @@ impl Director {
         }
     }
 
-    /// Lets a thread do one step, and returns when it has.
+    /// Lets a thread perform one step, and waits until it has.
     ///
-    /// # Panics
-    /// It does not come back.
+    /// # Panics It does not stop in time.
     pub fn step(&self, stage: Stage) {
         let mut state = self.lock();
         let gate = state.gates.entry(stage).or_default();
@@ -69,19 +67,19 @@ impl Director {
         }
     }
 
-    /// Has the thread panic that comes to a point for the nth time from now on.
+    /// Makes a thread panic on the nth visit of a point from now on.
     pub fn panic_at(&self, point: Point, nth: u64) {
         let mut state = self.lock();
         state.panic_at = Some((point, nth));
         state.reached.clear();
     }
 
-    /// Whether the panic that was ordered has taken place.
+    /// Whether the requested panic has occurred.
     pub fn has_panicked(&self) -> bool {
         self.lock().panic_at.is_none()
     }
 
-    /// Lets everybody go on from here: for the end.
+    /// Releases all threads, at the end of a run.
     pub fn free(&self) {
         self.lock().free = true;
         self.changed.notify_all();
@@ -94,7 +92,7 @@ impl Director {
     fn wait_for<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let waited = self.changed.wait_timeout(state, STANDSTILL);
         let (state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
-        assert!(!waited.timed_out(), "a thread of the engine does not come back: {:?}", *state);
+        assert!(!waited.timed_out(), "a thread of the engine hangs: {:?}", *state);
         state
     }
 }
@@ -121,7 +119,7 @@ impl Turns for Director {
         if state.panic_at == Some((point, state.reached[&point])) {
             state.panic_at = None;
             drop(state);
-            // Without the panic hook, whose words would only be noise.
+            // Without the panic hook, whose message would be noise.
             std::panic::resume_unwind(Box::new(format!("panic on purpose at {point:?}")));
         }
     }

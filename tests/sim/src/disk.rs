@@ -1,23 +1,25 @@
-//! A disk that fails: what the files show while the power is on, and what of it would be there after.
+//! A faulty disk: the visible content of files while the power is on, and the content that survives
+//! a power failure.
 //!
-//! A [`Machine`] is told of every write, truncation, sync and removal that SQLite, or the engine's own
-//! sync thread, makes on the files of one folder. It keeps the *durable* image of each file (what was
-//! synced) and the writes since; the *live* image is the real file beside it. It can lose its power at
-//! any step, and then any subset of the unsynced writes is there afterwards, whole or torn; it can fail
-//! the nth call of a kind, once or from then on; and it can be full.
+//! A [`Machine`] observes every write, truncation, sync and removal of files in one folder by
+//! SQLite or by the engine's sync thread. It stores the *durable* image of each file (the synced
+//! content) and the later writes; the *live* image is the real file. It can lose power at any step;
+//! then any subset of the unsynced writes survives, whole or torn. It can fail the nth call of a
+//! kind, once or permanently, and it can be full.
 //!
-//! What is modelled, and after what:
+//! The model, with its sources:
 //! - A sync makes a file's content durable, not its name. Names become durable when the folder is
-//!   synced, as SQLite does with the first sync of a new journal or WAL; a removal without a sync of the
-//!   folder may be undone by a crash.
-//! - A write that a crash catches is torn at sectors of 512 bytes, not within one (SQLite's
+//!   synced, as SQLite does with the first sync of a new journal or WAL. A removal without a sync
+//!   of the folder may be undone by a crash.
+//! - A write interrupted by a crash is torn between sectors of 512 bytes, not within one (SQLite's
 //!   `SQLITE_IOCAP_POWERSAFE_OVERWRITE`, which the unix VFS promises).
-//! - After a failed sync the system takes the pages for clean: what was to be synced is on the disk or
-//!   not, no later sync brings it back, and what is read afterwards may be what is on the disk. Every
-//!   handle that was open hears of the failure once.
+//! - After a failed sync the system considers the pages clean: the data is on the disk or not, no
+//!   later sync writes it, and later reads may return the disk's content. Every handle that was
+//!   open reports the failure once.
 //!
-//! What is not: locks and the WAL index in shared memory are the unix VFS's own; the machine only
-//! refuses them. Reads return what was written; a disk that lies is for `verify` to find.
+//! Not modelled: locks and the WAL index in shared memory belong to the unix VFS; the machine can
+//! only refuse them. Reads return what was written; `verify` detects a disk that returns other
+//! data.
 
 mod image;
 mod machine;
@@ -34,14 +36,14 @@ use abide_store::{Disk, SyncData};
 pub use machine::{Fault, Kind, Machine, Tally};
 use machine::{Synced, Verdict};
 
-/// A [`Machine`] as the engine is given it.
+/// A [`Machine`] in the form that the engine takes.
 pub struct FaultyDisk {
     machine: Arc<Machine>,
     vfs: vfs::Registered,
 }
 
 impl FaultyDisk {
-    /// Makes a machine known to SQLite.
+    /// Registers a machine with SQLite.
     #[must_use]
     pub fn new(machine: &Arc<Machine>) -> Arc<FaultyDisk> {
         let vfs = vfs::Registered::new(machine);
@@ -83,14 +85,14 @@ impl SyncData for SyncedFile {
         match self.machine.sync(self.file, &mut heard) {
             Synced::Done => return Ok(()),
             Synced::Failed => {}
-            // Of a WAL, on which SQLite holds no lock that another handle could drop.
+            // It is a WAL, on which SQLite holds no lock that another handle could drop.
             Synced::Forgotten(shows) => fs::write(&self.path, shows)?,
         }
         Err(io::Error::other("the disk failed"))
     }
 
     fn rewrite(&self) -> io::Result<()> {
-        // The file itself shows the same before and after.
+        // The visible content does not change.
         let shows = fs::read(&self.path)?;
         match self.machine.write(self.file, 0, &shows) {
             (Verdict::Go, _) => Ok(()),

@@ -1,14 +1,14 @@
-//! What was asked and what was told: what the checkers hold a file to.
+//! The requests and responses of a run, for the checkers.
 
 use crate::rig::{Ask, Told};
 
-/// Of one run, in order.
+/// In order.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// What was answered with a yes.
+    /// Acknowledged requests.
     pub told: Vec<(Ask, Told)>,
-    /// What was asked and not answered, or with an error after which nobody knows.
+    /// Requests without a response, or with an error that leaves the result unknown.
     pub open: Vec<Ask>,
-    /// What was answered with the word that nothing was written.
+    /// Requests with the response that nothing was written.
     pub unwritten: Vec<Ask>,
 }

@@ -1,8 +1,8 @@
-//! The file that is kept for ever of each released format, beside what was told about it: what
-//! `abide-sim keep` writes, and what a later version reads again.
+//! The archived file of each released format, with the responses that it acknowledged: `abide-sim
+//! keep` writes them, and a later version reads them.
 //!
-//! It is the file of a process that was killed: the script's every reducer, the last of it in the WAL alone.
-//! The script is fixed and the clock virtual, so the same commit writes the same rows.
+//! It is the file of a killed process: the script runs every reducer, and the last calls are only
+//! in the WAL. The script is fixed and the clock virtual, so the same commit writes the same rows.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -20,19 +20,17 @@ use crate::history::History;
 use crate::rig::{Ask, Rig, Told, VirtualClock, folder};
 use crate::script::Player;
 
-/// What SQLite keeps of a database when its process is killed, and is of use to another one.
+/// The files of a killed process that another process can use.
 const FILES: [&str; 2] = ["abide.db", "abide.db-wal"];
 
-/// What was acknowledged: a line for each request.
+/// The acknowledged requests, one line each.
 const TOLD: &str = "told.jsonl";
 
-/// Plays the script, and keeps the file as it stands when its process is killed.
+/// Runs the script, and archives the file as it is when its process is killed.
 ///
-/// # Errors
-/// The system's, or that the script stopped.
+/// # Errors An I/O error of the system, or the script stopped.
 ///
-/// # Panics
-/// The engine does not open a new file.
+/// # Panics The engine does not open a new file.
 pub fn keep(into: &Path) -> io::Result<()> {
     let (work, clock) = (folder(), VirtualClock::new());
     let machine = Arc::new(Machine::new(Fault::None, 1));
@@ -47,13 +45,12 @@ pub fn keep(into: &Path) -> io::Result<()> {
     pack(into, TOLD, lines.as_bytes())
 }
 
-/// Puts a kept file into a folder, as its process left it; tells what it had acknowledged.
+/// Extracts an archived file into a folder, as its process left it; returns what it had
+/// acknowledged.
 ///
-/// # Errors
-/// The system's.
+/// # Errors An I/O error of the system.
 ///
-/// # Panics
-/// It is not what [`keep`] writes.
+/// # Panics The archive was not written by [`keep`].
 pub fn unpack(from: &Path, into: &Path) -> io::Result<History> {
     for file in FILES {
         fs::write(into.join(file), packed(from, file)?)?;
@@ -93,7 +90,7 @@ fn read(line: &str) -> (Ask, Told) {
     let list = |name: &str| kept[name].as_array().expect("it is a list").clone();
     let call = |pair: JsonValue| BatchCall { reducer: text(&pair[0]), args: pair[1].clone() };
     let ask = Ask {
-        // Few, and read once: a name lives as long as the test.
+        // Few names, read once: leaking them is acceptable in a test.
         caller: Box::leak(text(&kept["caller"]).into_boxed_str()),
         calls: list("calls").into_iter().map(call).collect(),
         request_id: text(&kept["request_id"]),

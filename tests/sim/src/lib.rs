@@ -1,9 +1,11 @@
-//! Nothing is lost: a disk that fails, a crash at every step, and a simulator with virtual time.
+//! Fault and simulation tests: a faulty disk, a crash at every step, and a simulator with virtual
+//! time.
 //!
-//! Changes when what the engine is held to, or what is done to it, changes. In reading order:
-//! [`disk`] what survives a crash · [`rig`] one engine, step by step · [`script`] what it is asked ·
-//! [`checks`] what it is held to · [`crash`] the script, with a fault at every step · [`panics`] a panic at every point of every thread ·
-//! [`sim`] everybody at once, by a seed · [`keep`] the file of a released format.
+//! Changes when the checked properties or the faults change. In reading order: [`disk`] what
+//! survives a crash · [`rig`] one engine, step by step · [`script`] a fixed sequence of calls ·
+//! [`checks`] the properties · [`crash`] the script with a fault at every step · [`panics`] a panic
+//! at every point of every thread · [`sim`] random clients and faults, by seed · [`keep`] the file
+//! of a released format.
 
 #[cfg(feature = "seeded-bugs")]
 pub mod bugs;

@@ -1,6 +1,6 @@
-//! A panic at every named point of every thread ([`Point`]). Callers, queries, subscribers and whoever waits for time
-//! have something under way when it happens: each of them must be answered, the engine must close, and its file
-//! must hold what was acknowledged.
+//! A panic at every named point of every thread ([`Point`]). Callers, queries, subscribers and
+//! timers have pending work when it happens: each must get a response, the engine must close, and
+//! its file must contain what was acknowledged.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,27 +16,27 @@ use crate::disk::{Fault, Machine};
 use crate::history::History;
 use crate::rig::{Ask, Rig, STRANGER, VirtualClock, caller, folder};
 
-const NAME: &str = "a panic leaves nobody waiting";
+const NAME: &str = "a panic leaves no caller waiting";
 
-/// Rounds of traffic in which the point has to be reached.
+/// Rounds of traffic within which the point must be reached.
 const ROUNDS: usize = 12;
 
-/// What is subscribed to. The groups are large for the budget, so that readers fill accumulators.
+/// The subscribed queries. Their groups exceed the budget, so that readers fill accumulators.
 const QUERIES: [&str; 3] = [
     "SELECT id, status FROM sessions",
     "SELECT role, count(*) AS n, max(id) AS last FROM agent_state GROUP BY role",
     "SELECT s.id, a.id AS message FROM sessions s JOIN agent_state a ON a.session_id = s.id",
 ];
 
-/// Messages that there are before anything goes wrong: a group of many rows.
+/// Messages that exist before the panic: a group of many rows.
 const MESSAGES: usize = 400;
 
 type Work<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
-/// Runs a case: the panic at the nth time that the point is reached. Says how often anybody was refused for it.
+/// Runs a case: the panic on the nth visit of the point. Returns how many requests were refused
+/// because of it.
 ///
-/// # Errors
-/// What was found; among it, that the point is never reached.
+/// # Errors A finding, or the point is never reached.
 pub fn run(point: Point, nth: u64, closes: bool) -> Result<usize, Finding> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_time().start_paused(true).build();
@@ -47,7 +47,7 @@ pub fn run(point: Point, nth: u64, closes: bool) -> Result<usize, Finding> {
     let budget = Budget { average: 1_000, most: 2_000, commit: 1_000_000 };
     let rig = Rig::open_with(folder.path(), &machine, &clock, |config| {
         config.live_budget = budget;
-        // A short run meets a checkpoint in every round.
+        // A short run performs a checkpoint in every round.
         config.tuning.checkpoint_bytes = 1;
     });
     let mut traffic = Traffic::begin(rig.expect("it opens"))?;
@@ -62,12 +62,12 @@ pub fn run(point: Point, nth: u64, closes: bool) -> Result<usize, Finding> {
     Err(Finding::new(NAME, format!("{point:?} was not reached {nth} times")))
 }
 
-/// An engine at work, and what it said.
+/// An engine under load, and its responses.
 struct Traffic {
     rig: Rig,
     listener: Connection,
     history: History,
-    /// How often somebody was refused because of the panic.
+    /// Requests refused because of the panic.
     refused: usize,
 }
 
@@ -91,7 +91,7 @@ impl Traffic {
         Ok(Traffic { rig, listener, history, refused: 0 })
     }
 
-    /// Everybody asks for something, the engine does what there is to do, and everybody is answered.
+    /// Submits requests of all kinds, runs the engine, and collects all responses.
     fn round(&mut self, round: usize, point: Point) -> Result<(), Finding> {
         let engine = self.rig.engine().clone();
         let due =
@@ -145,7 +145,7 @@ impl Traffic {
         self.rig.checkpoint();
         let waiting = told.iter().filter(|told| told.is_none()).count() + others.len();
         if waiting > 0 {
-            let what = format!("{waiting} wait on, and nothing is done any more");
+            let what = format!("{waiting} requests still wait, but the engine is idle");
             return Err(Finding::new(NAME, what));
         }
         drop((calls, others));
@@ -162,7 +162,7 @@ impl Traffic {
         self.judge(&refusals, point)
     }
 
-    /// Only the panic refuses anybody, with the code that belongs to it.
+    /// Only the panic may refuse requests, with the right code.
     fn judge(&mut self, refusals: &[Refusal], point: Point) -> Result<(), Finding> {
         let code = if point.is_contained() { Code::Internal } else { Code::Poisoned };
         self.refused += refusals.len();
@@ -172,49 +172,49 @@ impl Traffic {
         }
     }
 
-    /// What holds once the panic has taken place.
+    /// Checks the state after the panic.
     fn after(&mut self, point: Point) -> Result<(), Finding> {
         let fault = |what: String| Err(Finding::new(NAME, what));
         if point.is_contained() {
             let before = self.refused;
             if before > 1 {
-                return fault(format!("{before} were refused for one query"));
+                return fault(format!("{before} requests were refused because of one query"));
             }
-            // Each reader has its turn again, the one that panicked included.
+            // Each reader takes a turn again, including the one that panicked.
             (0..4).try_for_each(|nth| self.round(100 + nth, point))?;
             self.rig.engine().ready().map_err(|why| Finding::new(NAME, why))?;
             return if self.refused == before {
                 Ok(())
             } else {
-                fault("a later one was refused".into())
+                fault("a later request was refused".into())
             };
         }
         match self.rig.engine().ready() {
             Err(refusal) if refusal.code == Code::Poisoned => {}
-            other => return fault(format!("it says {other:?} of itself")),
+            other => return fault(format!("its status is {other:?}")),
         }
         let late = ask("app", 99, 0, vec![say("s1", 99)]);
         match self.rig.run(late.put(self.rig.engine())) {
             Err(refusal) if refusal.code == Code::Poisoned => self.history.open.push(late),
-            other => return fault(format!("the next call was told {other:?}")),
+            other => return fault(format!("the next call returned {other:?}")),
         }
-        // What came before is told first. One end for each subscription.
+        // Earlier updates come first. Then each subscription ends once.
         let mut ended = 0;
         while ended < QUERIES.len() {
             if let Update::Error { refusal, .. } = self.rig.run(self.listener.next()) {
                 if refusal.code != Code::Poisoned {
-                    return fault(format!("a subscription was told {refusal}"));
+                    return fault(format!("a subscription received {refusal}"));
                 }
                 ended += 1;
             }
         }
         match self.rig.run(subscribe(self.rig.engine(), Start::Now)) {
             Err(refusal) if refusal.code == Code::Poisoned => Ok(()),
-            other => fault(format!("the next subscription was told {other:?}")),
+            other => fault(format!("the next subscription returned {other:?}")),
         }
     }
 
-    /// The engine closes, or its process is killed; then the file is held to everything.
+    /// The engine closes, or its process is killed; then all checks run on the file.
     fn end(
         self,
         folder: &std::path::Path,
@@ -227,12 +227,12 @@ impl Traffic {
         if closes {
             rig.close();
         } else {
-            machine.cut_power(); // As far as this process can tell: it is killed.
+            machine.cut_power(); // Simulates a kill.
             drop(rig);
             machine.revive(Fault::None);
         }
         let rig = Rig::open(folder, machine, clock);
-        let rig = rig.map_err(|why| Finding::new("it opens again", why))?;
+        let rig = rig.map_err(|why| Finding::new("the file opens again", why))?;
         acknowledged::check(&rig, &history)?;
         rig.close();
         let file = folder.join("abide.db");
@@ -264,10 +264,10 @@ fn call(reducer: &str, args: serde_json::Value) -> BatchCall {
     BatchCall { reducer: reducer.to_owned(), args }
 }
 
-/// Every case that is run: each point, the first times that it is reached.
+/// All cases: each point, on its first visits.
 #[must_use]
 pub fn all_cases() -> Vec<(Point, u64, bool)> {
-    // Accumulators are filled once, and kept from then on.
+    // Accumulators are filled only once.
     let most = |point| if matches!(point, Point::Adopt | Point::Fill) { 1 } else { 3 };
     let times = |point| (1..=most(point)).map(move |nth| (point, nth, nth % 2 == 1));
     Point::ALL.into_iter().flat_map(times).collect()

@@ -1,4 +1,4 @@
-//! Random numbers that are the same everywhere.
+//! Random numbers, the same on every machine.
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
 #[derive(Clone, Debug)]
@@ -20,17 +20,17 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number from 0 up to, and without, a bound, which is not 0.
+    /// A number from 0 up to `bound`, exclusive. `bound` is not 0.
     pub fn below(&mut self, bound: usize) -> usize {
         usize::try_from(self.draw() % bound as u64).expect("less than a usize")
     }
 
-    /// Once in so many times.
+    /// True once in this many times.
     pub fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 
-    /// One of some.
+    /// A random element.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         &of[self.below(of.len())]
     }

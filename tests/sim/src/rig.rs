@@ -1,4 +1,4 @@
-//! One engine on one machine, run step by step, with a clock that stands still until it is moved.
+//! One engine on one machine, run step by step, with a virtual clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -22,17 +22,17 @@ use crate::checks::sight;
 use crate::director::Director;
 use crate::disk::{FaultyDisk, Machine};
 
-/// When every run begins: 2026-11-21T14:00:00Z.
+/// The start time of every run: 2026-11-21T14:00:00Z.
 pub const START: Micros = Micros(1_795_269_600_000_000);
 
 /// The threads of an engine: writer, sync, publisher, checkpointer and readers.
 const THREADS: usize = 4 + limits::READERS;
 
-/// Every log's id: hashes follow from it.
+/// Every log's id, which hashes depend on.
 const LOG_ID: &str = "simulated";
 
-/// A clock that is moved by hand, in either direction. It also gives the run its entropy: the same bytes in
-/// every run, and never the same twice in one run, over all lives of its engine.
+/// A clock that is moved by hand in either direction. It also provides the entropy: the same bytes
+/// in every run, and never the same twice within one run, across all restarts of the engine.
 #[derive(Debug)]
 pub struct VirtualClock {
     now: AtomicI64,
@@ -40,13 +40,13 @@ pub struct VirtualClock {
 }
 
 impl VirtualClock {
-    /// One that shows [`START`].
+    /// A clock at [`START`].
     #[must_use]
     pub fn new() -> Arc<VirtualClock> {
         Arc::new(VirtualClock { now: AtomicI64::new(START.0), draws: AtomicU64::new(0) })
     }
 
-    /// Moves it.
+    /// Moves the clock.
     pub fn advance_ms(&self, ms: i64) {
         self.now.fetch_add(ms * 1000, Ordering::Relaxed);
     }
@@ -69,31 +69,30 @@ impl Entropy for VirtualClock {
     }
 }
 
-/// What is asked of the engine: a call, or several in a batch.
+/// A request: a call or a batch.
 #[derive(Clone, Debug)]
 pub struct Ask {
-    /// Who asks.
+    /// The caller.
     pub caller: &'static str,
-    /// One, or a batch.
+    /// One call or a batch.
     pub calls: Vec<BatchCall>,
-    /// By which it can be asked again.
+    /// The request id for retries.
     pub request_id: String,
 }
 
-/// What was answered: of each call its seq and result.
+/// The response: the seq and the result of each call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
     /// In the order of the calls.
     pub results: Vec<(Seq, String)>,
-    /// Whether it had been done before.
+    /// Whether it is the response to a retry.
     pub duplicate: bool,
 }
 
 impl Ask {
-    /// Asks it.
+    /// Sends the request.
     ///
-    /// # Errors
-    /// The engine's.
+    /// # Errors The engine's refusal.
     pub async fn put(&self, engine: &Engine) -> Result<Told, Refusal> {
         let (caller, id) = (caller(self.caller), Some(self.request_id.as_str()));
         if let [call] = self.calls.as_slice() {
@@ -107,10 +106,10 @@ impl Ask {
     }
 }
 
-/// A caller who may only look.
+/// A caller that may only read.
 pub const STRANGER: &str = "stranger";
 
-/// Who somebody is: a tenant's, the stranger, or somebody whom nothing bounds.
+/// The caller of a name: a tenant's caller, the stranger, or an unrestricted one.
 #[must_use]
 pub fn caller(name: &str) -> Caller {
     if let Some(tenant) = sight::tenant(name) {
@@ -129,13 +128,13 @@ pub struct Rig {
     pub clock: Arc<VirtualClock>,
     /// Its threads.
     pub director: Arc<Director>,
-    /// Where the file lies.
+    /// The path of the file.
     pub path: PathBuf,
     engine: Option<Engine>,
 }
 
 impl Rig {
-    /// Opens a folder's file on a machine, making it where there is none.
+    /// Opens a folder's file on a machine, or creates it.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -150,7 +149,7 @@ impl Rig {
         Rig::open_with(folder, machine, clock, |_| {})
     }
 
-    /// The same, with some of its configuration changed.
+    /// The same with a modified configuration.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -166,7 +165,7 @@ impl Rig {
         let mut config = Config::new(abide_reducers::modules());
         config.clock = Arc::clone(clock) as Arc<dyn Clock>;
         config.entropy = Arc::clone(clock) as Arc<dyn Entropy>;
-        // Small, so that a short run meets checkpoints, a WAL that starts over, and pruning.
+        // Small values, so that a short run includes checkpoints, WAL resets and pruning.
         config.retention = Retention { events: Some(64), age: None };
         config.tuning = Tuning {
             checkpoint_bytes: 96 << 10,
@@ -196,15 +195,16 @@ impl Rig {
         self.engine.as_ref().expect("the engine is open")
     }
 
-    /// Lets the engine do all that waits, in the order in which it comes.
+    /// Lets the engine process all pending work, in order.
     pub fn settle(&self) {
         while self.step() {}
     }
 
-    /// Lets one thread do what waits for it; false where nothing waits.
+    /// Lets one thread process one item; returns false if nothing is pending.
     pub fn step(&self) -> bool {
         let waiting = self.engine().waiting();
-        // From the end to the beginning: a thread whose successor's queue is full would stand still.
+        // From the end of the pipeline to its start: a thread whose successor's queue is full would
+        // block.
         let stage = if waiting.publications > 0 {
             Stage::Publish
         } else if waiting.commits > 0 {
@@ -220,10 +220,9 @@ impl Rig {
         true
     }
 
-    /// Runs a future to its end, and the engine as it needs it.
+    /// Runs a future to its end, stepping the engine as needed.
     ///
-    /// # Panics
-    /// It waits for something that does not come.
+    /// # Panics The future waits for something that never happens.
     pub fn run<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
         let mut context = Context::from_waker(Waker::noop());
@@ -231,11 +230,12 @@ impl Rig {
             if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
                 return output;
             }
-            assert!(self.step(), "the engine is at rest, and its answer has not come");
+            assert!(self.step(), "the engine is idle, but the response is missing");
         }
     }
 
-    /// Puts several asks at once, so that they share a transaction; the answers in their order.
+    /// Sends several requests at once, so that they share a transaction; returns the responses in
+    /// order.
     pub fn put_together(&self, asks: &[Ask]) -> Vec<Result<Told, Refusal>> {
         let engine = self.engine();
         let mut futures: Vec<_> = asks.iter().map(|ask| Box::pin(ask.put(engine))).collect();
@@ -244,7 +244,7 @@ impl Rig {
         for future in &mut futures {
             answers.push(match future.as_mut().poll(&mut context) {
                 Poll::Ready(answer) => Some(answer),
-                // Handed to the writer, which has not been let go yet.
+                // Queued for the writer, which has not been stepped yet.
                 Poll::Pending => None,
             });
         }
@@ -253,15 +253,14 @@ impl Rig {
         both.map(|(answer, future)| answer.unwrap_or_else(|| self.run(future))).collect()
     }
 
-    /// Lets the checkpointer look, and move what there is to move.
+    /// Lets the checkpointer run once.
     pub fn checkpoint(&self) {
         self.director.step(Stage::Checkpoint);
     }
 
-    /// Moves the clock, and lets time do what is due by then.
+    /// Moves the clock and processes what is due.
     ///
-    /// # Errors
-    /// The engine's.
+    /// # Errors The engine's refusal.
     pub fn pass_ms(&self, ms: i64) -> Result<(), Refusal> {
         self.clock.advance_ms(ms);
         loop {
@@ -273,7 +272,7 @@ impl Rig {
         }
     }
 
-    /// Stops in good order.
+    /// Closes the engine cleanly.
     pub fn close(mut self) {
         self.director.free();
         if let Some(engine) = self.engine.take() {
@@ -283,17 +282,16 @@ impl Rig {
 }
 
 impl Drop for Rig {
-    /// Goes without a word, as a killed process does.
+    /// Drops the engine like a killed process.
     fn drop(&mut self) {
         self.director.free();
     }
 }
 
-/// A folder in memory where there is one: a sync costs nothing there, and what is durable is the
-/// machine's to say.
+/// A folder in memory if there is one: a sync is free there, and the machine defines what is
+/// durable.
 ///
-/// # Panics
-/// The system has no room for it.
+/// # Panics The system has no space for it.
 #[must_use]
 pub fn folder() -> TempDir {
     let memory = "/dev/shm";

@@ -1,5 +1,6 @@
-//! A fixed hour in the life of an engine: every reducer at least once, those that time calls among them,
-//! batches, calls that share a transaction, large rows, pruning, checkpoints and a WAL that starts over.
+//! A fixed script of one simulated hour: every reducer at least once, including those called by
+//! timers, batches, calls that share a transaction, large rows, pruning, checkpoints and WAL
+//! resets.
 
 use std::fs;
 
@@ -10,34 +11,34 @@ use serde_json::{Value as JsonValue, json};
 use crate::history::History;
 use crate::rig::{Ask, Rig, STRANGER, Told};
 
-/// A page and its header, in the WAL.
+/// The bytes of a page and its header in the WAL.
 const FRAME_BYTES: u64 = 4_096 + 24;
 
-/// The engine takes nothing more: the disk failed, or the power.
+/// The engine accepts no more calls: the disk or the power failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stopped;
 
 type Played<T = ()> = Result<T, Stopped>;
 
-/// Plays the script on a rig, and keeps what was told.
+/// Runs the script on a rig, and records the responses.
 #[derive(Debug)]
 pub struct Player<'a> {
     rig: &'a Rig,
-    /// What was told so far.
+    /// The responses so far.
     pub history: History,
-    /// Whether it ends with the first call that is refused for want of room.
+    /// Whether to stop at the first call that is refused for lack of space.
     pub gives_up: bool,
     asked: usize,
 }
 
 impl Player<'_> {
-    /// One that has asked nothing yet.
+    /// A player with an empty history.
     #[must_use]
     pub fn new(rig: &Rig) -> Player<'_> {
         Player { rig, history: History::default(), gives_up: false, asked: 0 }
     }
 
-    /// Plays it all, or until the engine takes nothing more.
+    /// Runs the whole script, or until the engine accepts no more calls.
     ///
     /// # Errors
     /// [`Stopped`].
@@ -54,17 +55,16 @@ impl Player<'_> {
         self.ends()
     }
 
-    /// Talks until the WAL has so many frames, or a few more.
+    /// Sends messages until the WAL has at least this many frames.
     ///
-    /// # Panics
-    /// The engine refuses that.
+    /// # Panics The engine refuses a message.
     pub fn fill(&mut self, frames: u64) {
         let args = json!({"agent": "support", "id": "talk"});
         self.call("app", "create_session", args).expect("nothing goes wrong yet");
         let wal = self.rig.path.with_extension("db-wal");
         let written = || fs::metadata(&wal).map_or(0, |wal| wal.len() / FRAME_BYTES);
         while written() < frames {
-            // Large as long as there is room for it: a message of so much fills some sixty frames.
+            // Large while there is space: such a message fills about sixty frames.
             let large = written() + 100 < frames;
             let content = if large { "m".repeat(100_000) } else { "m".to_owned() };
             self.say("talk", &content).expect("nothing goes wrong yet");
@@ -115,7 +115,7 @@ impl Player<'_> {
         let done = json!({"call_id": next["call_id"], "fencing_token": next["fencing_token"],
             "result": {"found": "x".repeat(3_000)}});
         self.call("worker", "complete_tool_call", done)?;
-        // Twice: the second wait is one that time ends.
+        // Twice: the second retry delay ends by a timer.
         let token = self.claim("c3")?;
         let failed = json!({"call_id": "c3", "fencing_token": token, "error": "again",
             "retryable": true});
@@ -125,7 +125,7 @@ impl Player<'_> {
             "retryable": true});
         self.call("worker", "fail_tool_call", failed)?;
         self.pass_ms(700)?;
-        // Its worker dies: nobody knows whether it was paid, until somebody looks.
+        // Its worker crashes: the call is unknown until it is settled.
         self.claim("c2")?;
         self.pass_ms(30_000)?;
         self.checkpoint();
@@ -142,7 +142,7 @@ impl Player<'_> {
         self.call("supervisor", "decide_approval", approved)?;
         let rejected = json!({"call_id": "c6", "decision": "reject", "comment": "too much"});
         self.call("supervisor", "decide_approval", rejected)?;
-        // Nobody decides on the third.
+        // The third approval expires.
         self.pass_ms(61_000)
     }
 
@@ -167,7 +167,7 @@ impl Player<'_> {
         Ok(())
     }
 
-    /// Who may do what, and somebody who may not.
+    /// Identities, roles and a denied caller.
     fn authority(&mut self) -> Played {
         let clerks = json!({"name": "clerks", "reducers": ["append_message"]});
         self.call("app", "set_role", clerks)?;
@@ -184,7 +184,7 @@ impl Player<'_> {
             json!({"table": "sessions", "role": "worker", "condition": "agent = 'support'"});
         self.call("app", "set_policy", policy)?;
         self.call("app", "drop_policy", json!({"table": "sessions", "role": "worker"}))?;
-        // Denied, which is put on record.
+        // A denial, which is recorded.
         self.call(STRANGER, "create_session", json!({"agent": "support"})).map(drop)
     }
 
@@ -196,7 +196,8 @@ impl Player<'_> {
         self.pass_ms(2_000)
     }
 
-    /// An agent at work: driven, left by its driver, taken over, put to rest, done; and one that nobody wants.
+    /// Runs: driven, abandoned by the driver, taken over, suspended, completed; and one that is
+    /// aborted.
     fn runs(&mut self) -> Played {
         let agent =
             json!({"name": "support", "definition": {"system_prompt": "be kind"}, "mode": "all"});
@@ -228,7 +229,7 @@ impl Player<'_> {
         self.call("app", "retire_agent", json!({"name": "support"})).map(drop)
     }
 
-    /// A run has another do something, and ends before that has ended.
+    /// A run delegates to another run, and ends before it.
     fn delegate(&mut self, run_token: JsonValue) -> Played {
         let wanted = json!({"call_id": "run1~1", "session_id": "s2", "tool_name": "look",
             "arguments": {}, "run_id": "run1", "run_fencing_token": run_token,
@@ -241,7 +242,8 @@ impl Player<'_> {
         self.call("agent", "complete_tool_call", result).map(drop)
     }
 
-    /// Several at once, which share a transaction; batches, whole or not at all; a row of many pages.
+    /// Several calls at once, which share a transaction; batches, all or nothing; a row of many
+    /// pages.
     fn crowd(&mut self) -> Played {
         for round in 0..3 {
             let said = |nth: usize| {
@@ -267,7 +269,7 @@ impl Player<'_> {
         self.call("app", "complete_session", completed)?;
         let failed = json!({"session_id": "s3", "code": "boom", "message": "it fell"});
         self.call("app", "fail_session", failed)?;
-        // More than one step of a cleanup ends.
+        // More than one cleanup step.
         let timer = json!({"session_id": "s4", "in_ms": 3_600_000});
         let timer = BatchCall { reducer: "set_timer".to_owned(), args: timer };
         self.put("app", vec![timer; limits::CLEANUP_ROWS + 10])?;
@@ -320,7 +322,7 @@ impl Player<'_> {
         Ask { caller, calls, request_id: format!("r{}", self.asked) }
     }
 
-    /// Keeps what was told; gives the first result, or null.
+    /// Records the response; returns the first result, or null.
     fn keep(&mut self, ask: &Ask, answer: Result<Told, Refusal>) -> Played<JsonValue> {
         let refusal = match answer {
             Ok(told) => {
@@ -355,7 +357,7 @@ impl Player<'_> {
     }
 }
 
-/// The token of a claim; where it was refused, one that nobody has.
+/// The token of a claim; an invalid one if the claim was refused.
 fn token(claimed: &JsonValue) -> JsonValue {
     match &claimed["fencing_token"] {
         token if token.is_i64() => token.clone(),

@@ -1,14 +1,14 @@
-//! The simulator: apps, workers, supervisors, auditors and watchers over the real engine and the real
-//! messages, with a network that loses, doubles, delays and reorders, slow readers, clocks that jump,
-//! crashes, and a disk that fails.
+//! The simulator: apps, workers, supervisors, auditors and subscribers over the real engine and the
+//! real messages, with a network that loses, duplicates, delays and reorders, slow readers, clock
+//! jumps, crashes, and a faulty disk.
 //!
-//! A seed decides everything. All that happens is one action after another: a thread of the engine does
-//! one step, a message arrives, somebody asks for something, the clock moves, the power fails. The
-//! engine's threads are real; a [`Director`](crate::director::Director) lets one go at a time. So the
-//! same seed gives the same trace, which [`run`] returns the hash of.
+//! A seed determines everything. A run is a sequence of actions: a thread of the engine performs
+//! one step, a message arrives, a client sends a request, the clock moves, the power fails. The
+//! engine's threads are real; a [`Director`](crate::director::Director) lets one run at a time. So
+//! the same seed gives the same trace, whose hash [`run`] returns.
 //!
-//! `door` the server's half of a connection · `exchange` an ask on its way · `people` who asks ·
-//! `watcher` who watches · `world` what there is, and what can happen to it.
+//! `door` the server's side of a connection · `exchange` a request in flight · `people` the callers
+//! · `watcher` the subscribers · `world` the state and its actions.
 
 mod door;
 mod exchange;
@@ -20,29 +20,29 @@ use sha2::{Digest as _, Sha256};
 
 use crate::checks::Finding;
 
-/// How long a run is, in actions.
+/// The length of a run, in actions.
 pub const ACTIONS: usize = 1_500;
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The hash of everything that happened, in order.
+    /// The hash of all events in order.
     pub trace: String,
     /// The last event.
     pub events: i64,
-    /// Calls that were answered with a yes.
+    /// Acknowledged calls.
     pub told: usize,
     /// Crashes and kills.
     pub crashes: u32,
-    /// Messages that were lost.
+    /// Lost messages.
     pub lost: u32,
-    /// Deltas that watchers worked in.
+    /// Deltas applied by subscribers.
     pub deltas: u64,
     /// Effects that workers ran.
     pub effects: u32,
 }
 
-/// What happened, as a hash; every line of it too where somebody wants to read it.
+/// A hash of everything that happened; prints every line on request.
 #[derive(Debug, Default)]
 pub(crate) struct Trace {
     hash: Sha256,
@@ -64,10 +64,9 @@ impl Trace {
     }
 }
 
-/// Runs a seed; prints what happens where it `tells`.
+/// Runs a seed; prints the trace if `tells` is set.
 ///
-/// # Errors
-/// What a checker found.
+/// # Errors A checker's finding.
 pub fn run(seed: u64, tells: bool) -> Result<Report, Finding> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_time().start_paused(true).build();

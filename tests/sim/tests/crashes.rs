@@ -1,4 +1,4 @@
-//! A crash at every so manieth step, and a fault at every so manieth call.
+//! A crash at every nth step, and a fault at every nth call.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -11,11 +11,11 @@ use abide_sim::rig::{Rig, VirtualClock, folder};
 use abide_sim::script::Player;
 use serde_json::Map;
 
-/// One case in so many: a prime, so that no kind of step is left out for ever.
+/// One case in this many: a prime, so that no kind of step is always skipped.
 const STRIDE: usize = 67;
 
 #[test]
-fn what_is_told_survives_whatever_goes_wrong() {
+fn acknowledged_calls_survive_every_fault() {
     let whole = measure().unwrap();
     let cases = all_cases(&whole.tally);
     let chosen = cases.iter().skip(STRIDE / 2).step_by(STRIDE);
@@ -33,14 +33,14 @@ fn what_is_told_survives_whatever_goes_wrong() {
 }
 
 #[test]
-fn a_run_can_be_run_again() {
+fn a_run_is_reproducible() {
     let (first, second) = (measure().unwrap(), measure().unwrap());
     assert_eq!((first.tally, first.told), (second.tally, second.told));
 }
 
-/// A reducer that the script leaves out would be left out of every crash.
+/// Crash tests cover only reducers that the script calls.
 #[test]
-fn the_script_touches_every_reducer() {
+fn the_script_calls_every_reducer() {
     let (folder, clock) = (folder(), VirtualClock::new());
     let machine = Arc::new(Machine::new(Fault::None, 1));
     let rig = Rig::open(folder.path(), &machine, &clock).unwrap();
@@ -57,7 +57,7 @@ fn the_script_touches_every_reducer() {
         module.reducers.iter().map(|reducer| reducer.name).chain(due)
     });
     let left_out: Vec<&str> = declared.filter(|name| !touched.contains(*name)).collect();
-    assert_eq!(left_out, [""; 0], "let tests/sim/src/script.rs call these");
-    assert!(engine.metrics().checkpoints_total.get() > 1, "the WAL was moved, and started over");
+    assert_eq!(left_out, [""; 0], "missing in tests/sim/src/script.rs");
+    assert!(engine.metrics().checkpoints_total.get() > 1, "the WAL was checkpointed and reset");
     assert!(engine.metrics().change_log_floor.get() > 0, "the change log was pruned");
 }

@@ -1,6 +1,6 @@
-//! Files of every released format, kept for ever (`tests/fixtures/formats/`): each opens, is brought to
-//! today's tables, verifies and replays, and answers what it had acknowledged then as it did then.
-//! Newer ones are refused and left as they are.
+//! Archived files of every released format (`tests/fixtures/formats/`): each opens, migrates to the
+//! current tables, verifies and replays, and retries return the original results. Newer formats are
+//! refused without a change to the file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,7 +20,7 @@ use rusqlite::Connection;
 use serde_json::{Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 
-/// The folder of a format.
+/// The archive folder of a format.
 fn kept(format: u32) -> PathBuf {
     let formats = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/formats");
     formats.join(format.to_string())
@@ -28,12 +28,12 @@ fn kept(format: u32) -> PathBuf {
 
 fn open(folder: &Path) -> Result<Rig, OpenError> {
     let clock = VirtualClock::new();
-    // Long after: what was due by then comes due when the file is opened.
+    // Long after: overdue timers fire when the file is opened.
     clock.advance_ms(365 * 24 * 3_600_000);
     Rig::open(folder, &Arc::new(Machine::new(Fault::None, 1)), &clock)
 }
 
-/// What an old file holds, by its own log.
+/// A summary of an old file, from its log.
 fn summary(file: &Path) -> String {
     let raw = Connection::open(file).unwrap();
     let one = |sql: &str| raw.query_row(sql, [], |row| row.get::<_, String>(0)).unwrap();
@@ -45,7 +45,7 @@ fn summary(file: &Path) -> String {
     )
 }
 
-/// Opens what a killed process of that release left; and again, closed in good order.
+/// Opens the file of a killed process of that release; and again after a clean close.
 fn check(format: u32, expected: Expect) {
     let (folder, again) = (folder(), folder());
     let history = keep::unpack(&kept(format), folder.path()).unwrap();
@@ -79,8 +79,9 @@ fn format_1_opens_verifies_and_replays() {
     );
 }
 
-/// The first event of the kept file as one of a caller with a scope, as format 1 recorded it: the scope is in the
-/// event and in the fingerprint, and the request id is the caller's without it.
+/// Rewrites the first event of the archived file to one of a caller with a scope, as format 1
+/// recorded it: the scope is in the event and in the fingerprint, and the request id is stored
+/// without the scope.
 fn make_first_request_scoped(file: &Path, caller: &Caller) -> (String, JsonValue) {
     let raw = Connection::open(file).unwrap();
     let (reducer, arguments, request): (String, String, String) = raw
@@ -123,10 +124,10 @@ fn make_first_request_scoped(file: &Path, caller: &Caller) -> (String, JsonValue
     (request, serde_json::from_str(&arguments).unwrap())
 }
 
-/// Format 1 kept the request ids of callers with a scope without the scope. After the update a retry was not found, and
-/// ran again.
+/// Format 1 stored the request ids of callers with a scope without the scope. After the upgrade a
+/// retry was not found and ran again.
 #[test]
-fn a_scoped_retry_of_a_format_1_request_is_answered() {
+fn a_scoped_retry_of_a_format_1_request_returns_the_first_result() {
     let folder = folder();
     keep::unpack(&kept(1), folder.path()).unwrap();
     let of = |key: &str, value: &str| {
@@ -146,11 +147,11 @@ fn a_scoped_retry_of_a_format_1_request_is_answered() {
     assert_eq!((told.seq, told.duplicate, rig.engine().durable_seq()), (Seq(1), true, before));
     let stored: JsonValue = serde_json::from_str(&told.result).unwrap();
     assert_eq!(stored["id"], args["id"]);
-    // The same identity in another scope has request ids of its own.
+    // The same identity in another scope has its own request ids.
     let own = ask(&zeta, &args).unwrap();
     assert!(!own.duplicate && own.seq > before && own.result.contains("desk=zeta/s1"));
     assert!(ask(&zeta, &args).unwrap().duplicate);
-    // Another request under that id is not a conflict: it runs, and the id stands for it from then on.
+    // Another request with that id is not a conflict: it runs, and takes the id.
     let other = json!({"agent": "support", "id": "other"});
     assert!(!ask(&acme, &other).unwrap().duplicate);
     assert!(ask(&acme, &other).unwrap().duplicate);
@@ -168,9 +169,9 @@ fn format_2_opens_verifies_and_replays() {
     );
 }
 
-/// A release that writes another format keeps a file of it: `abide-sim keep`.
+/// A release with a new format archives a file of it: `abide-sim keep`.
 #[test]
-fn a_file_of_every_format_is_kept() {
+fn a_file_of_every_format_is_archived() {
     let known = u32::try_from(abide_store::FORMAT_VERSION).unwrap();
     for format in 1..=known {
         assert!(kept(format).is_dir(), "there is no file of format {format}");
@@ -178,7 +179,7 @@ fn a_file_of_every_format_is_kept() {
     assert!(!kept(known + 1).exists(), "format {} is not known yet", known + 1);
 }
 
-/// The kept file as a later release would have left it, and what is said of it.
+/// Opens the archived file as a later release would have left it; checks the error.
 fn check_newer(sql: &str, words: &str) {
     let folder = folder();
     keep::unpack(&kept(1), folder.path()).unwrap();
@@ -189,16 +190,16 @@ fn check_newer(sql: &str, words: &str) {
     let before = fs::read(&file).unwrap();
     let error = open(folder.path()).expect_err(sql);
     assert!(error.to_string().ends_with(words), "{error}");
-    assert_eq!(error.to_refusal().hint.as_deref(), Some("use the newer abide"));
+    assert_eq!(error.to_refusal().hint.as_deref(), Some("use the newer version of abide"));
     assert!(fs::read(&file).unwrap() == before, "{sql}: the file was changed");
 }
 
 #[test]
 fn newer_files_are_refused() {
-    let format = "its format is at version 3, this one knows 2";
+    let format = "its format has version 3, this one supports 2";
     check_newer("PRAGMA user_version = 3", format);
     check_newer(
         "UPDATE meta SET value = '99' WHERE name = 'module.session'",
-        "module session is at version 99, this one knows 1",
+        "module session has version 99, this one supports 1",
     );
 }

@@ -1,5 +1,5 @@
-//! Files and messages that somebody tampered with, at random: nothing panics, and no byte of the log is
-//! changed without `verify` saying so. (Not a fuzzer: nothing guides it but the seed.)
+//! Files and messages with random modifications: nothing panics, and `verify` detects every changed
+//! byte of the log. (Not a fuzzer: only the seed guides it.)
 
 use std::fs;
 use std::io::Write as _;
@@ -15,7 +15,7 @@ use abide_sim::script::Player;
 const FILES: u64 = 400;
 const MESSAGES: u64 = 20_000;
 
-/// Changes a few bytes, or a stretch of them, or the length.
+/// Changes a few bytes, a range of bytes, or the length.
 fn tamper(bytes: &mut Vec<u8>, random: &mut Random) {
     for _ in 0..1 + random.below(4) {
         if bytes.is_empty() {
@@ -40,7 +40,7 @@ fn tamper(bytes: &mut Vec<u8>, random: &mut Random) {
 }
 
 #[test]
-fn no_file_makes_verify_panic_or_believe_another_log() {
+fn verify_never_panics_or_accepts_another_log() {
     let (whole, clock) = (folder(), VirtualClock::new());
     let machine = Arc::new(Machine::new(Fault::None, 1));
     let rig = Rig::open(whole.path(), &machine, &clock).unwrap();
@@ -55,9 +55,9 @@ fn no_file_makes_verify_panic_or_believe_another_log() {
         let file = bad.path().join(format!("{seed}.db"));
         fs::write(&file, &bytes).unwrap();
         match verify_file(&file, &mut |_| {}) {
-            // What is changed elsewhere, a replay tells; here it must only end.
+            // A replay detects changes outside of the log; here it must only terminate.
             Ok(verified) => {
-                assert_eq!(verified, honest, "seed {seed}: another log is believed");
+                assert_eq!(verified, honest, "seed {seed}: another log was accepted");
                 if random.one_in(8) {
                     let into = bad.path().join(format!("{seed}-again.db"));
                     let _ = replay(&file, &into, abide_reducers::modules(), None, &mut |_| {});
@@ -68,11 +68,11 @@ fn no_file_makes_verify_panic_or_believe_another_log() {
         fs::remove_file(&file).unwrap();
     }
     assert!(refused > FILES / 4, "{refused} of {FILES} are refused");
-    writeln!(std::io::stdout(), "counted: {FILES} files tampered with, {refused} refused").unwrap();
+    writeln!(std::io::stdout(), "counted: {FILES} modified files, {refused} refused").unwrap();
 }
 
 #[test]
-fn no_message_makes_the_door_panic() {
+fn no_message_makes_the_server_panic() {
     let honest = [
         r#"{"op":"subscribe","id":"q1","sql":"SELECT :s","params":{"s":"x"},"from":40}"#,
         r#"{"op":"call","id":"c1","reducer":"a","args":{"content":"hi"},"request_id":"r"}"#,
@@ -91,5 +91,5 @@ fn no_message_makes_the_door_panic() {
         }
     }
     assert!(refused > MESSAGES / 4, "{refused} of {MESSAGES} are refused");
-    writeln!(std::io::stdout(), "counted: {MESSAGES} messages tampered with").unwrap();
+    writeln!(std::io::stdout(), "counted: {MESSAGES} modified messages").unwrap();
 }

@@ -1,7 +1,7 @@
-//! A share of the crashes and faults that `cargo xtask crash --all` goes through and of the seeds of
-//! `cargo xtask sim`; and the bugs that were found by them, each as the story of how it went.
+//! A sample of the crashes and faults of `cargo xtask crash --all` and of the seeds of `cargo xtask
+//! sim`, and regression tests of the bugs that they found.
 
-#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+#![expect(clippy::unwrap_used, reason = "a failed test reports the line")]
 
 mod crashes;
 mod formats;

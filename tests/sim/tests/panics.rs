@@ -1,8 +1,9 @@
 //! A panic at every point of every thread of the engine (`abide_sim::panics`).
 //!
-//! Only a panic within a reducer was caught once. One in `Router::attach` ended the writer thread: `/ready` went on
-//! to say 200, the next call waited without end, and the process could not be stopped by SIGTERM. The same held
-//! for every other thread, and each query that panicked took one of four readers with it.
+//! Once only a panic within a reducer was caught. One in `Router::attach` ended the writer thread:
+//! `/ready` still returned 200, the next call waited forever, and SIGTERM could not stop the
+//! process. The same held for every other thread, and each query that panicked took one of the four
+//! readers with it.
 
 use std::io::Write as _;
 

@@ -1,4 +1,4 @@
-//! The first seeds of the simulator, each run twice: nothing is found, and the traces are the same.
+//! The first seeds of the simulator, each run twice: no findings, and equal traces.
 
 use std::io::Write as _;
 
@@ -7,7 +7,7 @@ use abide_sim::sim::run;
 const SEEDS: u64 = 24;
 
 #[test]
-fn everybody_at_once() {
+fn the_first_seeds_have_no_findings() {
     let (mut events, mut crashes, mut lost) = (0, 0, 0);
     for seed in 1..=SEEDS {
         let report = run(seed, false);

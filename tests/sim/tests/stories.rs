@@ -1,4 +1,4 @@
-//! Bugs that crashes and faults brought to light, as they went.
+//! Regression tests for bugs found by crashes and faults.
 
 use std::sync::Arc;
 
@@ -20,12 +20,12 @@ fn numbered(nth: u64) -> Ask {
     create(&format!("s{nth}"))
 }
 
-/// After a sync that fails, the system takes the WAL's pages for written, and may read them back as
-/// they were on the disk. The engine refused calls from then on; but closing it, or the next look of the
-/// checkpointer, moved the WAL into the file all the same, and with it what was not what was written:
-/// the file was damaged, far behind what had been acknowledged.
+/// After a failed sync, the system considers the WAL's pages written and may read them back from
+/// the disk. The engine refused further calls; but closing it, or the next run of the checkpointer,
+/// copied the WAL into the file, including pages with other content than was written. The file was
+/// damaged, far before the last acknowledged call.
 #[test]
-fn nothing_is_moved_after_a_failed_sync() {
+fn nothing_is_checkpointed_after_a_failed_sync() {
     for (seed, closes) in (0..12).flat_map(|seed| [(seed, true), (seed, false)]) {
         let (folder, clock) = (folder(), VirtualClock::new());
         let machine = Arc::new(Machine::new(Fault::None, seed));
@@ -51,12 +51,11 @@ fn nothing_is_moved_after_a_failed_sync() {
     }
 }
 
-/// A server whose sync failed was started again on a system that lived on. It found in the WAL what
-/// had been written, synced it, which the system reported as done because it took those pages for
-/// clean, and let it count: new calls were acknowledged behind it. When the power failed, both were
-/// gone.
+/// A server with a failed sync was restarted on the same running system. It read the WAL, synced
+/// it, which the system reported as successful because it considered those pages clean, and
+/// acknowledged new calls after it. When the power failed, both were lost.
 #[test]
-fn what_a_failed_sync_left_is_written_again_before_it_counts() {
+fn the_wal_of_a_failed_sync_is_rewritten_at_restart() {
     for seed in 0..24 {
         let (folder_before, folder_after, clock) = (folder(), folder(), VirtualClock::new());
         let machine = Arc::new(Machine::new(Fault::None, seed));
@@ -64,7 +63,7 @@ fn what_a_failed_sync_left_is_written_again_before_it_counts() {
         rig.run(create("s1").put(rig.engine())).unwrap();
         machine.revive(Fault::Fail { kind: Kind::Sync, nth: 1, lasting: false });
         rig.run(create("s2").put(rig.engine())).unwrap_err();
-        machine.cut_power(); // As far as this process can tell: it is killed.
+        machine.cut_power(); // Simulates a kill.
         drop(rig);
         machine.revive(Fault::None);
         let rig = Rig::open(folder_before.path(), &machine, &clock).unwrap();
@@ -79,11 +78,11 @@ fn what_a_failed_sync_left_is_written_again_before_it_counts() {
     }
 }
 
-/// The disk failed while a new file was being made. The journal that SQLite had left beside it can only
-/// be rolled back by who may write; the look at whose file it is was not allowed to, and said for ever
-/// that the file "cannot be written", or "is not a SQLite database".
+/// The disk failed while a new file was created. Only a writable connection can roll back the
+/// journal that SQLite left beside it; the identification of the file was read-only, and failed
+/// permanently with "cannot be written" or "is not a SQLite database".
 #[test]
-fn a_file_that_was_half_made_is_made() {
+fn a_partly_created_file_is_completed() {
     for seed in 0..400 {
         let (before, after, clock) = (folder(), folder(), VirtualClock::new());
         let fault = Fault::Fail { kind: Kind::Sync, nth: 1 + seed % 5, lasting: true };
@@ -100,10 +99,10 @@ fn a_file_that_was_half_made_is_made() {
     }
 }
 
-/// It was the writer, and not the sync thread, that met the broken disk. Calls were refused from then on;
-/// who only listened was told nothing, and waited for ever.
+/// The writer, not the sync thread, detected the broken disk. Further calls were refused, but
+/// subscribers received nothing and waited forever.
 #[test]
-fn who_listens_hears_that_the_disk_broke() {
+fn subscribers_learn_that_the_disk_broke() {
     for kind in [Kind::Write, Kind::Sync] {
         let (folder, clock) = (folder(), VirtualClock::new());
         let machine = Arc::new(Machine::new(Fault::None, 1));
@@ -122,10 +121,10 @@ fn who_listens_hears_that_the_disk_broke() {
     }
 }
 
-/// An engine that could not be opened because its last reader could not left the other readers behind:
-/// threads that waited for ever, each with the file open.
+/// When an engine could not be opened because its last reader failed, the other readers stayed
+/// behind: threads that waited forever, each with the file open.
 #[test]
-fn an_engine_that_cannot_be_opened_leaves_nothing_open() {
+fn an_engine_that_fails_to_open_leaves_no_open_files() {
     let (folder, clock) = (folder(), VirtualClock::new());
     let machine = Arc::new(Machine::new(Fault::None, 1));
     Rig::open(folder.path(), &machine, &clock).unwrap().close();
@@ -144,12 +143,12 @@ fn an_engine_that_cannot_be_opened_leaves_nothing_open() {
     }
 }
 
-/// The disk was full just when the index of the WAL had to grow. SQLite writes it last: the commit was whole
-/// in the WAL by then, undone in memory only. Its caller was told that nothing was written; the process was
-/// killed, and there it was. (Before that was seen, the engine had taken it for a disk that is broken, and accepted
-/// nothing more.)
+/// The disk was full exactly when the index of the WAL had to grow. SQLite writes the index last:
+/// the commit was already complete in the WAL, and rolled back only in memory. Its caller got the
+/// response that nothing was written; the process was killed, and the commit was there. (Before
+/// this was found, the engine had treated it as a broken disk and accepted no more calls.)
 #[test]
-fn a_commit_without_room_in_the_index_is_not_there_after_a_crash() {
+fn a_commit_without_space_in_the_index_is_gone_after_a_crash() {
     for (seed, loses_power) in [(1, false), (2, true), (3, true), (4, true)] {
         let (before, after, clock) = (folder(), folder(), VirtualClock::new());
         let machine = Arc::new(Machine::new(Fault::None, seed));
@@ -159,9 +158,10 @@ fn a_commit_without_room_in_the_index_is_not_there_after_a_crash() {
             .find_map(|nth| Some((nth, rig.run(numbered(nth).put(rig.engine())).err()?)))
             .expect("the index has to grow after 4,062 pages");
         assert_eq!(refusal.code, Code::DiskFull, "{refusal}");
-        // What makes an end of it is on the disk before that is said: one sync more than there were calls.
+        // The invalidating frame is synced before the response: one sync more than there were
+        // calls.
         assert_eq!(machine.tally().calls[Kind::Sync as usize], told + 1);
-        machine.cut_power(); // As far as this process can tell: it is killed.
+        machine.cut_power(); // Simulates a kill.
         drop(rig);
         let folder = if loses_power { &after } else { &before };
         let machine = if loses_power {
@@ -179,9 +179,10 @@ fn a_commit_without_room_in_the_index_is_not_there_after_a_crash() {
     }
 }
 
-/// The same, and nobody dies: as soon as there is room, the engine goes on, also with what it refused.
+/// The same without a kill: as soon as there is space, the engine continues, also with the refused
+/// calls.
 #[test]
-fn a_disk_that_was_full_for_the_index_takes_calls_again() {
+fn a_disk_that_was_full_for_the_index_accepts_calls_again() {
     let (folder, clock) = (folder(), VirtualClock::new());
     let machine = Arc::new(Machine::new(Fault::None, 1));
     let rig = Rig::open(folder.path(), &machine, &clock).unwrap();
@@ -194,7 +195,7 @@ fn a_disk_that_was_full_for_the_index_takes_calls_again() {
             refused.push(ask);
         }
     }
-    assert!(refused.len() > 100, "it was full for {} calls", refused.len());
+    assert!(refused.len() > 100, "the disk was full for {} calls", refused.len());
     machine.plan(Fault::None);
     for ask in &refused {
         let told = rig.run(ask.put(rig.engine())).unwrap();

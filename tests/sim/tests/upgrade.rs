@@ -1,6 +1,6 @@
-//! The power fails in the middle of a migration: the file is of the old version or of the new one, whole
-//! either way, and is brought to the new one when it is opened again. A file of a newer version is
-//! refused and left as it is.
+//! A power failure during a migration: the file has the old or the new version, complete in either
+//! case, and is migrated when it is opened again. A file of a newer version is refused without a
+//! change.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use abide_sim::rig::folder;
 use abide_store::Store;
 use rusqlite::Connection;
 
-/// A shelf, as it was declared at first.
+/// A shelf, version 1.
 #[table(name = "shelves")]
 struct ShelfV1 {
     /// Its number.
@@ -23,7 +23,7 @@ struct ShelfV1 {
     seq: Seq,
 }
 
-/// With a label.
+/// A shelf with a label, version 2.
 #[table(name = "shelves", index(label))]
 struct ShelfV2 {
     /// Its number.
@@ -31,7 +31,7 @@ struct ShelfV2 {
     id: i64,
     /// The event that last changed it.
     seq: Seq,
-    /// What stands on it.
+    /// The label.
     label: Option<String>,
 }
 
@@ -51,7 +51,7 @@ INSERT INTO shelves SELECT * FROM shelves_new;
 DROP TABLE shelves_new;
 CREATE INDEX shelves_label ON shelves (label)";
 
-/// Shelves in the file: some pages of them.
+/// The number of shelves: several pages.
 const SHELVES: i64 = 2_000;
 
 fn open(folder: &Path, version: u32, machine: &Arc<Machine>) -> Result<Store, OpenError> {
@@ -94,7 +94,7 @@ fn copy(from: &Path) -> tempfile::TempDir {
 }
 
 #[test]
-fn a_crash_in_the_middle_of_a_migration_is_recovered() {
+fn a_crash_during_a_migration_is_recovered() {
     let old = old_file();
     let (mut still_old, mut new) = (0, 0);
     let steps = {
@@ -109,7 +109,7 @@ fn a_crash_in_the_middle_of_a_migration_is_recovered() {
         let opened = open(before.path(), 2, &machine).map(drop);
         assert!(opened.is_ok() || machine.is_down(), "step {step}: {opened:?}");
         machine.restart(after.path(), step).unwrap();
-        // Whichever it is, it is one of the two.
+        // The file must have one of the two versions.
         let healthy = Arc::new(Machine::new(Fault::None, step));
         match open(after.path(), 1, &healthy) {
             Ok(_) => still_old += 1,

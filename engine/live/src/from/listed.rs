@@ -1,5 +1,5 @@
-//! Items of FROM that are neither tables nor queries of them: the rows of VALUES, and of the elements of
-//! a JSON text. They follow from constants and from columns beside them, and change with nothing else.
+//! Items of FROM that are neither tables nor queries: the rows of VALUES, and the elements of a
+//! JSON text. They depend only on constants and on columns of preceding items.
 
 use abide_schema::table::Kind;
 use abide_schema::{Code, Refusal};
@@ -64,10 +64,10 @@ impl Lower<'_> {
         let function = unquote(name.name.0).to_ascii_lowercase();
         if !["json_each", "json_tree"].contains(&function.as_str()) || name.db_name.is_some() {
             let what = format!("the table-valued function {function}()");
-            return Err(unsupported(&what).hint("there are json_each() and json_tree()"));
+            return Err(unsupported(&what).hint("use json_each() or json_tree()"));
         }
         if !(1..=2).contains(&arguments.len()) {
-            let detail = format!("{function}() takes a JSON text and, if wanted, a path");
+            let detail = format!("{function}() takes a JSON text and an optional path");
             return Err(Refusal::new(Code::BadSql, detail));
         }
         let shown = if place.alias.is_empty() { function.as_str() } else { place.alias };
@@ -80,15 +80,14 @@ impl Lower<'_> {
         let columns: Vec<(String, Fragment)> = columns.collect();
         let id = columns.iter().find(|(name, _)| name == "id").map(|(_, id)| vec![id.clone()]);
         scope.entries.push(Entry { name: shown.to_owned(), columns, ..Entry::default() });
-        // Its own columns are in sight of its arguments, as SQLite has it.
+        // As in SQLite, the arguments can name the function's own columns.
         let arguments = arguments.iter().map(|argument| self.expr(argument, scope));
         let arguments = arguments.collect::<Result<Vec<Fragment>, Refusal>>()?;
         let own = |piece: &Piece| matches!(piece, Piece::Derived(_, of, _) if *of == number);
         if arguments.iter().any(|argument| argument.pieces.iter().any(own)) {
-            let detail = format!("{function}() of its own columns");
-            return Err(
-                Refusal::new(Code::BadSql, detail).hint("say of which table a column is: t.column")
-            );
+            let detail = format!("the arguments of {function}() name its own columns");
+            return Err(Refusal::new(Code::BadSql, detail)
+                .hint("qualify the column with its table: t.column"));
         }
         let mut arguments = arguments;
         if self.is_bounded() {

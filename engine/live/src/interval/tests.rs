@@ -1,4 +1,4 @@
-//! The tree beside a plain list, over inserts and removals in any order.
+//! The tree compared with a plain list, over random inserts and removals.
 
 use super::*;
 
@@ -39,12 +39,12 @@ fn covers(interval: &Interval, point: &Point) -> bool {
 }
 
 #[test]
-fn it_finds_what_a_list_finds() {
+fn finds_the_same_bindings_as_a_list() {
     for seed in 0..50 {
         let mut random = Random(seed);
         let (mut tree, mut list) = (Intervals::default(), Vec::<(Interval, BindingId)>::new());
         for id in 0..2_000 {
-            // It grows at first, to many runs, and shrinks to nothing later.
+            // The tree first grows to many runs and later shrinks to nothing.
             if random.below(2_000) >= id || list.is_empty() {
                 let (interval, id) = (random.interval(), BindingId(id));
                 tree.insert(&interval, id);
@@ -70,7 +70,7 @@ fn it_finds_what_a_list_finds() {
 }
 
 #[test]
-fn no_end_is_kept_that_nothing_below_has() {
+fn the_end_of_a_node_is_tight() {
     let mut random = Random(7);
     let (mut tree, mut list) = (Intervals::default(), Vec::new());
     for id in 0..1_000 {
@@ -82,21 +82,21 @@ fn no_end_is_kept_that_nothing_below_has() {
         let (interval, id) = list.swap_remove(random.below(list.len() as u64) as usize);
         tree.remove(&interval, id);
     }
-    // A stale end would only make a search look where nothing is: it must be looked for.
+    // A stale end only makes a search visit more nodes, so only a direct check finds it.
     fn end_below(tree: &Intervals, at: At) -> High {
         let node = tree.node(at);
         let below = [node.left, node.right].into_iter().flatten().map(|at| end_below(tree, at));
         let run = &tree.runs[at.index()];
         let own = run.entries.iter().map(|(interval, _)| &interval.high).max();
         assert_eq!(Some(&run.end), own, "of {run:?}");
-        let end = below.chain([run.end.clone()]).max().expect("it has its own");
+        let end = below.chain([run.end.clone()]).max().expect("the run has an end");
         assert_eq!(node.end, end, "of {node:?}");
         end
     }
-    end_below(&tree, tree.root.expect("some are left"));
+    end_below(&tree, tree.root.expect("the tree is not empty"));
 }
 
 #[test]
-fn a_node_is_a_line_of_the_cache() {
+fn a_node_fits_a_cache_line() {
     assert_eq!(size_of::<Node>(), 64);
 }

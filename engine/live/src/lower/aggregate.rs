@@ -1,7 +1,7 @@
-//! Aggregates, also those whose value depends on the order of the rows: they get one that is total.
+//! Aggregates. Those whose value depends on the order of rows get a total order.
 //!
-//! Sums of reals are such as well: SQLite rounds at every step, so that the last bits depend on the order (and
-//! the state before a commit is not scanned in the order of the state after it).
+//! Sums of reals are order-dependent too: SQLite rounds at every step, so the last bits depend on
+//! the order, and the state before a commit is not scanned in the order of the state after it.
 
 use abide_schema::Refusal;
 use abide_schema::table::Kind;
@@ -12,7 +12,7 @@ use super::{Lower, Lowered, Scope, push_list, unsupported};
 use crate::fragment::{Aggregate, Fragment, Mark, Plain};
 
 impl Lower<'_> {
-    /// One value for a group of rows. `sequence`: one that depends on their order.
+    /// One value for a group of rows. `sequence`: the value depends on the order of rows.
     pub(super) fn aggregate(&mut self, call: &Call, sequence: bool, scope: &Scope) -> Lowered {
         if !std::mem::take(&mut self.frame.allowed) {
             return Err(misuse(&format!("misuse of aggregate function {}()", call.name)));
@@ -44,7 +44,7 @@ impl Lower<'_> {
         Ok(out.of_kind(self.kind_of_call(call, &arguments)))
     }
 
-    /// Of texts that a collation holds equal, min() and max() would be any.
+    /// Refuses min() and max() with a collation: among equal texts the result would be arbitrary.
     pub(super) fn require_no_collation(
         &self,
         call: &Call,
@@ -54,12 +54,12 @@ impl Lower<'_> {
         let collates = |value: &Fragment| value.collation.is_some() || value.collates_within;
         if extreme && arguments.iter().any(collates) {
             return Err(unsupported("min() or max() with COLLATE")
-                .hint("of equal texts it would be any: take it of lower(…)"));
+                .hint("the result is arbitrary among equal texts: aggregate lower(…) instead"));
         }
         Ok(())
     }
 
-    /// ORDER BY within the call: as written, then by what tells the rows apart.
+    /// ORDER BY within the call: as written, then by the key of the rows.
     fn order_within(
         &mut self,
         call: &Call,
@@ -82,7 +82,7 @@ impl Lower<'_> {
         match self.frame.rows.clone() {
             Some(rows) => terms.extend(rows.into_iter().map(ascending)),
             None if sequence => return Err(no_key(&call.name)),
-            // Equal values of one type add up to the same, whichever comes first.
+            // Equal values of one type add up to the same sum in any order.
             None if rounds => terms.extend(arguments.iter().flat_map(|only| {
                 let mut kind = Fragment::new();
                 kind.push_text("typeof(");
@@ -95,15 +95,15 @@ impl Lower<'_> {
         Ok(order_by(&terms))
     }
 
-    /// Whether it adds up what may be reals. (Integers are exact in any order, until their sum does not fit 64
-    /// bits.)
+    /// Whether it sums values that may be reals. (Integer sums are exact in any order until they
+    /// overflow 64 bits.)
     fn rounds(&self, call: &Call, arguments: &[Fragment]) -> bool {
         let sums = ["sum", "total", "avg"].iter().any(|it| call.name.eq_ignore_ascii_case(it));
         sums && arguments.iter().any(|only| self.kind_of(only) != Some(Kind::Integer))
     }
 
-    /// Of equal values, DISTINCT takes that of any row: so they must be the same, and nothing else of
-    /// that row may matter.
+    /// DISTINCT keeps one of several equal values. They must be identical, and no other column of
+    /// their rows may matter.
     fn order_of_distinct(
         &self,
         call: &Call,
@@ -116,14 +116,17 @@ impl Lower<'_> {
         };
         let sums = call.name.eq_ignore_ascii_case("sum");
         if (sequence || sums) && self.form_of(only).is_none() {
-            let what = format!("{}(DISTINCT …) of what is not of one type", call.name);
-            return Err(unsupported(&what).hint("write CAST(… AS …) around it"));
+            let what = format!(
+                "{}(DISTINCT …) of an expression with more than one possible type",
+                call.name
+            );
+            return Err(unsupported(&what).hint("wrap it in CAST(… AS …)"));
         }
         if !sequence && !self.rounds(call, arguments) {
             return Ok(Fragment::new());
         }
         if terms.iter().any(|(value, _)| value != only) {
-            let what = format!("{}(DISTINCT …) in the order of something else", call.name);
+            let what = format!("{}(DISTINCT …) ordered by another expression", call.name);
             return Err(unsupported(&what).hint("order it by its argument"));
         }
         if terms.is_empty() {
@@ -133,20 +136,21 @@ impl Lower<'_> {
     }
 }
 
-/// An aggregate of nothing but columns of a query around it belongs to that query: its rows are not
-/// those of the FROM beside it.
+/// An aggregate over columns of an enclosing query only belongs to that query, not to the FROM
+/// beside it.
 fn require_own_columns(call: &Call, reads: u128, scope: &Scope) -> Result<(), Refusal> {
     let own = 1 << scope.depth;
     let around = own - 1;
     if reads & around == 0 || reads & own != 0 {
         return Ok(());
     }
-    Err(unsupported(&format!("{}() of the columns of a query around it", call.name))
-        .hint("take it in that query itself"))
+    Err(unsupported(&format!("{}() over columns of an enclosing query only", call.name))
+        .hint("move it to the enclosing query"))
 }
 
-/// How an aggregate is kept up to date: one that depends on an order (`sequence`) by its group's rows. An extremum only
-/// of a column: of values that are equal and yet differ, it would be any.
+/// How an aggregate is maintained. An order-dependent one (`sequence`) is recomputed from its
+/// group's rows. An extremum is maintained only for a column: among equal but not identical values
+/// it would be arbitrary.
 fn kept_by(call: &Call, arguments: &[Fragment], sequence: bool) -> Aggregate {
     let name = call.name.to_ascii_lowercase();
     match (name.as_str(), arguments) {
@@ -174,13 +178,13 @@ pub(super) fn push_filter(out: &mut Fragment, filter: Option<&Fragment>) {
     }
 }
 
-/// The refusal where the order of rows matters and nothing tells them apart.
+/// The refusal if the order of rows matters and the rows have no key.
 pub(super) fn no_key(name: &str) -> Refusal {
-    unsupported(&format!("{name}() over rows that no key tells apart"))
+    unsupported(&format!("{name}() over rows without a unique key"))
         .hint("select the keys of the tables in every subquery of FROM")
 }
 
-/// How a term of an order goes.
+/// The direction of an order term.
 pub(super) fn direction(term: &SortedColumn) -> String {
     let order = match term.order {
         Some(SortOrder::Desc) => "DESC",
@@ -194,7 +198,7 @@ pub(super) fn direction(term: &SortedColumn) -> String {
     format!("{order}{nulls}").trim().to_owned()
 }
 
-/// ORDER BY these.
+/// ORDER BY these terms.
 pub(super) fn order_by(terms: &[(Fragment, String)]) -> Fragment {
     let mut out = Fragment::new();
     for (at, (value, direction)) in terms.iter().enumerate() {

@@ -11,7 +11,7 @@ use crate::fragment::{Affinity, Fragment};
 use crate::functions::{self, Function};
 use crate::kind;
 
-/// A function call as written.
+/// A function call in the text.
 pub(super) struct Call<'e, 'b> {
     pub(super) name: String,
     pub(super) distinct: bool,
@@ -53,7 +53,7 @@ impl Lower<'_> {
 
     fn scalar_call(&mut self, call: &Call, function: Function, scope: &Scope) -> Lowered {
         if call.distinct || call.star || call.filter().is_some() {
-            return Err(misuse(&format!("{}() is no aggregate function", call.name)));
+            return Err(misuse(&format!("{}() is not an aggregate function", call.name)));
         }
         if !call.order.is_empty() {
             let detail = format!("ORDER BY may not be used with non-aggregate {}()", call.name);
@@ -79,14 +79,14 @@ impl Lower<'_> {
         call.arguments.iter().map(|argument| self.expr(argument, scope)).collect()
     }
 
-    /// The kind of what a call yields.
+    /// The kind of a call's result.
     pub(super) fn kind_of_call(&self, call: &Call, arguments: &[Fragment]) -> Option<Kind> {
         let kinds = arguments.iter().map(|value| self.kind_of(value));
         let kinds: Vec<Option<Kind>> = kinds.collect();
         kind::of_call(&call.name.to_ascii_lowercase(), &kinds)
     }
 
-    /// A time value or modifier must not be able to mean the present or the server's time zone.
+    /// Checks that a time value or modifier cannot mean the current time or the server's time zone.
     fn require_fixed_time(
         &self,
         call: &Call,
@@ -105,7 +105,7 @@ impl Lower<'_> {
                     Code::UnsupportedSql,
                     format!("'{text}' depends on the server's time zone"),
                 )
-                .hint("leave times in UTC and convert them where they are shown"));
+                .hint("keep times in UTC and convert them in the client"));
             }
             return Ok(());
         }
@@ -115,12 +115,9 @@ impl Lower<'_> {
         let what = if is_value { "a time" } else { "a modifier" };
         Err(Refusal::new(
             Code::UnsupportedSql,
-            format!(
-                "{}() of {what} that is not known beforehand could mean the present",
-                call.name
-            ),
+            format!("{}() of {what} that is not a literal could mean the current time", call.name),
         )
-        .hint("store times as numbers, and write modifiers as literals"))
+        .hint("store times as numbers, and use literal modifiers"))
     }
 
     /// Whether an expression can only be a number or NULL.
@@ -188,7 +185,7 @@ pub(super) fn open(call: &Call) -> Fragment {
     out
 }
 
-/// The refusal of a call where it has no place.
+/// The refusal of a call that is not allowed here.
 pub(super) fn misuse(detail: &str) -> Refusal {
     Refusal::new(Code::BadSql, detail)
 }

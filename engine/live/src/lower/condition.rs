@@ -1,4 +1,4 @@
-//! Conditions: their conjuncts, and what each of them demands of the rows it is asked about.
+//! Conditions: their conjuncts, and what each requires of the rows.
 
 use abide_schema::table::IndexSpec;
 use sqlite3_parser::ast::{Expr, LikeOperator, Operator};
@@ -11,7 +11,7 @@ use crate::fragment::{Collation, Fragment, Plain};
 use crate::route::{Equality, Route, Test};
 
 impl Lower<'_> {
-    /// A condition as the conjuncts that it consists of. Compared literals become parameters.
+    /// Splits a condition into its conjuncts. Compared literals become parameters.
     pub(crate) fn conjuncts(&mut self, expr: &Expr, scope: &Scope) -> Lowered<Vec<Conjunct>> {
         let lifting = std::mem::replace(&mut self.lifting, true);
         let conjuncts = spine(expr, Operator::And)
@@ -27,7 +27,7 @@ impl Lower<'_> {
         conjuncts
     }
 
-    /// The two names that a conjunct says are equal.
+    /// The two expressions that a conjunct equates.
     fn equal_sides(&mut self, expr: &Expr, scope: &Scope) -> Lowered<Option<(Fragment, Fragment)>> {
         let mut bare = expr;
         while let Expr::Parenthesized(items) = bare
@@ -165,7 +165,8 @@ impl Lower<'_> {
         condition.harmless = harmless;
         match literal {
             Some(literal) if operator == Operator::Equals && self.names_part(&left) => {
-                // Said twice: as a parameter it finds the binding, as it stands it finds the index.
+                // Rendered twice: the parameter routes changes to the binding, the literal lets
+                // SQLite use the index.
                 let mut both = Fragment::text("(");
                 both.push(&left);
                 both.push_text("=");
@@ -198,7 +199,7 @@ impl Lower<'_> {
         (binary(left) && binary(right)).then_some(both)
     }
 
-    /// `column = parameter`, either way round.
+    /// `column = parameter`, in either order.
     fn equality(&self, left: &Fragment, right: &Fragment, nulls_match: bool) -> Route {
         let collation = left.collation.or(right.collation).unwrap_or(Collation::Binary);
         let (column, slot) = match (left.plain, right.plain) {
@@ -212,7 +213,7 @@ impl Lower<'_> {
         })
     }
 
-    /// A column bounded by a parameter.
+    /// A bound of a column by a parameter.
     fn bound(&self, column: &Fragment, test: Test, param: &Fragment) -> Route {
         let collation = match test {
             Test::Like => Collation::NoCase,
@@ -247,7 +248,7 @@ impl Lower<'_> {
         })
     }
 
-    /// What a comparison demands of each of the columns that a fragment is.
+    /// What a comparison requires of each column that a fragment stands for.
     fn compared_columns(
         &self,
         fragment: &Fragment,
@@ -262,7 +263,7 @@ impl Lower<'_> {
     }
 }
 
-/// Whether each of these is harmless.
+/// Whether all of these are harmless.
 pub(super) fn all_harmless<'f>(all: impl IntoIterator<Item = &'f Fragment>) -> bool {
     all.into_iter().all(|fragment| fragment.harmless)
 }

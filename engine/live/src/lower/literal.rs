@@ -1,4 +1,4 @@
-//! Literals and quoted names: what they say.
+//! The values of literals and quoted names.
 
 use abide_schema::Value;
 use abide_schema::table::Kind;
@@ -6,8 +6,8 @@ use sqlite3_parser::ast::{Expr, Literal, UnaryOperator};
 
 use super::Slot;
 
-/// The value of a literal that may as well be a parameter. Numbers with a fraction and those beyond 64
-/// bits stay in the text: only SQLite's own reading of them is certain to be SQLite's.
+/// The value of a literal that can become a parameter. Numbers with a fraction and those beyond 64
+/// bits stay in the text, because only SQLite parses them exactly as SQLite does.
 pub(crate) fn liftable(expr: &Expr) -> Option<Value> {
     match expr {
         Expr::Literal(Literal::Numeric(text)) => integer(text, "").map(Value::Integer),
@@ -20,7 +20,7 @@ pub(crate) fn liftable(expr: &Expr) -> Option<Value> {
     }
 }
 
-/// The kind of a literal that became a parameter; nothing of what a caller gives.
+/// The kind of a literal that became a parameter; `None` for a caller's parameter.
 pub(super) fn kind_of(slot: &Slot) -> Option<Kind> {
     match slot {
         Slot::Literal(Value::Integer(_)) => Some(Kind::Integer),
@@ -30,7 +30,7 @@ pub(super) fn kind_of(slot: &Slot) -> Option<Kind> {
     }
 }
 
-/// Whether an expression is an integer as SQLite reads it.
+/// Whether SQLite reads an expression as an integer.
 pub(super) fn is_integer(expr: &Expr) -> bool {
     matches!(expr, Expr::Literal(Literal::Numeric(text)) if integer(text, "").is_some())
 }

@@ -8,7 +8,7 @@ use crate::fragment::Fragment;
 use crate::lex::{self, Parameter};
 
 impl Lower<'_> {
-    /// Makes the parameters of the text known, in the order in which they are written.
+    /// Declares the parameters of the text, in text order.
     pub(crate) fn declare(&mut self, parameters: &[Parameter]) {
         for parameter in parameters {
             let slots = &mut self.slots;
@@ -20,7 +20,7 @@ impl Lower<'_> {
         }
     }
 
-    /// A parameter, as it was declared.
+    /// A declared parameter.
     pub(super) fn variable(&mut self, written: &str) -> Lowered {
         if self.trusted {
             return Ok(Fragment::param(self.of_viewer(lex::parameter_name(written))?));
@@ -31,7 +31,7 @@ impl Lower<'_> {
         Ok(Fragment::param(*slot))
     }
 
-    /// The slot of what is known of the caller, in a text of ours.
+    /// The slot of a caller attribute, in a policy's text.
     fn of_viewer(&mut self, name: &str) -> Lowered<usize> {
         let wanted = Slot::Viewer(name.to_owned());
         if let Some(known) = self.slots.iter().position(|slot| *slot == wanted) {
@@ -68,13 +68,13 @@ impl Lower<'_> {
         }
         let refusal = Refusal::new(Code::BadSql, format!("no such column: {name}"));
         Err(if raw.starts_with('"') {
-            refusal.hint(format!("write a text in single quotes: '{name}'"))
+            refusal.hint(format!("write text in single quotes: '{name}'"))
         } else {
             refusal.hint("GET /v1/schema lists the columns of every table")
         })
     }
 
-    /// Notes a column that was named, of a SELECT that so many are around.
+    /// Records the use of a column of the SELECT at this depth.
     fn note(&mut self, found: &Fragment, depth: usize) {
         self.frame.reads |= 1 << depth;
         if !self.frame.within {
@@ -116,7 +116,7 @@ fn in_scope(table: Option<&str>, column: &str, scope: &Scope) -> Lowered<Option<
         if found.next().is_some() {
             let name = table.map_or(column.to_owned(), |table| format!("{table}.{column}"));
             return Err(Refusal::new(Code::BadSql, format!("ambiguous column name: {name}"))
-                .hint("say of which table: t.column"));
+                .hint("qualify it with its table: t.column"));
         }
         return Ok(Some(fragment.parenthesized()));
     }
@@ -131,7 +131,7 @@ fn in_scope(table: Option<&str>, column: &str, scope: &Scope) -> Lowered<Option<
     Ok(None)
 }
 
-/// Only the database itself may be named as a schema.
+/// The only schema name allowed is that of the main database.
 pub(crate) fn require_main(schema: &str) -> Result<(), Refusal> {
     let schema = unquote(schema);
     if schema.eq_ignore_ascii_case("main") {

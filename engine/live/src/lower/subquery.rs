@@ -1,4 +1,4 @@
-//! Subqueries in expressions: EXISTS, IN, and those that are one value.
+//! Subqueries in expressions: EXISTS, IN, and scalar subqueries.
 
 use abide_schema::table::Kind;
 use abide_schema::{Code, Refusal};
@@ -118,7 +118,7 @@ impl Lower<'_> {
         }
     }
 
-    /// A subquery as a value: that of its first row, which must be the same row every time.
+    /// A subquery as a value: that of its first row, which must be deterministic.
     fn scalar(&mut self, select: &Select, scope: &Scope) -> Lowered {
         let before = (self.sources.len(), self.subqueries);
         let query = self.inner(select, scope)?;
@@ -142,7 +142,7 @@ impl Lower<'_> {
         query
     }
 
-    /// ORDER BY and LIMIT of a subquery that has a LIMIT: nothing for any other.
+    /// ORDER BY and LIMIT of a subquery that has a LIMIT; empty for any other.
     pub(crate) fn window_of(&self, query: &Query) -> Lowered {
         if query.limit.is_none() {
             return Ok(Fragment::new());
@@ -152,13 +152,13 @@ impl Lower<'_> {
         Ok(out)
     }
 
-    /// ORDER BY of a subquery, ties broken: by what tells its rows apart.
+    /// ORDER BY of a subquery, with the key of its rows to break ties.
     fn order_of(&self, query: &Query) -> Lowered {
         let (_, core) = &query.cores[0];
         let mut terms = Vec::new();
         let by_position = query.cores.len() > 1 || core.distinct;
         for term in &query.order {
-            // A number would be taken for a position, brackets or not.
+            // SQLite would read a number as a position, even in parentheses.
             if !by_position && query.outputs()[term.output].value.is_constant() {
                 continue;
             }
@@ -177,10 +177,8 @@ impl Lower<'_> {
             for at in 0..query.outputs().len() {
                 let form = |core: &Core| self.form_of(&core.outputs[at].value);
                 if common(arms().map(form)).is_none() {
-                    return Err(unsupported(
-                        "the first rows of what may be equal and not the same",
-                    )
-                    .hint("write CAST(… AS …) around its columns"));
+                    return Err(unsupported("LIMIT over rows that can be equal but not identical")
+                        .hint("wrap its columns in CAST(… AS …)"));
                 }
                 terms.push(Fragment::text(&format!("{} COLLATE BINARY", at + 1)));
             }
@@ -189,8 +187,8 @@ impl Lower<'_> {
             terms.extend(groups.map(|by| self.representative(by)));
         } else if !core.frame.aggregate {
             terms.extend(core.rows_key(self).ok_or_else(|| {
-                unsupported("the first rows of a subquery whose rows no key tells apart")
-                    .hint("aggregate it: min() or max()")
+                unsupported("LIMIT in a subquery whose rows have no unique key")
+                    .hint("use min() or max()")
             })?);
         }
         let mut out = Fragment::new();
@@ -202,20 +200,20 @@ impl Lower<'_> {
     }
 }
 
-/// What is made of `x IN (SELECT …)`.
+/// How the result of `x IN (SELECT …)` is used.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Membership {
-    /// A row is shown only if it holds: unknown is as good as false.
+    /// As a filter: unknown counts as false.
     Demanded,
-    /// It is a value: unknown differs from false.
+    /// As a value: unknown differs from false.
     Asked,
     /// NOT IN.
     Denied,
 }
 
 impl Membership {
-    /// What holds of every row of the subquery that has a say: that it equals the left side or, where
-    /// unknown matters, that it is not known to differ.
+    /// The condition on the relevant rows of the subquery: that they equal the left side or, if
+    /// unknown matters, that they are not known to differ.
     fn link(self, left: &Fragment, values: &[&Fragment]) -> Fragment {
         let mut link = Fragment::text(if self == Membership::Demanded { "(" } else { "((" });
         link.push(left);
@@ -230,7 +228,7 @@ impl Membership {
 }
 
 impl Query {
-    /// Its rows, in whatever order.
+    /// The query without its order.
     fn without_order(&self) -> Fragment {
         self.without_order_with(&Added::new())
     }

@@ -1,8 +1,8 @@
-//! Window functions: their windows written out, and the order in them made total.
+//! Window functions: expands their windows and makes the order total.
 //!
-//! Rows that are equal in a window's order (peers) come in any order. What depends on that order gets
-//! the keys of the rows as last terms, where that leaves the meaning as it is; where a frame is bounded
-//! by peers, a further term would change it, and such a query is refused.
+//! Rows that are equal in a window's order (peers) come in any order. A function that depends on
+//! that order gets the key of the rows as the last order terms, if that does not change its
+//! meaning. A frame bounded by peers would change, so such a query is refused.
 
 use abide_schema::table::Kind;
 use abide_schema::{Code, Refusal};
@@ -21,12 +21,12 @@ use crate::functions::{Function, Windowed};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Window {
     partition: Vec<Fragment>,
-    /// The terms of its order, each with its direction.
+    /// The order terms, each with its direction.
     order: Vec<(Fragment, String)>,
     frame: Option<Span>,
 }
 
-/// A frame: the rows around the present one that a function looks at.
+/// A frame: the rows around the current one that a function reads.
 #[derive(Clone, Debug)]
 struct Span {
     mode: FrameMode,
@@ -44,16 +44,16 @@ enum Bound {
     Last,
 }
 
-/// What a function looks at in its window.
+/// The part of a window that a function depends on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sight {
-    /// Which rows are peers.
+    /// The peers of a row.
     Peers,
-    /// The rows one by one, whatever the frame.
+    /// The rows one by one, regardless of the frame.
     Rows,
-    /// The frame, in whatever order.
+    /// The frame as a set.
     Set,
-    /// The frame, in its order.
+    /// The frame in order.
     Sequence,
     /// The first row of the frame.
     First,
@@ -62,7 +62,7 @@ enum Sight {
 }
 
 impl Lower<'_> {
-    /// Makes the named windows of a SELECT known. Each may build upon those before it.
+    /// Declares the named windows of a SELECT. Each may extend an earlier one.
     pub(crate) fn read_windows(
         &mut self,
         core: &mut Core,
@@ -151,7 +151,7 @@ impl Lower<'_> {
         Ok(window)
     }
 
-    /// A window that another one builds upon, as far as SQLite allows.
+    /// A window that another one extends, as far as SQLite allows.
     fn base_window(&self, name: &str, upon: &Written) -> Result<Window, Refusal> {
         let base = self.named_window(name)?;
         let overridden = if upon.partition_by.is_some() {
@@ -205,7 +205,7 @@ impl Lower<'_> {
                 let form = only.and_then(|only| self.form_of(only));
                 form.map_or(Sight::Sequence, |_| Sight::Set)
             }
-            // A sum of integers is exact; that of reals is rounded at every step.
+            // A sum of integers is exact; a sum of reals is rounded at every step.
             Function::Aggregate => {
                 let kind = only.and_then(|only| self.kind_of(only));
                 if kind == Some(Kind::Integer) { Sight::Set } else { Sight::Sequence }
@@ -214,7 +214,8 @@ impl Lower<'_> {
         }
     }
 
-    /// The window in which the function's value does not depend on the order of peers.
+    /// The window with an order in which the function's value does not depend on the order of
+    /// peers.
     fn with_total_order(&self, call: &Call, sight: Sight, window: Window) -> Lowered<Window> {
         let grouped = !self.frame.by.is_empty();
         let keys: Option<Vec<Fragment>> = if grouped {
@@ -244,13 +245,13 @@ impl Lower<'_> {
         if sight == Sight::Set && !by_rows {
             return Ok(window);
         }
-        let what = format!("{}() over rows that may be equal in its window's order", call.name);
-        Err(unsupported(&what).hint("add a key to the window's order, or frame it by ROWS"))
+        let what = format!("{}() over rows that can be peers in its window", call.name);
+        Err(unsupported(&what).hint("add a key to the window's ORDER BY, or use a ROWS frame"))
     }
 }
 
 impl Window {
-    /// Whether no two rows of a partition are peers.
+    /// Whether a partition has no peers.
     fn orders_by(&self, keys: &[Fragment]) -> bool {
         keys.iter().all(|key| self.has(key))
     }
@@ -259,7 +260,7 @@ impl Window {
         self.partition.contains(key) || self.order.iter().any(|(value, _)| value == key)
     }
 
-    /// With these as the last terms of the order.
+    /// The window with these as the last order terms.
     fn ordered_by(mut self, keys: &[Fragment]) -> Window {
         for key in keys {
             if !self.has(key) {
@@ -287,7 +288,7 @@ impl Window {
         from_first && to_last && frame.exclude == FrameExclude::NoOthers
     }
 
-    /// Whether the one row that a function takes is the first or the last of the partition.
+    /// Whether the row that a function returns is the first or the last of the partition.
     fn takes_an_end(&self, sight: Sight) -> bool {
         let Some(frame) = &self.frame else { return sight == Sight::First };
         let bounds = match sight {

@@ -1,5 +1,5 @@
-//! Which of the values that terms show for groups are the same group: 1 and 1.0 are, and 'a' and 'A'
-//! by NOCASE. A group that is evaluated twice would change twice.
+//! Which of the values that terms return for groups denote the same group: 1 and 1.0 do, and so do
+//! 'a' and 'A' by NOCASE. Evaluating a group twice would apply its change twice.
 
 use std::collections::HashSet;
 
@@ -11,8 +11,8 @@ use crate::fragment::Collation;
 use crate::route::canonical;
 use crate::select::Query;
 
-/// Each touched group once. Nothing where a collation inside of an expression leaves it uncertain
-/// which of several are the same.
+/// Each touched group once. `None` if a collation inside an expression makes the identity of groups
+/// uncertain.
 pub(super) fn groups_of(query: &Query, touched: Weights) -> Option<Vec<Row>> {
     let by = query.cores[0].1.group.as_deref().unwrap_or(&[]);
     let uncertain = by.iter().any(|by| by.collation.is_none() && by.collates_within);

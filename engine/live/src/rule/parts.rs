@@ -1,8 +1,7 @@
-//! The rule of parts: a result that falls apart by the values of some expressions (the columns of a
-//! compound, the partition of windows, the groups of a subquery, the key of a FULL JOIN) changes only
-//! in the parts that a changed row is in. Those are found as groups are, and each of them is evaluated
-//! after and before. With no such expression all of it is one part, evaluated where a changed row has
-//! a say.
+//! The rule of parts. Some expressions partition a result: the columns of a compound, the partition
+//! of windows, the groups of a subquery, the key of a FULL JOIN. A changed row affects only its own
+//! parts. The touched parts are found as groups are, and each is evaluated after and before.
+//! Without such expressions the whole result is one part, evaluated when a changed row matters.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,44 +22,45 @@ use crate::reach::{Reach, Way, way};
 use crate::select::Query;
 use crate::sql::LiveError;
 
-/// How a result falls apart.
+/// How a result is partitioned.
 #[derive(Debug)]
 pub(crate) struct Parts {
     parts: Vec<Part>,
-    /// What it costs.
+    /// The cost of a commit, in words.
     pub(crate) cost: &'static str,
 }
 
-/// Parts of one sort.
+/// Parts of one kind.
 #[derive(Debug)]
 struct Part {
-    /// Show the values of every part that a changed row is in.
+    /// Return the values of every part that contains a changed row.
     terms: Vec<Term>,
     body: Body,
-    /// The body as SQL, rendered when first needed.
+    /// The body as SQL, rendered on first use.
     rendered: Mutex<HashMap<Variant, Arc<Statement>>>,
 }
 
-/// The query, of one part only: that of the given values.
+/// The query restricted to the part with the given values.
 #[derive(Debug)]
 enum Body {
-    /// Whatever the values are.
+    /// The same for all values.
     Fixed(Fragment),
-    /// With each key equal to its value, or NULL: said in that way, and not by IS, so that also an
-    /// index that leaves NULL out is one.
+    /// Each key equals its value, or is NULL. Rendered as `=` or `IS NULL`, not IS with a
+    /// parameter, so that an index that excludes NULL also applies.
     Keyed(Box<Query>, Vec<Key>),
 }
 
-/// Which sources are taken as they were before, and which of the given values are NULL.
+/// Which sources are read as they were before, and which of the given values are NULL.
 type Variant = (Vec<bool>, Vec<bool>);
 
-/// An expression by which a result falls apart: what it is in each of the SELECTs that are evaluated
-/// for a part, by their blocks.
+/// An expression that partitions a result: its form in each of the SELECTs that are evaluated for a
+/// part, by block.
 #[derive(Clone, Debug)]
 struct Key(Vec<(usize, Fragment)>);
 
 impl Parts {
-    /// By the values of expressions. Nothing where it is not known which rows a change concerns.
+    /// Partitioned by the values of expressions. `None` if it is not known which rows a change
+    /// affects.
     pub(super) fn by_values(catalog: &Catalog, query: &Query) -> Option<Parts> {
         let ways = ways(query)?;
         let to_all = |operator: &CompoundOperator| *operator == CompoundOperator::UnionAll;
@@ -76,7 +76,7 @@ impl Parts {
         }
         let (part, falls_apart) = Part::of(catalog, query, query, &ways);
         let cost = match falls_apart {
-            false => "the whole query, twice, where a changed row matches",
+            false => "the whole query, twice, if a changed row matches",
             true if query.cores.len() > 1 => "the rows equal to the touched ones, twice",
             true if has_windows(query) => "the touched partitions, twice",
             true => "the rows of the touched groups, twice",
@@ -84,14 +84,14 @@ impl Parts {
         Some(Parts { parts: vec![part], cost })
     }
 
-    /// The terms that tell whether any changed row has a say.
+    /// The terms that check whether any changed row matters.
     pub(super) fn gate(catalog: &Catalog, query: &Query) -> Option<Vec<Term>> {
         let ways = ways(query)?;
         Some(terms_on(catalog, query, &ways.iter().enumerate().collect::<Vec<_>>(), &[]))
     }
 
-    /// By the key of a FULL JOIN of two tables: a row meets only rows of the same key, and one of no
-    /// key meets none.
+    /// Partitioned by the key of a FULL JOIN of two tables: a row matches only rows of the same
+    /// key, and a row with a NULL key matches none.
     pub(super) fn of_full_join(catalog: &Catalog, query: &Query, core: &Core) -> Option<Parts> {
         let [left, right] = core.from.as_slice() else { return None };
         let sources = [left.source?, right.source?];
@@ -119,7 +119,7 @@ impl Parts {
         Some(Parts { parts, cost: "the rows of the touched join keys, twice" })
     }
 
-    /// The expressions by whose values it evaluates.
+    /// The partitioning expressions.
     pub(super) fn values(&self) -> impl Iterator<Item = &Fragment> {
         let keys = self.parts.iter().flat_map(|part| match &part.body {
             Body::Keyed(_, keys) => keys.as_slice(),
@@ -128,12 +128,12 @@ impl Parts {
         keys.flat_map(|key| key.0.iter().map(|(_, value)| value))
     }
 
-    /// Those of them that join changed rows.
+    /// The terms that join changed rows.
     pub(super) fn terms(&self) -> impl Iterator<Item = &Term> {
         self.parts.iter().flat_map(|part| &part.terms)
     }
 
-    /// The statements it runs.
+    /// All statements of the rule.
     pub(super) fn statements(&self, catalog: &Catalog, query: &Query) -> Vec<Statement> {
         let mut statements = Vec::new();
         for part in &self.parts {
@@ -169,7 +169,7 @@ impl Part {
     }
 
     fn statement(&self, catalog: &Catalog, query: &Query, variant: Variant) -> Arc<Statement> {
-        // Rendering again after a panic elsewhere is harmless.
+        // Rendering again after a panic in another thread is harmless.
         let mut known = self.rendered.lock().unwrap_or_else(PoisonError::into_inner);
         let statement = known
             .entry(variant)
@@ -179,14 +179,14 @@ impl Part {
 }
 
 impl Key {
-    /// Whether it is the value of a column somewhere.
+    /// Whether it is the value of a column in some SELECT.
     fn is(&self, column: (usize, usize)) -> bool {
         self.0.iter().any(|(_, value)| column_of(value) == Some(column))
     }
 }
 
 impl Body {
-    /// Which keys may be NULL, if any may.
+    /// Which keys may be NULL; `None` if none may.
     fn may_be_null(&self, catalog: &Catalog, query: &Query) -> Option<Vec<bool>> {
         let Body::Keyed(_, keys) = self else { return None };
         let nullable = |(_, value): &(usize, Fragment)| {
@@ -226,7 +226,7 @@ impl Body {
 }
 
 impl Run<'_> {
-    /// The delta of a result that falls apart.
+    /// The delta of a partitioned result.
     pub(super) fn parts(&mut self, parts: &Parts) -> Result<Delta, LiveError> {
         let mut touched = Vec::new();
         for part in &parts.parts {
@@ -260,7 +260,7 @@ impl Run<'_> {
     }
 }
 
-/// Whether there are window functions in it or in a subquery of its FROM.
+/// Whether it, or a subquery of its FROM, contains window functions.
 fn has_windows(query: &Query) -> bool {
     query.cores.iter().any(|(_, core)| {
         let mut derived = core.from.iter().filter_map(|term| term.derived.as_ref());
@@ -268,7 +268,7 @@ fn has_windows(query: &Query) -> bool {
     })
 }
 
-/// How far each source reaches, as far as conditions lead.
+/// The path of each source, as far as conditions lead.
 fn ways(query: &Query) -> Option<Vec<Way>> {
     let ways = (0..query.sources.len()).map(|source| {
         let mut way = way(&query.blocks, source)?;
@@ -289,15 +289,14 @@ fn terms_on(catalog: &Catalog, query: &Query, ways: &[(usize, &Way)], keys: &[Ke
     all
 }
 
-/// How a query falls apart.
+/// The partitioning of a query.
 struct Scheme<'a> {
     catalog: &'a Catalog,
     sources: &'a [Source],
 }
 
 impl Scheme<'_> {
-    /// What a key is of the rows that a source reaches: nothing where that is not known, or where no
-    /// condition leads there.
+    /// The form of a key on the rows that a source reaches; `None` if unknown or not connected.
     fn shown_on(&self, key: &Key, way: &Way) -> Option<Fragment> {
         if let Some((_, value)) = key.0.iter().find(|(block, _)| way.path.contains(block)) {
             let value = way.of_certain(value)?;
@@ -321,7 +320,7 @@ impl Scheme<'_> {
         form_of(self.catalog, self.sources, value).filter(|_| !value.has_subquery())
     }
 
-    /// The expressions by which a query may fall apart.
+    /// The expressions that may partition a query.
     fn keys_of(&self, query: &Query) -> Vec<Key> {
         if query.limit.is_some() {
             return Vec::new();
@@ -352,7 +351,7 @@ impl Scheme<'_> {
         self.with_linked(core, keys)
     }
 
-    /// Keys with what they are in subqueries of FROM by an equality of columns.
+    /// Adds the forms of keys in subqueries of FROM, found through column equalities.
     fn with_linked(&self, core: &Core, mut keys: Vec<Key>) -> Vec<Key> {
         for term in &core.from {
             let Some(derived) = &term.derived else { continue };
@@ -378,7 +377,7 @@ impl Scheme<'_> {
         keys
     }
 
-    /// Of a compound: the columns that have one form in all of its SELECTs.
+    /// For a compound: the columns with one form in all of its SELECTs.
     fn keys_of_compound(&self, query: &Query) -> Vec<Key> {
         let splits = |core: &Core, value: &Fragment| {
             let is_text = |piece: &Piece| matches!(piece, Piece::Text(_));
@@ -419,7 +418,7 @@ struct FullJoin<'a> {
 }
 
 impl FullJoin<'_> {
-    /// The rows of one key, which is not NULL.
+    /// The rows of one non-NULL key.
     fn matched(&self) -> Part {
         let mut all = Vec::new();
         let restricted = [0, 1].map(|side| {
@@ -435,7 +434,7 @@ impl FullJoin<'_> {
         Part::new(all, Body::Fixed(self.body(restricted)))
     }
 
-    /// One row of one side, which has no key.
+    /// One row of one side, with a NULL key.
     fn unmatched(&self, side: usize, term: &FromTerm) -> Option<Part> {
         let key = term.key.as_ref()?;
         let mut none = self.column(side);
@@ -445,7 +444,7 @@ impl FullJoin<'_> {
             none.push_text("AND");
             none.push(&column.is_given(at));
         }
-        // Of the other side nothing, and by its index, so that a query plan shows no scan.
+        // An empty read of the other side through its index, so that a query plan shows no scan.
         let nothing = [0, 1].map(|side| {
             let mut nothing = self.column(side);
             nothing.push_text("= NULL");
@@ -466,8 +465,8 @@ impl FullJoin<'_> {
         terms(self.catalog, self.query, &reach, None, shown, Show::Distinct)
     }
 
-    /// The query over those rows of either table that meet a condition. They go by names of their
-    /// own, so that a query plan tells what it reads of the tables themselves.
+    /// The query over those rows of either table that meet a condition. They have aliases of their
+    /// own, so that a query plan shows what is read of the tables themselves.
     fn body(&self, restricted: [Fragment; 2]) -> Fragment {
         let mut query = Query::of(self.core.clone());
         let core = &mut query.cores[0].1;

@@ -1,31 +1,32 @@
-//! LIKE and GLOB, as SQLite's `patternCompare` has them, without its recursion: after a later wildcard an earlier one need
-//! not be tried again, so one place to come back to is enough (Kirk J. Krauss, "Matching Wildcards: An Algorithm", 2008).
-//! A match takes the length of the text times that of the pattern at most, and counts it.
+//! LIKE and GLOB as in SQLite's `patternCompare`, without its recursion. After a later wildcard
+//! matches, an earlier one need not be retried, so one backtracking point is enough (Kirk J.
+//! Krauss, "Matching Wildcards: An Algorithm", 2008). A match takes at most the length of the text
+//! times that of the pattern, and counts its work.
 
-/// Work in bytes that is counted at once.
+/// The granularity of counted work, in bytes.
 const UNIT: u64 = 4 << 10;
 
-/// Which characters mean something.
+/// The characters with a special meaning.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dialect {
-    /// `%` or `*`; 0 is none.
+    /// `%` or `*`; 0 for none.
     any: u32,
-    /// `_` or `?`; 0 is none.
+    /// `_` or `?`; 0 for none.
     one: u32,
-    /// What takes the meaning from the character behind it, or `[`; 0 is none.
+    /// The escape character, or `[`; 0 for none.
     other: u32,
-    /// Whether `other` begins a set.
+    /// Whether `other` starts a set.
     sets: bool,
-    /// Whether ASCII letters have no case.
+    /// Whether ASCII letters match without case.
     no_case: bool,
 }
 
-/// Where a wildcard stands, and how it goes on.
+/// The position of a wildcard, and what follows it.
 #[derive(Clone, Copy)]
 enum Wildcard {
-    /// Before a character.
+    /// A character.
     Character { character: u32, pattern: usize, text: usize },
-    /// Before a set.
+    /// A set.
     Set { pattern: usize, text: usize },
 }
 
@@ -45,7 +46,7 @@ impl Dialect {
         Dialect { any, one, other, sets: true, no_case: false }
     }
 
-    /// Whether a text matches; nothing where `charge` says that the work is to end.
+    /// Whether a text matches; `None` if `charge` stops the work.
     pub(super) fn matches(
         &self,
         pattern: &[u8],
@@ -81,7 +82,7 @@ impl Dialect {
         }
     }
 
-    /// One character of the pattern.
+    /// Matches one character of the pattern.
     fn step(&self, pattern: &[u8], text: &[u8], p: &mut usize, t: &mut usize) -> Step {
         let mut wanted;
         (wanted, *p) = read(pattern, *p);
@@ -110,7 +111,7 @@ impl Dialect {
         if equal { Step::Goes } else { Step::Fails }
     }
 
-    /// Behind a wildcard: others like it, and what stands behind them.
+    /// Skips adjacent wildcards and reads what follows them.
     fn wild(&self, pattern: &[u8], text: &[u8], p: &mut usize, t: &mut usize) -> Step {
         let (mut wanted, mut at);
         loop {
@@ -141,7 +142,8 @@ impl Dialect {
         Step::Wild(Wildcard::Character { character: wanted, pattern: *p, text: *t })
     }
 
-    /// The next place in the text at which a wildcard may end. False where there is none.
+    /// Advances to the next position in the text where a wildcard can end; `false` if there is
+    /// none.
     fn resume(&self, wildcard: &mut Wildcard, text: &[u8], p: &mut usize, t: &mut usize) -> bool {
         match wildcard {
             Wildcard::Character { character, pattern, text: from } => {
@@ -170,7 +172,7 @@ impl Dialect {
     }
 }
 
-/// A set in brackets; `p` is behind the first of them.
+/// Matches a set in brackets; `p` is after the opening bracket.
 fn set(pattern: &[u8], text: &[u8], p: &mut usize, t: &mut usize) -> Step {
     let found;
     (found, *t) = read(text, *t);
@@ -209,19 +211,19 @@ fn set(pattern: &[u8], text: &[u8], p: &mut usize, t: &mut usize) -> Step {
     if current.0 == 0 || seen == inverted { Step::Fails } else { Step::Goes }
 }
 
-/// What a character of the pattern came to.
+/// The result of one character of the pattern.
 enum Step {
-    /// It is in the text.
+    /// Matched.
     Goes,
-    /// It is not.
+    /// Did not match.
     Fails,
     /// A wildcard.
     Wild(Wildcard),
-    /// The result is certain.
+    /// The final result is known.
     Ends(bool),
 }
 
-/// The place behind the next such character.
+/// The position after the next such character.
 fn next_of(character: u32, text: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
     while at < text.len() {
@@ -238,18 +240,18 @@ fn lower(character: u32) -> u32 {
     if (u32::from('A')..=u32::from('Z')).contains(&character) { character + 32 } else { character }
 }
 
-/// A text up to its first NUL: SQLite reads these as texts of C.
+/// A text up to its first NUL: SQLite reads these as C strings.
 pub(super) fn until_nul(text: &[u8]) -> &[u8] {
     memchr::memchr(0, text).map_or(text, |end| &text[..end])
 }
 
-/// The character at a place, and where the next one begins; 0 at the end. What is not UTF-8 is read as SQLite does
-/// (`sqlite3Utf8Read`).
+/// The character at a position, and the position of the next one; 0 at the end. Invalid UTF-8 is
+/// read as SQLite does (`sqlite3Utf8Read`).
 pub(super) fn read(text: &[u8], at: usize) -> (u32, usize) {
     if at >= text.len() { (0, at) } else { read_all(text, at) }
 }
 
-/// The same of a text in which NUL is a character.
+/// The same for a text in which NUL is a character.
 pub(super) fn read_all(text: &[u8], at: usize) -> (u32, usize) {
     let first = u32::from(text[at]);
     let mut next = at + 1;
@@ -273,7 +275,7 @@ pub(super) fn read_all(text: &[u8], at: usize) -> (u32, usize) {
     (if is_wrong { 0xFFFD } else { character }, next)
 }
 
-/// Where the next character begins.
+/// The position of the next character.
 fn skip(text: &[u8], at: usize) -> usize {
     let mut next = at + 1;
     if text[at] >= 0xC0 {
@@ -296,7 +298,7 @@ pub(super) fn characters(text: &[u8]) -> Vec<&[u8]> {
     characters
 }
 
-/// The one character of a text.
+/// The character of a text with exactly one.
 pub(super) fn single_character(text: &[u8]) -> Option<u32> {
     match characters(text).as_slice() {
         [only] => Some(read(only, 0).0),

@@ -1,6 +1,7 @@
-//! The functions beside SQLite's own, which are the oracle; and what the calls cost that held a thread for as long as 26 s.
+//! The replaced functions compared with SQLite's own, and the cost of calls that blocked a thread
+//! for up to 26 s.
 
-#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+#![expect(clippy::unwrap_used, reason = "a failed test reports the line")]
 
 use abide_schema::limits;
 use proptest::prelude::*;
@@ -10,14 +11,14 @@ use rusqlite::types::Value;
 use crate::interrupt::{Interrupt, Why};
 use crate::reader::QueryLimits;
 
-/// A connection with our functions.
+/// A connection with the replacements.
 fn replaced() -> (Connection, Interrupt) {
     let mut connection = Connection::open_in_memory().unwrap();
     let interrupt = Interrupt::install(&mut connection, limits::QUERY_VALUE_BYTES).unwrap();
     (connection, interrupt)
 }
 
-/// One with SQLite's, with the same bounds.
+/// A connection with SQLite's functions and the same limits.
 fn original() -> Connection {
     use rusqlite::limits::Limit;
     let connection = Connection::open_in_memory().unwrap();
@@ -26,7 +27,7 @@ fn original() -> Connection {
     connection
 }
 
-/// The type and the bytes of an expression, or the error.
+/// The type and the bytes of an expression's result, or its error.
 fn told(connection: &Connection, expression: &str, values: &[Value]) -> String {
     let sql = format!("SELECT typeof(x), hex(CAST(x AS BLOB)) FROM (SELECT {expression} AS x)");
     let told = connection.query_row(&sql, rusqlite::params_from_iter(values), |row| {
@@ -35,7 +36,7 @@ fn told(connection: &Connection, expression: &str, values: &[Value]) -> String {
     told.unwrap_or_else(|error| error.to_string())
 }
 
-/// Each of the functions and operators, of three values.
+/// Each of the functions and operators, over three values.
 const EXPRESSIONS: &[&str] = &[
     "instr(?1, ?2)",
     "replace(?1, ?2, ?3)",
@@ -59,7 +60,7 @@ const EXPRESSIONS: &[&str] = &[
     "json_pretty(?1, ?2)",
 ];
 
-/// Few characters, so that something matches; some of them mean something to LIKE, GLOB or JSON.
+/// A small alphabet, so that matches occur; some characters are special in LIKE, GLOB or JSON.
 fn text() -> impl Strategy<Value = String> {
     let character = prop::sample::select(vec![
         "a", "A", "b", "é", "É", "%", "_", "*", "?", "[", "]", "^", "-", "\\", "\0", "1", "f", " ",
@@ -94,13 +95,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_500))]
 
     #[test]
-    fn results_are_those_of_sqlite(
+    fn results_equal_those_of_sqlite(
         values in prop::collection::vec(value(), 3),
         raw in any::<bool>(),
     ) {
         let ((ours, _), own) = (replaced(), original());
         for expression in EXPRESSIONS {
-            // Also of texts that are not UTF-8.
+            // Also texts that are not UTF-8.
             let cast = |at: usize, expression: &str| {
                 expression.replace(&format!("?{at}"), &format!("CAST(?{at} AS TEXT)"))
             };
@@ -118,9 +119,9 @@ proptest! {
         }
     }
 
-    /// Longer ones of two letters, which have many partial matches.
+    /// Longer texts of two letters, with many partial matches.
     #[test]
-    fn long_results_are_those_of_sqlite(
+    fn long_results_equal_those_of_sqlite(
         text in "[ab]{0,200}",
         other in "[ab%_*?]{0,12}",
         third in "[abc]{0,3}",
@@ -135,9 +136,9 @@ proptest! {
     }
 }
 
-/// They may stand wherever SQLite's own may.
+/// Replaced functions are allowed wherever SQLite's own are.
 #[test]
-fn indexes_checks_and_generated_columns_may_use_them() {
+fn indexes_checks_and_generated_columns_may_use_replaced_functions() {
     let (ours, _) = replaced();
     ours.execute_batch(
         "PRAGMA trusted_schema = off;
@@ -165,10 +166,11 @@ const LARGE: QueryLimits = QueryLimits {
     value_bytes: limits::QUERY_VALUE_BYTES,
 };
 
-/// What held a reader or the writer for so long, as measured before: `instr` 17 s, `replace` 26 s, LIKE 18 s. Each
-/// ends within a million steps, and functions count their work as steps, or is refused.
+/// Calls that blocked a reader or the writer, as measured before: `instr` 17 s, `replace` 26 s,
+/// LIKE 18 s. Each now ends within a million steps, where functions count their work as steps, or
+/// is refused.
 #[test]
-fn no_call_takes_more_than_it_is_allowed() {
+fn no_call_exceeds_its_allowance() {
     let (ours, interrupt) = replaced();
     for (expression, ends) in [
         ("instr(printf('%.*c', 1500000, 'a'), printf('%.*c', 750000, 'a') || 'b')", true),
@@ -199,15 +201,15 @@ fn no_call_takes_more_than_it_is_allowed() {
         let worked = interrupt.take_worked();
         let interrupted = answer == "interrupted" && interrupt.why() == Why::Steps;
         assert!(ends != interrupted, "{expression}: {answer}, {worked} steps");
-        // Only `json_patch` counts all of its work at once, and then does not begin.
+        // `json_patch` counts all of its work before it starts, and then does not run.
         let most = if expression.starts_with("json_patch") { u64::MAX } else { 2_500_000 };
         assert!(worked <= most, "{expression}: {worked} steps");
     }
 }
 
-/// A statement that is over its time ends within a call.
+/// The time limit interrupts a statement within a call.
 #[test]
-fn time_ends_a_call() {
+fn the_time_limit_interrupts_a_call() {
     let (ours, interrupt) = replaced();
     let limits = QueryLimits { time: std::time::Duration::ZERO, steps: u64::MAX, ..LARGE };
     let running = interrupt.start(&limits);
@@ -217,9 +219,9 @@ fn time_ends_a_call() {
     assert_eq!(told(&ours, "instr(zeroblob(1000000), x'01')", &[]), "integer 30");
 }
 
-/// A function of many paths reads the document for each of them.
+/// A function with many paths reads the document once for each.
 #[test]
-fn arguments_are_bounded() {
+fn the_number_of_arguments_is_limited() {
     let (ours, _) = replaced();
     let paths = vec!["'$.a'"; limits::FUNCTION_ARGUMENTS].join(", ");
     let told = told(&ours, &format!("json_extract('{{}}', {paths})"), &[]);

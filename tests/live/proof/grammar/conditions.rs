@@ -1,4 +1,4 @@
-//! Conditions, those that the router can use and those that it cannot, and subqueries.
+//! Conditions, with and without use for the router, and subqueries.
 
 use abide_schema::table::Kind;
 
@@ -10,7 +10,7 @@ const COMPARISONS: &[&str] =
     &[" = ", " = ", " <> ", " < ", " <= ", " > ", " >= ", " IS ", " IS NOT "];
 
 impl Grammar<'_> {
-    /// The conditions of a WHERE, each of which may go.
+    /// The conditions of a WHERE, each of which may be removed.
     pub(super) fn filter(&mut self, scope: &Scope) -> Sql {
         let count = self.pick(&[0, 0, 1, 1, 1, 2, 2, 3]);
         clause(" WHERE ", " AND ", (0..count).map(|_| self.condition(scope, 2)).collect())
@@ -47,7 +47,7 @@ impl Grammar<'_> {
         self.simple_condition(scope)
     }
 
-    /// Of one column, or of two.
+    /// A condition on one or two columns.
     fn simple_condition(&mut self, scope: &Scope) -> Sql {
         let Some((column, kind)) = self.column_and_kind(scope, ALL) else { return value!["1"] };
         let collated = kind == Kind::Text && self.one_in(6);
@@ -160,7 +160,7 @@ impl Grammar<'_> {
         }
     }
 
-    /// What a subquery's rows must meet, mostly an equality with a column around it.
+    /// The condition of a subquery, mostly an equality with an outer column.
     pub(super) fn correlated_filter(&mut self, inner: &Scope) -> Sql {
         let mut conditions = Vec::new();
         if !inner.outer.is_empty() && !self.one_in(4) {
@@ -192,7 +192,7 @@ impl Grammar<'_> {
             _ => {
                 let desc = Sql::Word(self.pick(&["", " DESC"]), "");
                 let by = seq![self.number(&inner, 0), desc];
-                // Without a key to the end of the order it would be any of the first rows.
+                // Without a key at the end of the order, LIMIT would return arbitrary rows.
                 let keys = inner.own.iter().flat_map(Source::keys);
                 let order = std::iter::once(by).chain(keys).collect();
                 if inner.own.iter().any(|source| source.key.is_empty()) || self.one_in(10) {

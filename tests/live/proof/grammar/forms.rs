@@ -5,12 +5,12 @@ use abide_schema::table::Kind;
 use super::{Fidelity, Grammar, Scope, Source};
 use crate::proof::tree::{List, Sql, clause, commas, maybe, seq, value};
 
-/// How many tables the outermost FROM has.
+/// The number of tables in the outermost FROM.
 const TABLES: &[usize] = &[1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 5];
 const KINDS: &[Kind] = &[Kind::Integer, Kind::Real, Kind::Text, Kind::Blob];
 
 impl Grammar<'_> {
-    /// A statement, and its LIMIT apart.
+    /// A statement, and its LIMIT separately.
     pub(super) fn statement(&mut self) -> (Sql, Sql) {
         let with = if self.one_in(10) { self.with() } else { maybe(None) };
         let (body, limit) = match self.random.below(40) {
@@ -44,7 +44,7 @@ impl Grammar<'_> {
         (seq!["SELECT ", shown, from, filter, order], limit)
     }
 
-    /// The columns of a plain query: often with the primary keys, and sometimes everything.
+    /// The columns of a plain query: often with the primary keys, and sometimes `*`.
     fn shown(&mut self, scope: &Scope) -> (Sql, Vec<String>) {
         if self.one_in(6) {
             return ("*".into(), Vec::new());
@@ -98,7 +98,7 @@ impl Grammar<'_> {
         seq![by, word(collation), word(direction), word(nulls)]
     }
 
-    /// LIMIT once in so many times.
+    /// LIMIT once in this many times.
     fn limit(&mut self, times: usize) -> Sql {
         if !self.one_in(times) {
             return maybe(None);
@@ -150,7 +150,7 @@ impl Grammar<'_> {
             shown.push(if named { seq![aggregate, format!(" AS n{at}")] } else { aggregate });
         }
         if self.one_in(40) {
-            // A bare column: SQLite shows any row's.
+            // A bare column: SQLite shows that of any row.
             shown.extend(self.column(&scope, KINDS));
             self.at_most(Fidelity::Open);
         }
@@ -264,7 +264,7 @@ impl Grammar<'_> {
         (seq![first, clause("", "", rest), order], self.limit(5))
     }
 
-    /// One of a compound's columns: plain where equal rows become one.
+    /// A column of a compound: plain if equal rows are merged.
     fn arm_value(&mut self, scope: &Scope, kind: Kind, all: bool) -> Sql {
         if all && self.one_in(3) {
             return self.of_kind(scope, kind, 1);
@@ -280,7 +280,7 @@ impl Grammar<'_> {
         let partition = self.column(&scope, KINDS).unwrap_or_else(|| "1".into());
         let partition = clause("PARTITION BY ", "", vec![partition]);
         let by = self.column(&scope, KINDS).unwrap_or_else(|| "1".into());
-        // A total order, or SQLite would number ties as it likes.
+        // A total order; otherwise SQLite would number ties arbitrarily.
         self.open_without_keys(&scope);
         let order = [vec![by], keys].concat();
         let number = self.number(&scope, 0);
@@ -297,7 +297,7 @@ impl Grammar<'_> {
         (seq!["SELECT ", commas(shown), from, filter], self.limit(8))
     }
 
-    /// Where the order of rows matters, and some have no key to order them by.
+    /// Marks the result as non-deterministic if the order of rows matters and some have no key.
     fn open_without_keys(&mut self, scope: &Scope) {
         if scope.own.iter().any(|source| source.key.is_empty()) {
             self.at_most(Fidelity::Open);

@@ -1,4 +1,4 @@
-//! FROM: one to five tables, joined in every way; views, CTEs and subqueries among them.
+//! FROM: one to five tables with every kind of join, including views, CTEs and subqueries.
 
 use abide_schema::table::Kind;
 
@@ -6,7 +6,7 @@ use super::{Grammar, NESTED, Scope, Source};
 use crate::proof::tree::{Sql, Term, clause, commas, maybe, seq, value};
 
 impl Grammar<'_> {
-    /// A FROM of as many tables as one of these says.
+    /// A FROM with one of these numbers of tables.
     pub(super) fn from(&mut self, outer: &[Source], counts: &[usize]) -> (Sql, Scope) {
         let count = self.pick(counts);
         let mut scope = Scope { own: Vec::new(), outer: outer.to_vec() };
@@ -53,7 +53,7 @@ impl Grammar<'_> {
         (format!("{} AS {alias}", table.name).into(), source)
     }
 
-    /// How a table is joined to those before it.
+    /// The join of a table to the preceding ones.
     fn join(&mut self, scope: &mut Scope, right: &Source) -> (Sql, Sql) {
         let common = right.columns.iter().find(|(name, _)| {
             let has = |left: &Source| left.columns.iter().any(|(other, _)| other == name);
@@ -80,14 +80,14 @@ impl Grammar<'_> {
         }
     }
 
-    /// An equality between the table and one before it, and now and then more.
+    /// An equality between the table and a preceding one, and sometimes more conditions.
     fn on(&mut self, scope: &Scope, right: &Source) -> Sql {
         let kinds: Vec<Kind> = right.columns.iter().map(|(_, kind)| *kind).collect();
         let own = Scope { own: scope.own.clone(), outer: Vec::new() };
         let here = Scope { own: vec![right.clone()], outer: Vec::new() };
         let mut conditions = Vec::new();
         if let Some((left, kind)) = self.column_and_kind(&own, &kinds) {
-            // Of another kind now and then: '1' = 1.
+            // Sometimes of another kind: '1' = 1.
             let of = if self.one_in(8) { kinds.clone() } else { vec![kind] };
             if let Some(column) = self.column(&here, &of) {
                 let comparison = self.pick(&[" = ", " = ", " = ", " = ", " = ", " IS ", " < "]);
@@ -103,9 +103,9 @@ impl Grammar<'_> {
         clause(" ON ", " AND ", conditions)
     }
 
-    /// A query to stand in FROM, and the columns it has.
+    /// A subquery for FROM, and its columns.
     pub(super) fn derived(&mut self, outer: &[Source]) -> (Sql, Vec<(String, Kind)>) {
-        // A subquery in FROM does not see its neighbours, only what is around the whole.
+        // A subquery in FROM does not see its neighbours, only enclosing queries.
         let (from, scope) = self.from(outer, &[1, 1, 1, 2]);
         let filter = self.filter(&scope);
         let kinds = [Kind::Integer, Kind::Text, Kind::Real];
@@ -130,7 +130,7 @@ impl Grammar<'_> {
             columns.push(((*name).to_owned(), kind));
         }
         let word = if form == 1 { "SELECT DISTINCT " } else { "SELECT " };
-        // What goes from here is missed by those who name it, so the list stays whole.
+        // Other parts name these columns, so none may be removed.
         let list = shown.len();
         let shown = crate::proof::tree::List {
             open: "",
@@ -152,7 +152,7 @@ impl Grammar<'_> {
     }
 }
 
-/// The columns of a view, which are all named `… AS a` in its list.
+/// The columns of a view, which are all written `… AS a`.
 fn view_columns(sql: &str) -> Vec<(String, Kind)> {
     let list = sql.split(" FROM ").next().unwrap_or(sql);
     let names = ["a", "b", "c"].into_iter();

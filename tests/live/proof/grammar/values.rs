@@ -1,4 +1,4 @@
-//! Expressions by what they yield.
+//! Expressions by result kind.
 
 use abide_schema::table::Kind;
 
@@ -18,7 +18,7 @@ impl Grammar<'_> {
         }
     }
 
-    /// Of one kind, mostly.
+    /// Usually of this kind.
     pub(super) fn of_kind(&mut self, scope: &Scope, kind: Kind, depth: usize) -> Sql {
         match kind {
             Kind::Integer | Kind::Real => self.number(scope, depth),
@@ -27,7 +27,7 @@ impl Grammar<'_> {
         }
     }
 
-    /// A column, where there is one of such a kind.
+    /// A column, if there is one of these kinds.
     pub(super) fn column(&mut self, scope: &Scope, kinds: &[Kind]) -> Option<Sql> {
         self.column_and_kind(scope, kinds).map(|(column, _)| column)
     }
@@ -60,7 +60,7 @@ impl Grammar<'_> {
         literals::literal_sql(&value)
     }
 
-    /// A parameter: a new one, or again one that is there.
+    /// A parameter, new or existing.
     pub(super) fn param(&mut self, kind: Kind) -> Sql {
         if !self.params.is_empty() && self.one_in(5) {
             let names: Vec<String> = self.params.keys().cloned().collect();
@@ -156,14 +156,14 @@ impl Grammar<'_> {
                 let (one, two) = (self.text(scope, depth), self.text(scope, depth));
                 value![function, one, ", ", two, ")"]
             }
-            // A blob in JSON is an error, and which rows meet it depends on the plan.
+            // A blob in JSON is an error, and the plan determines which rows reach it.
             15 => value!["json_array(", self.number(scope, 0), ", hex(", self.text(scope, 0), "))"],
             16 => value!["json_object('k', CAST(", self.text(scope, 0), " AS TEXT))"],
             _ => value!["concat(", commas(vec![self.text(scope, 0), self.value(scope, 0)]), ")"],
         }
     }
 
-    /// A number that can be no text: one that could mean the present.
+    /// A number that cannot be a text: a text could mean the current time.
     fn time(&mut self, scope: &Scope) -> Sql {
         let column = self.column(scope, NUMBERS);
         column.unwrap_or_else(|| self.pick(&["0", "1700000000", "2.5", "-1"]).into())
@@ -180,7 +180,7 @@ impl Grammar<'_> {
     /// CASE in both forms, and iif.
     fn choice(&mut self, scope: &Scope, kind: Kind, depth: usize) -> Sql {
         let branch = |grammar: &mut Self| {
-            // Now and then of another kind than the rest: 1 here and 1.0 there.
+            // Sometimes of another kind than the rest: 1 here and 1.0 there.
             if grammar.one_in(5) {
                 grammar.value(scope, 0)
             } else {
@@ -202,7 +202,7 @@ impl Grammar<'_> {
         }
     }
 
-    /// Out of JSON that may be none.
+    /// A number out of JSON that may be invalid.
     fn json_number(&mut self, scope: &Scope) -> Sql {
         let text = self.text(scope, 0);
         let path = self.pick(&["$.a", "$.b[0]", "$.b[#-1]", "$[1]"]);

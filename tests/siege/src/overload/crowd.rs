@@ -1,4 +1,4 @@
-//! As many connections as the server takes in, a tenth of which never read.
+//! The maximum number of connections, a tenth of which never read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
@@ -18,24 +18,25 @@ use crate::http::Http;
 use crate::pace::pause;
 use crate::socket::Socket;
 
-/// What every listener watches: a row that is changed by the side.
+/// The query of every reading subscriber: a row that is changed separately.
 pub(crate) const SQL: &str = "SELECT id, status FROM sessions WHERE id = :id";
-/// What the mutes are told and do not hear.
+/// The query of the subscribers that do not read.
 const LOUD: &str = "SELECT id, content FROM agent_state WHERE session_id = 'loud'";
 
-/// Connections that are made at a time.
+/// Connections to open concurrently.
 const AT_A_TIME: usize = 64;
-/// Connections that are left for who calls.
+/// Connections left for callers.
 const SPARE: usize = 20;
-/// How long anything may take before it counts as failed.
+/// The maximum time of any step.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Those who listen, each with the last seq that it was told.
+/// The reading subscribers, each with the last seq that it received.
 pub(crate) struct Crowd {
     pub(crate) seqs: Vec<Arc<AtomicI64>>,
 }
 
-/// Gathers it, is loud to those who do not read, and sees to it that all others hear.
+/// Opens the connections, fills the outboxes of those that do not read, and checks that all others
+/// receive changes.
 pub(crate) async fn gather(stage: &mut Stage) -> Told<Crowd> {
     let size = stage.size;
     let listeners = size.connections - size.mutes - SPARE;
@@ -56,7 +57,8 @@ pub(crate) async fn gather(stage: &mut Stage) -> Told<Crowd> {
         listening.spawn(listen(socket, Arc::clone(seq), Arc::clone(&heard)));
     }
     be_loud(stage).await?;
-    // One that is inside already: of those turned away some may still be counted when they are gone.
+    // Opened in advance: some of the refused connections may still be counted after they are
+    // closed.
     let mut inside = stage.http(&stage.admin).await?;
     turn_away(stage).await?;
     everybody_hears(&mut inside, &heard, listeners).await?;
@@ -66,7 +68,7 @@ pub(crate) async fn gather(stage: &mut Stage) -> Told<Crowd> {
         + listeners as u64 * bounds::CONNECTION_BYTES
         + mutes.len() as u64 * bounds::MUTE_BYTES;
     figure(
-        "connections at a time, of which never read",
+        "concurrent connections, of which never read",
         format!("{}, {}", count(size.connections as u64), count(size.mutes as u64)),
     );
     stage.hold_memory("crowd", most)?;
@@ -74,26 +76,26 @@ pub(crate) async fn gather(stage: &mut Stage) -> Told<Crowd> {
     Ok(crowd)
 }
 
-/// So many connections that listen to a query.
+/// Opens connections that subscribe to a query.
 async fn connect(stage: &Stage, number: usize, sql: &str) -> Told<Vec<Socket>> {
     let (address, token) = (stage.server.address, stage.admin.as_str());
     let made = stream::iter(0..number).map(|_| async move {
         let socket = Socket::connect(address, token).await;
-        let mut socket = socket.map_err(|why| format!("a connection is not made: {why}"))?;
+        let mut socket = socket.map_err(|why| format!("a connection failed: {why}"))?;
         let params = if sql == SQL { json!({"id": "board"}) } else { json!({}) };
         let asked = socket.say(&subscribe(sql, params, None)).await;
-        asked.map_err(|why| format!("a subscription is not asked for: {why}"))?;
+        asked.map_err(|why| format!("a subscription request failed: {why}"))?;
         let told = socket.hear_of("snapshot").await;
         match told {
             Ok(told) if told["op"] == "snapshot" => Ok(socket),
-            other => Err(format!("a subscription is answered {other:?}")),
+            other => Err(format!("unexpected response to a subscription: {other:?}")),
         }
     });
     let made: Vec<Told<Socket>> = made.buffer_unordered(AT_A_TIME).collect().await;
     made.into_iter().collect()
 }
 
-/// Takes in what it is told; counts once when it hears of the end.
+/// Reads updates; increments the counter when the final change arrives.
 async fn listen(mut socket: Socket, seq: Arc<AtomicI64>, heard: Arc<AtomicUsize>) {
     while let Ok(Some(message)) = socket.hear().await {
         if let Some(to) = message["to"].as_i64() {
@@ -106,56 +108,56 @@ async fn listen(mut socket: Socket, seq: Arc<AtomicI64>, heard: Arc<AtomicUsize>
     }
 }
 
-/// More than the outboxes of those hold who do not read.
+/// Writes more than the outboxes of the non-reading connections hold.
 async fn be_loud(stage: &Stage) -> Told {
     let mut http = stage.http(&stage.admin).await?;
     let body = json!({"session_id": "loud", "role": "user", "content": "m".repeat(LOUD_BYTES)});
     let body = body.to_string();
     for _ in 0..stage.size.messages {
         let said = http.post("/v1/call/append_message", &body).await;
-        let said = said.map_err(|why| format!("the loud one is cut off: {why}"))?;
+        let said = said.map_err(|why| format!("the writing connection failed: {why}"))?;
         if said.status != 200 {
-            return Err(format!("the loud one is answered {said}"));
+            return Err(format!("unexpected response to a write: {said}"));
         }
     }
     Ok(())
 }
 
-/// Who comes when the house is full is told so, and when to come again.
+/// A connection over the limit receives 503 with Retry-After.
 async fn turn_away(stage: &Stage) -> Told {
     let (mut kept, mut away) = (Vec::new(), 0);
     if stage.size.connections < abide_house() {
-        return Ok(()); // It is not full.
+        return Ok(()); // The limit is not reached.
     }
     for _ in 0..4 * SPARE {
         let Ok(mut http) = Http::connect(stage.server.address, &stage.admin).await else {
             continue;
         };
-        // Beyond those that are told so, connections are closed without a word.
+        // After a number of refusals, further connections are closed without a response.
         let Ok(answer) = http.post("/v1/sql", r#"{"sql":"SELECT 1"}"#).await else { continue };
         match (answer.status, answer.retry_after) {
             (200, _) => kept.push(http),
             (503, Some(_)) => away += 1,
-            _ => return Err(format!("one too many is answered {answer}")),
+            _ => return Err(format!("unexpected response over the limit: {answer}")),
         }
     }
-    println!("crowd     {away} beyond were refused with 503 and Retry-After");
-    figure("connections beyond the bound, refused with 503 and Retry-After", away);
-    if away == 0 { Err("nobody was turned away".to_owned()) } else { Ok(()) }
+    println!("crowd     {away} connections over the limit refused with 503 and Retry-After");
+    figure("connections over the limit, refused with 503 and Retry-After", away);
+    if away == 0 { Err("no connection was refused".to_owned()) } else { Ok(()) }
 }
 
-/// Connections that the server takes in, see `server/src/limits.rs`.
+/// The server's connection limit, see `server/src/limits.rs`.
 fn abide_house() -> usize {
     10_000
 }
 
-/// A last change: everybody who reads hears of it.
+/// A final change, which every reading subscriber must receive.
 async fn everybody_hears(http: &mut Http, heard: &AtomicUsize, listeners: usize) -> Told {
     let begun = Instant::now();
     let body = r#"{"session_id":"board","reason":"everybody hears"}"#;
     let done = http.post("/v1/call/suspend_session", body).await.map_err(|why| why.to_string())?;
     if done.status != 200 {
-        return Err(format!("suspend_session is answered {done}"));
+        return Err(format!("unexpected response to suspend_session: {done}"));
     }
     let all = async {
         while heard.load(Ordering::Relaxed) < listeners {
@@ -164,9 +166,9 @@ async fn everybody_hears(http: &mut Http, heard: &AtomicUsize, listeners: usize)
     };
     let all = timeout(PATIENCE, all).await;
     let heard = heard.load(Ordering::Relaxed);
-    all.map_err(|_| format!("only {heard} of {listeners} who listen heard of the last change"))?;
+    all.map_err(|_| format!("only {heard} of {listeners} subscribers received the last change"))?;
     println!(
-        "crowd     all {heard} who read heard of a change, the last after {:.2} s",
+        "crowd     all {heard} reading subscribers received a change, the last after {:.2} s",
         begun.elapsed().as_secs_f64()
     );
     let body = r#"{"session_id":"board"}"#;

@@ -1,5 +1,5 @@
-//! Callers that flood: one beyond its allowance, who is told 429 and when to come again; and one without any
-//! allowance, who fills the queue of the writer and is told 503.
+//! Callers that flood: one exceeds its rate limit and receives 429 with Retry-After; one without a
+//! rate limit fills the writer's queue and receives 503.
 
 use std::time::Instant;
 
@@ -12,39 +12,40 @@ use crate::Told;
 use crate::figures::{count, figure};
 use crate::http::Http;
 
-/// Connections of the one with an allowance.
+/// Connections of the rate-limited caller.
 const LIMITED: usize = 8;
-/// Connections of the one without: with a call of [`LARGE_BYTES`] on each, several times what the queue holds.
+/// Connections of the caller without a rate limit: with a call of [`LARGE_BYTES`] on each, several
+/// times the size of the queue.
 const UNLIMITED: usize = 256;
-/// What each call of that one brings.
+/// The size of each of its calls.
 const LARGE_BYTES: usize = 256 << 10;
-/// Calls a second of the allowance, as the stage gave it.
+/// The rate limit in calls per second, as set by the stage.
 const RATE: f64 = 50.0;
 
-/// What came of a flood.
+/// The result of a flood.
 #[derive(Clone, Copy, Debug, Default)]
 struct Came {
     answered: u64,
     refused: u64,
 }
 
-/// Floods, twice.
+/// Runs both floods.
 pub(crate) async fn run(stage: &mut Stage) -> Told {
     let small = json!({"session_id": "flooded", "role": "user", "content": "again"}).to_string();
     let caller = stage.caller();
     let (begun, came) = (Instant::now(), flood(stage, &stage.flooder, LIMITED, &small, 429).await?);
     let seconds = begun.elapsed().as_secs_f64();
-    stage.hold_waits("flood beyond a rate", &caller.stop()?, bounds::FACTOR)?;
+    stage.hold_waits("flood over the rate limit", &caller.stop()?, bounds::FACTOR)?;
     println!(
-        "flood     beyond a rate: {} calls answered, {} refused with 429 and Retry-After",
+        "flood     over the rate limit: {} calls completed, {} refused with 429 and Retry-After",
         count(came.answered),
         count(came.refused)
     );
-    figure("calls beyond a rate, refused with 429 and Retry-After", count(came.refused));
-    // A whole allowance at once, and then so many a second.
+    figure("calls over the rate limit, refused with 429 and Retry-After", count(came.refused));
+    // The full burst at once, then the rate per second.
     let most = RATE * (seconds + 2.0);
     if came.refused == 0 || came.answered as f64 > most {
-        return Err(format!("{came:?} in {seconds:.1} s, of a rate of {RATE} a second"));
+        return Err(format!("{came:?} in {seconds:.1} s, with a rate limit of {RATE}/s"));
     }
     let large = json!({"session_id": "flooded", "role": "user",
         "content": "m".repeat(LARGE_BYTES)});
@@ -52,13 +53,13 @@ pub(crate) async fn run(stage: &mut Stage) -> Told {
     let came = flood(stage, &stage.admin, UNLIMITED, &large.to_string(), 503).await?;
     let waits = caller.stop()?;
     println!(
-        "flood     without a rate: {} calls answered, {} refused with 503 and Retry-After",
+        "flood     without a rate limit: {} calls completed, {} refused with 503 and Retry-After",
         count(came.answered),
         count(came.refused)
     );
-    figure("calls beyond the queue, refused with 503 and Retry-After", count(came.refused));
+    figure("calls over the queue limit, refused with 503 and Retry-After", count(came.refused));
     if came.refused == 0 {
-        return Err("the queue of the writer is never full".to_owned());
+        return Err("the writer's queue was never full".to_owned());
     }
     stage.hold_waits_above("flood of the queue", &waits, bounds::STORM_FACTOR, bounds::FLOOD_MS)?;
     let crowd = (stage.size.connections as u64) * bounds::CONNECTION_BYTES;
@@ -66,8 +67,8 @@ pub(crate) async fn run(stage: &mut Stage) -> Told {
     stage.hold_memory("flood", bounds::REST_BYTES + crowd + messages)
 }
 
-/// So many connections that call as fast as they are answered. A refusal must be the expected one, and
-/// say when to come again; nobody here does as he is told.
+/// Connections that call as fast as responses arrive. A refusal must be the expected one with
+/// Retry-After; these clients ignore it.
 async fn flood(stage: &Stage, token: &str, number: usize, body: &str, refusal: u16) -> Told<Came> {
     let (until, mut all) = (Instant::now() + stage.size.flood, JoinSet::new());
     for _ in 0..number {
@@ -91,11 +92,11 @@ async fn flood(stage: &Stage, token: &str, number: usize, body: &str, refusal: u
 
 async fn one(http: &mut Http, body: &str, refusal: u16, came: &mut Came) -> Told {
     let answer = http.post("/v1/call/append_message", body).await;
-    let answer = answer.map_err(|why| format!("a flood is cut off: {why}"))?;
+    let answer = answer.map_err(|why| format!("a flooding connection failed: {why}"))?;
     match (answer.status, answer.retry_after) {
         (200, _) => came.answered += 1,
         (status, Some(_)) if status == refusal => came.refused += 1,
-        _ => return Err(format!("a flood is answered {answer}")),
+        _ => return Err(format!("unexpected response to a flood: {answer}")),
     }
     Ok(())
 }

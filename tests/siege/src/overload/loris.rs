@@ -1,5 +1,6 @@
-//! Clients that send a byte a second: heads, bodies and WebSocket messages that never end. The server lets go of each
-//! after the time that its kind may take (`server/src/limits.rs`), whoever else is served.
+//! Clients that send one byte per second: heads, bodies and WebSocket messages that never end. The
+//! server closes each after the timeout of its kind (`server/src/limits.rs`), regardless of other
+//! load.
 
 use std::time::{Duration, Instant};
 
@@ -14,17 +15,17 @@ use crate::figures::{count, figure};
 use crate::pace::pause;
 use crate::socket::Socket;
 
-/// Between two bytes.
+/// The time between two bytes.
 const DRIP: Duration = Duration::from_secs(1);
-/// The longest that any of them may stay: a silent WebSocket's 65 s, and what a busy machine adds.
+/// The longest allowed time: 65 s for a silent WebSocket, plus a margin for a busy machine.
 const MOST: Duration = Duration::from_secs(90);
 
-/// All of them, at it.
+/// The running clients.
 pub(crate) struct Lorises {
     all: JoinSet<Told<(&'static str, f64)>>,
 }
 
-/// Begins to drip.
+/// Starts the clients.
 pub(crate) async fn begin(stage: &Stage) -> Told<Lorises> {
     let (address, token) = (stage.server.address, stage.admin.clone());
     let mut all = JoinSet::new();
@@ -36,7 +37,7 @@ pub(crate) async fn begin(stage: &Stage) -> Told<Lorises> {
         let plain = stage.http(&token).await?;
         all.spawn(async move { drip("body", plain.stream, body.as_bytes()).await });
         let socket = Socket::connect(address, &token).await;
-        let socket = socket.map_err(|why| format!("a loris does not connect: {why}"))?;
+        let socket = socket.map_err(|why| format!("a slow client failed to connect: {why}"))?;
         // A text message of a megabyte, masked with zeros.
         let mut message = vec![0x81, 0xff];
         message.extend((1_u64 << 20).to_be_bytes());
@@ -47,7 +48,7 @@ pub(crate) async fn begin(stage: &Stage) -> Told<Lorises> {
 }
 
 impl Lorises {
-    /// Waits until the server let go of all.
+    /// Waits until the server has closed all of them.
     pub(crate) async fn end(mut self) -> Told {
         let (number, mut longest) =
             (self.all.len(), [("head", 0.0), ("body", 0.0), ("message", 0.0)]);
@@ -61,15 +62,18 @@ impl Lorises {
         }
         let told = longest.map(|(kind, seconds)| format!("{kind} {seconds:.0} s")).join(", ");
         println!(
-            "loris     {} clients of a byte a second were let go: {told}",
+            "slow      {} clients of one byte per second were disconnected: {told}",
             count(number as u64)
         );
-        figure("clients of a byte a second, let go after at most", format!("{number}: {told}"));
+        figure(
+            "clients of one byte per second, disconnected after at most",
+            format!("{number}: {told}"),
+        );
         Ok(())
     }
 }
 
-/// Sends the beginning, and then a byte a second until the other side is gone.
+/// Sends the beginning, then one byte per second until the server closes the connection.
 async fn drip(
     kind: &'static str,
     stream: TcpStream,
@@ -91,6 +95,8 @@ async fn drip(
     let until = async {
         tokio::select! { () = gone => {}, () = dripping => {} }
     };
-    timeout(MOST, until).await.map_err(|_| format!("a {kind} may drip for {MOST:?}"))?;
+    timeout(MOST, until)
+        .await
+        .map_err(|_| format!("a slow {kind} was not disconnected within {MOST:?}"))?;
     Ok((kind, begun.elapsed().as_secs_f64()))
 }

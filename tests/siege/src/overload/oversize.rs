@@ -1,5 +1,5 @@
-//! Messages and bodies beyond any size, many at a time: refused, bounded in memory, and who sends what can still
-//! be read to its end keeps its connection.
+//! Oversized messages and bodies, many at once: they are refused in bounded memory, and a
+//! connection survives if its message can be read to its end.
 
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -14,10 +14,10 @@ use crate::figures::{count, figure};
 use crate::http::Http;
 use crate::socket::Socket;
 
-/// What is sent of it at a time.
+/// The chunk that is sent repeatedly.
 static PIECE: [u8; 64 << 10] = [b'x'; 64 << 10];
 
-/// Sends all of it at once, and sees what comes of it.
+/// Sends all of them concurrently and checks the responses.
 pub(crate) async fn run(stage: &mut Stage) -> Told {
     let (address, token) = (stage.server.address, stage.admin.clone());
     let caller = stage.caller();
@@ -33,8 +33,8 @@ pub(crate) async fn run(stage: &mut Stage) -> Told {
         ended.map_err(|why| why.to_string())??;
     }
     let waits = caller.stop()?;
-    println!("oversize  {} messages, frames and bodies at once, each refused", count(number));
-    figure("messages, frames and bodies beyond any size", number);
+    println!("oversize  {} concurrent messages, frames and bodies, each refused", count(number));
+    figure("oversized messages, frames and bodies", number);
     stage.hold_waits("oversize", &waits, bounds::STORM_FACTOR)?;
     let crowd = (stage.size.connections as u64) * bounds::CONNECTION_BYTES;
     stage.hold_memory("oversize", bounds::REST_BYTES + crowd + number * bounds::MESSAGE_BYTES)
@@ -44,8 +44,7 @@ fn text(why: impl std::fmt::Display) -> String {
     format!("oversize: {why}")
 }
 
-/// A message that is too large, and can be read: it is refused, and the connection goes on. Where too many arrive at
-/// once it is `overloaded`, and the connection ends.
+/// A message that is too large but readable: it is refused, and the connection stays open.
 async fn message(socket: Result<Socket, impl std::fmt::Display>) -> Told {
     let mut socket = socket.map_err(text)?;
     let content = "x".repeat(MESSAGE_BYTES + (1 << 20));
@@ -60,14 +59,18 @@ async fn message(socket: Result<Socket, impl std::fmt::Display>) -> Told {
         return Ok(());
     }
     if told["code"] != "too_large" && told["code"] != "limit_exceeded" {
-        return Err(format!("a message that is too large is answered {told}"));
+        return Err(format!("unexpected response to an oversized message: {told}"));
     }
     socket.say(&json!({"op": "ping"})).await.map_err(text)?;
     let told = socket.hear_of("pong").await.map_err(text)?;
-    if told["op"] == "pong" { Ok(()) } else { Err(format!("then a ping is answered {told}")) }
+    if told["op"] == "pong" {
+        Ok(())
+    } else {
+        Err(format!("unexpected response to a ping: {told}"))
+    }
 }
 
-/// A frame that says that it has a terabyte: the connection is closed, and nothing is set aside for it.
+/// A frame with a declared length of one terabyte: the connection is closed without allocating it.
 async fn frame(socket: Result<Socket, impl std::fmt::Display>) -> Told {
     let mut stream = socket.map_err(text)?.into_stream();
     let mut head = vec![0x81, 0xff];
@@ -75,7 +78,7 @@ async fn frame(socket: Result<Socket, impl std::fmt::Display>) -> Told {
     head.extend([0; 4]);
     stream.write_all(&head).await.map_err(text)?;
     for _ in 0..1_024 {
-        // Once it is closed nothing more can be sent.
+        // A closed connection accepts no more bytes.
         if stream.write_all(&PIECE).await.is_err() {
             return Ok(());
         }
@@ -83,7 +86,7 @@ async fn frame(socket: Result<Socket, impl std::fmt::Display>) -> Told {
     closed(stream).await
 }
 
-/// A body of a gigabyte.
+/// A body of one gigabyte.
 async fn body(http: std::io::Result<Http>) -> Told {
     let mut http = http.map_err(text)?;
     let head = http.head("/v1/call/append_message", 1 << 30);
@@ -103,7 +106,7 @@ async fn body(http: std::io::Result<Http>) -> Told {
     }
 }
 
-/// Reads until the other side is gone.
+/// Reads until the peer closes the connection.
 async fn closed(mut stream: tokio::net::TcpStream) -> Told {
     let mut piece = [0; 4 << 10];
     loop {

@@ -1,4 +1,4 @@
-//! A server on a new file with an admin, a caller who is timed and one who floods.
+//! A server on a new file with an admin, a timed caller and a flooding caller.
 
 use std::time::Duration;
 
@@ -15,29 +15,30 @@ use crate::http::Http;
 use crate::pace::pause_thread;
 use crate::server::{Server, abide, output, raise_open_files};
 
-/// How much of everything.
+/// The amount of load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Size {
-    /// Connections that stand at a time.
+    /// Concurrent connections.
     pub(crate) connections: usize,
-    /// Of these, such that never read.
+    /// Connections that never read.
     pub(crate) mutes: usize,
-    /// Messages that all of those are sent.
+    /// Messages written for them.
     pub(crate) messages: usize,
-    /// Clients that send a byte a second, of each kind.
+    /// Clients that send one byte per second, of each kind.
     pub(crate) lorises: usize,
-    /// Messages beyond any size, of each kind.
+    /// Oversized messages, of each kind.
     pub(crate) oversize: usize,
-    /// How long somebody floods.
+    /// The duration of a flood.
     pub(crate) flood: Duration,
-    /// How long the quiet is measured.
+    /// The duration of the idle measurement.
     pub(crate) quiet: Duration,
     /// How long each expensive query is repeated.
     pub(crate) query: Duration,
 }
 
 impl Size {
-    /// All that the server takes in (`CONNECTIONS` in `server/src/limits.rs`).
+    /// The full load, up to the server's connection limit (`CONNECTIONS` in
+    /// `server/src/limits.rs`).
     pub(crate) const WHOLE: Size = Size {
         connections: 10_000,
         mutes: 1_000,
@@ -48,7 +49,7 @@ impl Size {
         quiet: Duration::from_secs(5),
         query: Duration::from_secs(4),
     };
-    /// What CI has time for.
+    /// The load for CI.
     pub(crate) const SHARE: Size = Size {
         connections: 2_000,
         mutes: 200,
@@ -61,7 +62,7 @@ impl Size {
     };
 }
 
-/// Files that are open beside sockets.
+/// Open files other than sockets.
 const OTHER_FILES: u64 = 200;
 
 /// See the [module](self).
@@ -70,10 +71,9 @@ pub(crate) struct Stage {
     pub(crate) server: Server,
     /// An admin's token.
     pub(crate) admin: String,
-    /// The token of the caller who is timed. He has a name of his own, so that he is another caller than
-    /// whoever floods.
+    /// The token of the timed caller. Its identity differs from that of the flooding caller.
     timed: String,
-    /// The token of somebody with an allowance, which floods.
+    /// The token of the rate-limited caller that floods.
     pub(crate) flooder: String,
     /// The token of another tenant, which runs expensive queries.
     pub(crate) attacker: String,
@@ -82,12 +82,12 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Makes the file, and starts the server.
+    /// Creates the file and starts the server.
     pub(crate) async fn set(size: Size) -> Told<Stage> {
         let files = raise_open_files();
         let wanted = size.connections as u64 + OTHER_FILES;
         if files < wanted {
-            return Err(format!("a process may open {files} files here, and {wanted} are needed"));
+            return Err(format!("the limit of open files is {files}, but {wanted} are needed"));
         }
         let folder = tempfile::tempdir().map_err(|why| why.to_string())?;
         let db = folder.path().join("abide.db");
@@ -108,7 +108,7 @@ impl Stage {
             let made = http.post("/v1/call/create_session", &session).await;
             let made = made.map_err(|why| why.to_string())?;
             if made.status != 200 {
-                return Err(format!("create_session was answered {made}"));
+                return Err(format!("unexpected response to create_session: {made}"));
             }
         }
         Ok(stage)
@@ -119,7 +119,7 @@ impl Stage {
         Http::connect(self.server.address, token).await.map_err(|why| why.to_string())
     }
 
-    /// Somebody whose calls are timed.
+    /// Starts the timed caller.
     pub(crate) fn caller(&self) -> Caller {
         Caller::start(self.server.address, &self.timed, "timed")
     }
@@ -137,13 +137,13 @@ impl Stage {
         self.quiet = caller.stop()?;
         let (p50, p99) = (self.quiet.p50(), self.quiet.p99());
         println!(
-            "quiet     {} calls, p50 {p50:.2} ms, p99 {p99:.2} ms",
+            "idle      {} calls, p50 {p50:.2} ms, p99 {p99:.2} ms",
             count(self.quiet.ms.len() as u64)
         );
         Ok(())
     }
 
-    /// Holds what a caller waited to what it waited when it was quiet.
+    /// Checks a caller's response times against those of the idle server.
     pub(crate) fn hold_waits(&self, what: &str, waits: &Waits, most: f64) -> Told {
         self.hold_waits_above(what, waits, most, bounds::NOTICED_MS)
     }
@@ -160,17 +160,17 @@ impl Stage {
         let factor = p99 / quiet;
         println!(
             "{what:<9} {} calls of another caller, p50 {p50:.2} ms, p99 {p99:.2} ms, {factor:.1} times the \
-             quiet one; {} refused, {} connections lost",
+             idle one; {} refused, {} connections lost",
             count(waits.ms.len() as u64),
             waits.refused,
             waits.lost
         );
         figure(
-            &format!("another caller's p99 in the {what}, against quiet"),
+            &format!("p99 of another caller ({what}), relative to idle"),
             format!("{factor:.1} times ({p99:.1} ms), at most {most:.0} times"),
         );
         if waits.ms.is_empty() {
-            return Err(format!("{what}: another caller was not answered at all"));
+            return Err(format!("{what}: the other caller completed no call"));
         }
         if factor > most && p99 > noticed_ms {
             return Err(format!("{what}: another caller waits {factor:.1} times as long"));
@@ -178,30 +178,30 @@ impl Stage {
         Ok(())
     }
 
-    /// Holds the server's memory to a bound.
+    /// Checks the server's memory against a limit.
     pub(crate) fn hold_memory(&self, what: &str, most: u64) -> Told {
         let (now, peak) = self.server.memory()?;
-        println!("{what:<9} server's memory {} at most, now {}", megabytes(peak), megabytes(now));
+        println!("{what:<9} server memory: peak {}, now {}", megabytes(peak), megabytes(now));
         figure(
-            &format!("server's memory in the {what}"),
+            &format!("server memory ({what})"),
             format!("{}, at most {}", megabytes(peak), megabytes(most)),
         );
         if peak > most {
-            return Err(format!("{what}: {} of memory, at most {most}", megabytes(peak)));
+            return Err(format!("{what}: {} of memory, limit {most}", megabytes(peak)));
         }
         Ok(())
     }
 
-    /// Stops the server, and holds its file to what it must be.
+    /// Stops the server and verifies its file.
     pub(crate) fn end(mut self) -> Told {
         self.server.stop()?;
         let events = self.server.verify()?;
-        println!("verified  {} events, and their replay", count(events));
+        println!("verified  {} events and their replay", count(events));
         Ok(())
     }
 }
 
-/// The message that begins a subscription.
+/// The message that opens a subscription.
 pub(crate) fn subscribe(sql: &str, params: JsonValue, from: Option<i64>) -> JsonValue {
     let mut message = json!({"op": "subscribe", "id": "q", "sql": sql, "params": params});
     if let Some(seq) = from {
@@ -210,5 +210,5 @@ pub(crate) fn subscribe(sql: &str, params: JsonValue, from: Option<i64>) -> Json
     message
 }
 
-/// How large the messages are that everybody hears who does not read: a few fill the outbox.
+/// The size of the messages for connections that do not read: a few fill the outbox.
 pub(crate) const LOUD_BYTES: usize = limits::OUTBOX_BYTES / 128;

@@ -1,5 +1,5 @@
-//! Everybody back at once: the server is killed with its crowd connected, started again, and all of them connect
-//! and subscribe again from the seq that they have.
+//! A reconnect storm: the server is killed with all clients connected and started again, and all of
+//! them reconnect and resume from their last seq.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -17,22 +17,22 @@ use crate::figures::{count, figure, percentile};
 use crate::pace::pause;
 use crate::socket::Socket;
 
-/// After so long a client of the crowd gives up.
+/// After this time a client gives up.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How a client came back.
+/// The result of one reconnect.
 struct Back {
-    /// Seconds from the restart until its subscription was answered.
+    /// Seconds from the restart to the response to its subscription.
     after_s: f64,
-    /// Attempts that the system or the server turned away.
+    /// Attempts that the system or the server rejected.
     attempts: u64,
-    /// Times that it was told 503 with Retry-After, or that the readers have too much to do.
+    /// Refusals with 503 and Retry-After, or because the readers are overloaded.
     refused: u64,
     /// Kept open until all are back.
     _socket: Socket,
 }
 
-/// Kills, starts again, and waits for everybody.
+/// Kills the server, starts it again, and waits for all clients.
 pub(crate) async fn run(stage: &mut Stage, crowd: Crowd) -> Told {
     stage.server.kill();
     stage.server.start_again()?;
@@ -50,14 +50,14 @@ pub(crate) async fn run(stage: &mut Stage, crowd: Crowd) -> Told {
     let refused: u64 = backs.iter().map(|back| back.refused).sum();
     let (half, last) = (percentile(&seconds, 50.0), percentile(&seconds, 100.0));
     println!(
-        "storm     {} back after a restart: half after {half:.1} s, the last after {last:.1} s; {} further \
-         attempts, {refused} refused as too many",
+        "storm     {} reconnected after a restart: half after {half:.1} s, the last after {last:.1} s; {} more \
+         attempts, {refused} refused due to overload",
         count(number as u64),
         count(attempts)
     );
     figure(
         "subscribe storm after a restart",
-        format!("{} subscriptions, the last answered after {last:.1} s", count(number as u64)),
+        format!("{} subscriptions, the last response after {last:.1} s", count(number as u64)),
     );
     stage.hold_waits("storm", &waits, bounds::STORM_FACTOR)?;
     stage.hold_memory("storm", bounds::REST_BYTES + number as u64 * bounds::CONNECTION_BYTES)
@@ -72,7 +72,9 @@ async fn come_back(
     let (mut attempts, mut refused) = (0, 0);
     loop {
         if begun.elapsed() > PATIENCE {
-            return Err(format!("a client is not back after {PATIENCE:?} and {attempts} attempts"));
+            return Err(format!(
+                "a client did not reconnect within {PATIENCE:?} and {attempts} attempts"
+            ));
         }
         match Socket::connect(address, token).await {
             Ok(socket) => match resume(socket, seq, &mut refused).await? {
@@ -84,7 +86,7 @@ async fn come_back(
             },
             Err(Error::Http(answer)) if answer.status() == 503 => {
                 if !answer.headers().contains_key("retry-after") {
-                    return Err("a 503 does not say when to come again".to_owned());
+                    return Err("a 503 without Retry-After".to_owned());
                 }
                 refused += 1;
                 pause(Duration::from_secs(1)).await;
@@ -97,7 +99,8 @@ async fn come_back(
     }
 }
 
-/// Subscribes again, as often as the readers' queue is full; nothing where the socket broke meanwhile.
+/// Resumes the subscription, and retries while the readers' queue is full; `None` if the socket
+/// broke meanwhile.
 async fn resume(mut socket: Socket, seq: i64, refused: &mut u64) -> Told<Option<Socket>> {
     let resume = subscribe(SQL, json!({"id": "board"}), Some(seq));
     if socket.say(&resume).await.is_err() {
@@ -110,14 +113,14 @@ async fn resume(mut socket: Socket, seq: i64, refused: &mut u64) -> Told<Option<
             }
             Ok(Some(told)) if told["op"] == "error" && told["code"] == "overloaded" => {
                 *refused += 1;
-                // As the SDK does: later each time.
+                // With growing delays, as the SDK does.
                 pause(Duration::from_millis(100 * *refused)).await;
                 if socket.say(&resume).await.is_err() {
                     return Ok(None);
                 }
             }
             Ok(Some(told)) if told["op"] == "error" && told["code"] != "refetch" => {
-                return Err(format!("a resume is answered {told}"));
+                return Err(format!("unexpected response to a resume: {told}"));
             }
             Ok(Some(_)) => {}
             Ok(None) | Err(_) => return Ok(None),

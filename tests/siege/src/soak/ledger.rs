@@ -1,4 +1,5 @@
-//! What clients were told, and what workers did to the world: what the file is held to in the end.
+//! The responses that clients received and the effects that workers ran: the expected content of
+//! the file.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,10 +7,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use abide_sim::checks::effects::Effects;
 use serde_json::Value as JsonValue;
 
-/// One call as it was acknowledged.
+/// One acknowledged call.
 #[derive(Clone, Debug)]
 pub(crate) struct Acknowledged {
-    /// By whom, as the log calls him.
+    /// The caller's identity in the log.
     pub(crate) identity: &'static str,
     pub(crate) request_id: String,
     pub(crate) reducer: String,
@@ -37,12 +38,12 @@ impl Ledger {
         lock(&self.told).clone()
     }
 
-    /// How many calls were acknowledged.
+    /// The number of acknowledged calls.
     pub(crate) fn count(&self) -> usize {
         lock(&self.told).len()
     }
 
-    /// A worker runs an effect, which may be one that must not run twice.
+    /// Records that a worker ran an effect; `once` if it must not run twice.
     pub(crate) fn ran(&self, call_id: &str, once: bool) {
         lock(&self.effects).ran(call_id, once);
     }
@@ -51,7 +52,7 @@ impl Ledger {
         lock(&self.effects).clone()
     }
 
-    /// A rule said no.
+    /// Records a refusal by a rule.
     pub(crate) fn no(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
@@ -60,7 +61,7 @@ impl Ledger {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// A tenant was shown rows, all of them his own.
+    /// Records that a tenant received rows, all of them its own.
     pub(crate) fn show(&self, rows: usize) {
         self.shown.fetch_add(rows as u64, Ordering::Relaxed);
     }
@@ -69,7 +70,7 @@ impl Ledger {
         self.shown.load(Ordering::Relaxed)
     }
 
-    /// Lets everybody end after what they are at.
+    /// Tells all clients to stop after their current operation.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }

@@ -1,6 +1,6 @@
-//! The clients that call: apps, those of two tenants among them, workers, supervisors and auditors. Each has a
-//! connection of his own through the network, and a request id for each call, by which he asks until he is
-//! answered.
+//! The calling clients: apps, including those of two tenants, workers, supervisors and auditors.
+//! Each has its own connection through the network, and a request id for each call, with which it
+//! retries until it gets a response.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,16 +14,16 @@ use super::ledger::{Acknowledged, Ledger};
 use crate::Told;
 use crate::pace::pause;
 
-/// How long anybody asks for the same thing.
+/// How long a client retries one call.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How long one attempt may take.
+/// The timeout of one attempt.
 const ATTEMPT: Duration = Duration::from_secs(10);
-/// How long a worker's word holds.
+/// The duration of a worker's lease.
 const LEASE_MS: i64 = 2_500;
-/// Names of the tools that workers run.
+/// The workers' tools.
 const TOOLS: [&str; 3] = ["look", "pay", "wire"];
 
-/// What they share.
+/// The shared state of the clients.
 #[derive(Clone)]
 pub(crate) struct People {
     pub(crate) url: String,
@@ -35,10 +35,10 @@ impl People {
     /// The token of an identity.
     pub(crate) fn token(&self, identity: &str) -> Told<&str> {
         let found = self.tokens.iter().find(|(name, _)| *name == identity);
-        found.map(|(_, token)| token.as_str()).ok_or_else(|| format!("nobody is {identity}"))
+        found.map(|(_, token)| token.as_str()).ok_or_else(|| format!("unknown identity {identity}"))
     }
 
-    /// Connects as somebody; a network that fails just now is asked again.
+    /// Connects as an identity; retries network failures.
     pub(crate) async fn connect(&self, identity: &str) -> Told<Abide> {
         let token = self.token(identity)?;
         for _ in 0..100 {
@@ -47,11 +47,11 @@ impl People {
                 Err(_) => pause(Duration::from_millis(100)).await,
             }
         }
-        Err(format!("{identity} does not get through to the server"))
+        Err(format!("{identity} cannot connect to the server"))
     }
 }
 
-/// What somebody is up to.
+/// The role of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     App,
@@ -60,12 +60,12 @@ enum Part {
     Auditor,
 }
 
-/// One of them.
+/// A client.
 pub(crate) struct Person {
     name: String,
     identity: &'static str,
     part: Part,
-    /// Whose rows are all that may be seen.
+    /// The tenant whose rows are visible to it.
     tenant: Option<&'static str>,
     abide: Abide,
     ledger: Arc<Ledger>,
@@ -74,14 +74,14 @@ pub(crate) struct Person {
     sessions: Vec<String>,
 }
 
-/// What a call came to.
+/// The result of a call.
 enum Came {
     Yes(JsonValue),
     No,
 }
 
 impl Person {
-    /// The nth client, of ten kinds in turn.
+    /// The nth client; the ten kinds alternate.
     pub(crate) async fn new(people: &People, nth: u64, seed: u64) -> Told<Person> {
         let (identity, part, tenant) = match nth % 20 {
             0 | 1 | 10 | 11 => ("app", Part::App, None),
@@ -104,7 +104,7 @@ impl Person {
         })
     }
 
-    /// Goes about his business until all are told to stop.
+    /// Runs until all clients are told to stop.
     pub(crate) async fn live(mut self) -> Told {
         while !self.ledger.is_stopped() {
             pause(Duration::from_millis(20 + self.random.below(160) as u64)).await;
@@ -153,7 +153,7 @@ impl Person {
         }
     }
 
-    /// A tenant sees what is his, and nothing else.
+    /// Checks that a tenant sees only its own rows.
     async fn look_around(&self) -> Told {
         let Some(tenant) = self.tenant else { return Ok(()) };
         let sql = "SELECT s.id, s.scope FROM sessions s UNION ALL
@@ -161,7 +161,7 @@ impl Person {
         let Ok(answer) = self.abide.sql(sql).rows().await else { return Ok(()) };
         let own = json!({"tenant": tenant}).to_string();
         match answer.rows.iter().find(|row| row[1].to_json() != json!(own)) {
-            Some(row) => Err(format!("{tenant} sees {row:?}")),
+            Some(row) => Err(format!("tenant {tenant} sees {row:?}")),
             None => {
                 self.ledger.show(answer.rows.len());
                 Ok(())
@@ -169,7 +169,7 @@ impl Person {
         }
     }
 
-    /// Claims a call, runs its effect, tells of it, or vanishes in between.
+    /// Claims a call, runs its effect and reports the result, or crashes in between.
     async fn work(&mut self) -> Told {
         let args = json!({"tools": TOOLS, "lease_ms": LEASE_MS, "worker": self.name});
         let Came::Yes(claimed) = self.call("claim_next_tool_call", args).await? else {
@@ -181,11 +181,11 @@ impl Person {
             return Ok(());
         };
         if self.random.one_in(12) {
-            return Ok(()); // It vanishes before the effect.
+            return Ok(()); // Crash before the effect.
         }
         self.ledger.ran(call_id, claimed["tool_name"] != "look");
         if self.random.one_in(12) {
-            return Ok(()); // And here behind it.
+            return Ok(()); // Crash after the effect.
         }
         if self.random.one_in(6) {
             let beat = json!({"call_id": call_id, "fencing_token": token, "lease_ms": LEASE_MS});
@@ -231,15 +231,15 @@ impl Person {
         Ok(())
     }
 
-    /// The log has no gap, whenever one looks.
+    /// Checks that the log has no gap.
     async fn audit(&self) -> Told {
         let sql = "SELECT count(*), coalesce(max(seq), 0) FROM events";
         let Ok(answer) = self.abide.sql(sql).rows().await else { return Ok(()) };
         let row = &answer.rows[0];
-        if row[0] == row[1] { Ok(()) } else { Err(format!("an auditor is told {row:?}")) }
+        if row[0] == row[1] { Ok(()) } else { Err(format!("an auditor read {row:?}")) }
     }
 
-    /// Calls until it is answered with a yes or a no.
+    /// Retries a call until it succeeds or a rule refuses it.
     async fn call(&self, reducer: &str, arguments: JsonValue) -> Told<Came> {
         let nth = self.asked.fetch_add(1, Ordering::Relaxed);
         let request_id = format!("{}:{nth}", self.name);
@@ -263,7 +263,7 @@ impl Person {
                     return Ok(Came::No);
                 }
                 Err(why) if begun.elapsed() > PATIENCE => {
-                    return Err(format!("{reducer} is not answered for {PATIENCE:?}: {why}"));
+                    return Err(format!("no response to {reducer} for {PATIENCE:?}: {why}"));
                 }
                 Err(_) => pause(Duration::from_millis(100)).await,
             }
@@ -271,7 +271,7 @@ impl Person {
     }
 }
 
-/// A rule's word, as opposed to the state of the server: asking again would be answered alike.
+/// Whether a rule refused the call. Server-state errors are retried; a rule would refuse again.
 fn is_a_no(code: Code) -> bool {
     !matches!(code, Code::Overloaded | Code::DiskFull | Code::Poisoned | Code::Internal)
 }

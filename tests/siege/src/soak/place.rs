@@ -1,5 +1,5 @@
-//! The disk: a small file system in memory of our own, which can be filled to its last byte and emptied again.
-//! Where this user may not mount one, the file stands in an ordinary folder, and a full disk is left out.
+//! The disk: a small tmpfs that can be filled completely and emptied again. If this user may not
+//! mount one, the file is in an ordinary folder, and the full-disk fault is skipped.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -12,15 +12,15 @@ use tempfile::TempDir;
 
 use crate::Told;
 
-/// What it holds beside what the clients write.
+/// Capacity in addition to the clients' writes.
 const BASE_MB: u64 = 160;
-/// What fifty clients write in a minute, with room to spare.
+/// The writes of fifty clients in a minute, with a margin.
 const MINUTE_MB: u64 = 160;
-/// More than that is no small disk.
+/// The maximum size.
 const MOST_MB: u64 = 4_096;
-/// With less than this free, the clients have filled it by themselves.
+/// With less free space, the clients have filled the disk themselves.
 const LEAST_BYTES: u64 = 48 << 20;
-/// What is written of the ballast at a time.
+/// The chunk that is written to fill the disk.
 static PIECE: [u8; 64 << 10] = [0xab; 64 << 10];
 
 /// See the [module](self).
@@ -30,7 +30,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// One that is large enough for so long a soak.
+    /// Creates a disk that is large enough for a soak of this duration.
     pub(crate) fn make(span: Duration) -> Told<Place> {
         let folder = tempfile::tempdir().map_err(|why| why.to_string())?;
         let megabytes = (BASE_MB + MINUTE_MB * span.as_secs().div_ceil(60)).min(MOST_MB);
@@ -49,7 +49,7 @@ impl Place {
         self.folder.path()
     }
 
-    /// Whether it can be filled without harm to anybody else.
+    /// Whether it can be filled without affecting other programs.
     pub(crate) fn can_be_filled(&self) -> bool {
         self.is_mounted
     }
@@ -60,18 +60,18 @@ impl Place {
         self.is_mounted && free < LEAST_BYTES
     }
 
-    /// Fills it to its last byte.
+    /// Fills it completely.
     pub(crate) fn fill(&self) -> Told {
         let mut ballast = File::create(self.ballast()).map_err(|why| format!("ballast: {why}"))?;
-        // Ends where there is no room for the next piece, and then for the next byte.
+        // Stops when the next chunk does not fit, and then when the next byte does not fit.
         while ballast.write_all(&PIECE).is_ok() {}
         while ballast.write_all(&PIECE[..1]).is_ok() {}
         Ok(())
     }
 
-    /// Makes room again.
+    /// Frees the space.
     pub(crate) fn empty(&self) {
-        // It may be gone already.
+        // It may be removed already.
         let _ = fs::remove_file(self.ballast());
     }
 
@@ -83,7 +83,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if self.is_mounted {
-            // Detached: it goes when the last handle does, also after a failure.
+            // Detached: it is unmounted with the last open handle, also after a failure.
             let _ = unmount(self.folder.path(), UnmountFlags::DETACH);
         }
     }

@@ -1,7 +1,8 @@
-//! The network between clients and server: a proxy that delays, stalls and cuts, and goes away for a while.
+//! The network between clients and server: a proxy that delays, stalls and cuts connections, and
+//! goes down for a while.
 //!
-//! A stream cannot lose bytes in its middle. What a lost packet comes to is here what it comes to there: nothing more
-//! arrives, and after a while the connection is gone.
+//! A stream cannot lose bytes in its middle. A lost packet is simulated by its effect: no more data
+//! arrives, and after a while the connection is closed.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,16 +17,16 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::Told;
 use crate::pace::pause;
 
-/// One in so many pieces is late.
+/// One of this many chunks is delayed.
 const LATE: usize = 12;
-/// After one in so many pieces the connection is cut.
+/// After one of this many chunks the connection is cut.
 const CUT: usize = 500;
-/// After one in so many pieces nothing more arrives for a while, and then it is cut.
+/// After one of this many chunks the connection stalls for a while and is then cut.
 const STALL: usize = 700;
-/// What is passed on at a time: small, so that messages are cut in two.
+/// The chunk size: small, so that messages are split.
 const PIECE_BYTES: usize = 4 << 10;
 
-/// See the [module](self). Clones are the same proxy.
+/// See the [module](self). Clones share one proxy.
 #[derive(Clone, Debug)]
 pub(crate) struct Proxy {
     inner: Arc<Inner>,
@@ -42,7 +43,7 @@ struct Inner {
     stalled: AtomicU64,
 }
 
-/// What becomes of a piece.
+/// What happens to a chunk.
 enum Fate {
     Passed,
     Late(Duration),
@@ -51,7 +52,7 @@ enum Fate {
 }
 
 impl Proxy {
-    /// One in front of a server, which keeps its port.
+    /// Starts a proxy in front of a server, which keeps its port.
     pub(crate) async fn start(server: SocketAddr, seed: u64) -> Told<Proxy> {
         let listener = TcpListener::bind("127.0.0.1:0").await.map_err(|why| why.to_string())?;
         let address = listener.local_addr().map_err(|why| why.to_string())?;
@@ -68,7 +69,7 @@ impl Proxy {
         let accepting = proxy.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                // Where it is down, who comes is cut off at once.
+                // While it is down, new connections are closed at once.
                 if !accepting.inner.is_down.load(Ordering::Relaxed) {
                     tokio::spawn(accepting.clone().pass(client));
                 }
@@ -77,23 +78,23 @@ impl Proxy {
         Ok(proxy)
     }
 
-    /// Where clients connect.
+    /// The URL for clients.
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.inner.address)
     }
 
-    /// Goes away, or comes back.
+    /// Goes down or comes back.
     pub(crate) fn set_down(&self, is_down: bool) {
         self.inner.is_down.store(is_down, Ordering::Relaxed);
     }
 
-    /// Passes everything on from now on.
+    /// Forwards everything without faults from now on.
     pub(crate) fn calm(&self) {
         self.set_down(false);
         self.inner.is_calm.store(true, Ordering::Relaxed);
     }
 
-    /// Connections that were cut, and stalled.
+    /// The number of connections that were cut and stalled.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.inner.cut.load(Ordering::Relaxed), self.inner.stalled.load(Ordering::Relaxed))
     }

@@ -1,4 +1,4 @@
-//! What goes wrong, and when: the seed decides.
+//! The faults and their times, determined by the seed.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -14,20 +14,20 @@ use crate::http::Http;
 use crate::pace::pause;
 use crate::server::Server;
 
-/// If nothing is acknowledged for so long although nothing goes wrong, it stands still.
+/// If no call is acknowledged for this long without a fault, the server hangs.
 const STANDSTILL: Duration = Duration::from_secs(30);
 
-/// What was done.
+/// The faults so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Did {
     pub(crate) kills: u64,
     pub(crate) stops: u64,
-    /// `None` where the disk cannot be filled.
+    /// `None` if the disk cannot be filled.
     pub(crate) full: Option<u64>,
     pub(crate) outages: u64,
-    /// Times that the server refused to go on and was started again, as a supervisor does.
+    /// How often the server refused to continue and was restarted, as a supervisor does.
     pub(crate) poisoned: u64,
-    /// The slowest start, in milliseconds.
+    /// The slowest start in milliseconds.
     pub(crate) slowest_ms: u64,
 }
 
@@ -37,8 +37,8 @@ impl fmt::Display for Did {
         let full = self.full.map_or("left out".to_owned(), count);
         write!(
             f,
-            "SIGKILL {kills}, SIGTERM {stops}, disk full {full}, network gone {outages}, started \
-             again because it refused to go on {poisoned}; its slowest start {slowest_ms} ms"
+            "SIGKILL {kills}, SIGTERM {stops}, disk full {full}, network down {outages}, restarted \
+             because it was poisoned {poisoned}; slowest start {slowest_ms} ms"
         )
     }
 }
@@ -66,7 +66,7 @@ impl Trouble {
         &self.proxy
     }
 
-    /// Makes trouble until then, and leaves a server that runs and a network that passes everything on.
+    /// Injects faults until `ends`; leaves a running server and a network without faults.
     pub(crate) async fn make(&mut self, ends: Instant, ledger: &Ledger) -> Told {
         let (mut heard, mut at) = (Instant::now(), ledger.count());
         while Instant::now() < ends && !self.place.is_nearly_full() {
@@ -112,7 +112,7 @@ impl Trouble {
         self.start()
     }
 
-    /// The disk is full for a while; now and then the server is killed meanwhile.
+    /// Fills the disk for a while; sometimes the server is killed meanwhile.
     async fn fill(&mut self) -> Told {
         self.did.full = self.did.full.map(|times| times + 1);
         self.place.fill()?;
@@ -120,7 +120,7 @@ impl Trouble {
         if self.random.one_in(3) {
             self.did.kills += 1;
             self.server.kill();
-            // There may be no room to start.
+            // The start may fail for lack of space.
             let started = self.server.start_again();
             self.place.empty();
             if started.is_err() {
@@ -138,10 +138,10 @@ impl Trouble {
         self.proxy.set_down(false);
     }
 
-    /// Does what a supervisor of processes does: what says that it is not ready is started again.
+    /// Restarts a server that is not ready, as a process supervisor does.
     async fn look(&mut self) -> Told {
         let Ok(mut http) = Http::connect(self.server.address, "").await else {
-            return Err("the server is gone, and nobody killed it".to_owned());
+            return Err("the server exited without being killed".to_owned());
         };
         let ready = http.get("/ready").await.map_err(|why| format!("/ready: {why}"))?;
         if ready.status == 200 {

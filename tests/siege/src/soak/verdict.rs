@@ -1,6 +1,6 @@
-//! The checkers, when all is calm: nothing stays claimed, subscribers converge, what was acknowledged is in the log
-//! and is answered alike when it is asked again, effects that must not run twice did not, leases did not
-//! overlap, the log verifies, and its replay gives the same rows.
+//! The final checks: no call stays claimed, subscribers converge, every acknowledged call is in the
+//! log and a retry returns the same result, at-most-once effects ran once, leases did not overlap,
+//! the log verifies, and its replay gives the same rows.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,19 +18,19 @@ use crate::Told;
 use crate::figures::count;
 use crate::pace::pause;
 
-/// Leases end by themselves: within their time, and what a busy machine adds.
+/// The time for leases to expire, with a margin for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Of what was acknowledged, one in so many is asked again, and all of the last.
+/// One of this many acknowledged calls is retried, and all of the last ones.
 const ASKED_AGAIN: usize = 23;
 /// See [`ASKED_AGAIN`].
 const LAST: usize = 200;
-/// Events that are read at a time.
+/// Events to read at a time.
 const PAGE: i64 = 20_000;
 
-/// What was held to the checkers.
+/// What was checked.
 pub(crate) struct Counted {
     pub(crate) told: u64,
-    /// Of their arguments.
+    /// Bytes of their arguments.
     pub(crate) bytes: u64,
     pub(crate) events: u64,
     pub(crate) effects: u64,
@@ -41,8 +41,8 @@ impl fmt::Display for Counted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} acknowledged calls, all there; {} events verified and replayed; {} effects, none twice \
-             that must not be; {} subscriptions converged",
+            "{} acknowledged calls, all in the log; {} events verified and replayed; {} effects, at-most-once \
+             ones never twice; {} subscriptions converged",
             count(self.told),
             count(self.events),
             count(self.effects),
@@ -51,7 +51,7 @@ impl fmt::Display for Counted {
     }
 }
 
-/// Holds everything to what it should be.
+/// Runs all checks.
 pub(crate) async fn reach(
     trouble: &mut Trouble,
     people: &People,
@@ -79,7 +79,7 @@ pub(crate) async fn reach(
     trouble.server.stop()?;
     let events = trouble.server.verify()?;
     if events < log.len() as u64 {
-        return Err(format!("{} events were read, and the file has {events}", log.len()));
+        return Err(format!("{} events were read, but the file has {events}", log.len()));
     }
     let effects = effects.count().into();
     Ok(Counted { told: told.len() as u64, bytes, events, effects, converged })
@@ -101,7 +101,7 @@ async fn nothing_stays_claimed(root: &Abide) -> Told {
     }
 }
 
-/// An event, as far as it is looked at.
+/// The checked part of an event.
 struct Event {
     seq: i64,
     at: i64,
@@ -116,7 +116,7 @@ impl Event {
     fn read(row: &[Value]) -> Told<Event> {
         let cells: Vec<JsonValue> = row.iter().map(Value::to_json).collect();
         let text = |at: usize| cells[at].as_str().unwrap_or_default().to_owned();
-        let number = |at: usize| cells[at].as_i64().ok_or("an event has its numbers");
+        let number = |at: usize| cells[at].as_i64().ok_or("an event has no number");
         Ok(Event {
             seq: number(0)?,
             at: number(1)?,
@@ -153,7 +153,7 @@ async fn log(root: &Abide) -> Told<BTreeMap<i64, Event>> {
         for row in &page.rows {
             let event = Event::read(row)?;
             if event.seq != after + 1 {
-                return Err(format!("behind event {after} comes {}", event.seq));
+                return Err(format!("event {after} is followed by {}", event.seq));
             }
             after = event.seq;
             log.insert(event.seq, event);
@@ -161,12 +161,13 @@ async fn log(root: &Abide) -> Told<BTreeMap<i64, Event>> {
     }
 }
 
-/// Each acknowledged call is in the log where it was told to be, with all that was said in it, and no request is
-/// there twice. How many bytes of arguments that are.
+/// Checks that each acknowledged call is in the log at its reported seq with its arguments, and
+/// that no request is there twice. Returns the bytes of arguments.
 fn acknowledged_is_there(told: &[Acknowledged], log: &BTreeMap<i64, Event>) -> Told<u64> {
     let mut seen: BTreeMap<(&str, &str), i64> = BTreeMap::new();
     for event in log.values() {
-        // Those of clients have a colon; the command line's batches are several events each.
+        // Request ids of clients contain a colon; the command line's batches are several events
+        // each.
         let own = event.request_id.as_deref().filter(|id| id.contains(':'));
         let Some(request_id) = own else { continue };
         if let Some(first) = seen.insert((&event.caller, request_id), event.seq) {
@@ -182,14 +183,14 @@ fn acknowledged_is_there(told: &[Acknowledged], log: &BTreeMap<i64, Event>) -> T
                 && said.all(|(name, value)| event.arguments[name] == *value)
         };
         if log.get(&told.seq).filter(is_whole).is_none() {
-            return Err(format!("acknowledged, and not in the log: {told:?}"));
+            return Err(format!("acknowledged but not in the log: {told:?}"));
         }
         bytes += told.arguments.to_string().len() as u64;
     }
     Ok(bytes)
 }
 
-/// Who asks again is told the same, and nothing is done.
+/// Checks that a retry returns the same result without running again.
 async fn asked_again(people: &People, told: &[Acknowledged]) -> Told {
     let mut clients = BTreeMap::new();
     let last = told.len().saturating_sub(LAST);
@@ -200,9 +201,9 @@ async fn asked_again(people: &People, told: &[Acknowledged]) -> Told {
         }
         let abide = &clients[told.identity];
         let again = abide.call(&told.reducer, &told.arguments).request_id(&told.request_id).await;
-        let again = again.map_err(|why| format!("{told:?} is answered {why} when asked again"))?;
+        let again = again.map_err(|why| format!("retry of {told:?} failed: {why}"))?;
         if !again.duplicate || again.seq.0 != told.seq || again.value != told.result {
-            return Err(format!("{told:?} is answered {again:?} when asked again"));
+            return Err(format!("retry of {told:?} returned {again:?}"));
         }
     }
     Ok(())

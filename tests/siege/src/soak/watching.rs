@@ -1,5 +1,5 @@
-//! Clients that only watch: subscriptions of the SDK with checksums, and `abide watch` as a process. What they hold
-//! in the end, built of nothing but what they were told, must be what their query gives.
+//! Subscribers: SDK subscriptions with checksums, and `abide watch` as a process. Their final
+//! state, built only from received updates, must equal the result of their query.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
@@ -18,7 +18,7 @@ use crate::Told;
 use crate::pace::pause;
 use crate::server::abide;
 
-/// Watched by the SDK, one each, by those who may see all or a tenant's part.
+/// Watched through the SDK, one each, by identities that see everything or one tenant.
 const QUERIES: [(&str, &str); 5] = [
     ("root", "SELECT id, status, updated_at FROM sessions"),
     ("supervisor", "SELECT call_id, tool_name FROM tool_calls WHERE status = 'claimed'"),
@@ -32,12 +32,12 @@ const PRINTED: [(&str, &str); 3] = [
     ("supervisor", "SELECT id, status FROM handoff_requests"),
     ("acme", "SELECT call_id, status FROM tool_calls"),
 ];
-/// How long a subscription may take to be level with its query.
+/// How long a subscription may take to match its query.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long it may take to be told of one state, before a later one is looked at.
+/// How long to wait for one state before checking a later one.
 const LEVEL: Duration = Duration::from_secs(2);
 
-/// A subscription of the SDK, at work.
+/// A running SDK subscription.
 pub(crate) struct Watcher {
     sql: &'static str,
     abide: Abide,
@@ -45,7 +45,7 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// Begins to watch.
+    /// Starts to watch.
     pub(crate) async fn start(people: &People, nth: u64) -> Told<Watcher> {
         let (identity, sql) = QUERIES[(nth / 10) as usize % QUERIES.len()];
         let abide = people.connect(identity).await?;
@@ -63,7 +63,8 @@ impl Watcher {
         Ok(Watcher { sql, abide, task })
     }
 
-    /// Waits until it holds what its query gives. What comes due meanwhile changes both.
+    /// Waits until the state equals the result of its query. Timers that fire meanwhile change
+    /// both.
     pub(crate) async fn converge(self) -> Told {
         let mut live = self.task.await.map_err(|why| why.to_string())??;
         let until = Instant::now() + PATIENCE;
@@ -83,19 +84,19 @@ impl Watcher {
         }
         match self.abide.mismatches() {
             0 => Ok(()),
-            n => Err(format!("{}: {n} results were not what the server held", self.sql)),
+            n => Err(format!("{}: {n} results differed from the server's", self.sql)),
         }
     }
 }
 
-/// Rows in some order, which a query without one does not have.
+/// Rows in a fixed order; a query without ORDER BY has none.
 fn sorted<'a>(rows: impl Iterator<Item = &'a [Value]>) -> Vec<String> {
     let mut rows: Vec<String> = rows.map(|row| format!("{row:?}")).collect();
     rows.sort();
     rows
 }
 
-/// What `abide watch` printed, worked into rows by their key.
+/// The output of `abide watch` as rows by key.
 type Printed = Arc<Mutex<Told<BTreeMap<String, JsonValue>>>>;
 
 /// `abide watch` as a process.
@@ -107,7 +108,7 @@ pub(crate) struct Printer {
 }
 
 impl Printer {
-    /// Starts it.
+    /// Starts the process.
     pub(crate) fn start(people: &People, nth: u64) -> Told<Printer> {
         let (identity, sql) = PRINTED[(nth / 10) as usize % PRINTED.len()];
         let mut command = abide()?;
@@ -131,7 +132,7 @@ impl Printer {
         Ok(Printer { sql, identity, child, printed })
     }
 
-    /// Waits until what it printed comes to what its query gives.
+    /// Waits until the printed state equals the result of its query.
     pub(crate) async fn converge(mut self, people: &People) -> Told {
         let abide = people.connect(self.identity).await?;
         let until = Instant::now() + PATIENCE;
@@ -166,13 +167,13 @@ impl Printer {
 
 impl Drop for Printer {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Works one line into the rows: no row comes twice, none leaves that was not there.
+/// Applies one line to the rows: no insert of a present row, no delete of an absent one.
 fn work_in(held: &mut BTreeMap<String, JsonValue>, line: &str) -> Told {
     let told: JsonValue = serde_json::from_str(line).map_err(|why| format!("{why}: {line}"))?;
     let list = |value: &JsonValue| value.as_array().cloned().unwrap_or_default();
@@ -185,15 +186,15 @@ fn work_in(held: &mut BTreeMap<String, JsonValue>, line: &str) -> Told {
             for change in list(&told["changes"]) {
                 for gone in list(&change["deletes"]) {
                     let key = if gone.is_array() { gone[0].to_string() } else { gone.to_string() };
-                    held.remove(&key).ok_or(format!("left without being there: {line}"))?;
+                    held.remove(&key).ok_or(format!("delete of an absent row: {line}"))?;
                 }
                 for row in list(&change["inserts"]) {
                     let before = held.insert(row[0].to_string(), row);
-                    before.map_or(Ok(()), |_| Err(format!("came twice: {line}")))?;
+                    before.map_or(Ok(()), |_| Err(format!("insert of a present row: {line}")))?;
                 }
                 for row in list(&change["updates"]) {
                     let before = held.insert(row[0].to_string(), row);
-                    before.ok_or(format!("changed without being there: {line}"))?;
+                    before.ok_or(format!("update of an absent row: {line}"))?;
                 }
             }
         }

@@ -1,6 +1,6 @@
-//! Acknowledged is durable: what was answered before a crash is there after it, under the same seq and
-//! with the same result, once; what was asked and not answered is there once or not at all; and what was
-//! answered with the word that nothing was written is not there.
+//! Acknowledged is durable. A call acknowledged before a crash is in the log after it exactly once,
+//! with the same seq and result. A call without a response is in the log once or not at all. A call
+//! whose refusal says that nothing was written is not in the log.
 
 use abide_schema::reducer::Caller;
 use abide_schema::{Code, Refusal, Value};
@@ -12,20 +12,19 @@ use crate::rig::{Ask, Rig, Told};
 
 const NAME: &str = "acknowledged is durable";
 
-/// Asks everything again, as a client does that lost its connection.
+/// Retries everything, as a client does after it lost its connection.
 ///
-/// # Errors
-/// The first thing that is not as it was told.
+/// # Errors The first violation.
 pub fn check(rig: &Rig, history: &History) -> Result<(), Finding> {
     for (ask, told) in &history.told {
         let again = rig.run(ask.put(rig.engine()));
         let again = again.map_err(|refusal| lost(ask, told, &refusal))?;
         if again.results != told.results {
-            let what = format!("{} was told {told:?}, and now {again:?}", ask.request_id);
+            let what = format!("{} got {told:?}, and on retry {again:?}", ask.request_id);
             return Err(Finding::new(NAME, what));
         }
         if !again.duplicate {
-            return Err(Finding::new(NAME, format!("{} was run a second time", ask.request_id)));
+            return Err(Finding::new(NAME, format!("{} ran a second time", ask.request_id)));
         }
     }
     for ask in &history.open {
@@ -33,11 +32,11 @@ pub fn check(rig: &Rig, history: &History) -> Result<(), Finding> {
         let again = rig.run(ask.put(rig.engine()));
         match (&before, &again) {
             (Ok(before), Ok(again)) if before.results == again.results && again.duplicate => {}
-            // What a rule refuses it may well refuse again.
+            // A call refused by a rule may be refused again.
             (Err(before), Err(again))
                 if before.code == again.code && before.code != Code::Internal => {}
             _ => {
-                let what = format!("{}: {before:?}, and then {again:?}", ask.request_id);
+                let what = format!("{}: {before:?}, and on retry {again:?}", ask.request_id);
                 return Err(Finding::new(NAME, what));
             }
         }
@@ -54,18 +53,19 @@ fn not_written(rig: &Rig, ask: &Ask) -> Result<(), Finding> {
     match answer.rows.first() {
         None => Ok(()),
         Some(row) => {
-            let what = format!("{} was told that nothing was written: {row:?}", ask.request_id);
+            let what =
+                format!("{} got the response that nothing was written: {row:?}", ask.request_id);
             Err(Finding::new(NAME, what))
         }
     }
 }
 
 fn lost(ask: &Ask, told: &Told, refusal: &Refusal) -> Finding {
-    let what = format!("{} was told {told:?}, and now {refusal}", ask.request_id);
+    let what = format!("{} got {told:?}, and on retry {refusal}", ask.request_id);
     Finding::new(NAME, what)
 }
 
-/// No request stands in the log twice: as many events of it as calls.
+/// Checks that no request is in the log twice: it has at most as many events as calls.
 fn once_each(rig: &Rig) -> Result<(), Finding> {
     let sql = "SELECT e.caller, e.request_id, count(*), json_array_length(r.seqs) FROM events e
         LEFT JOIN request_ids r ON r.request_id = e.request_id AND r.caller = e.caller ||
@@ -75,7 +75,8 @@ fn once_each(rig: &Rig) -> Result<(), Finding> {
     let answer = answer.map_err(|refusal| Finding::new(NAME, refusal))?;
     for row in &answer.rows {
         let (Value::Text(id), Value::Integer(events)) = (&row[1], &row[2]) else { continue };
-        // A call that an earlier one had done already has its seq, and no event of its own.
+        // A call that an earlier request already made has that request's seq, and no event of its
+        // own.
         if !matches!(&row[3], Value::Integer(calls) if calls >= events) {
             let what = format!("{id} has {events} events for {} calls", row[3].to_json());
             return Err(Finding::new(NAME, what));

@@ -1,4 +1,4 @@
-//! Nothing grows without bound: what waits for a thread, and what waits for a client.
+//! All queues are bounded: those of the threads and those of the clients.
 
 use abide_engine::Waiting;
 use abide_schema::limits;
@@ -7,30 +7,29 @@ use super::Finding;
 
 const NAME: &str = "nothing unbounded";
 
-/// Frames that the door hands to a client that does not read: it stops asking for more.
+/// Frames in flight to a client that does not read, before the server stops to fetch more.
 pub const FRAMES: usize = 8;
 
-/// Holds the queues to their bounds.
+/// Checks the queues against their limits.
 ///
-/// # Errors
-/// The first that is beyond.
+/// # Errors The first exceeded limit.
 pub fn check(waiting: Waiting, backlog: usize, frames: usize) -> Result<(), Finding> {
     let bounds = [
-        ("commits that wait for the sync", waiting.commits, limits::UNSYNCED_COMMITS + 1),
-        // Between two with deltas there may be one without.
+        ("commits waiting for the sync", waiting.commits, limits::UNSYNCED_COMMITS + 1),
+        // Between two publications with deltas there may be one without.
         (
-            "commits that wait for the publisher",
+            "commits waiting for the publisher",
             waiting.publications,
             2 * (limits::UNSYNCED_COMMITS + 1),
         ),
-        ("queries that wait", waiting.reads, 2 * limits::READER_QUEUE),
-        ("bytes of calls that wait", backlog, 2 * limits::WRITER_QUEUE_BYTES + limits::CALL_BYTES),
-        // Answers to calls of its own come on top.
-        ("frames that wait for a client", frames, FRAMES + 64),
+        ("waiting queries", waiting.reads, 2 * limits::READER_QUEUE),
+        ("bytes of waiting calls", backlog, 2 * limits::WRITER_QUEUE_BYTES + limits::CALL_BYTES),
+        // Responses to the client's own calls come in addition.
+        ("frames waiting for a client", frames, FRAMES + 64),
     ];
     match bounds.into_iter().find(|(_, found, bound)| found > bound) {
         Some((what, found, bound)) => {
-            Err(Finding::new(NAME, format!("{found} {what}, at most {bound}")))
+            Err(Finding::new(NAME, format!("{found} {what}, limit {bound}")))
         }
         None => Ok(()),
     }

@@ -1,4 +1,5 @@
-//! Leases never overlap, and who lost one is not heard: read off the log, not off the rows.
+//! Leases never overlap, and a former holder's report is refused. Checked on the log, not on the
+//! rows.
 
 use std::collections::BTreeMap;
 
@@ -8,27 +9,26 @@ use super::Finding;
 
 const NAME: &str = "leases never overlap";
 
-/// An event of the log, as far as leases go.
+/// An event of the log, reduced to what leases need.
 #[derive(Clone, Debug)]
 pub struct Step {
     /// Its seq.
     pub seq: i64,
     /// Its time, in microseconds.
     pub at: i64,
-    /// The rule.
+    /// The reducer.
     pub reducer: String,
-    /// What was asked.
+    /// The arguments.
     pub arguments: JsonValue,
-    /// What came of it.
+    /// The outcome.
     pub outcome: JsonValue,
 }
 
-/// Walks the log.
+/// Checks the log.
 ///
-/// # Errors
-/// The first event that takes what another held, or that is heard without holding.
+/// # Errors The first event that claims a held call, or ends a call without holding it.
 pub fn check(steps: &[Step]) -> Result<(), Finding> {
-    // Of each call its holder's token, and until when.
+    // The token of each call's holder, and the end of its lease.
     let mut held: BTreeMap<String, (i64, i64)> = BTreeMap::new();
     for step in steps.iter().filter(|step| step.outcome.get("$refused").is_none()) {
         let Some(call_id) = step.outcome["call_id"].as_str().map(str::to_owned) else { continue };
@@ -59,7 +59,7 @@ pub fn check(steps: &[Step]) -> Result<(), Finding> {
             "complete_tool_call" | "fail_tool_call" | "acknowledge_cancel" => {
                 let said = step.arguments["fencing_token"].as_i64();
                 if holder.map(|(token, _)| token) != said {
-                    return found(format!("was ended by {said:?}, and {holder:?} held it"));
+                    return found(format!("was ended by {said:?} while {holder:?} held it"));
                 }
                 held.remove(&call_id);
             }

@@ -1,5 +1,5 @@
-//! The log is dense and verifies: seqs 1, 2, 3 … with no gap, each event chained to the one before, no
-//! row that speaks of an event that is not there, and a file that SQLite finds sound.
+//! The log verifies: seqs 1, 2, 3 … without gaps, each event chained to the previous one, no row
+//! that refers to a missing event, and an intact SQLite file.
 
 use std::path::Path;
 
@@ -9,10 +9,9 @@ use super::Finding;
 
 const NAME: &str = "the log verifies";
 
-/// Walks a closed file.
+/// Verifies a closed file.
 ///
-/// # Errors
-/// What `abide verify` would say.
+/// # Errors The error of `abide verify`.
 pub fn check(file: &Path) -> Result<Verified, Finding> {
     verify_file(file, &mut |_| {}).map_err(|error| {
         let cause = std::error::Error::source(&error).map(|why| format!(": {why}"));

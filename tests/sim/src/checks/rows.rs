@@ -1,4 +1,4 @@
-//! Rows equal replay: the log run again into an empty file gives the same rows.
+//! Rows equal replay: a replay of the log into an empty file gives the same rows.
 
 use std::path::Path;
 
@@ -10,8 +10,7 @@ const NAME: &str = "rows equal replay";
 
 /// Replays a closed file into a folder.
 ///
-/// # Errors
-/// The first event or row that differs.
+/// # Errors The first event or row that differs.
 pub fn check(file: &Path, into: &Path) -> Result<(), Finding> {
     let into = into.join("replayed.db");
     let replayed = replay(file, &into, abide_reducers::modules(), None, &mut |_| {});

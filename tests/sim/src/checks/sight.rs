@@ -1,6 +1,6 @@
-//! Nobody sees, or reaches, what is another tenant's: held to what is told, and not to what the engine says of whose
-//! it is. Sessions are `s0`, `s1` …, those of even numbers of one tenant and those of odd ones of the other, so
-//! that the name of a session in any cell says whose the row is.
+//! A tenant can neither see nor access rows of another. Checked on the responses, independently of
+//! the engine's notion of ownership: sessions are `s0`, `s1` …, even numbers belong to one tenant
+//! and odd ones to the other, so the name of a session in any cell reveals the tenant.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,18 +9,18 @@ use serde_json::Value as JsonValue;
 
 use super::Finding;
 
-const NAME: &str = "sight is bounded";
+const NAME: &str = "visibility is restricted";
 
-/// The callers of the tenants, by the number of each.
+/// The callers of the tenants, by tenant number.
 pub const TENANTS: [&str; 2] = ["tenant0", "tenant1"];
 
-/// The number of a tenant, if a caller is one's.
+/// The number of a caller's tenant, if it has one.
 #[must_use]
 pub fn tenant(caller: &str) -> Option<usize> {
     TENANTS.iter().position(|name| *name == caller)
 }
 
-/// Whose the nth session is, as its scope says.
+/// The scope of the nth session.
 #[must_use]
 pub fn scope(session: usize) -> BTreeMap<String, String> {
     BTreeMap::from([("tenant".to_owned(), TENANTS[session % TENANTS.len()].to_owned())])
@@ -32,15 +32,14 @@ pub fn caller(tenant: usize) -> Caller {
     Caller::with(TENANTS[tenant], "app", BTreeSet::new(), scope(tenant))
 }
 
-/// Holds what a tenant was told to it: a message, or the result of a call.
+/// Checks a message or a call result that a tenant received.
 ///
-/// # Errors
-/// It names a session of another's.
+/// # Errors It names a session of the other tenant.
 pub fn check(tenant: usize, told: &JsonValue) -> Result<(), Finding> {
     match told {
         JsonValue::String(text) => match number(text) {
             Some(session) if session % TENANTS.len() != tenant => {
-                let what = format!("{} is told of {text}", TENANTS[tenant]);
+                let what = format!("{} received {text}", TENANTS[tenant]);
                 Err(Finding::new(NAME, what))
             }
             _ => Ok(()),
@@ -51,7 +50,7 @@ pub fn check(tenant: usize, told: &JsonValue) -> Result<(), Finding> {
     }
 }
 
-/// The number of a session, if the text names one.
+/// The number of a session, if the text is the name of one.
 fn number(text: &str) -> Option<usize> {
     let digits = text.strip_prefix('s')?;
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,21 +1,21 @@
-//! One file of a [`Machine`](super::Machine): what of it is durable, and what was done since.
+//! One file of a [`Machine`](super::Machine): its durable content, and the later operations.
 
 use crate::random::Random;
 
-/// Bytes that a disk writes whole or not at all.
+/// Bytes that a disk writes atomically.
 const SECTOR: usize = 512;
 
-/// What is not durable yet.
+/// An operation that is not durable yet.
 #[derive(Debug)]
 pub(super) enum Op {
     Write { offset: usize, data: Vec<u8> },
     Truncate { bytes: usize },
 }
 
-/// A file, whatever its name is by now.
+/// A file, independent of its current name.
 #[derive(Debug, Default)]
 pub(super) struct Image {
-    /// Syncs that failed.
+    /// The number of failed syncs.
     pub(super) failures: u64,
     durable: Vec<u8>,
     pending: Vec<Op>,
@@ -30,17 +30,17 @@ impl Image {
         self.pending.push(op);
     }
 
-    /// Everything so far is durable.
+    /// Makes everything so far durable.
     pub(super) fn sync(&mut self) {
         for op in std::mem::take(&mut self.pending) {
             apply(&mut self.durable, &op);
         }
     }
 
-    /// Of what is not durable some becomes so, and the rest never will.
+    /// Makes some of the pending operations durable and drops the others.
     pub(super) fn lose(&mut self, random: &mut Random) {
         let pending = std::mem::take(&mut self.pending);
-        // Now and then a disk keeps all, or nothing.
+        // Sometimes the disk keeps everything or nothing.
         let (all, none) = (random.one_in(8), random.one_in(8));
         for op in pending {
             if all {
@@ -65,12 +65,12 @@ impl Image {
         }
     }
 
-    /// What is durable.
+    /// The durable content.
     pub(super) fn durable(&self) -> Vec<u8> {
         self.durable.clone()
     }
 
-    /// What is durable.
+    /// The durable content.
     pub(super) fn into_durable(self) -> Vec<u8> {
         self.durable
     }
@@ -89,7 +89,7 @@ fn apply(bytes: &mut Vec<u8>, op: &Op) {
     }
 }
 
-/// A write as the disk's sectors see it.
+/// A write split at sector boundaries.
 fn sectors(offset: usize, data: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let first = (SECTOR - offset % SECTOR).min(data.len());
     let (head, rest) = data.split_at(first);
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_synced_stays_whatever_is_lost_later() {
+    fn synced_data_survives_later_losses() {
         for seed in 0..50 {
             let mut image = Image::of(b"old".to_vec());
             image.note(write(3, b"new"));
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn later_writes_may_stay_where_earlier_ones_are_gone_and_long_ones_tear() {
+    fn later_writes_may_survive_earlier_ones_and_long_ones_tear() {
         let (mut reordered, mut torn) = (false, false);
         for seed in 0..200 {
             let mut image = Image::of(vec![0; 4096]);
@@ -135,13 +135,13 @@ mod tests {
             let kept = image.into_durable();
             reordered |= kept[0] == 0 && kept[1024] == 0 && kept[2048] == 2;
             torn |= kept[0] != kept[512];
-            assert!(kept[..512].iter().all(|byte| *byte == kept[0]), "a sector is whole");
+            assert!(kept[..512].iter().all(|byte| *byte == kept[0]), "a sector is not torn");
         }
         assert!(reordered && torn);
     }
 
     #[test]
-    fn a_write_is_cut_where_sectors_end() {
+    fn a_write_is_split_at_sector_boundaries() {
         let data = [7; 1200];
         let cut: Vec<_> = sectors(500, &data).map(|(at, part)| (at, part.len())).collect();
         assert_eq!(cut, [(500, 12), (512, 512), (1024, 512), (1536, 164)]);

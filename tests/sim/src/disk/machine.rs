@@ -1,4 +1,4 @@
-//! The machine: names and images of files, the steps that are counted, and the fault that is to come.
+//! The machine: names and images of files, counted steps, and the planned fault.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,26 +11,26 @@ use crate::random::Random;
 /// A kind of call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// Opening a file, which may make it.
+    /// Opening a file, or creating it.
     Open,
     /// Reading.
     Read,
     /// Writing.
     Write,
-    /// Making shorter.
+    /// Truncating.
     Truncate,
-    /// Making durable, by SQLite or by the engine.
+    /// Syncing, by SQLite or by the engine.
     Sync,
     /// Removing a file.
     Delete,
     /// Taking a lock, on the file or on the WAL index.
     Lock,
-    /// Making the WAL index longer.
+    /// Extending the WAL index.
     Extend,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Kind; 8] = [
         Kind::Open,
         Kind::Read,
@@ -42,7 +42,7 @@ impl Kind {
         Kind::Extend,
     ];
 
-    /// Whether a crash before it differs from a crash before the call that follows.
+    /// Whether a crash before it differs from a crash before the following call.
     fn changes(self) -> bool {
         !matches!(self, Kind::Read | Kind::Lock | Kind::Extend)
     }
@@ -63,70 +63,70 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What is to go wrong.
+/// A planned fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Nothing.
     None,
-    /// The power fails in this step, counted from 1 over all that changes the disk.
+    /// The power fails in this step, counted from 1 over all disk changes.
     Crash {
         /// The step.
         step: u64,
     },
     /// A call fails.
     Fail {
-        /// Of which kind.
+        /// The kind of call.
         kind: Kind,
-        /// Which of them, from 1.
+        /// The number of the call, from 1.
         nth: u64,
-        /// Whether all that follow fail too.
+        /// Whether all later calls fail too.
         lasting: bool,
     },
-    /// There is room for so many more bytes.
+    /// The disk is full after this many more bytes.
     Full {
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
     },
 }
 
-/// What was counted.
+/// The counts of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Steps that change the disk.
     pub steps: u64,
-    /// Calls by kind, as [`Kind::ALL`] has them.
+    /// Calls by kind, in the order of [`Kind::ALL`].
     pub calls: [u64; 8],
-    /// Calls that were made to fail.
+    /// Calls that failed because of the fault.
     pub failed: u64,
 }
 
-/// What becomes of a call.
+/// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It is done.
+    /// It succeeds.
     Go,
-    /// It fails; the machine runs on.
+    /// It fails; the machine continues.
     Fail,
-    /// There is no room for it.
+    /// The disk is full.
     Full,
-    /// The power fails in it.
+    /// The power fails during the call.
     Crash,
-    /// There is no power.
+    /// The power is off.
     Down,
 }
 
-/// What became of a sync.
+/// The result of a sync.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Synced {
     /// Everything is durable.
     Done,
     /// It failed.
     Failed,
-    /// It failed, and what the file shows from now on is this.
+    /// It failed, and the file's visible content is now this.
     Forgotten(Vec<u8>),
 }
 
-/// What a name stands for.
+/// A file name.
 #[derive(Clone, Copy, Debug)]
 struct Name {
     file: u64,
@@ -142,7 +142,7 @@ struct State {
     random: Random,
     files: BTreeMap<u64, Image>,
     names: BTreeMap<PathBuf, Name>,
-    /// What was removed, while the folder does not know it durably.
+    /// Removed names whose removal is not durable yet.
     removed: BTreeMap<PathBuf, u64>,
     last_file: u64,
     handles: u64,
@@ -153,7 +153,7 @@ struct State {
 pub struct Machine(Mutex<State>);
 
 impl Machine {
-    /// A machine that goes wrong in this way; the seed decides what is lost by it.
+    /// A machine with this fault; the seed decides which data is lost.
     #[must_use]
     pub fn new(fault: Fault, seed: u64) -> Machine {
         Machine(Mutex::new(State {
@@ -170,15 +170,15 @@ impl Machine {
         }))
     }
 
-    /// Learns what is in a folder, all of it durable.
+    /// Registers the files of a folder, all durable.
     ///
-    /// # Errors
-    /// The system's.
+    /// # Errors An I/O error of the system.
     pub fn take_in(&self, folder: &Path) -> io::Result<()> {
         for entry in fs::read_dir(folder)? {
             let path = entry?.path();
             let name = path.to_string_lossy();
-            // The lock is the system's, and so is the WAL index, which does not outlive it.
+            // The lock file belongs to the system, and so does the WAL index, which does not
+            // survive it.
             if !name.ends_with("-lock") && !name.ends_with("-shm") {
                 let content = fs::read(&path)?;
                 self.opened(&path, || Some(content));
@@ -187,51 +187,50 @@ impl Machine {
         Ok(())
     }
 
-    /// Changes what is to go wrong. Calls and steps are counted on.
+    /// Plans another fault. Calls and steps continue to count.
     pub fn plan(&self, fault: Fault) {
         self.lock().fault = fault;
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     #[must_use]
     pub fn tally(&self) -> Tally {
         self.lock().tally.clone()
     }
 
-    /// Whether the power has failed.
+    /// Whether the power is off.
     #[must_use]
     pub fn is_down(&self) -> bool {
         self.lock().down
     }
 
-    /// Takes the power away now.
+    /// Cuts the power.
     pub fn cut_power(&self) {
         self.lock().down = true;
     }
 
-    /// How many handles SQLite has on files of the folder.
+    /// The number of SQLite's open handles on files of the folder.
     #[must_use]
     pub fn handles(&self) -> u64 {
         self.lock().handles
     }
 
-    /// Whether anything was made to fail.
+    /// Whether any call failed because of the fault.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         let state = self.lock();
         state.down || state.tally.failed > 0
     }
 
-    /// Another process begins, on a system that never lost its power. Calls are counted from 1 again.
+    /// Starts another process on a system that did not lose power. Calls count from 1 again.
     pub fn revive(&self, fault: Fault) {
         let mut state = self.lock();
         (state.down, state.fault, state.grown, state.tally) = (false, fault, 0, Tally::default());
     }
 
-    /// Takes the power away, and puts what is there afterwards into another folder.
+    /// Cuts the power, and writes the surviving content to another folder.
     ///
-    /// # Errors
-    /// The system's.
+    /// # Errors An I/O error of the system.
     pub fn restart(&self, into: &Path, seed: u64) -> io::Result<()> {
         let mut state = self.lock();
         state.down = true;
@@ -242,18 +241,18 @@ impl Machine {
         Ok(())
     }
 
-    /// The file that has a name at the moment.
+    /// The file that currently has a name.
     pub(super) fn find(&self, path: &Path) -> Option<u64> {
         self.lock().names.get(path).map(|name| name.file)
     }
 
-    /// Counts a call and says what becomes of it.
+    /// Counts a call and returns its result.
     pub(super) fn call(&self, kind: Kind) -> Verdict {
         self.lock().call(kind)
     }
 
-    /// Notes a file that was opened; of one that is new to the machine `content` tells what is in it,
-    /// or that it was made just now.
+    /// Records that a file was opened; for a new file `content` returns its content, or that it was
+    /// just created.
     pub(super) fn opened(&self, path: &Path, content: impl FnOnce() -> Option<Vec<u8>>) -> u64 {
         let mut state = self.lock();
         if let Some(name) = state.names.get(path) {
@@ -267,23 +266,23 @@ impl Machine {
         file
     }
 
-    /// Notes that a handle was made.
+    /// Records an opened handle.
     pub(super) fn handle_made(&self) {
         self.lock().handles += 1;
     }
 
-    /// Notes that a handle was given back.
+    /// Records a closed handle.
     pub(super) fn handle_closed(&self) {
         self.lock().handles -= 1;
     }
 
-    /// Notes a write, or as much of it as is done, and says what becomes of it.
+    /// Records a write, or the part that succeeds, and returns its result.
     pub(super) fn write(&self, file: u64, offset: usize, data: &[u8]) -> (Verdict, usize) {
         let mut state = self.lock();
         let verdict = state.call(Kind::Write);
         let verdict = state.fit(verdict, data.len());
         let done = match verdict {
-            // The step in which the power fails may be on the disk, or a part of it.
+            // In the step of the power failure, the write may reach the disk in part.
             Verdict::Go | Verdict::Crash => data.len(),
             Verdict::Fail => data.len() / 2,
             Verdict::Full | Verdict::Down => 0,
@@ -295,15 +294,15 @@ impl Machine {
         (verdict, done)
     }
 
-    /// Counts the WAL index growing by so many bytes, and says what becomes of it. It is not durable, and
-    /// no image of it is kept.
+    /// Counts an extension of the WAL index and returns its result. The index is not durable and
+    /// has no image.
     pub(super) fn extend(&self, bytes: usize) -> Verdict {
         let mut state = self.lock();
         let verdict = state.call(Kind::Extend);
         state.fit(verdict, bytes)
     }
 
-    /// Notes a truncation, and says what becomes of it.
+    /// Records a truncation, and returns its result.
     pub(super) fn truncate(&self, file: u64, bytes: usize) -> Verdict {
         let mut state = self.lock();
         let verdict = state.call(Kind::Truncate);
@@ -313,7 +312,7 @@ impl Machine {
         verdict
     }
 
-    /// Makes a file durable by a handle on it that has heard of so many failures.
+    /// Syncs a file through a handle that has reported this many failures.
     pub(super) fn sync(&self, file: u64, heard: &mut u64) -> Synced {
         let mut state = self.lock();
         let verdict = state.call(Kind::Sync);
@@ -326,12 +325,13 @@ impl Machine {
             image.failures += 1;
             image.lose(random);
             *heard = image.failures;
-            // The pages are clean now, and may go from memory at any time: then what is read again is
-            // what is on the disk.
+            // The pages are clean now and may be evicted at any time; a later read then returns the
+            // disk's content.
             let forgets = random.one_in(2);
             return if forgets { Synced::Forgotten(image.durable()) } else { Synced::Failed };
         }
-        // A failure is told once to each handle that was open when it happened, whoever's sync it was.
+        // A failure is reported once on each handle that was open when it happened, whichever
+        // handle synced.
         if *heard < image.failures {
             *heard = image.failures;
             return Synced::Failed;
@@ -340,17 +340,17 @@ impl Machine {
         Synced::Done
     }
 
-    /// How many failures a handle that is opened now has missed.
+    /// The number of past failures, which a newly opened handle does not report.
     pub(super) fn failures(&self, file: u64) -> u64 {
         self.lock().files.get(&file).map_or(0, |image| image.failures)
     }
 
-    /// Makes names durable, and removals.
+    /// Makes names and removals durable.
     pub(super) fn sync_folder(&self) {
         self.lock().sync_folder();
     }
 
-    /// Notes a removal.
+    /// Records a removal.
     pub(super) fn removed(&self, path: &Path, sync_folder: bool) {
         let mut state = self.lock();
         if let Some(name) = state.names.remove(path)
@@ -394,7 +394,7 @@ impl State {
         }
     }
 
-    /// A call that is to be done takes so many bytes: there is room for them, or it is not.
+    /// Checks the space for a call that takes this many bytes.
     fn fit(&mut self, verdict: Verdict, taken: usize) -> Verdict {
         let (Verdict::Go, Fault::Full { bytes }) = (verdict, self.fault) else { return verdict };
         self.grown += taken as u64;
@@ -416,7 +416,7 @@ impl State {
         }
     }
 
-    /// What is there after the power has failed.
+    /// The content that survives a power failure.
     fn survivors(&mut self, random: &mut Random) -> Vec<(PathBuf, Vec<u8>)> {
         let mut files = std::mem::take(&mut self.files);
         let mut removed = std::mem::take(&mut self.removed);

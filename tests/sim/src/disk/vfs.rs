@@ -1,17 +1,17 @@
-//! The VFS: the unix one of SQLite, with a [`Machine`] told of every call and asked whether it is done.
+//! The VFS: SQLite's unix VFS with a [`Machine`] that observes every call and decides its result.
 //!
-//! The one place of this project with `unsafe`: a VFS is a C struct of C functions, and SQLite hands
-//! files over as memory of its own. What is relied on, from <https://www.sqlite.org/c3ref/vfs.html> and
+//! The only place of this project with `unsafe`: a VFS is a C struct of C functions, and SQLite
+//! allocates the memory of files. The assumptions, from <https://www.sqlite.org/c3ref/vfs.html> and
 //! <https://www.sqlite.org/c3ref/io_methods.html>:
-//! - `xOpen` is given `szOsFile` bytes, zeroed and aligned as by `malloc`; the other methods are called
-//!   with that memory only after an `xOpen` that set its methods, and not after `xClose`.
-//! - A name given to `xOpen` stays valid until the file is closed, and is the one that
-//!   `xFullPathname` made.
-//! - One connection calls from one thread at a time; several connections may call at once, which is
-//!   why everything shared lies in the machine, behind its lock.
+//! - `xOpen` receives `szOsFile` bytes, zeroed and aligned as by `malloc`; the other methods are
+//!   called with that memory only after an `xOpen` that set its methods, and not after `xClose`.
+//! - A name passed to `xOpen` stays valid until the file is closed, and was produced by
+//!   `xFullPathname`.
+//! - One connection calls from one thread at a time; several connections may call concurrently, so
+//!   all shared state is in the machine, behind its lock.
 //!
-//! A registered VFS and its name are never freed: a connection that somebody forgot may still point
-//! there. That is a few hundred bytes a machine, in tests.
+//! A registered VFS and its name are never freed: a leaked connection may still refer to them. That
+//! is a few hundred bytes per machine, in tests.
 #![expect(unsafe_code, reason = "a VFS is a table of C functions")]
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
@@ -25,30 +25,30 @@ use rusqlite::ffi;
 
 use super::machine::{Kind, Machine, Synced, Verdict};
 
-/// A file as SQLite holds it: this, and behind it the unix VFS's own.
+/// A file in SQLite's memory: this struct, followed by that of the unix VFS.
 #[repr(C)]
 struct File {
     methods: *const ffi::sqlite3_io_methods,
-    /// Its share of the machine, given back when it is closed.
+    /// Its reference to the machine, released on close.
     machine: *const Machine,
-    /// The machine's number of it; 0 for a temporary file, which it is not told of.
+    /// The machine's number of the file; 0 for a temporary file, which the machine ignores.
     number: u64,
-    /// Whether its next sync makes the folder durable too.
+    /// Whether its next sync also syncs the folder.
     syncs_folder: bool,
-    /// Failures of syncs that it has heard of.
+    /// Sync failures that it has reported.
     heard: u64,
 }
 
 const INNER_AT: usize = size_of::<File>().next_multiple_of(16);
 
-/// A VFS that SQLite knows by its name while this lives.
+/// A VFS that is registered with SQLite while this exists.
 pub(super) struct Registered {
     vfs: *mut ffi::sqlite3_vfs,
     name: &'static str,
 }
 
-// SAFETY: the struct behind the pointer is written before it is registered and never after but by
-// SQLite itself, under SQLite's own lock.
+// SAFETY: the struct behind the pointer is written before registration, and later only by SQLite
+// itself, under SQLite's own lock.
 unsafe impl Send for Registered {}
 // SAFETY: as above.
 unsafe impl Sync for Registered {}
@@ -57,13 +57,13 @@ impl Registered {
     pub(super) fn new(machine: &Arc<Machine>) -> Registered {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let name = format!("abide-faulty-{}", NUMBERS.fetch_add(1, Ordering::Relaxed));
-        let c_name = CString::new(name.as_str()).expect("the name holds no NUL");
+        let c_name = CString::new(name.as_str()).expect("the name contains no NUL");
         let base = unix();
         let vfs = ffi::sqlite3_vfs {
             szOsFile: base.szOsFile + c_int::try_from(INNER_AT).expect("it is small"),
             pNext: ptr::null_mut(),
             zName: c_name.into_raw(),
-            // Leaked, see above; what the machine holds is not.
+            // Leaked, see above; the machine itself is not.
             pAppData: Box::into_raw(Box::new(Arc::downgrade(machine))).cast(),
             xOpen: Some(open),
             xDelete: Some(delete),
@@ -73,11 +73,11 @@ impl Registered {
             xDlError: None,
             xDlSym: None,
             xDlClose: None,
-            // What is left does not look at the VFS that it is called with.
+            // The other methods do not use the VFS argument.
             ..*base
         };
         let vfs = Box::into_raw(Box::new(vfs));
-        // SAFETY: the struct lives for ever and is laid out as version 3 says, like the unix VFS.
+        // SAFETY: the struct is never freed and has the layout of version 3, like the unix VFS.
         let registered = unsafe { ffi::sqlite3_vfs_register(vfs, 0) };
         assert_eq!(registered, ffi::SQLITE_OK, "SQLite takes a VFS");
         Registered { vfs, name: name.leak() }
@@ -97,17 +97,18 @@ impl Drop for Registered {
 
 /// SQLite's own VFS of this system.
 fn unix() -> &'static mut ffi::sqlite3_vfs {
-    // SAFETY: with no name it is the default VFS, which SQLite has in static memory and does not
-    // change. It is only read, and handed back to its own functions.
+    // SAFETY: without a name it is the default VFS, which SQLite has in static memory and does not
+    // change. It is only read, and passed back to its own functions.
     unsafe { ffi::sqlite3_vfs_find(c"unix".as_ptr()).as_mut().expect("this system has a VFS") }
 }
 
-/// The file that SQLite gives, as ours and as the unix VFS's behind it.
+/// SQLite's file memory as our struct and that of the unix VFS.
 ///
 /// # Safety
 /// `file` was opened by [`open`], or is being opened by it.
 unsafe fn parts<'a>(file: *mut ffi::sqlite3_file) -> (&'a mut File, *mut ffi::sqlite3_file) {
-    // SAFETY: SQLite allocated `szOsFile` bytes, which is both, and nobody else uses them meanwhile.
+    // SAFETY: SQLite allocated `szOsFile` bytes, which covers both, and nothing else accesses them
+    // meanwhile.
     unsafe { (&mut *file.cast::<File>(), file.byte_add(INNER_AT)) }
 }
 
@@ -122,11 +123,11 @@ macro_rules! inner {
 
 impl File {
     fn machine(&self) -> &Machine {
-        // SAFETY: `open` put a share there that `close` gives back.
+        // SAFETY: `open` stored a reference that `close` releases.
         unsafe { &*self.machine }
     }
 
-    /// Counts a call of a file that the machine knows; an error's code where it is not to be done.
+    /// Counts a call on a known file; an error code if it must fail.
     fn ask(&self, kind: Kind, code: c_int) -> Result<(), c_int> {
         if self.number == 0 {
             return Ok(());
@@ -143,14 +144,14 @@ fn told(verdict: Verdict, code: c_int) -> Result<(), c_int> {
     }
 }
 
-/// What a method returns from what became of it.
+/// The return code of a method.
 fn code(outcome: Result<c_int, c_int>) -> c_int {
     outcome.unwrap_or_else(|code| code)
 }
 
-/// None where the machine is gone.
+/// `None` if the machine no longer exists.
 unsafe fn machine_of(vfs: *mut ffi::sqlite3_vfs) -> Option<Arc<Machine>> {
-    // SAFETY: `new` put it there, and nobody takes it away.
+    // SAFETY: `new` stored it, and it is never removed.
     unsafe { (*(*vfs).pAppData.cast::<Weak<Machine>>()).upgrade() }
 }
 
@@ -241,7 +242,7 @@ unsafe extern "C" fn full_pathname(
 }
 
 unsafe extern "C" fn close(file: *mut ffi::sqlite3_file) -> c_int {
-    // SAFETY: the file is open. (Also without power: the handle goes with the process.)
+    // SAFETY: the file is open. (Also without power: the handle is closed with the process.)
     unsafe {
         let (ours, inner) = parts(file);
         if ours.number > 0 {
@@ -258,11 +259,11 @@ unsafe extern "C" fn read(
     bytes: c_int,
     offset: i64,
 ) -> c_int {
-    // SAFETY: the file is open, and `into` has room for `bytes`.
+    // SAFETY: the file is open, and `into` has space for `bytes`.
     unsafe {
         let (ours, inner) = parts(file);
         if let Err(code) = ours.ask(Kind::Read, ffi::SQLITE_IOERR_READ) {
-            // It fell short: half of it is there all the same, and it is said so.
+            // A short read: half of the data is read, and the result says so.
             inner!(inner, xRead, into, bytes / 2, offset);
             return code;
         }
@@ -276,7 +277,7 @@ unsafe extern "C" fn write(
     bytes: c_int,
     offset: i64,
 ) -> c_int {
-    // SAFETY: the file is open, and `from` holds `bytes`.
+    // SAFETY: the file is open, and `from` contains `bytes`.
     unsafe {
         let (ours, inner) = parts(file);
         if ours.number == 0 {
@@ -284,7 +285,7 @@ unsafe extern "C" fn write(
         }
         let length = usize::try_from(bytes).expect("SQLite writes no negative amount");
         let data = std::slice::from_raw_parts(from.cast::<u8>(), length);
-        let at = usize::try_from(offset).expect("SQLite writes at no negative place");
+        let at = usize::try_from(offset).expect("SQLite writes at no negative offset");
         let (verdict, done) = ours.machine().write(ours.number, at, data);
         let written = match c_int::try_from(done) {
             Ok(done) if done > 0 => inner!(inner, xWrite, from, done, offset),
@@ -310,7 +311,7 @@ unsafe extern "C" fn truncate(file: *mut ffi::sqlite3_file, bytes: i64) -> c_int
 }
 
 unsafe extern "C" fn sync(file: *mut ffi::sqlite3_file, _flags: c_int) -> c_int {
-    // SAFETY: the file is open. Nothing is really synced: what is durable is the machine's to say.
+    // SAFETY: the file is open. No real sync happens: the machine defines what is durable.
     unsafe {
         let (ours, inner) = parts(file);
         if ours.number > 0 {
@@ -384,7 +385,7 @@ unsafe extern "C" fn shm_map(
     // SAFETY: the file is open.
     unsafe {
         let (ours, inner) = parts(file);
-        // Without leave to extend it says by a null where there is not as much yet.
+        // If it may not extend, the unix VFS returns a null pointer for a missing region.
         let mapped = inner!(inner, xShmMap, region, bytes, 0, out);
         if extend == 0 || mapped != ffi::SQLITE_OK || !(*out).is_null() {
             return mapped;
@@ -392,7 +393,7 @@ unsafe extern "C" fn shm_map(
         let longer = usize::try_from(bytes).expect("no region has a negative size");
         match ours.machine().extend(longer) {
             Verdict::Go => inner!(inner, xShmMap, region, bytes, extend, out),
-            // Whatever the reason: so does the unix VFS.
+            // The unix VFS returns the same code for any cause.
             _ => ffi::SQLITE_IOERR_SHMSIZE,
         }
     }
@@ -425,7 +426,7 @@ unsafe extern "C" fn shm_unmap(file: *mut ffi::sqlite3_file, delete: c_int) -> c
     unsafe { inner!(parts(file).1, xShmUnmap, delete) }
 }
 
-/// Version 2: with shared memory, and without reading through a memory map, which no call would tell.
+/// Version 2: with shared memory, and without memory-mapped reads, which no call would show.
 static METHODS: ffi::sqlite3_io_methods = ffi::sqlite3_io_methods {
     iVersion: 2,
     xClose: Some(close),

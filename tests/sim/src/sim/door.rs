@@ -1,7 +1,8 @@
-//! The server's half of a connection: the real messages and frames, over a pipe instead of a socket.
+//! The server's side of a connection: the real messages and frames, over a pipe instead of a
+//! socket.
 //!
-//! It stands for the loops of `server/src/websocket`, which belong to sockets and tasks: one thing at a
-//! time, in the order in which a simulator lets it happen.
+//! It replaces the loops of `server/src/websocket`, which depend on sockets and tasks: one step at
+//! a time, in the order of the simulator.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -17,7 +18,7 @@ use abide_server::protocol;
 
 use crate::checks::bounds::FRAMES;
 
-/// What is on its way between a client and its session.
+/// Messages in flight between a client and its session.
 #[derive(Debug, Default)]
 pub(super) struct Pipe {
     pub(super) to_server: VecDeque<String>,
@@ -27,10 +28,10 @@ pub(super) struct Pipe {
 /// Shared by both ends.
 pub(super) type Shared = Rc<RefCell<Pipe>>;
 
-/// Work of the server that is under way.
+/// Pending work of the server.
 pub(super) type Work<T> = Pin<Box<dyn Future<Output = T>>>;
 
-/// Answers one message that stands for itself, as an HTTP request does.
+/// Answers one stand-alone message, as an HTTP request.
 pub(super) async fn answer(engine: Engine, caller: Caller, text: String) -> String {
     let message = match protocol::read(&text) {
         Ok(message) => message,
@@ -49,18 +50,18 @@ pub(super) async fn answer(engine: Engine, caller: Caller, text: String) -> Stri
             let answer = engine.query(&caller, &sql, &params, as_of).await;
             answer.map(|answer| protocol::rows(Some(&id), &answer)).map_err(|why| (id, why))
         }
-        other => panic!("nobody sends {other:?} by itself"),
+        other => panic!("no client sends {other:?} separately"),
     };
     said.unwrap_or_else(|(id, refusal)| protocol::error(Some(&id), &refusal))
 }
 
-/// What happens next on a connection.
+/// The next event on a connection.
 enum Next {
     Told(Update),
     Asked(String),
 }
 
-/// Serves the subscriptions of a connection, for ever.
+/// Serves the subscriptions of a connection.
 pub(super) async fn serve(engine: Engine, caller: Caller, pipe: Shared) {
     let mut connection = engine.connect(&caller);
     pipe.borrow_mut().to_client.push_back(protocol::hello(engine.durable_seq()));
@@ -71,7 +72,7 @@ pub(super) async fn serve(engine: Engine, caller: Caller, pipe: Shared) {
                 if let Some(text) = pipe.borrow_mut().to_server.pop_front() {
                     return Poll::Ready(Next::Asked(text));
                 }
-                // Who does not read is not told.
+                // A client that does not read receives nothing more.
                 if pipe.borrow().to_client.len() >= FRAMES {
                     return Poll::Pending;
                 }
@@ -91,11 +92,11 @@ pub(super) async fn serve(engine: Engine, caller: Caller, pipe: Shared) {
                     checksum,
                     explain,
                 }) => {
-                    let start = Start::of(from, as_of).expect("a client gives one of both at most");
+                    let start = Start::of(from, as_of).expect("a client sends at most one of both");
                     let wanted =
                         Wanted { id: &id, sql: &sql, params: &params, start, checksum, explain };
                     match connection.subscribe(&wanted).await {
-                        Ok(()) => continue, // The answer is the next update.
+                        Ok(()) => continue, // The response is the next update.
                         Err(refusal) => protocol::error(Some(&id), &refusal),
                     }
                 }
@@ -103,7 +104,7 @@ pub(super) async fn serve(engine: Engine, caller: Caller, pipe: Shared) {
                     connection.unsubscribe(&id);
                     continue;
                 }
-                Ok(other) => panic!("nobody sends {other:?} here"),
+                Ok(other) => panic!("no client sends {other:?} here"),
                 Err((id, refusal)) => protocol::error(id.as_deref(), &refusal),
             },
         };

@@ -1,4 +1,4 @@
-//! An ask on its way: sent, lost, sent again, delivered twice, answered late, heard once.
+//! A request in flight: sent, lost, resent, delivered twice, answered late, completed once.
 
 use std::task::{Context, Poll};
 
@@ -12,26 +12,26 @@ use crate::checks::Finding;
 use crate::checks::subscribers::broken;
 use crate::rig::{self, Ask, Told};
 
-/// One ask, until its answer was heard.
+/// One request, until its response is received.
 pub(super) struct Exchange {
     pub(super) ask: Ask,
-    /// Copies on their way to the server.
+    /// Copies in flight to the server.
     pub(super) sent: u32,
-    /// Copies that the server works on.
+    /// Copies that the server processes.
     running: Vec<Work<String>>,
-    /// Answers on their way back.
+    /// Responses in flight.
     pub(super) answers: Vec<String>,
-    /// How long nothing has come, in looks at it.
+    /// How many polls passed without progress.
     pub(super) waited: u32,
 }
 
-/// What an answer says.
+/// The meaning of a response.
 pub(super) enum Said {
-    /// It is done.
+    /// Done.
     Yes(Told, JsonValue),
-    /// It will not be done.
+    /// Refused for good.
     No,
-    /// It may be done later, or have been done.
+    /// Unknown: retry.
     Perhaps,
 }
 
@@ -40,12 +40,12 @@ impl Exchange {
         Exchange { ask, sent: 1, running: Vec::new(), answers: Vec::new(), waited: 0 }
     }
 
-    /// Whether nothing of it is under way.
+    /// Whether no copy is in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.sent == 0 && self.running.is_empty() && self.answers.is_empty()
     }
 
-    /// The message: the same each time that it is sent.
+    /// The message, identical for each copy.
     fn text(&self) -> String {
         let (id, request_id) = (self.ask.request_id.clone(), Some(self.ask.request_id.clone()));
         let message = match self.ask.calls.as_slice() {
@@ -58,14 +58,14 @@ impl Exchange {
         serde_json::to_string(&message).expect("a message serialises")
     }
 
-    /// A copy comes to the server.
+    /// A copy arrives at the server.
     pub(super) fn arrive(&mut self, engine: &Engine) {
         self.sent -= 1;
         let caller = rig::caller(self.ask.caller);
         self.running.push(Box::pin(door::answer(engine.clone(), caller, self.text())));
     }
 
-    /// Lets the server's work go on as far as it can.
+    /// Advances the server's work as far as possible.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> bool {
         let answers = &mut self.answers;
         let before = answers.len();
@@ -79,12 +79,12 @@ impl Exchange {
         answers.len() > before
     }
 
-    /// The server is gone, and with it all that was under way.
+    /// The server crashed: everything in flight is lost.
     pub(super) fn cut(&mut self) {
         (self.sent, self.running, self.answers) = (0, Vec::new(), Vec::new());
     }
 
-    /// What an answer says.
+    /// Parses a response.
     pub(super) fn read(text: &str) -> Result<Said, Finding> {
         let message: ServerMessage =
             serde_json::from_str(text).map_err(|why| broken(format!("{why}: {text}")))?;
@@ -110,7 +110,7 @@ impl Exchange {
                 Err(Finding::new("no internal errors", detail))
             }
             ServerMessage::Error { .. } => Ok(Said::No),
-            other => Err(broken(format!("{other:?} is no answer to a call"))),
+            other => Err(broken(format!("{other:?} is not a response to a call"))),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Who calls: apps, workers, supervisors, auditors. They know what they were told and nothing else.
+//! The callers: apps, workers, supervisors, auditors. They know only the responses that they
+//! received.
 
 use abide_schema::wire::BatchCall;
 use serde_json::{Value as JsonValue, json};
@@ -10,7 +11,7 @@ use crate::rig::Ask;
 
 const TOOLS: [&str; 3] = ["look", "pay", "wire"];
 
-/// A worker at a call. It may have lost it without knowing.
+/// A worker's claim of a call. The call may be lost without the worker's knowledge.
 #[derive(Clone, Debug)]
 struct Hold {
     call_id: String,
@@ -19,7 +20,7 @@ struct Hold {
     ran: bool,
 }
 
-/// What they know.
+/// The knowledge of all callers.
 #[derive(Debug, Default)]
 pub(super) struct People {
     sessions: usize,
@@ -27,12 +28,12 @@ pub(super) struct People {
     asked: usize,
     handoffs: Vec<String>,
     holds: Vec<Hold>,
-    /// What workers did to the world.
+    /// The effects that workers ran.
     pub(super) effects: Effects,
 }
 
 impl People {
-    /// What is asked first of all.
+    /// The initial requests.
     pub(super) fn begin(&mut self) -> Vec<Ask> {
         let tools = [
             json!({"name": "look", "effect": "idempotent",
@@ -49,10 +50,10 @@ impl People {
         asks
     }
 
-    /// What somebody wants next.
+    /// The next request of a random caller.
     pub(super) fn want(&mut self, random: &mut Random) -> Ask {
         let ask = self.anything(random);
-        // Now and then it is a tenant who asks for it, whosever it is.
+        // Sometimes a tenant sends it, whoever owns the rows.
         let whose = ask.calls.iter().all(|call| !call.reducer.ends_with("_policy"));
         if whose && matches!(ask.caller, "app" | "agent") && random.one_in(4) {
             return Ask { caller: random.pick::<&'static str>(&sight::TENANTS), ..ask };
@@ -79,7 +80,7 @@ impl People {
         }
     }
 
-    /// What a first answer to an ask tells.
+    /// Handles the first response to a request.
     pub(super) fn hear(&mut self, ask: &Ask, result: &JsonValue) {
         let reducer = ask.calls[0].reducer.as_str();
         if reducer == "request_supervisor_handoff"
@@ -104,7 +105,7 @@ impl People {
     }
 
     fn a_session(&self, random: &mut Random) -> String {
-        // The first mostly: it is the one that is watched.
+        // Usually the first session, which the subscribers watch.
         if random.one_in(2) { "s0".to_owned() } else { format!("s{}", random.below(self.sessions)) }
     }
 
@@ -138,7 +139,8 @@ impl People {
         self.ask("worker", "claim_tool_call", args)
     }
 
-    /// A worker at one of its calls: it runs the effect, says so, goes on, gives up, or vanishes.
+    /// A worker with a claimed call: it runs the effect, reports, sends a heartbeat, fails, or
+    /// crashes.
     fn work(&mut self, random: &mut Random) -> Ask {
         if self.holds.is_empty() {
             return self.claim(random);
@@ -156,7 +158,7 @@ impl People {
         }
         let Hold { call_id, token, ran, .. } = self.holds.swap_remove(at);
         if random.one_in(5) {
-            return self.message(random); // It vanished; somebody else talks.
+            return self.message(random); // It crashed; another client sends a message.
         }
         if ran {
             let args = json!({"call_id": call_id, "fencing_token": token, "result": {"by": token}});
@@ -208,7 +210,7 @@ impl People {
             2 => self.ask("app", "resume_session", json!({"session_id": session_id})),
             3 => self.ask("app", "cancel_tool_call", json!({"call_id": self.a_call(random)})),
             _ => {
-                // A batch that is refused half-way.
+                // A batch that is refused in the middle.
                 let mut calls = self.message(random).calls;
                 let reducer = "suspend_session".to_owned();
                 calls.push(BatchCall { reducer, args: json!({"session_id": "s_nobody"}) });
@@ -217,7 +219,7 @@ impl People {
         }
     }
 
-    /// What tenants may see of messages becomes less, or more.
+    /// Narrows or widens a tenant's visibility of messages.
     fn policy(&mut self, random: &mut Random) -> Ask {
         let name = *random.pick(&["short", "long"]);
         let args = json!({"table": "agent_state", "role": "app", "name": name});

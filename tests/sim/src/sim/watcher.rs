@@ -1,4 +1,4 @@
-//! A client that watches: what it holds, from nothing but the messages that it was sent.
+//! A subscriber: its state, built only from received messages.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Value as JsonValue};
 use crate::checks::Finding;
 use crate::checks::subscribers::{broken, row_of};
 
-/// What is watched: rows with keys, joins, groups.
+/// The watched queries: rows with keys, joins, groups.
 pub(super) const QUERIES: [&str; 6] = [
     "SELECT * FROM agent_state WHERE session_id = 's0'",
     "SELECT * FROM handoff_requests WHERE status = 'pending'",
@@ -19,36 +19,36 @@ pub(super) const QUERIES: [&str; 6] = [
     "SELECT id, agent, status FROM sessions WHERE status <> 'completed'",
 ];
 
-/// One subscription's result.
+/// The state of one subscription.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Replica {
     pub(super) sql: &'static str,
-    /// The columns of the key, by position.
+    /// The positions of the key columns.
     key: Vec<usize>,
     pub(super) rows: Vec<Row>,
     pub(super) seq: Seq,
-    /// It holds a whole result, of that seq.
+    /// Whether it holds a complete result of `seq`.
     pub(super) whole: bool,
-    /// It waits for its first answer on this connection.
+    /// Whether it waits for its first reply on this connection.
     waits: bool,
     parts: Vec<Row>,
 }
 
-/// All that one client holds.
+/// The state of one client.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Watcher {
     pub(super) replicas: BTreeMap<String, Replica>,
-    /// Everything up to here was told on this connection.
+    /// Everything up to here was received on this connection.
     told: Seq,
-    /// A frame has come on this connection.
+    /// Whether a frame was received on this connection.
     begun: bool,
-    /// The furthest that it ever heard of.
+    /// The highest seq that it ever received.
     pub(super) furthest: Seq,
     pub(super) deltas: u64,
 }
 
 impl Watcher {
-    /// Watches some of the queries.
+    /// A watcher of some of the queries.
     pub(super) fn of(queries: &[&'static str]) -> Watcher {
         let numbered = queries.iter().enumerate();
         let replicas = numbered
@@ -57,7 +57,7 @@ impl Watcher {
         Watcher { replicas, ..Watcher::default() }
     }
 
-    /// What it says on a new connection: where it holds something it goes on from there.
+    /// The messages on a new connection: it resumes where it has a state.
     pub(super) fn subscribe(&mut self) -> Vec<String> {
         let messages = self.replicas.iter_mut().map(|(id, replica)| {
             (replica.waits, replica.parts) = (true, Vec::new());
@@ -76,25 +76,26 @@ impl Watcher {
         messages.collect()
     }
 
-    /// Everything that it subscribed to has begun.
+    /// Whether all of its subscriptions have started and reached `seq`.
     pub(super) fn is_level(&self, seq: Seq) -> bool {
         self.replicas.values().all(|replica| !replica.waits && replica.seq >= seq)
     }
 
-    /// Takes a message in.
+    /// Handles a message.
     pub(super) fn hear(&mut self, text: &str) -> Result<(), Finding> {
         let message: ServerMessage =
             serde_json::from_str(text).map_err(|why| broken(format!("{why}: {text}")))?;
         match message {
             ServerMessage::Hello { seq, .. } => {
-                // What is durable, of which the first frame may tell some once more.
+                // The durable seq. The first frame may repeat earlier changes.
                 (self.told, self.begun) = (seq, false);
                 self.heard_of(seq);
             }
             ServerMessage::Progress { seq } => self.told_up_to(seq),
             ServerMessage::Snapshot { id, seq, columns, key, rows, more, checksum, .. } => {
                 self.heard_of(seq);
-                let replica = self.replicas.get_mut(&id).ok_or_else(|| broken("who is that?"))?;
+                let replica =
+                    self.replicas.get_mut(&id).ok_or_else(|| broken("unknown subscription"))?;
                 for row in &rows {
                     replica.parts.push(row_of(row)?);
                 }
@@ -109,7 +110,7 @@ impl Watcher {
             }
             ServerMessage::Delta { from, to, changes } => self.delta(from, to, &changes)?,
             ServerMessage::Error { code: Code::Refetch, .. } => {}
-            other => return Err(broken(format!("nobody asked for {other:?}"))),
+            other => return Err(broken(format!("unexpected message {other:?}"))),
         }
         Ok(())
     }
@@ -121,12 +122,15 @@ impl Watcher {
             changes.iter().any(|change| self.replicas.get(&change.id).is_some_and(|it| it.waits));
         let begins = !std::mem::replace(&mut self.begun, true);
         if from != self.told && !((answers || begins) && from < self.told) {
-            return Err(broken(format!("a gap: told up to {}, and then {from}..{to}", self.told)));
+            return Err(broken(format!(
+                "a gap: received up to {}, and then {from}..{to}",
+                self.told
+            )));
         }
         for change in changes {
             let told = self.told;
             let replica =
-                self.replicas.get_mut(&change.id).ok_or_else(|| broken("who is that?"))?;
+                self.replicas.get_mut(&change.id).ok_or_else(|| broken("unknown subscription"))?;
             let first = std::mem::take(&mut replica.waits);
             let at = if first { replica.seq } else { replica.seq.max(told) };
             if !(from <= at && at <= to) {
@@ -157,20 +161,20 @@ impl Replica {
     fn apply(&mut self, change: &Change) -> Result<(), Finding> {
         for gone in &change.deletes {
             let key = row_of(cells(gone)?)?;
-            let at = self.find(&key).ok_or_else(|| broken(format!("{key:?} is not there")))?;
+            let at = self.find(&key).ok_or_else(|| broken(format!("absent row {key:?}")))?;
             self.rows.remove(at);
         }
         for new in &change.inserts {
             let row = row_of(cells(new)?)?;
             if !self.key.is_empty() && self.find(&self.key_of(&row)).is_some() {
-                return Err(broken(format!("{}: {row:?} is there already", self.sql)));
+                return Err(broken(format!("{}: row {row:?} exists already", self.sql)));
             }
             self.rows.push(row);
         }
         for new in &change.updates {
             let row = row_of(cells(new)?)?;
             let at = self.find(&self.key_of(&row));
-            let at = at.ok_or_else(|| broken(format!("{row:?} is not there")))?;
+            let at = at.ok_or_else(|| broken(format!("absent row {row:?}")))?;
             self.rows[at] = row;
         }
         Ok(())
@@ -180,7 +184,7 @@ impl Replica {
         if checksum == Some(Checksum::of(&self.rows)) {
             return Ok(());
         }
-        Err(broken(format!("{} at {seq}: another checksum than {checksum:?}", self.sql)))
+        Err(broken(format!("{} at {seq}: the checksum is not {checksum:?}", self.sql)))
     }
 
     fn key_of(&self, row: &Row) -> Row {
@@ -196,5 +200,5 @@ impl Replica {
 }
 
 fn cells(json: &JsonValue) -> Result<&[JsonValue], Finding> {
-    json.as_array().map(Vec::as_slice).ok_or_else(|| broken(format!("{json} is no row")))
+    json.as_array().map(Vec::as_slice).ok_or_else(|| broken(format!("{json} is not a row")))
 }

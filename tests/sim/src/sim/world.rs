@@ -1,4 +1,4 @@
-//! What there is, and what can happen to it: one action after another, by the seed.
+//! The simulated world and its actions, one after another, by the seed.
 
 use std::fs;
 use std::path::PathBuf;
@@ -25,19 +25,19 @@ use crate::history::History;
 use crate::random::Random;
 use crate::rig::{Rig, VirtualClock, folder};
 
-/// A watcher's connection.
+/// A subscriber's connection.
 struct Link {
     pipe: Shared,
     session: Work<()>,
 }
 
-/// A watcher, connected or not.
+/// A subscriber, connected or not.
 struct Seat {
     watcher: Watcher,
     link: Option<Link>,
-    /// It reads seldom.
+    /// Whether it reads rarely.
     slow: bool,
-    /// Whose it is, where it is a tenant's.
+    /// Its tenant, if any.
     tenant: Option<usize>,
 }
 
@@ -61,19 +61,19 @@ pub(super) struct World<'a> {
     people: People,
     exchanges: Vec<Exchange>,
     seats: Vec<Seat>,
-    /// Time doing what is due.
+    /// Pending timer processing.
     due: Vec<Work<Result<(), Refusal>>>,
-    /// An auditor's question.
+    /// Pending queries of an auditor.
     audits: Vec<Work<String>>,
     history: History,
     report: Report,
-    /// The network loses nothing any more: for the end.
+    /// Whether the network is reliable, at the end of a run.
     calm: bool,
-    /// How often the engine has failed since.
+    /// Engine failures since then.
     calm_failures: usize,
 }
 
-/// How often the engine may fail when nothing goes wrong any more: what went wrong before is heard of late.
+/// The maximum number of engine failures after the faults end: earlier faults may be detected late.
 const CALM_FAILURES: usize = 20;
 
 impl<'a> World<'a> {
@@ -114,7 +114,7 @@ impl<'a> World<'a> {
         Ok(world)
     }
 
-    /// Runs it to its end.
+    /// Runs to the end.
     pub(super) fn run(mut self) -> Result<Report, Finding> {
         for nth in 0..ACTIONS {
             self.act(nth)?;
@@ -128,7 +128,7 @@ impl<'a> World<'a> {
         self.rig.as_ref().expect("an engine is open")
     }
 
-    /// Does one thing.
+    /// Performs one action.
     fn act(&mut self, nth: usize) -> Result<(), Finding> {
         let choice = self.random.below(100);
         self.trace.note(&format!("{nth} {choice}"));
@@ -168,11 +168,11 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A thread of the engine does one step.
+    /// A thread of the engine performs one step.
     fn step(&mut self) -> Result<(), Finding> {
         let waiting = self.rig().engine().waiting();
         let mut able = Vec::new();
-        // A thread whose successor's queue is full would stand still.
+        // A thread whose successor's queue is full would block.
         if waiting.jobs > 0 && waiting.commits + 24 < limits::UNSYNCED_COMMITS {
             able.push(Stage::Writer);
         }
@@ -195,7 +195,7 @@ impl<'a> World<'a> {
         self.poll()
     }
 
-    /// Lets everything that waits for the engine look whether it has come.
+    /// Polls everything that waits for the engine.
     fn poll(&mut self) -> Result<(), Finding> {
         let mut context = Context::from_waker(Waker::noop());
         let durable = self.rig().engine().durable_seq();
@@ -212,7 +212,7 @@ impl<'a> World<'a> {
         }
         for seat in &mut self.seats {
             if let Some(link) = &mut seat.link {
-                // It serves for ever.
+                // The session never ends.
                 let _ = link.session.as_mut().poll(&mut context);
             }
         }
@@ -228,7 +228,7 @@ impl<'a> World<'a> {
         answers.iter().try_for_each(|text| self.hear_audit(text))
     }
 
-    /// The network does something to an ask, or to its answer.
+    /// The network acts on a request or its response.
     fn exchange(&mut self) -> Result<(), Finding> {
         if self.exchanges.is_empty() {
             return Ok(());
@@ -267,11 +267,11 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// An answer comes to who asked.
+    /// A response arrives.
     fn hear(&mut self, at: usize, text: &str) -> Result<(), Finding> {
         self.trace.note(&format!("heard {text}"));
         match Exchange::read(text)? {
-            Said::Perhaps => Ok(()), // It asks again.
+            Said::Perhaps => Ok(()), // The client retries.
             Said::No => {
                 self.exchanges.remove(at);
                 Ok(())
@@ -289,7 +289,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Something happens to a watcher.
+    /// An event at a subscriber.
     fn watch(&mut self) -> Result<(), Finding> {
         let at = self.random.below(self.seats.len());
         let cut = !self.calm && self.random.one_in(25);
@@ -335,7 +335,7 @@ impl<'a> World<'a> {
         self.trace.note(&format!("watcher {at} connects"));
     }
 
-    /// Time passes, or jumps.
+    /// The clock advances or jumps.
     fn pass(&mut self) {
         let ms = match self.random.below(12) {
             0 => 45_000,
@@ -368,14 +368,14 @@ impl<'a> World<'a> {
         }
         let row = &answer["rows"][0];
         if row[0] != row[1] || row[1] != answer["seq"] {
-            return Err(Finding::new("the log verifies", format!("an auditor was told {text}")));
+            return Err(Finding::new("the log verifies", format!("an auditor read {text}")));
         }
         let seq = Seq(row[1].as_i64().unwrap_or_default());
         let durable = self.rig().engine().durable_seq();
-        subscribers::check_durable("an auditor's answer", seq, durable)
+        subscribers::check_durable("an auditor's result", seq, durable)
     }
 
-    /// After each action: the bounds, and whether the engine goes on.
+    /// After each action: checks the bounds, and whether the engine still runs.
     fn look(&mut self) -> Result<(), Finding> {
         let engine = self.rig().engine();
         let waits =
@@ -383,15 +383,15 @@ impl<'a> World<'a> {
         let frames = self.seats.iter().map(waits).max().unwrap_or_default();
         bounds::check(engine.waiting(), engine.backlog(), frames)?;
         let Err(why) = engine.ready() else { return Ok(()) };
-        // Whoever runs it starts it again; but a file that fails by itself is damaged.
+        // A supervisor restarts it; but a file that fails without a fault is damaged.
         self.calm_failures += usize::from(self.calm);
         if self.calm_failures > CALM_FAILURES {
-            return Err(subscribers::broken(format!("it never comes to rest: {why}")));
+            return Err(subscribers::broken(format!("it never becomes idle: {why}")));
         }
         self.crash()
     }
 
-    /// The process ends, and perhaps the power with it; then it begins again.
+    /// The process ends, possibly with a power failure; then it restarts.
     fn crash(&mut self) -> Result<(), Finding> {
         self.report.crashes += 1;
         for exchange in &mut self.exchanges {
@@ -427,14 +427,14 @@ impl<'a> World<'a> {
     fn open(&mut self) -> Result<(), Finding> {
         let rig = Rig::open(&self.folder, &self.machine, &self.clock).map_err(|error| {
             let cause = std::error::Error::source(&error).map(|why| format!(": {why}"));
-            Finding::new("it opens again", format!("{error}{}", cause.unwrap_or_default()))
+            Finding::new("the file opens again", format!("{error}{}", cause.unwrap_or_default()))
         })?;
         self.trace.note(&format!("open at {}", rig.engine().durable_seq()));
         self.rig = Some(rig);
         Ok(())
     }
 
-    /// What was told before the crash must be there: the answers, and what watchers heard of.
+    /// Checks that everything acknowledged or published before the crash survived.
     fn check_survived(&self) -> Result<(), Finding> {
         let head = self.rig().engine().durable_seq();
         for seat in &self.seats {
@@ -449,7 +449,10 @@ impl<'a> World<'a> {
             let own = row
                 .is_some_and(|row| told.duplicate || row[1] == Value::Text(ask.request_id.clone()));
             if !there || !own {
-                let what = format!("{} was told {seq}, and {head} is the last", ask.request_id);
+                let what = format!(
+                    "{} was acknowledged at {seq}, but the log ends at {head}",
+                    ask.request_id
+                );
                 return Err(Finding::new("acknowledged is durable", what));
             }
         }
@@ -466,7 +469,8 @@ impl<'a> World<'a> {
         answer.map(|answer| answer.rows).map_err(|refusal| Finding::new("it answers", refusal))
     }
 
-    /// The network is whole, everybody reads, and all that was asked is answered.
+    /// Stops all faults, and waits until every request has its response and every subscriber is up
+    /// to date.
     fn calm_down(&mut self) -> Result<(), Finding> {
         self.calm = true;
         self.machine.plan(Fault::None);
@@ -481,10 +485,11 @@ impl<'a> World<'a> {
             }
         }
         let waits = self.exchanges.iter().map(|exchange| &exchange.ask).collect::<Vec<_>>();
-        Err(subscribers::broken(format!("it never comes to rest: {waits:?}")))
+        Err(subscribers::broken(format!("it never becomes idle: {waits:?}")))
     }
 
-    /// Whether every watcher was told everything. What changed nothing for it, it is told of in time.
+    /// Whether every subscriber has received everything. Commits without effect on it arrive as
+    /// progress.
     fn all_level(&mut self) -> Result<bool, Finding> {
         let head = self.rig().engine().durable_seq();
         if self.seats.iter().all(|seat| seat.link.is_some() && seat.watcher.is_level(head)) {
@@ -498,7 +503,7 @@ impl<'a> World<'a> {
         Ok(false)
     }
 
-    /// Holds everything to what it should be, at last.
+    /// Runs all final checks.
     fn end(mut self) -> Result<Report, Finding> {
         for seat in &self.seats {
             for replica in seat.watcher.replicas.values() {
