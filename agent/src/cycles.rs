@@ -1,4 +1,4 @@
-//! Which agents delegate to which. A cycle is refused: a model that delegates in a circle stops at a limit only.
+//! The delegation graph of agents. Cycles are refused: delegation in a cycle would stop only at a limit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,8 @@ impl<'a> Delegations<'a> {
         delegations
     }
 
-    /// The cycle that an agent is on, as its names in order, the first of them twice; nothing if it is on none.
+    /// The cycle that an agent is part of, as names in order with the first name repeated at the end; `None` if
+    /// there is none.
     pub(crate) fn cycle_of(&self, name: &str) -> Option<Vec<&'a str>> {
         let (name, _) = self.0.get_key_value(name)?;
         let (mut before, mut open): (BTreeMap<&str, &str>, _) = (BTreeMap::new(), vec![*name]);
@@ -52,13 +53,14 @@ impl<'a> Delegations<'a> {
         None
     }
 
-    /// The definitions in an order in which an agent comes after those that it delegates to.
+    /// The definitions sorted so that an agent comes after its subagents.
     pub(crate) fn sorted(&self, definitions: &'a [AgentDefinition]) -> Vec<&'a AgentDefinition> {
         let by_name: BTreeMap<&str, &AgentDefinition> =
             definitions.iter().map(|it| (it.name.as_str(), it)).collect();
         let (mut sorted, mut seen) = (Vec::new(), BTreeSet::new());
         for definition in definitions {
-            // Each name is on the stack twice: when it is first seen, and behind all that it delegates to.
+            // Each name is pushed twice: when it is first visited, and below its subagents to be emitted after
+            // them.
             let mut open = vec![(definition.name.as_str(), false)];
             while let Some((name, is_done)) = open.pop() {
                 if is_done {

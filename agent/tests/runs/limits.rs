@@ -34,7 +34,10 @@ const FOR_EVER: &str =
 #[tokio::test]
 async fn recursion_limit() {
     let (told, ledger) = ends("tools: [look]\nconfig: { recursion_limit: 3 }\n", FOR_EVER).await;
-    assert_eq!(told, r#"error {"code":"recursion_limit","message":"the model was asked 3 times"}"#);
+    assert_eq!(
+        told,
+        r#"error {"code":"recursion_limit","message":"the model has answered 3 times"}"#
+    );
     assert_eq!(ledger, ["look A"; 3]);
 }
 
@@ -43,7 +46,10 @@ async fn token_limit() {
     let script = "repeat: true\nanswers: [{ calls: [{ name: look, arguments: { order: A } }], \
                   usage: { input_tokens: 5, output_tokens: 5 } }]\n";
     let (told, ledger) = ends("tools: [look]\nlimits: { tokens: 20 }\n", script).await;
-    assert_eq!(told, r#"error {"code":"token_limit","message":"the run has used its 20 tokens"}"#);
+    assert_eq!(
+        told,
+        r#"error {"code":"token_limit","message":"the run has reached its limit of 20 tokens"}"#
+    );
     assert_eq!(ledger, ["look A"; 2]);
 }
 
@@ -67,7 +73,7 @@ async fn cost_limit() {
     let house = Plan { models, ..plan }.open().await;
     let run = house.begin("Go on.").await;
     let (told, last) = house.told(&run.id, 0).await;
-    let why = "the run has used its 0.005 dollars";
+    let why = "the run has reached its limit of 0.005 dollars";
     assert_eq!(last.data, json!({"code": "cost_limit", "message": why}));
     assert_eq!(told.matches(r#""estimated_cost":0.0028"#).count(), 2, "{told}");
     let sql = "SELECT cost_micros FROM runs";
@@ -79,7 +85,7 @@ async fn cost_limit() {
 #[tokio::test]
 async fn cost_limit_without_a_price_is_refused() {
     let (told, _) = ends("limits: { cost_usd: 1 }\n", "answers: [{ text: hi }]\n").await;
-    let why = "the run has a limit of cost, and script/scripted has no price";
+    let why = "the run has a cost limit, but script/scripted has no price";
     assert_eq!(told, format!("error {}", json!({"code": "price_unknown", "message": why})));
 }
 
@@ -151,7 +157,7 @@ async fn tool_call_limit_is_told_once_more_and_then_the_run_ends() {
     let house = House::of("tools: [look]\nlimits: { tool_calls: 1 }\n", FOR_EVER).await;
     let run = house.begin("Go on.").await;
     let (_, last) = house.told(&run.id, 0).await;
-    let why = "the run has made its 1 tool calls, and the model gave no answer";
+    let why = "the run has reached its limit of 1 tool calls, and the model gave no answer";
     assert_eq!(last.data, json!({"code": "tool_call_limit", "message": why}));
     assert_eq!(house.ledger(), ["look A"]);
     expect![[r#"
@@ -159,9 +165,9 @@ async fn tool_call_limit_is_told_once_more_and_then_the_run_ends() {
         assistant:  "r1~1.1" "look"
         tool [r1~1.1]: look A is done 
         assistant:  "r1~2.1" "look"
-        tool [r1~2.1]: This call was skipped: the run may make no more calls. 
+        tool [r1~2.1]: This call was skipped: the run has reached its tool call limit. 
         assistant:  "r1~3.1" "look"
-        tool [r1~3.1]: This call was skipped: the run may make no more calls. 
+        tool [r1~3.1]: This call was skipped: the run has reached its tool call limit. 
     "#]]
     .assert_eq(&house.transcript().await);
     house.close().await;
@@ -259,7 +265,7 @@ async fn an_answer_that_is_too_large_to_keep_fails_its_call() {
         house.abide.sql(sql).fetch().await.expect("it can be read");
     let [big, wrong] = &calls[..] else { panic!("two calls: {calls:?}") };
     assert_eq!((big.0.as_str(), big.1.as_str(), big.2), ("big", "failed", 1), "{big:?}");
-    assert!(big.3.starts_with("big ran, and answered with 4"), "{big:?}");
+    assert!(big.3.starts_with("big ran, but its result of 4"), "{big:?}");
     assert_eq!((wrong.0.as_str(), wrong.1.as_str(), wrong.2), ("wrong", "failed", 1), "{wrong:?}");
     assert_eq!(wrong.4, 256 << 10, "its beginning is kept");
     house.close().await;

@@ -49,7 +49,7 @@ async fn a_run_whose_driver_panics_each_time_fails() {
     assert_eq!(last.data["code"], "runtime_crash");
     assert_eq!(
         last.data["message"],
-        "the driver of the run broke down 3 times, which is a defect of it"
+        "the run's driver panicked 3 times; this is a bug in the runtime"
     );
     // The session is free for the next run.
     house.until("SELECT id FROM runs WHERE status = 'failed' AND driver IS NULL").await;

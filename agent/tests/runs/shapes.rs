@@ -47,7 +47,7 @@ async fn what_does_not_fit_is_told_to_the_model_once() {
     expect![[r#"
         user: How much? 
         assistant: {"total": "seven"} 
-        system: Your answer does not have the form that was asked for: at /total: "seven" is not of type "integer". Answer again, with JSON of that form and nothing else. 
+        system: Your answer does not match the required format: at /total: "seven" is not of type "integer". Answer again, with JSON in that format and nothing else. 
         assistant: {"total": 7} 
     "#]].assert_eq(&transcript);
 }
@@ -56,7 +56,7 @@ async fn what_does_not_fit_is_told_to_the_model_once() {
 async fn what_does_not_fit_then_either_is_an_error() {
     let script = "repeat: true\nanswers: [{ text: Seven. }]";
     let (told, transcript) = ends(FORMAT, script).await;
-    let why = "the answer does not have the form that was asked for: it is not JSON: expected \
+    let why = "the answer does not match the response_format: it is not JSON: expected \
                value at line 1 column 1";
     assert_eq!(
         told,

@@ -231,9 +231,9 @@ async fn a_circle_of_delegation_is_refused() {
     assert_eq!(
         problems,
         [
-            "it delegates in a circle: clerk → other → clerk",
-            "it delegates in a circle: other → clerk → other",
-            "it delegates in a circle: own → own"
+            "delegation cycle: clerk → other → clerk",
+            "delegation cycle: other → clerk → other",
+            "delegation cycle: own → own"
         ]
     );
     let names: Vec<(String,)> = house
