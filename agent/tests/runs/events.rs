@@ -129,6 +129,6 @@ async fn done_event() {
 #[tokio::test]
 async fn error_event() {
     let told = events("", "answers: []", "error").await;
-    let message = "the script holds 0 answers, and this would be 1";
+    let message = "the script has 0 answers, but number 1 is requested";
     assert_eq!(told, [json!({"message": message, "code": "no_recording"})]);
 }

@@ -35,7 +35,7 @@ async fn an_empty_answer() {
 async fn a_stream_cut_between_events() {
     let expected = expect![[r#"
         text Sön
-        error broken: the stream ended before the answer did"#]];
+        error broken: the stream ended in the middle of an answer"#]];
     check(Protocol::OpenAi, TOKEN, expected).await;
 }
 
@@ -43,7 +43,7 @@ async fn a_stream_cut_between_events() {
 async fn a_stream_cut_within_a_line() {
     let expected = expect![[r#"
         text Sön
-        error broken: an event of the stream makes no sense: EOF while parsing an object at line 1 column 20"#]];
+        error broken: the stream has an invalid event: EOF while parsing an object at line 1 column 20"#]];
     check(Protocol::OpenAi, cut_after("delta\"", 6), expected).await;
 }
 
@@ -67,7 +67,7 @@ async fn a_body_shorter_than_it_should_be() {
     assert_eq!(events.len(), 2);
     let error = events[1].as_ref().expect_err("it was cut off");
     assert_eq!(error.kind, ModelErrorKind::Broken);
-    assert!(error.message.starts_with("the stream was cut off: "), "{error}");
+    assert!(error.message.starts_with("the connection was lost during the stream: "), "{error}");
     let expected = expect![[r#"
         text Sön
         answer End -/-/-/-/unavailable asked"#]];
@@ -80,7 +80,7 @@ async fn an_event_that_is_not_json() {
     let body = format!("{TOKEN}data: {{'choices': None}}\n\n{STOP}");
     let expected = expect![[r#"
         text Sön
-        error broken: an event of the stream makes no sense: key must be a string at line 1 column 2"#]];
+        error broken: the stream has an invalid event: key must be a string at line 1 column 2"#]];
     check(Protocol::OpenAi, body, expected).await;
 }
 
@@ -90,27 +90,27 @@ async fn an_error_inside_the_stream() {
         format!("{TOKEN}data: {{\"error\":{{\"code\":503,\"message\":\"busy\"}}}}\n\n{STOP}");
     let expected = expect![[r#"
         text Sön
-        error overloaded: the provider broke off: busy"#]];
+        error overloaded: the provider reported an error: busy"#]];
     check(Protocol::OpenAi, body, expected).await;
     let body = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\
         \"message\":\"Overloaded\"}}\n\n";
-    let expected = expect!["error overloaded: the provider broke off: Overloaded"];
+    let expected = expect!["error overloaded: the provider reported an error: Overloaded"];
     check(Protocol::Anthropic, body, expected).await;
     let body = "data: {\"type\":\"response.failed\",\"response\":{\"error\":{\"code\":\
         \"rate_limit_exceeded\",\"message\":\"too fast\"}}}\n\n";
-    let expected = expect!["error rate_limited: the provider broke off: too fast"];
+    let expected = expect!["error rate_limited: the provider reported an error: too fast"];
     check(Protocol::OpenAiResponses, body, expected).await;
     let body = "data: {\"type\":\"error\",\"code\":\"server_error\",\"message\":\"oh\"}\n\n";
-    let expected = expect!["error unavailable: the provider broke off: oh"];
+    let expected = expect!["error unavailable: the provider reported an error: oh"];
     check(Protocol::OpenAiResponses, body, expected).await;
     let body = "data: {\"error\":{\"code\":429,\"message\":\"later\",\
         \"details\":[{\"retryDelay\":\"3s\"}]}}\r\n\r\n";
-    let expected = expect!["error rate_limited: the provider broke off: later (after 3s)"];
+    let expected = expect!["error rate_limited: the provider reported an error: later (after 3s)"];
     check(Protocol::Gemini, body, expected).await;
     let lines = "{\"message\":{\"content\":\"So\"}}\n{\"error\":\"out of memory\"}\n";
     let expected = expect![[r#"
         text So
-        error unavailable: the provider broke off: out of memory"#]];
+        error unavailable: the provider reported an error: out of memory"#]];
     expected.assert_eq(&shown(&heard(Protocol::Ollama, Reply::lines(lines)).await));
 }
 

@@ -108,7 +108,7 @@ async fn a_key_is_struck_out_of_what_a_provider_repeats() {
     ];
     check(Protocol::OpenAi, reply, expected).await;
     let event = format!("data: {{\"error\":{{\"message\":\"{KEY} expired\"}}}}\n\n");
-    let expected = expect!["error unavailable: the provider broke off: [key] expired"];
+    let expected = expect!["error unavailable: the provider reported an error: [key] expired"];
     check(Protocol::OpenAi, Reply::events(event), expected).await;
 }
 
@@ -119,13 +119,13 @@ async fn json_where_a_stream_was_asked_for() {
     check(
         Protocol::OpenAiCompatible,
         Reply::of(200, json, error),
-        expect!["error bad_request: the provider broke off: no such model"],
+        expect!["error bad_request: the provider reported an error: no such model"],
     )
     .await;
     check(
         Protocol::OpenAiCompatible,
         Reply::of(200, json, r#"{"choices":[]}"#),
-        expect!["error broken: the provider answered with JSON and not with a stream"],
+        expect!["error broken: the provider answered with JSON instead of a stream"],
     )
     .await;
 }

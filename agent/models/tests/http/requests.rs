@@ -175,13 +175,13 @@ fn settings_that_cannot_be_used_are_refused() {
     let missing = refused(|settings| settings.base_url = None);
     assert_eq!(missing, "it has no `base_url`");
     let scheme = refused(|settings| settings.base_url = Some("ftp://localhost".to_owned()));
-    assert_eq!(scheme, "its `base_url` is neither http nor https");
+    assert_eq!(scheme, "its `base_url` must begin with http or https");
     let url = refused(|settings| settings.base_url = Some("localhost".to_owned()));
     assert_eq!(url, "its `base_url` is no URL: relative URL without a base");
     let header = refused(|settings| {
         settings.headers.insert("x y".to_owned(), String::new());
     });
-    assert_eq!(header, "`x y` is no name of a header");
+    assert_eq!(header, "`x y` is not a valid header name");
     let key = refused(|settings| settings.key = Some(abide_models::Secret::new("a\nb")));
-    assert_eq!(key, "the key holds what no header may hold");
+    assert_eq!(key, "the key has characters that are not allowed in a header");
 }

@@ -97,7 +97,7 @@ async fn told_again(path: &Path) -> (usize, usize) {
             if matches!(&by_content, Err(error) if error.kind == ModelErrorKind::NoRecording) {
                 ambiguous += 1;
                 let error = by_content.as_ref().expect_err("it is one").to_string();
-                assert!(error.contains("go on differently from here"), "{error}");
+                assert!(error.contains("continue differently from here"), "{error}");
             }
             let found = [named, numbered, by_content].into_iter().filter_map(Result::ok);
             let found: Vec<ModelAnswer> = found.collect();
