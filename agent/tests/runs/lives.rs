@@ -1,4 +1,4 @@
-//! A run as its user and its consumers see it.
+//! Runs as seen by users and clients.
 
 use abide_client::{Decision, RunEventKind};
 use expect_test::expect;
@@ -21,12 +21,12 @@ answers:
 "#;
 
 #[tokio::test]
-async fn asks_runs_waits_goes_on_and_answers() {
+async fn a_run_with_tools_and_an_approval() {
     let house = House::of(TOOLS, THREE_TOOLS).await;
     let run = house.begin("Pay order A.").await;
     let (first, interrupt) = house.told(&run.id, 0).await;
     assert_eq!(interrupt.kind, RunEventKind::Interrupt);
-    assert!(!house.ledger().contains(&"pay A".to_owned()), "nobody has said yes");
+    assert!(!house.ledger().contains(&"pay A".to_owned()), "nobody has approved the call");
     let call = interrupt.data["tool_call_id"].as_str().expect("it names the call").to_owned();
     let approval = abide_client::ApprovalOf::Call(call);
     house.abide.decide_approval(approval, Decision::Approve).await.expect("it is decided");
@@ -70,7 +70,7 @@ async fn asks_runs_waits_goes_on_and_answers() {
 }
 
 #[tokio::test]
-async fn who_is_refused_is_told_and_does_otherwise() {
+async fn refused_calls_are_reported_to_the_model() {
     let script = r#"
 answers:
   - calls:
@@ -102,7 +102,7 @@ answers:
 }
 
 #[tokio::test]
-async fn another_agent_does_a_task() {
+async fn a_task_is_delegated_to_another_agent() {
     let definition = "
 subagents:
   - { name: helper, tools: [look], system_prompt: You look things up. }
@@ -112,7 +112,7 @@ answers:
   - calls: [{ name: task, arguments: { agent: helper, task: "Look at A." } }]
   - text: All is well.
 "#;
-    // The helper's first answer is the script's first too: it has nobody to give the task to, and says so.
+    // The helper uses the same script. Its first answer calls `task`, which fails because it has no subagents.
     let house = House::of(definition, script).await;
     let run = house.begin("Is all well?").await;
     let (told, _) = house.told(&run.id, 0).await;
@@ -140,11 +140,11 @@ async fn aborted_in_the_middle_of_an_answer() {
     let script = "token_ms: 600000\nanswers: [{ text: one two three four }]\n";
     let house = House::of("", script).await;
     let run = house.begin("Count.").await;
-    // The first word has been told, the second never comes.
+    // The first word is published; the second never arrives.
     let mut events =
         abide_agent::Events::of(&house.abide, &run.id, 0).await.expect("it can be followed");
     loop {
-        let event = events.next().await.expect("it goes on").expect("it has not ended");
+        let event = events.next().await.expect("it goes on").expect("the run has not ended");
         if event.kind == RunEventKind::Token {
             break;
         }
@@ -158,7 +158,8 @@ async fn aborted_in_the_middle_of_an_answer() {
         1 error {"code":"aborted","message":"enough"}
     "#]]
     .assert_eq(&told);
-    // It was told and then forgotten: neither the user nor the next run found it in the session.
+    // Regression: the text was published but not stored, so neither the user nor the next run found it in the
+    // session.
     assert_eq!(house.transcript().await, "user: Count. \nassistant: one  \n");
     let sql = "SELECT kind FROM agent_state WHERE role = 'assistant'";
     let kinds: Vec<(String,)> = house.abide.sql(sql).fetch().await.expect("it can be read");
@@ -167,7 +168,7 @@ async fn aborted_in_the_middle_of_an_answer() {
 }
 
 #[tokio::test]
-async fn what_a_guardrail_denies_is_not_asked_and_not_said() {
+async fn a_guardrail_blocks_requests_and_answers() {
     let definition = r#"
 middleware:
   - { name: guardrail, at: request, deny: "(?i)password", message: I do not talk about that. }

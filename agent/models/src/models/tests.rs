@@ -75,7 +75,7 @@ fn a_request_goes_to_the_named_provider() {
             local llama → local/llama
             local - → no_model: no model is named, and provider `local` does not have exactly one; available: `local/(any)`
             claude gpt → unknown_model: no enabled provider has the model `gpt`; available: `claude/sonnet`, `claude/haiku`
-            who - → unknown_provider: there is no provider `who`; there are `claude`, `gpt`, `local`, `off`, `keyless`
+            who - → unknown_provider: unknown provider `who`; available: `claude`, `gpt`, `local`, `off`, `keyless`
             off flash → provider_disabled: provider `off` is disabled
             - flash → ambiguous_model: several providers match: `local/flash`, `keyless/flash`; name one, or set different priorities
             keyless any → key_missing: provider `keyless` cannot be used: the environment variable `NOT_THERE` is not set
