@@ -93,7 +93,7 @@ mod tests {
     fn unknown_names_are_reported() {
         check(
             &json!({"name": "clerk", "tools": ["refnd"]}),
-            expect!["unknown_tool: there is no tool refnd; there are: none"],
+            expect!["unknown_tool: unknown tool refnd; available: none"],
         );
         check(
             &json!({"name": "clerk", "middleware": [{"name": "pii", "at": "request"}]}),

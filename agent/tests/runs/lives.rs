@@ -92,10 +92,10 @@ answers:
     expect![[r#"
         user: Look. 
         assistant:  "r1~1.1" "nothing", "r1~1.2" "look", "r1~1.3" "look", "r1~1.4" "note"
-        tool [r1~1.1]: there is no tool nothing; there are: look, note 
-        tool [r1~1.2]: look: the arguments do not fit: at /order: 7 is not of type "string". It takes: order (string, required) 
-        tool [r1~1.3]: look: the arguments are not JSON: key must be a string at line 1 column 2. It takes: order (string, required) 
-        tool [r1~1.4]: calls of note are blocked for this agent: go on without it 
+        tool [r1~1.1]: unknown tool nothing; available: look, note 
+        tool [r1~1.2]: look: invalid arguments: at /order: 7 is not of type "string". Parameters: order (string, required) 
+        tool [r1~1.3]: look: the arguments are not JSON: key must be a string at line 1 column 2. Parameters: order (string, required) 
+        tool [r1~1.4]: calls of note are blocked for this agent: continue without it 
         assistant: I could not. 
     "#]].assert_eq(&house.transcript().await);
     house.close().await;

@@ -381,7 +381,7 @@ async fn every_conversation_of_the_fixture_is_reproduced() {
 async fn unpublished_conversations_are_reproduced() {
     let folder = beside("../shared/data/conversations");
     if !folder.is_dir() {
-        println!("skipped: the unpublished recordings");
+        println!("left out: the unpublished recordings");
         return;
     }
     let every = if std::env::var_os(ALL).is_some() { 1 } else { EVERY };

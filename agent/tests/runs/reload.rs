@@ -51,7 +51,7 @@ async fn a_changed_file_creates_a_revision_and_active_runs_keep_theirs() {
     let next = house.abide.start_run(NewRun::of("s2").input("Pay B.")).await.expect("it begins");
     assert_eq!((run.revision, next.revision), (1, 2));
     let (told, _) = house.told(&next.id, 0).await;
-    assert!(told.contains("there is no tool pay"), "{told}");
+    assert!(told.contains("unknown tool pay"), "{told}");
     house.close().await;
 }
 
@@ -62,7 +62,7 @@ async fn an_invalid_file_is_reported_and_its_agent_is_unchanged() {
     let problems = house.problems.wait_for(|problems| !problems.is_empty()).await;
     let problems = problems.expect("the runtime is running").clone();
     let told: Vec<String> = problems.iter().map(|it| it.error.to_string()).collect();
-    assert_eq!(told, ["there is no tool fly; there are: look, note, pay"]);
+    assert_eq!(told, ["unknown tool fly; available: look, note, pay"]);
     let sql = "SELECT revision, retired_at IS NULL FROM agents WHERE name = 'clerk'";
     let stands: Vec<(i64, bool)> = house.abide.sql(sql).fetch().await.expect("it can be read");
     assert_eq!(stands, [(1, true)]);

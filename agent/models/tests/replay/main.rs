@@ -126,7 +126,7 @@ async fn every_answer_of_the_fixture_is_replayed() {
 async fn every_answer_of_all_recordings_is_replayed() {
     let folder = beside("../shared/data/conversations");
     if !folder.is_dir() {
-        println!("skipped: the unpublished recordings");
+        println!("left out: the unpublished recordings");
         return;
     }
     let entries = std::fs::read_dir(folder).expect("the folder can be read");

@@ -96,7 +96,7 @@ async fn errors_of_a_tool_and_of_the_protocol_are_told() {
         there is no such file
         {"content":[{"text":"there is no such file","type":"text"}],"isError":true,"resultType":"complete"}
         arguments 1
-        the MCP server faulty answered with an error: the path is outside of what is allowed
+        MCP server faulty returned an error: the path is outside of what is allowed
         {"error":{"code":-32602,"message":"the path is outside of what is allowed"}}"#]].assert_eq(&lines.join("\n"));
 }
 
@@ -106,7 +106,7 @@ async fn a_server_that_dies_says_so_and_is_there_for_the_next_call() {
     let first = call_of(&tools, "pid").await.text;
     let died = call_of(&tools, "die").await;
     expect![[r#"
-        the MCP server faulty was lost during the call: it ended with exit code 3; it said on stderr:
+        the connection to MCP server faulty was lost during the call: it ended with exit code 3; stderr:
         the disk of this server is full"#]].assert_eq(&died.text);
     assert_eq!(died.failure, Some(Failure::Lost));
     assert!(matches!(server.status().await, McpStatus::Down { .. }));
@@ -122,7 +122,7 @@ async fn a_call_that_hangs_is_over_in_time_and_cancelled() {
     let late = call_of(&tools, "hang").await;
     assert_eq!(
         (late.failure, late.text.as_str()),
-        (Some(Failure::TimedOut), "hang was not done within 2 s")
+        (Some(Failure::TimedOut), "hang timed out after 2 s")
     );
     assert_eq!(call_of(&tools, "cancelled").await.text, "1", "the server was told");
 }
@@ -162,11 +162,11 @@ async fn an_answer_whose_integers_would_lose_digits_fails_the_call() {
     let told: Vec<String> = lines.iter().map(told).collect();
     expect![[r#"
         tool 1
-        the tool ran, and the answer of the MCP server faulty cannot be kept: the number 18446744073709551615 at /structuredContent/a~1b/0 may be an integer that does not fit 64 bits with sign
-        {"error":{"code":"tool","message":"the tool ran, and the answer of the MCP server faulty cannot be kept: the number 18446744073709551615 at /structuredContent/a~1b/0 may be an integer that does not fit 64 bits with sign"}}
+        the tool ran, but the answer of MCP server faulty cannot be stored: the number 18446744073709551615 at /structuredContent/a~1b/0 may be an integer that does not fit 64 bits with sign
+        {"error":{"code":"tool","message":"the tool ran, but the answer of MCP server faulty cannot be stored: the number 18446744073709551615 at /structuredContent/a~1b/0 may be an integer that does not fit 64 bits with sign"}}
         tool 1
-        the tool ran, and the answer of the MCP server faulty cannot be kept: the number 1e+23 at /structuredContent/n may be an integer that does not fit 64 bits with sign
-        {"error":{"code":"tool","message":"the tool ran, and the answer of the MCP server faulty cannot be kept: the number 1e+23 at /structuredContent/n may be an integer that does not fit 64 bits with sign"}}"#]].assert_eq(&told.join("\n"));
+        the tool ran, but the answer of MCP server faulty cannot be stored: the number 1e+23 at /structuredContent/n may be an integer that does not fit 64 bits with sign
+        {"error":{"code":"tool","message":"the tool ran, but the answer of MCP server faulty cannot be stored: the number 1e+23 at /structuredContent/n may be an integer that does not fit 64 bits with sign"}}"#]].assert_eq(&told.join("\n"));
 }
 
 #[tokio::test]
@@ -176,8 +176,8 @@ async fn a_message_that_is_too_long_fails_for_good_with_the_reason() {
     let (_server, tools) = start(narrow).await;
     let outcome = call_of(&tools, "big").await;
     assert_eq!(outcome.failure, Some(Failure::TooLarge));
-    let begin = "the MCP server faulty was ended: it sent a message of at least 10";
-    let end = " bytes, and 1000000 are taken";
+    let begin = "the connection to MCP server faulty was closed: it sent a message of at least 10";
+    let end = " bytes; the maximum is 1000000";
     let text = &outcome.text;
     assert!(text.starts_with(begin) && text.ends_with(end), "{text}");
     assert!(!call_of(&tools, "pid").await.is_error, "it is started again");
@@ -223,14 +223,14 @@ async fn a_required_server_that_is_not_there_is_an_error_with_its_last_words() {
         started(neither).await,
     ];
     expect![[r#"
-        mcp_unavailable: the MCP server faulty is not there: it hung up; it ended with exit code 7; it said on stderr:
+        mcp_unavailable: MCP server faulty is unavailable: it closed the connection; it ended with exit code 7; stderr:
         no licence for this server was found
-        mcp_unavailable: the MCP server faulty is not there: it did not answer within 0.3 s
-        mcp_unavailable: the MCP server gone is not there: no-such-program-anywhere cannot be started: No such file or directory (os error 2)
-        bad_tool_config: the definition of url cannot be used: its url is none: relative URL without a base
-        mcp_unavailable: the MCP server nobody is not there: Client error: error sending request for url (http://127.0.0.1:1/mcp)
-        bad_tool_config: the definition of faulty cannot be used: it has either a command or a url
-        bad_tool_config: the definition of faulty cannot be used: it has either a command or a url"#]].assert_eq(&told.join("\n"));
+        mcp_unavailable: MCP server faulty is unavailable: it did not answer within 0.3 s
+        mcp_unavailable: MCP server gone is unavailable: cannot start no-such-program-anywhere: No such file or directory (os error 2)
+        bad_tool_config: invalid definition of url: its url is invalid: relative URL without a base
+        mcp_unavailable: MCP server nobody is unavailable: Client error: error sending request for url (http://127.0.0.1:1/mcp)
+        bad_tool_config: invalid definition of faulty: it needs either command or url
+        bad_tool_config: invalid definition of faulty: it needs either command or url"#]].assert_eq(&told.join("\n"));
 }
 
 #[tokio::test]
@@ -275,7 +275,7 @@ async fn a_server_that_keeps_failing_rests_between_attempts() {
     let resting = call_of(&tools, "pid").await;
     assert_eq!(at_once.failure, Some(Failure::Unavailable));
     assert!(at_once.text.ends_with("it ended with exit code 5"), "{}", at_once.text);
-    assert!(resting.text.contains("; it is tried again in "), "{}", resting.text);
+    assert!(resting.text.contains("; the next attempt is in "), "{}", resting.text);
     std::fs::remove_file(&mark).expect("it is there");
     // Each call in between comes back at once: nothing is started before the rest is over.
     let mut back = resting;
@@ -289,7 +289,7 @@ async fn two_servers_of_one_name_are_an_error() {
     let (_server, tools) = start(config("")).await;
     let again = McpServer::start(config(""), &environment(), &tools).await.err();
     let told = again.expect("it is refused").to_string();
-    expect!["there are already tools of a source faulty"].assert_eq(&told);
+    expect!["tool source faulty already exists"].assert_eq(&told);
     assert!(!call_of(&tools, "pid").await.is_error, "the first is untouched");
 }
 

@@ -158,23 +158,23 @@ async fn arguments_stay_where_they_belong() {
             {"body":"","headers":{"idempotency-key":"call-1"},"request":"GET /things/%C3%BC%20%252e/parts?by=&of=a%20b"}
             {"body":{"body":"","headers":{"idempotency-key":"call-1"},"request":"GET /things/%C3%BC%20%252e/parts?by=&of=a%20b"},"content_type":"application/json","status":200}
             arguments 1
-            api: the arguments would lead out of the path
-            {"error":{"code":"arguments","message":"api: the arguments would lead out of the path"}}
+            api: the arguments would change the structure of the path
+            {"error":{"code":"arguments","message":"api: the arguments would change the structure of the path"}}
             arguments 1
-            api: the arguments would lead out of the path
-            {"error":{"code":"arguments","message":"api: the arguments would lead out of the path"}}
+            api: the arguments would change the structure of the path
+            {"error":{"code":"arguments","message":"api: the arguments would change the structure of the path"}}
             arguments 1
-            api: id is empty, which cannot be part of a path
-            {"error":{"code":"arguments","message":"api: id is empty, which cannot be part of a path"}}
+            api: id is empty, which is not allowed in a path
+            {"error":{"code":"arguments","message":"api: id is empty, which is not allowed in a path"}}
             arguments 1
-            api: the arguments would lead out of the path
-            {"error":{"code":"arguments","message":"api: the arguments would lead out of the path"}}
+            api: the arguments would change the structure of the path
+            {"error":{"code":"arguments","message":"api: the arguments would change the structure of the path"}}
             ok 0
             {"body":"","headers":{"idempotency-key":"call-1"},"request":"GET /things/%40evil.example%3A80%2F/parts?by=x&of=a%20b"}
             {"body":{"body":"","headers":{"idempotency-key":"call-1"},"request":"GET /things/%40evil.example%3A80%2F/parts?by=x&of=a%20b"},"content_type":"application/json","status":200}
             arguments 1
-            api: id is left out and has to be in the address
-            {"error":{"code":"arguments","message":"api: id is left out and has to be in the address"}}"#]],
+            api: id is missing; the url needs it
+            {"error":{"code":"arguments","message":"api: id is missing; the url needs it"}}"#]],
     )
     .await;
 }
@@ -262,7 +262,7 @@ async fn redirects_are_followed_only_where_said_and_never_away() {
         &[json!({})],
         expect![[r#"
         tool 1
-        api answered with HTTP 302 Found to /echo/near, which is not followed
+        api answered with HTTP 302 Found to /echo/near; the redirect is not followed
         {"body":"","content_type":null,"status":302}"#]],
     )
     .await;
@@ -275,7 +275,7 @@ async fn redirects_are_followed_only_where_said_and_never_away() {
         &[json!({})],
         expect![[r#"
         tool 1
-        api answered with HTTP 302 Found to http://127.0.0.1:1/, which is not followed
+        api answered with HTTP 302 Found to http://127.0.0.1:1/; the redirect is not followed
         {"body":"","content_type":null,"status":302}"#]],
     )
     .await;
@@ -306,8 +306,8 @@ async fn answers_of_every_kind_are_kept() {
         &[json!({})],
         expect![[r#"
         too_large 1
-        api answered with more than 10000 bytes
-        {"error":{"code":"too_large","message":"api answered with more than 10000 bytes"}}"#]],
+        the response of api has more than 10000 bytes
+        {"error":{"code":"too_large","message":"the response of api has more than 10000 bytes"}}"#]],
     )
     .await;
     let broken = tool(config(&server().await, &json!({"url": "SERVER/broken"})));
@@ -323,8 +323,8 @@ async fn who_does_not_answer_is_told_apart_from_who_is_not_there() {
         &[json!({})],
         expect![[r#"
         timed_out 1
-        api was not done within 0.1 s
-        {"error":{"code":"timed_out","message":"api was not done within 0.1 s"}}"#]],
+        api timed out after 0.1 s
+        {"error":{"code":"timed_out","message":"api timed out after 0.1 s"}}"#]],
     )
     .await;
     let nobody = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
@@ -367,19 +367,19 @@ async fn definitions_that_cannot_be_are_refused() {
     .map(|more| tool(config("", &more)).err().expect("it is refused"))
     .collect();
     expect![[r#"
-        the definition of api cannot be used: its url "ftp://host/" begins with neither http:// nor https://
-        the definition of api cannot be used: its url "http://{id}/" has a placeholder or a user before its path: the host is fixed
-        the definition of api cannot be used: its url "http://host{id}/" has a placeholder or a user before its path: the host is fixed
-        the definition of api cannot be used: its url "http://user:pass@host/" has a placeholder or a user before its path: the host is fixed
-        the definition of api cannot be used: its url "http://host:99999/" is none: invalid port number
-        the definition of api cannot be used: its url "http://host/a/../{id}" is none: the arguments would lead out of the path
-        the definition of api cannot be used: "/{nosuch}" has a place for nosuch, which is none of the parameters
-        the definition of api cannot be used: its url "http://host/#{id}" has a fragment, which is never sent
-        the definition of api cannot be used: "GE T" is no HTTP method
-        the definition of api cannot be used: "a b" is no name of a header
-        the definition of api cannot be used: the environment variable NO_SUCH_VARIABLE is not set
+        invalid definition of api: url "ftp://host/" must begin with http:// or https://
+        invalid definition of api: url "http://{id}/" has a placeholder or a user name before its path; the host must be fixed
+        invalid definition of api: url "http://host{id}/" has a placeholder or a user name before its path; the host must be fixed
+        invalid definition of api: url "http://user:pass@host/" has a placeholder or a user name before its path; the host must be fixed
+        invalid definition of api: url "http://host:99999/" is invalid: invalid port number
+        invalid definition of api: url "http://host/a/../{id}" is invalid: the arguments would change the structure of the path
+        invalid definition of api: "/{nosuch}" has the placeholder nosuch, which is not a parameter
+        invalid definition of api: url "http://host/#{id}" has a fragment, which cannot be sent
+        invalid definition of api: "GE T" is not a valid HTTP method
+        invalid definition of api: "a b" is not a valid header name
+        invalid definition of api: the environment variable NO_SUCH_VARIABLE is not set
         a value is text, or {env: NAME, prefix: text}
-        the definition of api cannot be used: "{nosuch}" has a place for nosuch, which is none of the parameters
+        invalid definition of api: "{nosuch}" has the placeholder nosuch, which is not a parameter
         unknown field `bodies`, expected one of `name`, `description`, `parameters`, `method`, `url`, `query`, `headers`, `body`, `idempotency_header`, `ok_statuses`, `redirects`, `max_bytes`, `timeout_ms`, `effect`, `needs_approval`, `approval`, `retry`, `required_capability`, `limits`"#]].assert_eq(&told.join("\n"));
 }
 

@@ -62,9 +62,9 @@ async fn arguments_fill_the_vector_and_no_shell_reads_them() {
     expect![[r#"
         <-e><--limit=3><$(id); `id` | 'x'><--><a b><-rf>
         <-e><*><-->
-        "--file=/etc/passwd" begins with -, where it would be an option
+        "--file=/etc/passwd" begins with - and would be parsed as an option
         <-e><-5><-->
-        an argument holds a zero byte, which none can"#]]
+        an argument contains a zero byte"#]]
     .assert_eq(&lines.join("\n"));
 }
 
@@ -90,14 +90,14 @@ async fn definitions_that_cannot_be_are_refused() {
     .map(|config| tool(config).err().expect("it is refused"))
     .collect();
     expect![[r#"
-        the definition of t cannot be used: its command is empty
-        the definition of t cannot be used: which program runs is not the model's to say
-        the definition of t cannot be used: "{b}" has a place for b, which is none of the parameters
-        the definition of t cannot be used: "{a" has a { that is no placeholder: write {{
-        the definition of t cannot be used: "a}" has a } without its {: write }}
-        the definition of script cannot be used: a timeout of 0 ms leaves no time to run
+        invalid definition of t: its command is empty
+        invalid definition of t: the program must not be a placeholder
+        invalid definition of t: "{b}" has the placeholder b, which is not a parameter
+        invalid definition of t: "{a" has a { without a name: write {{ for a literal brace
+        invalid definition of t: "a}" has an unmatched }: write }} for a literal brace
+        invalid definition of script: timeout_ms must not be 0
         unknown field `timeout`, expected one of `name`, `description`, `parameters`, `command`, `stdin`, `folder`, `env`, `inherit_env`, `ok_exit_codes`, `output`, `max_output_bytes`, `timeout_ms`, `grace_ms`, `effect`, `needs_approval`, `approval`, `retry`, `required_capability`, `limits`
-        the definition of script cannot be used: the environment variable NO_SUCH_VARIABLE is not set"#]].assert_eq(&told.join("\n"));
+        invalid definition of script: the environment variable NO_SUCH_VARIABLE is not set"#]].assert_eq(&told.join("\n"));
 }
 
 #[tokio::test]
@@ -132,9 +132,9 @@ async fn exit_codes_are_real() {
         json!({}),
         expect![[r#"
         tool 3
-        script ended with exit code 3; it said on stderr:
+        script failed with exit code 3; stderr:
         no
-        it wrote:
+        stdout:
         half
         {"exit_code":3,"failure":"tool","stderr":"no","stdout":"half\n"}"#]],
     )
@@ -153,7 +153,7 @@ async fn exit_codes_are_real() {
         json!({}),
         expect![[r#"
         tool 137
-        script ended with exit code 137
+        script failed with exit code 137
         {"exit_code":137,"failure":"tool","stdout":""}"#]],
     )
     .await;
@@ -162,8 +162,8 @@ async fn exit_codes_are_real() {
         json!({}),
         expect![[r#"
         tool 0
-        script should have written JSON and did not: expected ident at line 1 column 2
-        it wrote:
+        the output of script is not valid JSON: expected ident at line 1 column 2
+        stdout:
         nonsense
         {"exit_code":0,"failure":"tool","stdout":"nonsense\n"}"#]],
     )
@@ -171,8 +171,8 @@ async fn exit_codes_are_real() {
     let gone = json!({"name": "gone", "description": "", "command": ["no-such-program-anywhere"]});
     check(gone, json!({}), expect![[r#"
         unavailable 1
-        gone did not run: no-such-program-anywhere cannot be started: No such file or directory (os error 2)
-        {"error":{"code":"unavailable","message":"gone did not run: no-such-program-anywhere cannot be started: No such file or directory (os error 2)"}}"#]]).await;
+        gone did not run: cannot start no-such-program-anywhere: No such file or directory (os error 2)
+        {"error":{"code":"unavailable","message":"gone did not run: cannot start no-such-program-anywhere: No such file or directory (os error 2)"}}"#]]).await;
 }
 
 #[tokio::test]
@@ -183,8 +183,8 @@ async fn a_program_that_hangs_is_ended() {
         json!({}),
         expect![[r#"
         timed_out 143
-        script was not done within 0.2 s
-        it wrote:
+        script timed out after 0.2 s
+        stdout:
         begun
         {"exit_code":143,"failure":"timed_out","stdout":"begun\n"}"#]],
     )
@@ -261,8 +261,8 @@ async fn output_whose_integers_would_lose_digits_fails_the_call() {
         json!({}),
         expect![[r#"
             tool 0
-            script ran, and its output cannot be kept: the integer 100000000000000000000000 at /0/id does not fit 64 bits with sign
-            it wrote:
+            script ran, but its output cannot be stored: the integer 100000000000000000000000 at /0/id does not fit 64 bits with sign
+            stdout:
             [{"id": 100000000000000000000000}]
             {"exit_code":0,"failure":"tool","stdout":"[{\"id\": 100000000000000000000000}]\n"}"#]],
     )
@@ -277,7 +277,7 @@ async fn a_line_of_ten_megabytes_is_whole_or_too_large() {
     let short = tool(script(line, &json!({"max_output_bytes": 9_999_999}))).expect("it is right");
     let outcome = call(&short, json!({})).await;
     assert_eq!(outcome.failure, Some(Failure::TooLarge));
-    let began = "script was ended: it wrote more than the 9999999 bytes it may\nit wrote:\nxxx";
+    let began = "script was stopped: its output exceeds 9999999 bytes\nstdout:\nxxx";
     assert!(outcome.text.starts_with(began), "{}", &outcome.text[..100]);
 }
 

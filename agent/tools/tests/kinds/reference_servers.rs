@@ -83,7 +83,7 @@ async fn ask_everything(view: &ToolView) {
     expect![[r#"
         everything_echo: ok: Echo: hi
         everything_get-sum: ok: The sum of 2 and 3 is 5.
-        everything_get-sum: not admitted: everything_get-sum: the arguments do not fit: "b" is a required property. It takes: a (number, required), b (number, required)
+        everything_get-sum: not admitted: everything_get-sum: invalid arguments: "b" is a required property. Parameters: a (number, required), b (number, required)
         everything_get-structured-content: ok: {"temperature":33,"conditions":"Cloudy","humidity":82}
         everything_get-tiny-image: ok: Here's the image you requested:
         [image, image/png, 4033 bytes]
