@@ -1,4 +1,4 @@
-//! HTTP requests as tools, against a server on loopback that tells what it was asked.
+//! HTTP tools, against a server on loopback that returns the requests it receives.
 
 use abide_tools::{Failure, HttpTool, HttpToolConfig, Invocation, Tool};
 use axum::Router;
@@ -17,7 +17,7 @@ use crate::{call, context, environment, told};
 /// An object with an integer beyond 64 bits.
 const LONG: &str = r#"{"id": 100000000000000000000000}"#;
 
-/// A server that answers every request with what it was, and some paths otherwise; its address.
+/// Starts a server that returns each request as JSON, except on some paths. Returns its address.
 async fn server() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     let address = listener.local_addr().expect("it is bound");
@@ -41,7 +41,7 @@ async fn server() -> String {
 
 async fn echo(request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    let body = axum::body::to_bytes(body, 1 << 20).await.expect("it is short");
+    let body = axum::body::to_bytes(body, 1 << 20).await.expect("the body is short");
     let kept = ["authorization", "content-type", "idempotency-key", "x-mine"];
     let headers: Value = kept
         .iter()
@@ -72,14 +72,14 @@ async fn broken() -> Response {
     Body::from_stream(stream::iter(pieces)).into_response()
 }
 
-/// A definition with its server's address in it, and four parameters.
+/// A definition with the server's address and four parameters.
 fn config(server: &str, more: &Value) -> Value {
     let any_four = json!({"type": "object",
         "properties": {"id": {}, "q": {}, "limit": {}, "tags": {}}});
     let mut config = json!({"name": "api", "description": "", "parameters": any_four});
     let members = config.as_object_mut().expect("it is an object");
     members.extend(more.as_object().expect("it is an object").clone());
-    let url = config["url"].as_str().expect("it has one").replace("SERVER", server);
+    let url = config["url"].as_str().expect("there is a url").replace("SERVER", server);
     config["url"] = json!(url);
     config
 }
@@ -89,7 +89,7 @@ fn tool(config: Value) -> Result<HttpTool, String> {
     HttpTool::new(config, &environment()).map_err(|why| why.to_string())
 }
 
-/// What comes of each call; addresses with the port taken out.
+/// The outcome of each call, with the server's address removed.
 async fn check(more: Value, calls: &[Value], expected: Expect) {
     let server = server().await;
     let tool = tool(config(&server, &more)).expect("the definition is right");
@@ -100,9 +100,9 @@ async fn check(more: Value, calls: &[Value], expected: Expect) {
     expected.assert_eq(&lines.join("\n"));
 }
 
-/// The body became `{"id": 1e+23}`.
+/// Regression: the body became `{"id": 1e+23}`.
 #[tokio::test]
-async fn an_answer_whose_integers_would_lose_digits_is_kept_as_text() {
+async fn a_body_whose_integers_would_lose_digits_is_kept_as_text() {
     check(
         json!({"url": "SERVER/long"}),
         &[json!({})],
@@ -114,14 +114,15 @@ async fn an_answer_whose_integers_would_lose_digits_is_kept_as_text() {
     .await;
 }
 
-/// With its place at the end of the path, or alone in it, the number of slashes did not change: `..` and `.` were sent.
+/// Regression: with the placeholder at the end of the path, or as the whole path, the number of slashes did not
+/// change, and `..` and `.` were sent.
 #[tokio::test]
-async fn dots_are_refused_wherever_they_stand_in_a_path() {
+async fn dot_segments_are_refused_everywhere_in_a_path() {
     let server = server().await;
     for path in ["/{id}", "/things/{id}", "/{id}/x", "/.{id}", "/things/.{id}", "/x-{id}"] {
         let config = json!({"name": "api", "description": "", "url": format!("{server}{path}"),
             "parameters": {"type": "object", "properties": {"id": {}}}});
-        let config: HttpToolConfig = serde_json::from_value(config).expect("it is one");
+        let config: HttpToolConfig = serde_json::from_value(config).expect("the config is valid");
         let tool = HttpTool::new(config, &environment()).expect("it is right");
         for id in ["..", ".", "a/..", "../a", "a/../b", "..\\b", "./a"] {
             let outcome = call(&tool, json!({"id": id})).await;
@@ -133,7 +134,7 @@ async fn dots_are_refused_wherever_they_stand_in_a_path() {
 }
 
 #[tokio::test]
-async fn arguments_stay_where_they_belong() {
+async fn arguments_stay_in_their_position() {
     check(
         json!({"url": "SERVER/things/{id}/parts?by={q}", "query": {"max": "{limit}", "of": "a b"}}),
         &[
@@ -180,7 +181,7 @@ async fn arguments_stay_where_they_belong() {
 }
 
 #[tokio::test]
-async fn bodies_are_made_of_arguments() {
+async fn bodies_contain_arguments() {
     let call = [json!({"id": 7, "q": "say \"hi\"", "tags": ["a", "b"]})];
     let post = |body: Value| json!({"url": "SERVER/x", "method": "POST", "body": body});
     check(post(json!("arguments")), &call, expect![[r#"
@@ -219,7 +220,7 @@ async fn headers_come_from_the_definition_and_secrets_from_the_environment() {
 }
 
 #[tokio::test]
-async fn statuses_say_whether_it_went_well() {
+async fn statuses_determine_success() {
     let more = json!({"url": "SERVER/status/{id}", "ok_statuses": [404]});
     let calls = [200, 204, 404, 409, 429, 500, 503].map(|status| json!({"id": status}));
     check(
@@ -256,7 +257,7 @@ async fn statuses_say_whether_it_went_well() {
 }
 
 #[tokio::test]
-async fn redirects_are_followed_only_where_said_and_never_away() {
+async fn redirects_are_followed_only_if_configured_and_within_the_host() {
     check(
         json!({"url": "SERVER/near"}),
         &[json!({})],
@@ -282,7 +283,7 @@ async fn redirects_are_followed_only_where_said_and_never_away() {
 }
 
 #[tokio::test]
-async fn answers_of_every_kind_are_kept() {
+async fn responses_of_all_kinds_are_kept() {
     check(
         json!({"url": "SERVER/text"}),
         &[json!({})],
@@ -316,7 +317,7 @@ async fn answers_of_every_kind_are_kept() {
 }
 
 #[tokio::test]
-async fn who_does_not_answer_is_told_apart_from_who_is_not_there() {
+async fn a_timeout_differs_from_an_unreachable_server() {
     let more = json!({"url": "SERVER/hang", "timeout_ms": 100});
     check(
         more,
@@ -336,7 +337,7 @@ async fn who_does_not_answer_is_told_apart_from_who_is_not_there() {
 }
 
 #[tokio::test]
-async fn a_cancelled_request_ends_at_once() {
+async fn a_cancelled_request_ends_immediately() {
     let tool = tool(config(&server().await, &json!({"url": "SERVER/hang"}))).expect("it is right");
     let invocation = Invocation::new("call-1", json!({}), context());
     let cancel = invocation.cancel.clone();
@@ -346,7 +347,7 @@ async fn a_cancelled_request_ends_at_once() {
 }
 
 #[tokio::test]
-async fn definitions_that_cannot_be_are_refused() {
+async fn invalid_definitions_are_refused() {
     let told: Vec<String> = [
         json!({"url": "ftp://host/"}),
         json!({"url": "http://{id}/"}),
@@ -384,7 +385,7 @@ async fn definitions_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn what_running_it_twice_means_is_what_the_method_means() {
+fn the_effect_follows_from_the_method() {
     let effect = |method: &str| {
         let more = json!({"url": "http://host/", "method": method});
         tool(config("", &more)).expect("it is right").declaration().effect

@@ -1,5 +1,4 @@
-//! Programs as tools, and all that programs do wrong. Each is a shell script that the definition spells out; the tool
-//! itself knows no shell.
+//! Program tools, and faults of programs. Each program is a literal shell script; the tool itself uses no shell.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{call, context, environment, told};
 
-/// A definition of a shell script, with more that is said of it.
+/// The definition of a shell script, with additional fields.
 fn script(script: &str, more: &Value) -> Value {
     let mut config = json!({"name": "script", "description": "", "command": ["sh", "-c", script]});
     let members = config.as_object_mut().expect("it is an object");
@@ -42,7 +41,7 @@ async fn arguments_go_to_stdin_as_json() {
 }
 
 #[tokio::test]
-async fn arguments_fill_the_vector_and_no_shell_reads_them() {
+async fn arguments_fill_the_argument_vector_without_a_shell() {
     let parameters =
         json!({"type": "object", "properties": {"pattern": {}, "paths": {}, "limit": {}}});
     let config = json!({"name": "grep", "description": "", "parameters": parameters,
@@ -69,7 +68,7 @@ async fn arguments_fill_the_vector_and_no_shell_reads_them() {
 }
 
 #[tokio::test]
-async fn definitions_that_cannot_be_are_refused() {
+async fn invalid_definitions_are_refused() {
     let places = json!({"type": "object", "properties": {"a": {}}});
     let of = |command: Value| {
         let mut config = script("", &json!({"name": "t", "parameters": places}));
@@ -101,7 +100,7 @@ async fn definitions_that_cannot_be_are_refused() {
 }
 
 #[tokio::test]
-async fn the_environment_is_an_allowlist_unless_said() {
+async fn the_environment_is_an_allowlist_by_default() {
     let show = "echo ${{PATH:+path}} $TEST_OTHER $TEST_TOKEN $MINE";
     let mine = json!({"MINE": "set", "TEST_TOKEN": {"env": "TEST_TOKEN", "prefix": "Bearer "}});
     let mut lines = Vec::new();
@@ -126,7 +125,7 @@ async fn the_environment_is_an_allowlist_unless_said() {
 }
 
 #[tokio::test]
-async fn exit_codes_are_real() {
+async fn exit_codes_are_reported() {
     check(
         script("echo half; echo no >&2; exit 3", &json!({})),
         json!({}),
@@ -176,7 +175,7 @@ async fn exit_codes_are_real() {
 }
 
 #[tokio::test]
-async fn a_program_that_hangs_is_ended() {
+async fn a_hanging_program_is_stopped() {
     let more = json!({"timeout_ms": 200, "grace_ms": 10_000});
     check(
         script("echo begun; exec tail -f /dev/null", &more),
@@ -192,7 +191,7 @@ async fn a_program_that_hangs_is_ended() {
 }
 
 #[tokio::test]
-async fn a_program_that_ignores_the_signal_is_killed_with_what_it_started() {
+async fn a_program_that_ignores_sigterm_is_killed_with_its_children() {
     let script_ = "trap '' TERM; echo $$; (trap '' TERM; tail -f /dev/null) & tail -f /dev/null";
     let tool = tool(script(script_, &json!({"timeout_ms": 300, "grace_ms": 200})));
     let outcome = call(&tool.expect("it is right"), json!({})).await;
@@ -204,20 +203,20 @@ async fn a_program_that_ignores_the_signal_is_killed_with_what_it_started() {
     }
 }
 
-/// Whether a process of the group runs. What is killed is there until it is reaped, which is not ours to do.
+/// Whether a process of the group is running. A killed process stays visible until its parent reaps it.
 fn runs_in(group: &str) -> bool {
-    let processes = std::fs::read_dir("/proc").expect("it is mounted").filter_map(Result::ok);
+    let processes = std::fs::read_dir("/proc").expect("/proc is mounted").filter_map(Result::ok);
     let stats =
         processes.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
     stats.into_iter().any(|stat| {
-        // After the name, which is in parentheses: state, parent, group.
+        // The fields after the name in parentheses: state, parent, group.
         let words: Vec<&str> = stat.rsplit(") ").next().unwrap_or("").split(' ').collect();
         words[0] != "Z" && words.get(2) == Some(&group)
     })
 }
 
 #[tokio::test]
-async fn a_cancelled_program_is_ended() {
+async fn a_cancelled_program_is_stopped() {
     let tool = tool(script("exec tail -f /dev/null", &json!({}))).expect("it is right");
     let invocation = Invocation::new("call-1", json!({}), context());
     let cancel = invocation.cancel.clone();
@@ -228,7 +227,7 @@ async fn a_cancelled_program_is_ended() {
 }
 
 #[tokio::test]
-async fn a_flood_on_stderr_is_drained_and_its_end_is_kept() {
+async fn stderr_is_drained_and_its_end_is_kept() {
     let flood = "head -c 10000000 /dev/zero | tr '\\0' x >&2; echo; echo last words >&2; echo done";
     let tool = tool(script(flood, &json!({}))).expect("it is right");
     let outcome = call(&tool, json!({})).await;
@@ -239,7 +238,7 @@ async fn a_flood_on_stderr_is_drained_and_its_end_is_kept() {
 }
 
 #[tokio::test]
-async fn a_program_that_does_not_read_its_input_is_in_its_right() {
+async fn a_program_need_not_read_its_stdin() {
     let long = "x".repeat(1_000_000);
     let script = script("exec 0<&-; echo fine", &json!({}));
     check(
@@ -253,9 +252,9 @@ async fn a_program_that_does_not_read_its_input_is_in_its_right() {
     .await;
 }
 
-/// The output became `{"id": 1e+23}`.
+/// Regression: the output became `{"id": 1e+23}`.
 #[tokio::test]
-async fn output_whose_integers_would_lose_digits_fails_the_call() {
+async fn output_with_integers_that_would_lose_digits_fails_the_call() {
     check(
         script(r#"echo '[{{"id": 100000000000000000000000}}]'"#, &json!({"output": "json"})),
         json!({}),
@@ -270,7 +269,7 @@ async fn output_whose_integers_would_lose_digits_fails_the_call() {
 }
 
 #[tokio::test]
-async fn a_line_of_ten_megabytes_is_whole_or_too_large() {
+async fn a_line_of_ten_megabytes_is_complete_or_too_large() {
     let line = "head -c 10000000 /dev/zero | tr '\\0' x";
     let whole = tool(script(line, &json!({"max_output_bytes": 10_000_000}))).expect("it is right");
     assert_eq!(call(&whole, json!({})).await.text.len(), 10_000_000);
@@ -282,7 +281,7 @@ async fn a_line_of_ten_megabytes_is_whole_or_too_large() {
 }
 
 #[tokio::test]
-async fn an_endless_flood_is_ended_long_before_its_time() {
+async fn endless_output_is_stopped_before_the_timeout() {
     let tool = tool(script("yes", &json!({"max_output_bytes": 1_000}))).expect("it is right");
     let outcome = call(&tool, json!({})).await;
     assert_eq!(outcome.failure, Some(Failure::TooLarge));
@@ -290,7 +289,7 @@ async fn an_endless_flood_is_ended_long_before_its_time() {
 }
 
 #[tokio::test]
-async fn bytes_that_are_no_text_are_kept() {
+async fn binary_output_is_kept() {
     check(
         script("printf 'a\\377b'", &json!({})),
         json!({}),
@@ -303,9 +302,10 @@ async fn bytes_that_are_no_text_are_kept() {
 }
 
 #[tokio::test]
-async fn a_grandchild_that_keeps_the_pipe_open_keeps_nobody_waiting() {
+async fn a_grandchild_with_an_open_pipe_does_not_block_the_call() {
     let begun = Instant::now();
-    // The first is in the group and killed with it; the second has left it, and is merely not waited for.
+    // The first one is in the group and is killed with it. The second one has left the group; the call does not
+    // wait for it.
     for script_ in ["tail -f /dev/null & echo done", "setsid tail -f /dev/null & echo done $!"] {
         let tool = tool(script(script_, &json!({"timeout_ms": 30_000}))).expect("it is right");
         let outcome = call(&tool, json!({})).await;
@@ -319,7 +319,7 @@ async fn a_grandchild_that_keeps_the_pipe_open_keeps_nobody_waiting() {
 }
 
 #[tokio::test]
-async fn a_run_that_is_dropped_leaves_nothing() {
+async fn dropping_a_run_kills_its_processes() {
     let folder = tempfile::tempdir().expect("there is room");
     let path = folder.path().join("group");
     let text = format!("echo $$ > {0}.new; mv {0}.new {0}; exec tail -f /dev/null", path.display());
@@ -332,7 +332,7 @@ async fn a_run_that_is_dropped_leaves_nothing() {
         }
     };
     running.abort();
-    assert!(running.await.expect_err("it was aborted").is_cancelled());
+    assert!(running.await.expect_err("the task is aborted").is_cancelled());
     while runs_in(group.trim()) {
         tokio::task::yield_now().await;
     }
