@@ -1,10 +1,10 @@
-//! Rule: the root holds what a newcomer must see, and nothing else.
+//! Rule: the root has only the files that a newcomer must see.
 
 use std::collections::BTreeSet;
 
 use super::Finding;
 
-/// All that may stand there. A new room is a decision: it comes with a line in ARCHITECTURE.md.
+/// The permitted entries. A new one also needs a line in ARCHITECTURE.md.
 const MAY_STAND: [&str; 24] = [
     ".cargo",
     ".ci",
