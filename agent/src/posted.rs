@@ -63,8 +63,9 @@ mod tests {
     use super::*;
 
     fn check(definition: &Value, expected: Expect) {
-        let folder = tempfile::tempdir().expect("there is room");
-        std::fs::write(folder.path().join("AGENTS.md"), "Be kind.").expect("there is room");
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        std::fs::write(folder.path().join("AGENTS.md"), "Be kind.")
+            .expect("the file can be written");
         let told = match Catalog::new(folder.path(), Tools::new()).posted(definition) {
             Ok(agents) => {
                 let told = agents.iter().map(|agent| {
@@ -133,7 +134,7 @@ mod tests {
             posted["name"] = "clerk".into();
             let inline = json!({"name": "outer", "subagents": [posted.clone()]});
             for posted in [posted, inline] {
-                let folder = tempfile::tempdir().expect("there is room");
+                let folder = tempfile::tempdir().expect("a temporary folder");
                 let refused = Catalog::new(folder.path(), Tools::new()).posted(&posted);
                 let refused = refused.map(drop).expect_err("the file is not read");
                 let expected = format!(

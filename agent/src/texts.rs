@@ -82,10 +82,11 @@ mod tests {
     /// symlinks were followed.
     #[test]
     fn only_texts_below_the_folder_are_read() {
-        let home = tempfile::tempdir().expect("there is room");
+        let home = tempfile::tempdir().expect("a temporary folder");
         let folder = home.path().join("agents");
-        fs::create_dir_all(folder.join("more")).expect("there is room");
-        let write = |path: &str| fs::write(home.path().join(path), path).expect("there is room");
+        fs::create_dir_all(folder.join("more")).expect("the folder can be created");
+        let write =
+            |path: &str| fs::write(home.path().join(path), path).expect("the file can be written");
         for path in [
             "outside.md",
             "agents/a.md",
@@ -96,8 +97,9 @@ mod tests {
         ] {
             write(path);
         }
-        fs::write(folder.join("long.md"), vec![b'x'; (MOST + 1) as usize]).expect("there is room");
-        fs::create_dir(folder.join("folder.md")).expect("there is room");
+        fs::write(folder.join("long.md"), vec![b'x'; (MOST + 1) as usize])
+            .expect("the file can be written");
+        fs::create_dir(folder.join("folder.md")).expect("the folder can be created");
         for (target, link) in [
             ("more/b.md", "inside.md"),
             ("../outside.md", "out.md"),
@@ -107,7 +109,7 @@ mod tests {
             ("..", "up"),
             ("gone", "dangling.md"),
         ] {
-            symlink(target, folder.join(link)).expect("there is room");
+            symlink(target, folder.join(link)).expect("the file can be written");
         }
         let absolute = folder.join("a.md").display().to_string();
         let outside = home.path().join("outside.md").display().to_string();

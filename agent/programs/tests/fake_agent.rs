@@ -61,7 +61,7 @@ async fn main() {
                 tell("stray", Some(child.id()));
                 left.push(child);
             }
-            "die" => kill_process(getpid(), Signal::KILL).expect("it may"),
+            "die" => kill_process(getpid(), Signal::KILL).expect("the signal can be sent"),
             "exit" => std::process::exit(number(&value()).try_into().expect("it is a code")),
             other => panic!("there is no step {other}"),
         }
@@ -100,7 +100,7 @@ fn echo_line() {
 
 /// Replaces stdin, so that the pipe has no reader.
 fn close_stdin() {
-    let nothing = File::open("/dev/null").expect("there is nothing");
+    let nothing = File::open("/dev/null").expect("/dev/null exists");
     rustix::stdio::dup2_stdin(nothing).expect("stdin is replaced");
 }
 

@@ -27,19 +27,19 @@ async fn drive(abide: &Abide, runs: usize) -> Vec<Hold> {
         abide.batch(together.to_vec()).await.expect("the runs start");
     }
     let sql = "SELECT id, fencing_token FROM runs ORDER BY created_at, id";
-    let held: Vec<(String, i64)> = abide.sql(sql).fetch().await.expect("it can be read");
+    let held: Vec<(String, i64)> = abide.sql(sql).fetch().await.expect("the query succeeds");
     let holds = held.into_iter().map(|(run_id, fencing_token)| Hold { run_id, fencing_token });
     holds.collect()
 }
 
 async fn number(abide: &Abide, sql: &str) -> i64 {
-    let rows: Vec<(i64,)> = abide.sql(sql).fetch().await.expect("it can be read");
+    let rows: Vec<(i64,)> = abide.sql(sql).fetch().await.expect("the query succeeds");
     rows[0].0
 }
 
 #[tokio::test]
 async fn a_refused_renewal_does_not_affect_other_runs() {
-    let folder = tempfile::tempdir().expect("there is room");
+    let folder = tempfile::tempdir().expect("a temporary folder");
     let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
     let runs = TOGETHER + 20;
     let holds = drive(&abide, runs).await;
@@ -51,6 +51,6 @@ async fn a_refused_renewal_does_not_affect_other_runs() {
     let before = number(&abide, latest).await;
     prolong(&abide, &holds, Duration::from_secs(600)).await.expect("the database is open");
     let sql = format!("SELECT count(*) FROM runs WHERE lease_expires_at > {before}");
-    assert_eq!(number(&abide, &sql).await, i64::try_from(runs).expect("it fits") - 2);
+    assert_eq!(number(&abide, &sql).await, i64::try_from(runs).expect("it is in range") - 2);
     abide.close().await;
 }

@@ -12,12 +12,12 @@ struct Nothing {}
 
 /// A folder with these files, and a catalog of it with two tools.
 fn catalog(files: &[(&str, &str)]) -> (TempDir, Catalog) {
-    let folder = tempfile::tempdir().expect("there is room");
+    let folder = tempfile::tempdir().expect("a temporary folder");
     for (path, text) in files {
         let path = folder.path().join(path);
         std::fs::create_dir_all(path.parent().expect("the path has a parent"))
-            .expect("there is room");
-        std::fs::write(path, text).expect("there is room");
+            .expect("the folder can be created");
+        std::fs::write(path, text).expect("the file can be written");
     }
     let tools = Tools::new();
     for (name, effect) in [
@@ -105,6 +105,6 @@ fn a_changed_file_changes_the_signature() {
     let before = catalog.signature();
     assert_eq!(catalog.signature(), before);
     std::fs::write(folder.path().join("agents/a.yaml"), "description: another")
-        .expect("there is room");
+        .expect("the file can be written");
     assert_ne!(catalog.signature(), before);
 }

@@ -64,7 +64,7 @@ fn markdown_takes_its_name_from_the_file_and_its_prompt_from_the_body() {
     assert_eq!((read.name.as_str(), read.mode), ("researcher", Mode::All));
     let prompt = "You are a research assistant.\n---\nStill you.".to_owned();
     assert_eq!(read.system_prompt, Some(PromptSource::Inline(prompt)));
-    let plain = AgentDefinition::from_markdown("plain", "Be kind.").expect("it is one");
+    let plain = AgentDefinition::from_markdown("plain", "Be kind.").expect("it is valid");
     assert_eq!(plain.system_prompt, Some(PromptSource::Inline("Be kind.".to_owned())));
     let open = AgentDefinition::from_markdown("x", "---\nmode: all\n")
         .expect_err("the front matter is open");
@@ -125,7 +125,7 @@ impl PromptStore for Shelf {
 
 #[test]
 fn texts_are_read_at_registration() {
-    let folder = tempfile::tempdir().expect("there is room");
+    let folder = tempfile::tempdir().expect("a temporary folder");
     for (path, text) in [
         ("prompts/deploy.md", "Deploy."),
         ("skills/audit.md", "Look twice."),
@@ -133,8 +133,8 @@ fn texts_are_read_at_registration() {
     ] {
         let path = folder.path().join(path);
         std::fs::create_dir_all(path.parent().expect("the path has a parent"))
-            .expect("there is room");
-        std::fs::write(path, text).expect("there is room");
+            .expect("the folder can be created");
+        std::fs::write(path, text).expect("the file can be written");
     }
     let resolved = |yaml: &str| {
         AgentDefinition::from_yaml(yaml).and_then(|it| it.resolved(folder.path(), Some(&Shelf)))

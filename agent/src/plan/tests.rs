@@ -9,7 +9,7 @@ use super::{Plan, Wish};
 fn check(wishes: &[Value], expected: Expect) {
     let (mut plan, mut lines) = (Plan::default(), Vec::new());
     for wish in wishes {
-        let wish: Wish = serde_json::from_value(wish.clone()).expect("it fits");
+        let wish: Wish = serde_json::from_value(wish.clone()).expect("the arguments are valid");
         let operation = wish.operation;
         match plan.changed(wish) {
             Ok(after) => {

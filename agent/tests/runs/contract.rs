@@ -22,19 +22,25 @@ const HELLO: &str = "answers: [{ text: Hello to you. }]\n";
 
 /// The remaining events of a run that is over. Reading past the end always returns `None`.
 async fn rest(house: &House, run_id: &str, after: i64) -> Vec<AgentEvent> {
-    let mut events = Events::of(&house.abide, run_id, after).await.expect("it can be followed");
+    let mut events =
+        Events::of(&house.abide, run_id, after).await.expect("the subscription starts");
     let mut told = Vec::new();
-    while let Some(event) = events.next().await.expect("it can be read") {
+    while let Some(event) = events.next().await.expect("the event can be read") {
         told.push(event);
     }
-    assert_eq!(events.next().await.expect("it can be read"), None, "no event after the last");
+    assert_eq!(
+        events.next().await.expect("the event can be read"),
+        None,
+        "no event after the last"
+    );
     told
 }
 
 async fn approve(house: &House, interrupt: &AgentEvent) {
-    let call = interrupt.data["tool_call_id"].as_str().expect("it names the call").to_owned();
+    let call =
+        interrupt.data["tool_call_id"].as_str().expect("the event has the call id").to_owned();
     let decided = house.abide.decide_approval(ApprovalOf::Call(call), Decision::Approve).await;
-    decided.expect("it is decided");
+    decided.expect("the decision succeeds");
 }
 
 /// Regression: `Events::next` returned the last event and then waited forever. A client that subscribed after the
@@ -44,15 +50,15 @@ async fn a_finished_run_yields_its_remaining_events_and_then_none() {
     let house = House::of("", HELLO).await;
     let run = house.begin("Hello.").await;
     let mut there_from_the_beginning =
-        Events::of(&house.abide, &run.id, 0).await.expect("it can be followed");
+        Events::of(&house.abide, &run.id, 0).await.expect("the subscription starts");
     let mut all = Vec::new();
-    while let Some(event) = there_from_the_beginning.next().await.expect("it can be read") {
+    while let Some(event) = there_from_the_beginning.next().await.expect("the event can be read") {
         all.push(event);
     }
-    let again = there_from_the_beginning.next().await.expect("it can be read");
+    let again = there_from_the_beginning.next().await.expect("the event can be read");
     assert_eq!(again, None, "the stream stays at its end");
     let numbers: Vec<i64> = all.iter().map(|event| event.number).collect();
-    let last = i64::try_from(all.len()).expect("they are few");
+    let last = i64::try_from(all.len()).expect("the count fits");
     assert_eq!(numbers, (1..=last).collect::<Vec<i64>>(), "each number once, in order");
     assert!(all.last().is_some_and(AgentEvent::ends_run), "{all:?}");
     assert_eq!(rest(&house, &run.id, 0).await, all, "a later client receives the same events");
@@ -69,15 +75,17 @@ async fn the_event_stream_waits_while_the_run_waits() {
     let run = house.begin("Pay order A.").await;
     let interrupt = until_turn_ends(&house.abide, &run.id, 0).await.expect("the turn ends");
     assert_eq!(interrupt.kind, RunEventKind::Interrupt);
-    let mut events = Events::of(&house.abide, &run.id, interrupt.number).await.expect("it can");
+    let mut events =
+        Events::of(&house.abide, &run.id, interrupt.number).await.expect("the subscription starts");
     {
         let mut next = std::pin::pin!(events.next());
         assert!(poll!(next.as_mut()).is_pending(), "no new event");
         approve(&house, &interrupt).await;
-        let resumed = next.await.expect("it can be read").expect("it goes on");
+        let resumed = next.await.expect("the event can be read").expect("the stream continues");
         assert_eq!((resumed.turn, resumed.number), (2, interrupt.number + 1));
     }
-    let done = until_turn_ends(&house.abide, &run.id, interrupt.number).await.expect("it ends");
+    let done =
+        until_turn_ends(&house.abide, &run.id, interrupt.number).await.expect("the run ends");
     assert_eq!((done.kind, done.turn), (RunEventKind::Done, 2));
     let none = until_turn_ends(&house.abide, &run.id, done.number).await;
     assert!(none.is_err(), "there is no further turn: {none:?}");
@@ -91,24 +99,24 @@ async fn unknown_ids_are_errors() {
     assert_eq!(events.expect_err("there is none").code(), Some(Code::NotFound));
     let state = state(&house.abide, "nobody").await.map(drop);
     assert_eq!(state.expect_err("there is none").code(), Some(Code::NotFound));
-    assert!(!abort(&house.abide, "nobody").await.expect("it is asked"));
+    assert!(!abort(&house.abide, "nobody").await.expect("the request succeeds"));
     house.close().await;
 }
 
 #[tokio::test]
 async fn begin_creates_a_session_and_state_reads_it() {
     let house = House::of(PAYS, SCRIPT).await;
-    let run = begin(&house.abide, "clerk", "Pay order A.").await.expect("it begins");
+    let run = begin(&house.abide, "clerk", "Pay order A.").await.expect("the run starts");
     let interrupt = until_turn_ends(&house.abide, &run.id, 0).await.expect("the turn ends");
     let waits = state(&house.abide, &run.session_id).await.expect("it can be read");
-    let now = waits.run.expect("there is one");
+    let now = waits.run.expect("there is at least one");
     assert_eq!((now.id.as_str(), now.status), (run.id.as_str(), RunStatus::Waiting));
     assert_eq!(now.reason.as_deref(), Some("approval"));
     assert_eq!(waits.session.status, SessionStatus::Suspended);
     approve(&house, &interrupt).await;
     until_turn_ends(&house.abide, &run.id, interrupt.number).await.expect("the turn ends");
     let over = state(&house.abide, &run.session_id).await.expect("it can be read");
-    assert_eq!(over.run.expect("there is one").status, RunStatus::Done);
+    assert_eq!(over.run.expect("there is at least one").status, RunStatus::Done);
     let roles: Vec<&str> = over.messages.iter().map(|entry| entry.role.as_str()).collect();
     assert_eq!(roles, ["user", "assistant", "tool", "assistant", "tool", "assistant"]);
     house.close().await;
@@ -117,7 +125,7 @@ async fn begin_creates_a_session_and_state_reads_it() {
 #[tokio::test]
 async fn invoke_returns_the_answer() {
     let house = House::of("", HELLO).await;
-    let done = invoke(&house.abide, "clerk", "Hello.").await.expect("it answers");
+    let done = invoke(&house.abide, "clerk", "Hello.").await.expect("there is an answer");
     assert_eq!(done.kind, RunEventKind::Done);
     assert_eq!(done.data["assistant_data"]["content"], "Hello to you.");
     let unknown = invoke(&house.abide, "nobody", "Hello.").await;
@@ -130,12 +138,12 @@ async fn an_abort_ends_a_waiting_run_immediately() {
     let house = House::of(PAYS, SCRIPT).await;
     let run = house.begin("Pay order A.").await;
     let interrupt = until_turn_ends(&house.abide, &run.id, 0).await.expect("the turn ends");
-    assert!(abort(&house.abide, &run.session_id).await.expect("it is asked"));
+    assert!(abort(&house.abide, &run.session_id).await.expect("the request succeeds"));
     let told = rest(&house, &run.id, interrupt.number).await;
     let last = told.last().expect("there is a last event");
     assert_eq!((last.kind, last.turn), (RunEventKind::Error, 2));
     assert_eq!(last.data["code"], "aborted");
-    let again = abort(&house.abide, &run.session_id).await.expect("it is asked");
+    let again = abort(&house.abide, &run.session_id).await.expect("the request succeeds");
     assert!(!again, "there is no active run");
     assert!(house.ledger().iter().all(|what| what != "pay A"), "nobody has approved the call");
     house.close().await;
@@ -148,7 +156,7 @@ async fn a_checkpoint_has_the_state_of_its_time() {
     let interrupt = until_turn_ends(&house.abide, &run.id, 0).await.expect("the turn ends");
     approve(&house, &interrupt).await;
     until_turn_ends(&house.abide, &run.id, interrupt.number).await.expect("the turn ends");
-    let found = checkpoints(&house.abide, &run.id).await.expect("they can be read");
+    let found = checkpoints(&house.abide, &run.id).await.expect("the query succeeds");
     let all = state(&house.abide, &run.session_id).await.expect("it can be read").messages;
     let mut lengths = Vec::new();
     for checkpoint in &found {

@@ -11,9 +11,9 @@ async fn ends(cli: &str) -> (String, String, String) {
     let run = house.begin("Go on.").await;
     house.told(&run.id, 0).await;
     let sql = "SELECT * FROM runs";
-    let runs: Vec<Run> = house.abide.sql(sql).fetch().await.expect("it can be read");
+    let runs: Vec<Run> = house.abide.sql(sql).fetch().await.expect("the query succeeds");
     house.close().await;
-    let run = runs.into_iter().next().expect("there is one");
+    let run = runs.into_iter().next().expect("there is at least one");
     let told = |text: Option<String>| text.unwrap_or_default();
     (run.status.as_str().to_owned(), told(run.error_code), told(run.error_message))
 }

@@ -106,7 +106,7 @@ pub(crate) fn runtime(abide: &Abide, folder: &Path, script: &str, lease: Duratio
 impl Plan {
     /// A plan with one agent, `clerk`, the three tools, and the model's script.
     pub(crate) fn of(definition: &str, script: &str) -> Plan {
-        let folder = tempfile::tempdir().expect("there is room");
+        let folder = tempfile::tempdir().expect("a temporary folder");
         let tools = tools(folder.path().join("ledger"));
         let settings = Settings { grace: Duration::from_millis(50), ..Settings::named("house") };
         let plan = Plan { folder, models: scripted(script), tools, settings };
@@ -130,7 +130,7 @@ impl Plan {
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let task = tokio::spawn(async move {
-            runtime.run(stopped).await.expect("it runs");
+            runtime.run(stopped).await.expect("the runtime runs");
         });
         House { folder, abide, problems, stop, runtime: Some(task) }
     }
@@ -139,10 +139,10 @@ impl Plan {
 /// Writes a definition into an agent folder atomically.
 pub(crate) fn define(folder: &Path, file: &str, text: &str) {
     let agents = folder.join("agents");
-    std::fs::create_dir_all(&agents).expect("there is room");
+    std::fs::create_dir_all(&agents).expect("the folder can be created");
     let beside = folder.join("being-written");
-    std::fs::write(&beside, text).expect("there is room");
-    std::fs::rename(&beside, agents.join(file)).expect("there is room");
+    std::fs::write(&beside, text).expect("the file can be written");
+    std::fs::rename(&beside, agents.join(file)).expect("the file can be written");
 }
 
 impl House {
@@ -156,28 +156,31 @@ impl House {
     /// Starts a run in a new session.
     pub(crate) async fn begin(&self, input: &str) -> Run {
         let session = NewSession { id: Some("s1".to_owned()), ..NewSession::of("clerk") };
-        self.abide.create_session(session).await.expect("it is made");
+        self.abide.create_session(session).await.expect("it is created");
         let run = NewRun { id: Some("r1".to_owned()), ..NewRun::of("s1").input(input) };
-        self.abide.start_run(run).await.expect("it begins").into_inner()
+        self.abide.start_run(run).await.expect("the run starts").into_inner()
     }
 
     /// The events of a run up to the end of a turn, one per line. The number of chunks of an answer depends on
     /// timing, so they are joined.
     pub(crate) async fn told(&self, run_id: &str, after: i64) -> (String, AgentEvent) {
-        let mut events = Events::of(&self.abide, run_id, after).await.expect("it can be followed");
+        let mut events =
+            Events::of(&self.abide, run_id, after).await.expect("the subscription starts");
         let (mut told, mut said) = (String::new(), String::new());
         loop {
-            let event = events.next().await.expect("it goes on").expect("the turn has an end");
+            let event =
+                events.next().await.expect("the stream continues").expect("the turn has an end");
             if event.kind == RunEventKind::Token {
                 said.push_str(event.data["content"].as_str().expect("it is text"));
                 continue;
             }
             if !said.is_empty() {
-                writeln!(told, "{} says {said:?}", event.turn).expect("a string takes it");
+                writeln!(told, "{} says {said:?}", event.turn)
+                    .expect("writing to a string succeeds");
                 said.clear();
             }
             writeln!(told, "{} {} {}", event.turn, event.kind, event.data)
-                .expect("a string takes it");
+                .expect("writing to a string succeeds");
             if event.ends_turn() {
                 return (told, event);
             }
@@ -191,7 +194,7 @@ impl House {
 
     /// Waits until a query has a row.
     pub(crate) async fn until(&self, sql: &str) {
-        let mut rows = self.abide.subscribe(sql).await.expect("it can be followed");
+        let mut rows = self.abide.subscribe(sql).await.expect("the subscription starts");
         while rows.next().await.is_some() {
             if rows.rows().len() > 0 {
                 return;
@@ -207,8 +210,8 @@ impl House {
     /// Stops the runtime and closes the file.
     pub(crate) async fn close(mut self) {
         self.stop.cancel();
-        let runtime = self.runtime.take().expect("it runs");
-        runtime.await.expect("it ends well");
+        let runtime = self.runtime.take().expect("the runtime runs");
+        runtime.await.expect("the task succeeds");
         self.abide.close().await;
     }
 }
@@ -216,7 +219,7 @@ impl House {
 /// The messages of session `s1`, one per line.
 pub(crate) async fn transcript(abide: &Abide) -> String {
     let sql = "SELECT * FROM agent_state WHERE session_id = 's1' ORDER BY id";
-    let entries: Vec<AgentState> = abide.sql(sql).fetch().await.expect("it can be read");
+    let entries: Vec<AgentState> = abide.sql(sql).fetch().await.expect("the query succeeds");
     let mut text = String::new();
     for entry in entries {
         let data = entry.data.as_ref().map(Json::value).unwrap_or_default();
@@ -229,7 +232,7 @@ pub(crate) async fn transcript(abide: &Abide) -> String {
         let content = entry.content.unwrap_or_default();
         let answers = data["call_id"].as_str().map(|id| format!(" [{id}]")).unwrap_or_default();
         writeln!(text, "{}{answers}: {content} {}", entry.role, calls.join(", "))
-            .expect("a string takes it");
+            .expect("writing to a string succeeds");
     }
     text
 }

@@ -39,9 +39,9 @@ fn victim() {
 
 /// Starts the run unless it exists, drives it, and decides as its supervisor, until it is over.
 async fn work(folder: &Path, dies_at: Option<i64>) {
-    std::fs::create_dir_all(folder.join("agents")).expect("there is room");
+    std::fs::create_dir_all(folder.join("agents")).expect("the folder can be created");
     let definition = "tools: [look, note, pay]\ninterrupt_on: { pay: true }\n";
-    std::fs::write(folder.join("agents/clerk.yaml"), definition).expect("there is room");
+    std::fs::write(folder.join("agents/clerk.yaml"), definition).expect("the file can be written");
     let abide = Abide::open(folder.join("abide.db")).expect("the file opens");
     if let Some(seq) = dies_at {
         let engine = abide.engine().expect("it is embedded").clone();
@@ -67,17 +67,17 @@ async fn work(folder: &Path, dies_at: Option<i64>) {
         stop.cancel();
     };
     let (driven, ()) = tokio::join!(drives, asks);
-    driven.expect("it runs");
+    driven.expect("the runtime runs");
     abide.close().await;
 }
 
 /// Approves pending calls and settles unknown ones, until the run is over.
 async fn supervise(abide: &Abide, folder: &Path) {
     let sql = "SELECT status FROM runs WHERE id = 'r1'";
-    let mut runs = abide.subscribe(sql).await.expect("it can be followed");
+    let mut runs = abide.subscribe(sql).await.expect("the subscription starts");
     let sql =
         "SELECT call_id, status FROM tool_calls WHERE status IN ('awaiting_approval', 'unknown')";
-    let mut calls = abide.subscribe(sql).await.expect("it can be followed");
+    let mut calls = abide.subscribe(sql).await.expect("the subscription starts");
     loop {
         tokio::select! {
             update = runs.next() => {
@@ -103,7 +103,7 @@ async fn decide(abide: &Abide, folder: &Path, id: &str, status: &str) {
         return settle(abide, folder, id).await;
     }
     let call = abide_client::ApprovalOf::Call(id.to_owned());
-    abide.decide_approval(call, Decision::Approve).await.expect("it is decided");
+    abide.decide_approval(call, Decision::Approve).await.expect("the decision succeeds");
 }
 
 async fn settle(abide: &Abide, folder: &Path, call_id: &str) {
@@ -114,7 +114,7 @@ async fn settle(abide: &Abide, folder: &Path, call_id: &str) {
         false => serde_json::json!({"call_id": call_id, "outcome": "failed", "error": NOT_PAID,
             "evidence": "the ledger"}),
     };
-    abide.call("settle_tool_call", args).await.expect("it is settled");
+    abide.call("settle_tool_call", args).await.expect("the call is settled");
 }
 
 fn spawn(folder: &Path, dies_at: Option<i64>) -> ExitStatus {
@@ -145,13 +145,13 @@ fn outcome(folder: &Path) -> (String, Vec<String>) {
 
 #[test]
 fn at_every_step() {
-    let unkilled = tempfile::tempdir().expect("there is room");
+    let unkilled = tempfile::tempdir().expect("a temporary folder");
     assert!(spawn(unkilled.path(), None).success());
     let (expected, _) = outcome(unkilled.path());
     assert!(expected.ends_with("assistant: It is paid. \n"), "{expected}");
     let (mut killed, mut unpaid) = (0, 0);
     for seq in 1.. {
-        let folder = tempfile::tempdir().expect("there is room");
+        let folder = tempfile::tempdir().expect("a temporary folder");
         if spawn(folder.path(), Some(seq)).success() {
             break;
         }

@@ -56,11 +56,11 @@ async fn token_limit() {
 /// Models with one scripted provider, at two dollars per million input tokens and eight per million output tokens.
 fn priced(plan: &Plan, script: &str) -> Models {
     let folder = plan.folder.path();
-    std::fs::write(folder.join("answers.yaml"), script).expect("there is room");
+    std::fs::write(folder.join("answers.yaml"), script).expect("the file can be written");
     let config = "providers: [{ id: script, kind: script, script: answers.yaml, \
                   models: [scripted], price: { input_per_million: 2, output_per_million: 8 } }]";
     let config = serde_saphyr::from_str(config).expect("it is a configuration");
-    Models::new(config, &Surroundings { environment: &|_| None, folder }).expect("it is right")
+    Models::new(config, &Surroundings { environment: &|_| None, folder }).expect("it is valid")
 }
 
 /// Regression: without configured prices, the limit had no effect.
@@ -77,7 +77,7 @@ async fn cost_limit() {
     assert_eq!(last.data, json!({"code": "cost_limit", "message": why}));
     assert_eq!(told.matches(r#""estimated_cost":0.0028"#).count(), 2, "{told}");
     let sql = "SELECT cost_micros FROM runs";
-    let cost: Vec<(Option<i64>,)> = house.abide.sql(sql).fetch().await.expect("it can be read");
+    let cost: Vec<(Option<i64>,)> = house.abide.sql(sql).fetch().await.expect("the query succeeds");
     assert_eq!(cost, [(Some(5_600),)]);
     house.close().await;
 }
@@ -129,7 +129,7 @@ async fn tool_token_limit_before_evict_shortens_only_the_models_view() {
     house.told(&run.id, 0).await;
     let sql = "SELECT length(content), (SELECT length(result ->> '$.text') FROM tool_calls) \
                FROM agent_state WHERE role = 'tool'";
-    let found: Vec<(i64, i64)> = house.abide.sql(sql).fetch().await.expect("it can be read");
+    let found: Vec<(i64, i64)> = house.abide.sql(sql).fetch().await.expect("the query succeeds");
     let [(shown, kept)] = found[..] else { panic!("{found:?}") };
     assert!(shown < 1_000 && kept == 5_000, "{shown} of {kept}");
     house.close().await;
@@ -197,7 +197,7 @@ async fn overtime(effect: Effect) -> (String, Option<String>) {
     house.until("SELECT call_id FROM tool_calls WHERE status <> 'claimed'").await;
     let sql = "SELECT status, error FROM tool_calls";
     let mut calls: Vec<(String, Option<String>)> =
-        house.abide.sql(sql).fetch().await.expect("it can be read");
+        house.abide.sql(sql).fetch().await.expect("the query succeeds");
     house.close().await;
     calls.remove(0)
 }
@@ -262,7 +262,7 @@ async fn a_result_that_is_too_large_fails_its_call() {
     let sql = "SELECT tool_name, status, attempt, substr(error, 1, 80), length(error) \
                FROM tool_calls ORDER BY call_id";
     let calls: Vec<(String, String, i64, String, i64)> =
-        house.abide.sql(sql).fetch().await.expect("it can be read");
+        house.abide.sql(sql).fetch().await.expect("the query succeeds");
     let [big, wrong] = &calls[..] else { panic!("two calls: {calls:?}") };
     assert_eq!((big.0.as_str(), big.1.as_str(), big.2), ("big", "failed", 1), "{big:?}");
     assert!(big.3.starts_with("big ran, but its result of 4"), "{big:?}");

@@ -27,9 +27,10 @@ async fn a_run_with_tools_and_an_approval() {
     let (first, interrupt) = house.told(&run.id, 0).await;
     assert_eq!(interrupt.kind, RunEventKind::Interrupt);
     assert!(!house.ledger().contains(&"pay A".to_owned()), "nobody has approved the call");
-    let call = interrupt.data["tool_call_id"].as_str().expect("it names the call").to_owned();
+    let call =
+        interrupt.data["tool_call_id"].as_str().expect("the event has the call id").to_owned();
     let approval = abide_client::ApprovalOf::Call(call);
-    house.abide.decide_approval(approval, Decision::Approve).await.expect("it is decided");
+    house.abide.decide_approval(approval, Decision::Approve).await.expect("the decision succeeds");
     let (second, _) = house.told(&run.id, interrupt.number).await;
     expect![[r#"
         1 status {"status":"thinking"}
@@ -129,7 +130,7 @@ answers:
     "#]].assert_eq(&told);
     let sql = "SELECT id, parent_id, agent, status FROM runs ORDER BY created_at";
     let runs: Vec<(String, Option<String>, String, String)> =
-        house.abide.sql(sql).fetch().await.expect("it can be read");
+        house.abide.sql(sql).fetch().await.expect("the query succeeds");
     expect![[r#"[("r1", None, "clerk", "done"), ("r1~1.1~run", Some("r1"), "helper", "done")]"#]]
         .assert_eq(&format!("{runs:?}"));
     house.close().await;
@@ -142,14 +143,15 @@ async fn aborted_in_the_middle_of_an_answer() {
     let run = house.begin("Count.").await;
     // The first word is published; the second never arrives.
     let mut events =
-        abide_agent::Events::of(&house.abide, &run.id, 0).await.expect("it can be followed");
+        abide_agent::Events::of(&house.abide, &run.id, 0).await.expect("the subscription starts");
     loop {
-        let event = events.next().await.expect("it goes on").expect("the run has not ended");
+        let event =
+            events.next().await.expect("the stream continues").expect("the run has not ended");
         if event.kind == RunEventKind::Token {
             break;
         }
     }
-    house.abide.abort_run(&run.id).reason("enough").await.expect("it is asked for");
+    house.abide.abort_run(&run.id).reason("enough").await.expect("the abort succeeds");
     let (told, _) = house.told(&run.id, 0).await;
     expect![[r#"
         1 status {"status":"thinking"}
@@ -162,7 +164,7 @@ async fn aborted_in_the_middle_of_an_answer() {
     // session.
     assert_eq!(house.transcript().await, "user: Count. \nassistant: one  \n");
     let sql = "SELECT kind FROM agent_state WHERE role = 'assistant'";
-    let kinds: Vec<(String,)> = house.abide.sql(sql).fetch().await.expect("it can be read");
+    let kinds: Vec<(String,)> = house.abide.sql(sql).fetch().await.expect("the query succeeds");
     assert_eq!(kinds, [("partial".to_owned(),)]);
     house.close().await;
 }
@@ -180,7 +182,7 @@ middleware:
     let (told, _) = house.told(&run.id, 0).await;
     assert!(told.contains("I may not say that."), "{told}");
     let again = abide_client::NewRun::of("s1").input("What is the PASSWORD?");
-    let again = house.abide.start_run(again).await.expect("it begins").into_inner();
+    let again = house.abide.start_run(again).await.expect("the run starts").into_inner();
     let (told, _) = house.told(&again.id, 0).await;
     expect![[r#"
         1 status {"status":"thinking"}

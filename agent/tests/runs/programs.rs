@@ -23,7 +23,7 @@ echo '{"type":"result","subtype":"success","is_error":false,"result":"It is 42."
 
 /// The definition of an agent that runs a script in a folder.
 fn script(folder: &Path, text: &str, more: &str) -> String {
-    std::fs::write(folder.join("agent.sh"), text).expect("there is room");
+    std::fs::write(folder.join("agent.sh"), text).expect("the file can be written");
     let folder = folder.display();
     format!(
         "cli: {{ command: [sh, agent.sh], program: claude, working_dir: '{folder}', \
@@ -47,7 +47,7 @@ async fn the_usage_that_a_program_reports_is_recorded() {
     assert!(told.contains(r#""estimated_cost":0.25"#), "{told}");
     let sql = "SELECT input_tokens, output_tokens, cost_micros, iterations FROM runs";
     let took: Vec<(i64, i64, Option<i64>, i64)> =
-        house.abide.sql(sql).fetch().await.expect("it can be read");
+        house.abide.sql(sql).fetch().await.expect("the query succeeds");
     assert_eq!(took, [(10, 5, Some(250_000), 1)]);
     house.close().await;
 }
@@ -64,9 +64,9 @@ async fn a_program_outside_the_folder_is_not_run() {
         let agent = NewAgent::of(name, definition.expect("it is an object"));
         house.abide.register_agent(agent).await.expect("the agent is registered");
         let session = NewSession::of(name);
-        let session = house.abide.create_session(session).await.expect("it is made");
+        let session = house.abide.create_session(session).await.expect("it is created");
         let run = NewRun::of(&session.id).input("Go.");
-        let run = house.abide.start_run(run).await.expect("it begins").into_inner();
+        let run = house.abide.start_run(run).await.expect("the run starts").into_inner();
         let (told, last) = house.told(&run.id, 0).await;
         assert_eq!(last.data["code"], "program_not_trusted", "{told}");
     }
@@ -112,14 +112,14 @@ async fn work(folder: &Path, dies_at: Option<i64>) {
         let run = NewRun { id: Some("r1".to_owned()), ..NewRun::of("s1").input("How much?") };
         let _ = abide.start_run(run).await;
         let sql = "SELECT id FROM runs WHERE id = 'r1' AND ended_at IS NOT NULL";
-        let mut ended = abide.subscribe(sql).await.expect("it can be followed");
+        let mut ended = abide.subscribe(sql).await.expect("the subscription starts");
         while ended.rows().len() == 0 {
             ended.next().await.expect("the file is open");
         }
         stop.cancel();
     };
     let (driven, ()) = tokio::join!(drives, waits);
-    driven.expect("it runs");
+    driven.expect("the runtime runs");
     abide.close().await;
 }
 
@@ -147,7 +147,7 @@ fn outcome(folder: &Path) -> (String, String, String) {
     let (status, told) = runtime.block_on(async {
         let abide = Abide::open(folder.join("abide.db")).expect("the file opens");
         let sql = "SELECT status || coalesce(' ' || error_code, '') FROM runs WHERE id = 'r1'";
-        let status: Vec<(String,)> = abide.sql(sql).fetch().await.expect("it can be read");
+        let status: Vec<(String,)> = abide.sql(sql).fetch().await.expect("the query succeeds");
         let told = transcript(&abide).await;
         abide.close().await;
         (status[0].0.clone(), told)
@@ -162,7 +162,7 @@ fn outcome(folder: &Path) -> (String, String, String) {
 fn a_program_is_resumed_after_a_kill_at_every_step() {
     let (mut killed, mut resumed) = (0, 0);
     for seq in 1.. {
-        let folder = tempfile::tempdir().expect("there is room");
+        let folder = tempfile::tempdir().expect("a temporary folder");
         if spawn(folder.path(), Some(seq)).success() {
             break;
         }
@@ -186,14 +186,15 @@ async fn an_abort_ends_the_program() {
         "echo $$ > pid\necho '{\"type\":\"system\",\"subtype\":\"init\"}'\nexec sleep 600\n";
     let house = house(hangs, "").await;
     let run = house.begin("Go on.").await;
-    let mut events = Events::of(&house.abide, &run.id, 0).await.expect("it can be followed");
+    let mut events = Events::of(&house.abide, &run.id, 0).await.expect("the subscription starts");
     loop {
-        let event = events.next().await.expect("it goes on").expect("the run has not ended");
+        let event =
+            events.next().await.expect("the stream continues").expect("the run has not ended");
         if event.kind == RunEventKind::Line {
             break;
         }
     }
-    house.abide.abort_run(&run.id).reason("enough").await.expect("it is asked for");
+    house.abide.abort_run(&run.id).reason("enough").await.expect("the abort succeeds");
     let (_, last) = house.told(&run.id, 0).await;
     assert_eq!(last.data, json!({"code": "aborted", "message": "enough"}));
     let pid =
@@ -221,13 +222,13 @@ async fn hears(decision: Decision, comment: Option<&str>) -> Value {
     let sql = "SELECT call_id, arguments ->> '$.tool', arguments ->> '$.input.command' \
                FROM approvals";
     let mut asked: Vec<(String, String, String)> =
-        house.abide.sql(sql).fetch().await.expect("it can be read");
+        house.abide.sql(sql).fetch().await.expect("the query succeeds");
     let (call, tool, command) = asked.remove(0);
     assert_eq!((tool.as_str(), command.as_str()), ("Bash", "ls"));
     let decide = house.abide.decide_approval(ApprovalOf::Call(call), decision);
     match comment {
-        Some(comment) => decide.comment(comment).await.expect("it is decided"),
-        None => decide.await.expect("it is decided"),
+        Some(comment) => decide.comment(comment).await.expect("the decision succeeds"),
+        None => decide.await.expect("the decision succeeds"),
     };
     let (told, last) = house.told(&run.id, 0).await;
     assert_eq!(last.data["assistant_data"]["content"], "Listed.", "{told}");

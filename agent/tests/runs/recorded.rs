@@ -78,7 +78,7 @@ fn turns(session: &str, conversation: &Conversation) -> Vec<Turn> {
     let mut turns = vec![Turn::default()];
     for (at, message) in conversation.messages.iter().enumerate() {
         let number = turns.len();
-        let turn = turns.last_mut().expect("there is one");
+        let turn = turns.last_mut().expect("there is at least one");
         match message {
             ModelMessage::Assistant { calls, .. } => {
                 turn.answers += 1;
@@ -99,7 +99,7 @@ fn turns(session: &str, conversation: &Conversation) -> Vec<Turn> {
                 if turn.answers > 0 {
                     turns.push(Turn::default());
                 }
-                turns.last_mut().expect("there is one").says.push(said.clone());
+                turns.last_mut().expect("there is at least one").says.push(said.clone());
             }
         }
     }
@@ -244,7 +244,7 @@ fn expected(conversation: &Conversation) -> (Vec<Row>, Held) {
 async fn on_record(abide: &Abide, session: &str) -> Vec<Row> {
     let sql = "SELECT * FROM agent_state WHERE session_id = :sid ORDER BY id";
     let entries: Vec<AgentState> =
-        abide.sql(sql).param("sid", session).fetch().await.expect("it can be read");
+        abide.sql(sql).param("sid", session).fetch().await.expect("the query succeeds");
     let row = |entry: AgentState| {
         let data = entry.data.as_ref().map(Json::value).unwrap_or_default();
         let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
@@ -260,7 +260,7 @@ async fn on_record(abide: &Abide, session: &str) -> Vec<Row> {
 /// Runs a conversation.
 async fn hold(abide: &Abide, session: &str, conversation: &Conversation) {
     let new = NewSession { id: Some(session.to_owned()), ..NewSession::of(session) };
-    abide.create_session(new).await.expect("it is made");
+    abide.create_session(new).await.expect("it is created");
     for (number, mut turn) in turns(session, conversation).into_iter().enumerate() {
         let input = match turn.says.pop() {
             Some(ModelMessage::User { text }) if turn.answers > 0 => Some(text),
@@ -275,23 +275,24 @@ async fn hold(abide: &Abide, session: &str, conversation: &Conversation) {
                 ModelMessage::User { text } => Message::user(text),
                 other => panic!("unexpected message {other:?}"),
             };
-            abide.append_message(session, said).await.expect("it is taken");
+            abide.append_message(session, said).await.expect("the message is appended");
         }
         if turn.answers == 0 {
             continue;
         }
         let id = format!("{session}-{}", number + 1);
         let run = NewRun { input, id: Some(id.clone()), ..NewRun::of(session) };
-        abide.start_run(run).await.expect("it begins");
+        abide.start_run(run).await.expect("the run starts");
         if let Some(open) = turn.open {
             let sql = "SELECT call_id FROM tool_calls WHERE call_id = :id AND status = 'claimed'";
-            let mut calls = abide.subscribe(sql).param("id", open).await.expect("it is followed");
+            let mut calls =
+                abide.subscribe(sql).param("id", open).await.expect("the subscription starts");
             while calls.rows().len() == 0 {
                 calls.next().await.expect("the file is open");
             }
-            abide.abort_run(&id).await.expect("it runs");
+            abide.abort_run(&id).await.expect("the runtime runs");
         }
-        until_turn_ends(abide, &id, 0).await.expect("it ends");
+        until_turn_ends(abide, &id, 0).await.expect("the run ends");
     }
 }
 
@@ -316,14 +317,14 @@ async fn register(abide: &Abide, name: &str, conversation: &Conversation) {
 /// Runs every n-th conversation of a file, and compares the result with the recording.
 async fn held(path: &Path, every: usize) -> Held {
     let conversations = read(path, every);
-    let folder = tempfile::tempdir().expect("there is room");
+    let folder = tempfile::tempdir().expect("a temporary folder");
     let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
     let names: Vec<String> = (0..conversations.len()).map(|at| format!("c{at}")).collect();
     let results = names.iter().zip(&conversations).flat_map(|(name, it)| turns(name, it));
     let results = results.flat_map(|turn| turn.results).collect();
     let tools = tools(&conversations, results);
     let surroundings = Surroundings::of_process();
-    let mut models = Models::new(ModelsConfig::default(), &surroundings).expect("it is right");
+    let mut models = Models::new(ModelsConfig::default(), &surroundings).expect("it is valid");
     let strict = Arc::new(Strict::of(conversations.clone()));
     models.add(strict, Vec::new(), 0).expect("the id is unique");
     let catalog = Catalog::new(folder.path(), tools.clone());
@@ -332,7 +333,8 @@ async fn held(path: &Path, every: usize) -> Held {
     runtime.register().await.expect("the tools are registered");
     let stop = CancellationToken::new();
     let stopped = stop.clone();
-    let driving = tokio::spawn(async move { runtime.run(stopped).await.expect("it runs") });
+    let driving =
+        tokio::spawn(async move { runtime.run(stopped).await.expect("the runtime runs") });
     let one = |(name, conversation): (String, &Conversation)| {
         let (abide, conversation) = (abide.clone(), conversation.clone());
         async move {
@@ -348,7 +350,7 @@ async fn held(path: &Path, every: usize) -> Held {
         sum += held;
     }
     stop.cancel();
-    driving.await.expect("it ends well");
+    driving.await.expect("the task succeeds");
     abide.close().await;
     sum
 }

@@ -28,7 +28,7 @@ fn add(tools: &Tools, name: &str, effect: Effect) {
 
 async fn approve(house: &House, call_id: &str) {
     let call = ApprovalOf::Call(call_id.to_owned());
-    house.abide.decide_approval(call, Decision::Approve).await.expect("it is decided");
+    house.abide.decide_approval(call, Decision::Approve).await.expect("the decision succeeds");
 }
 
 fn agents(house: &House) -> &Path {
@@ -47,8 +47,9 @@ async fn a_changed_file_creates_a_revision_and_active_runs_keep_theirs() {
     let (told, _) = house.told(&run.id, interrupt.number).await;
     assert!(told.contains("pay A is done") && told.contains("It is paid."), "{told}");
     let session = NewSession { id: Some("s2".to_owned()), ..NewSession::of("clerk") };
-    house.abide.create_session(session).await.expect("it is made");
-    let next = house.abide.start_run(NewRun::of("s2").input("Pay B.")).await.expect("it begins");
+    house.abide.create_session(session).await.expect("it is created");
+    let next =
+        house.abide.start_run(NewRun::of("s2").input("Pay B.")).await.expect("the run starts");
     assert_eq!((run.revision, next.revision), (1, 2));
     let (told, _) = house.told(&next.id, 0).await;
     assert!(told.contains("unknown tool pay"), "{told}");
@@ -64,7 +65,7 @@ async fn an_invalid_file_is_reported_and_its_agent_is_unchanged() {
     let told: Vec<String> = problems.iter().map(|it| it.error.to_string()).collect();
     assert_eq!(told, ["unknown tool fly; available: look, note, pay"]);
     let sql = "SELECT revision, retired_at IS NULL FROM agents WHERE name = 'clerk'";
-    let stands: Vec<(i64, bool)> = house.abide.sql(sql).fetch().await.expect("it can be read");
+    let stands: Vec<(i64, bool)> = house.abide.sql(sql).fetch().await.expect("the query succeeds");
     assert_eq!(stands, [(1, true)]);
     house.close().await;
 }
@@ -78,7 +79,7 @@ async fn an_agent_without_a_file_starts_no_runs_until_the_file_is_back() {
     std::fs::remove_file(agents(&house).join("agents/clerk.yaml")).expect("the file exists");
     house.until("SELECT name FROM agents WHERE name = 'clerk' AND retired_at IS NOT NULL").await;
     let session = NewSession { id: Some("s2".to_owned()), ..NewSession::of("default") };
-    house.abide.create_session(session).await.expect("it is made");
+    house.abide.create_session(session).await.expect("it is created");
     let again = NewRun { agent: Some("clerk".to_owned()), ..NewRun::of("s2") };
     let refused = house.abide.start_run(again.clone()).await.expect_err("the agent is retired");
     assert_eq!(refused.code(), Some(Code::BadTransition), "{refused}");
@@ -112,7 +113,7 @@ async fn tools_added_later_reach_native_agents_and_fix_definitions_that_need_the
         .await;
     let sql = "SELECT definition ->> '$.tools' FROM agent_revisions WHERE agent = 'readonly' \
                ORDER BY revision DESC LIMIT 1";
-    let tools: Vec<(String,)> = house.abide.sql(sql).fetch().await.expect("it can be read");
+    let tools: Vec<(String,)> = house.abide.sql(sql).fetch().await.expect("the query succeeds");
     assert_eq!(tools, [(r#"["files_read","look"]"#.to_owned(),)]);
     house.close().await;
 }

@@ -33,7 +33,7 @@ answers:
 /// Waits until no run is active.
 async fn until_all_ended(house: &House) {
     let sql = "SELECT id FROM runs WHERE ended_at IS NULL";
-    let mut active = house.abide.subscribe(sql).await.expect("it can be followed");
+    let mut active = house.abide.subscribe(sql).await.expect("the subscription starts");
     while active.next().await.is_some() {
         if active.rows().len() == 0 {
             return;
@@ -133,17 +133,20 @@ async fn handled(attack: Option<usize>) -> (Vec<Vec<Value>>, Vec<Vec<Value>>, Ve
     let before = sight(&zeta).await;
     let done_before = house.ledger().len();
     let session = NewSession { id: Some("order-42".to_owned()), ..NewSession::of("clerk") };
-    acme.create_session(session).await.expect("it is made");
+    acme.create_session(session).await.expect("it is created");
     let run = NewRun { id: Some("order-42".to_owned()), ..NewRun::of("order-42").input("Pay A.") };
-    let run = acme.start_run(run).await.expect("it begins");
+    let run = acme.start_run(run).await.expect("the run starts");
     let (_, interrupt) = house.told(&run.id, 0).await;
     assert_eq!(interrupt.kind, RunEventKind::Interrupt, "{:?}", interrupt.data);
-    let call = interrupt.data["tool_call_id"].as_str().expect("it names the call").to_owned();
+    let call =
+        interrupt.data["tool_call_id"].as_str().expect("the event has the call id").to_owned();
     assert!(
         !house.ledger()[done_before..].contains(&"pay A".to_owned()),
         "the call is not approved yet"
     );
-    acme.decide_approval(ApprovalOf::Call(call), Decision::Approve).await.expect("it is decided");
+    acme.decide_approval(ApprovalOf::Call(call), Decision::Approve)
+        .await
+        .expect("the decision succeeds");
     let (_, done) = house.told(&run.id, interrupt.number).await;
     assert_eq!(done.kind, RunEventKind::Done, "{:?}", done.data);
     assert_eq!(sight(&zeta).await, before, "zeta does not see acme's run");
@@ -172,12 +175,12 @@ async fn a_driver_acts_within_the_scope_of_the_session() {
     let acme = tenant(&house, "acme").await;
     let run =
         NewRun::of(acme.create_session(NewSession::of("clerk")).await.expect("made").id.as_str());
-    let run = acme.start_run(run.input("Hello?")).await.expect("it begins");
+    let run = acme.start_run(run.input("Hello?")).await.expect("the run starts");
     house.told(&run.id, 0).await;
     let sql = "SELECT DISTINCT reducer, authority ->> '$.scope.tenant' FROM events \
                WHERE reducer IN ('record_run', 'append_message', 'finish_run') ORDER BY 1";
     let events: Vec<(String, Option<String>)> =
-        house.abide.sql(sql).fetch().await.expect("it can be read");
+        house.abide.sql(sql).fetch().await.expect("the query succeeds");
     let of = |reducer: &str| (reducer.to_owned(), Some("acme".to_owned()));
     assert_eq!(events, [of("append_message"), of("finish_run"), of("record_run")]);
     house.close().await;
@@ -218,7 +221,7 @@ async fn delegation_is_limited_and_an_abort_ends_the_whole_tree() {
         .expect("it can be read");
     let [(runs, depth, delegated)] = counts[..] else { panic!("one row") };
     assert!(runs == delegated + 1 && delegated <= 12 && depth <= 2, "{counts:?}");
-    tokio::time::timeout(Duration::from_secs(60), house.close()).await.expect("it ends");
+    tokio::time::timeout(Duration::from_secs(60), house.close()).await.expect("the runtime stops");
 }
 
 /// An agent that delegates to itself, directly or indirectly, is invalid in a file and at registration.

@@ -118,7 +118,7 @@ impl ServerHandler for Faulty {
             }
             "cancelled" => {
                 let mut count = self.cancelled.subscribe();
-                let count = *count.wait_for(|count| *count > 0).await.expect("we hold the sender");
+                let count = *count.wait_for(|count| *count > 0).await.expect("the sender is alive");
                 Ok(said(&count.to_string()))
             }
             "flood" => {

@@ -23,7 +23,7 @@
 //! })?;
 //!
 //! let of_the_agent = tools.view(Selection::default())?;
-//! let admitted = of_the_agent.admit("track", r#"{"number": "A-7"}"#).expect("it fits");
+//! let admitted = of_the_agent.admit("track", r#"{"number": "A-7"}"#).expect("the arguments are valid");
 //! let outcome = admitted.run("call-1", ToolContext::default()).await;
 //! assert_eq!(outcome.text, "A-7 is in Vienna");
 //! # Ok(())

@@ -40,10 +40,11 @@ impl House {
     /// A new file, without a driver.
     pub(crate) async fn new(dir: &Path, pace: Pace) -> House {
         let folder = TempDir::new_in(dir).expect("a folder for the files");
-        std::fs::create_dir_all(folder.path().join("agents")).expect("there is room");
+        std::fs::create_dir_all(folder.path().join("agents")).expect("the folder can be created");
         let definition =
             "tools: [look]\nlimits: { tool_calls: 1000 }\nconfig: { recursion_limit: 1000 }\n";
-        std::fs::write(folder.path().join("agents/clerk.yaml"), definition).expect("there is room");
+        std::fs::write(folder.path().join("agents/clerk.yaml"), definition)
+            .expect("the file can be written");
         let config = Config::new(abide_reducers::modules());
         let engine =
             Engine::open(folder.path().join("abide.db"), config).expect("the engine opens");
@@ -93,7 +94,7 @@ impl House {
     /// Waits until every run has ended, and checks that all succeeded.
     pub(crate) async fn all_done(&self) {
         let open = "SELECT count(*) FROM runs WHERE status IN ('running', 'waiting')";
-        let mut open = self.abide.subscribe(open).await.expect("it can be followed");
+        let mut open = self.abide.subscribe(open).await.expect("the subscription starts");
         while open.next().await.is_some() {
             let left: Vec<i64> = open.typed_rows().expect("it is a count");
             if left == [0] {
@@ -113,7 +114,7 @@ impl House {
     pub(crate) async fn close(mut self) {
         self.stop.cancel();
         if let Some(running) = self.running.take() {
-            running.await.expect("it ends well");
+            running.await.expect("the task succeeds");
         }
         self.abide.close().await;
         let engine = self.engine.clone();

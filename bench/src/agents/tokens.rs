@@ -95,7 +95,7 @@ async fn tokens(options: &Options, way: Way, runs: usize, pieces: usize) -> Foun
 
 /// The latency of each token of a run, in milliseconds.
 async fn listen(abide: &Abide, run: &str, notes: &Notes) -> Vec<f64> {
-    let mut events = Events::of(abide, run, 0).await.expect("it can be followed");
+    let mut events = Events::of(abide, run, 0).await.expect("the subscription starts");
     let mut late = Vec::new();
     while let Some(event) = events.next().await.expect("the stream continues") {
         let now = notes.now_us();

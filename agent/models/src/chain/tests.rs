@@ -34,8 +34,11 @@ impl ModelProvider for Actor {
     }
 
     fn stream(&self, request: ModelRequest) -> ModelStream {
-        self.asked.lock().expect("nobody panicked").push(format!("{}/{}", self.id, request.model));
-        let mut acts = self.acts.lock().expect("nobody panicked");
+        self.asked
+            .lock()
+            .expect("no thread panicked")
+            .push(format!("{}/{}", self.id, request.model));
+        let mut acts = self.acts.lock().expect("no thread panicked");
         let act = if acts.is_empty() { Does::Answers } else { acts.remove(0) };
         let answers = Script::from_text("answers: [{ text: Good. }]").expect("it is a script");
         let fails = |kind| Err(ModelError::new(kind, "it fails"));
@@ -81,7 +84,7 @@ async fn told(candidates: Vec<(&'static str, Vec<Does>)>, retry: Retry) -> Strin
         };
         lines.push(format!("{:?} {event}", began.elapsed()));
     }
-    lines.push(format!("asked: {}", asked.lock().expect("nobody panicked").join(", ")));
+    lines.push(format!("asked: {}", asked.lock().expect("no thread panicked").join(", ")));
     lines.join("\n")
 }
 
@@ -236,8 +239,9 @@ async fn dropping_the_stream_cancels_the_delay() {
     stream.next().await.expect("a restart is reported").expect("no error");
     drop(stream);
     tokio::time::advance(Duration::from_secs(100)).await;
-    assert_eq!(asked.lock().expect("nobody panicked").len(), 1);
-    let answer = answer_of(chain.stream(ModelRequest::default())).await.expect("it answers");
+    assert_eq!(asked.lock().expect("no thread panicked").len(), 1);
+    let answer =
+        answer_of(chain.stream(ModelRequest::default())).await.expect("there is an answer");
     assert_eq!((answer.text.as_str(), chain.id()), ("Good.", "a"));
 }
 
@@ -257,6 +261,7 @@ async fn an_answer_has_the_price_of_the_candidate_that_gave_it() {
     let answers = "answers: [{ text: Yes., usage: { input_tokens: 30, output_tokens: 12 } }]";
     let candidates = vec![candidate(fails, 100.0), candidate(answers, 0.5)];
     let chain = Chain::new(candidates, Retry::default());
-    let answer = answer_of(chain.stream(ModelRequest::default())).await.expect("it answers");
+    let answer =
+        answer_of(chain.stream(ModelRequest::default())).await.expect("there is an answer");
     assert_eq!(answer.cost_micros, Some(21));
 }

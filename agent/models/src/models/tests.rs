@@ -239,11 +239,11 @@ fn a_models_price_overrides_the_providers_price() {
           "prices": { "n": price(2) } },
         { "id": "b", "kind": "ollama", "models": ["o"] },
     ] });
-    let config = serde_json::from_value(config).expect("it is right");
+    let config = serde_json::from_value(config).expect("it is valid");
     let surroundings = Surroundings { environment: &|_| None, folder: Path::new("") };
-    let models = Models::new(config, &surroundings).expect("it is right");
+    let models = Models::new(config, &surroundings).expect("it is valid");
     let price = |of: &str| {
-        let resolved = models.resolve(&wanted(of)).expect("it is certain");
+        let resolved = models.resolve(&wanted(of)).expect("the choice is unique");
         resolved.price.map(|price| price.input_micros)
     };
     let prices = (price("a m"), price("a n"), price("b o"));
@@ -254,13 +254,13 @@ fn a_models_price_overrides_the_providers_price() {
 #[test]
 fn a_key_can_be_in_a_file() {
     let folder = tempfile::tempdir().expect("a folder");
-    std::fs::write(folder.path().join("key"), "sk-from-file\n").expect("it is written");
-    std::fs::write(folder.path().join("empty"), "\n").expect("it is written");
+    std::fs::write(folder.path().join("key"), "sk-from-file\n").expect("the file can be written");
+    std::fs::write(folder.path().join("empty"), "\n").expect("the file can be written");
     let provider = |id: &str| json!({ "id": id, "kind": "openai", "key_file": id, "models": [id] });
     let providers = json!([provider("key"), provider("empty"), provider("absent")]);
-    let config = serde_json::from_value(json!({ "providers": providers })).expect("it is right");
+    let config = serde_json::from_value(json!({ "providers": providers })).expect("it is valid");
     let surroundings = Surroundings { environment: &|_| None, folder: folder.path() };
-    let models = Models::new(config, &surroundings).expect("it is right");
+    let models = Models::new(config, &surroundings).expect("it is valid");
     assert!(models.resolve(&wanted("key -")).is_ok());
     for (id, why) in [("empty", "is empty"), ("absent", "cannot be read")] {
         let error = models.resolve(&wanted(&format!("{id} -"))).expect_err("there is no key");
@@ -287,8 +287,8 @@ providers:
     assert_eq!((patience.first.as_secs(), patience.between.as_secs()), (5, 30));
     let shown = format!("{config:?}");
     let surroundings = Surroundings { environment: &|_| None, folder: Path::new("") };
-    let models = Models::new(config, &surroundings).expect("it is right");
-    let resolved = models.resolve(&Wanted::default()).expect("it is certain");
+    let models = Models::new(config, &surroundings).expect("it is valid");
+    let resolved = models.resolve(&Wanted::default()).expect("the choice is unique");
     assert_eq!(format!("{resolved:?}"), "a/m");
     let shown = format!("{shown} {models:?} {resolved:?}");
     assert!(!shown.contains("sk-secret"), "{shown}");

@@ -46,14 +46,14 @@ fn cached_tokens_have_their_own_price_or_that_of_input() {
         price("{ input_per_million: 2, output_per_million: 8, cached_input_per_million: 0.5 }");
     let used = usage(Some(1_000), Some(100), Some(400));
     // 600 × 2 + 400 × 0.5 + 100 × 8, in microdollars.
-    assert_eq!(own.expect("it is one").cost_micros(&used), Some(2_200));
-    let none = price("{ input_per_million: 2, output_per_million: 8 }").expect("it is one");
+    assert_eq!(own.expect("it is valid").cost_micros(&used), Some(2_200));
+    let none = price("{ input_per_million: 2, output_per_million: 8 }").expect("it is valid");
     assert_eq!(none.cost_micros(&used), Some(2_800));
 }
 
 #[test]
 fn a_cost_is_rounded_to_the_nearest_microdollar() {
-    let cheap = price("{ input_per_million: 0.1, output_per_million: 0 }").expect("it is one");
+    let cheap = price("{ input_per_million: 0.1, output_per_million: 0 }").expect("it is valid");
     for (tokens, micros) in [(0, 0), (4, 0), (5, 1), (14, 1), (15, 2)] {
         assert_eq!(cheap.cost_micros(&usage(Some(tokens), Some(0), None)), Some(micros));
     }
@@ -61,7 +61,7 @@ fn a_cost_is_rounded_to_the_nearest_microdollar() {
 
 #[test]
 fn without_complete_usage_there_is_no_cost() {
-    let some = price("{ input_per_million: 2, output_per_million: 8 }").expect("it is one");
+    let some = price("{ input_per_million: 2, output_per_million: 8 }").expect("it is valid");
     for (input, output) in [(None, None), (Some(10), None), (None, Some(10))] {
         let used = usage(input, output, None);
         assert_ne!(used.completeness, Completeness::Complete);

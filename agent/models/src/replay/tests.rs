@@ -174,7 +174,7 @@ async fn at_a_pace() {
     let pace = Pace { first: Duration::from_millis(500), token: Duration::from_millis(20) };
     let began = tokio::time::Instant::now();
     let stream = recordings().paced(pace).stream(request("rome@1", "", vec![]));
-    assert_eq!(answer_of(stream).await.expect("it answers").calls.len(), 2);
+    assert_eq!(answer_of(stream).await.expect("there is an answer").calls.len(), 2);
     assert_eq!(began.elapsed(), Duration::from_millis(520));
 }
 
@@ -231,10 +231,11 @@ fn results_match_calls_by_position_and_id() {
 fn invalid_recordings_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("some.jsonl");
-    std::fs::write(&path, "{\"id\":\"a\",\"messages\":[]}\n\n{\"id\":1}\n").expect("it is written");
+    std::fs::write(&path, "{\"id\":\"a\",\"messages\":[]}\n\n{\"id\":1}\n")
+        .expect("the file can be written");
     let error = crate::read_conversations(&path).expect_err("line 3 is invalid").to_string();
     assert!(error.contains("line 3: invalid type: integer"), "{error}");
     let path = folder.path().join("some.jsonl.zst");
-    std::fs::write(&path, "not packed").expect("it is written");
+    std::fs::write(&path, "not packed").expect("the file can be written");
     crate::read_conversations(&path).expect_err("the file is not compressed");
 }

@@ -63,7 +63,7 @@ async fn a_script_can_have_a_pace_and_repeat() {
     let text = "{ answers: [{ text: a b c }], repeat: true, first_token_ms: 100, token_ms: 10 }";
     let script = Script::from_text(text).expect("it is a script");
     let began = Instant::now();
-    let answer = answer_of(script.stream(after(41))).await.expect("it answers");
+    let answer = answer_of(script.stream(after(41))).await.expect("there is an answer");
     assert_eq!((answer.text.as_str(), began.elapsed()), ("a b c", Duration::from_millis(120)));
 }
 
@@ -81,5 +81,8 @@ fn invalid_scripts_are_refused() {
 #[tokio::test]
 async fn an_empty_script_has_no_answer() {
     let script = Script::from_text("{ answers: [], repeat: true }").expect("it is a script");
-    assert_eq!(answer_of(script.stream(after(0))).await.expect_err("none").code(), "no_recording");
+    assert_eq!(
+        answer_of(script.stream(after(0))).await.expect_err("there is none").code(),
+        "no_recording"
+    );
 }

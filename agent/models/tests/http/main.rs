@@ -77,7 +77,7 @@ fn shown(events: &[Result<ModelEvent, ModelError>]) -> String {
         };
         match lines.last_mut().and_then(|line| line.strip_prefix(label).map(str::to_owned)) {
             Some(begun) if ["text", "reasoning"].contains(&label) => {
-                *lines.last_mut().expect("there is one") =
+                *lines.last_mut().expect("there is at least one") =
                     format!("{label}{begun}|{}", piece.escape_debug());
             }
             _ => lines.push(format!("{label} {}", piece.escape_debug())),

@@ -204,14 +204,14 @@ async fn opaque_data_is_sent_back() {
             vec![Reply::events(stream(protocol, &lines)), Reply::events(stream(protocol, &lines))];
         let mut server = Server::start(replies).await;
         let remote = remote(protocol, &server.url);
-        let first = answer_of(remote.stream(question())).await.expect("it answers");
+        let first = answer_of(remote.stream(question())).await.expect("there is an answer");
         server.request().await;
         let mut again = question();
         again.messages.push(first.to_message());
-        answer_of(remote.stream(again)).await.expect("it answers");
+        answer_of(remote.stream(again)).await.expect("there is an answer");
         let body: Value = serde_json::from_str(&server.request().await.body).expect("it is JSON");
         let back =
-            body.pointer(place).expect("the field exists")[field].as_str().expect("it is a text");
+            body.pointer(place).expect("the field exists")[field].as_str().expect("it is a string");
         let given: String = lines
             .iter()
             .map(|line| serde_json::from_str::<Value>(line).expect("it is JSON"))

@@ -160,7 +160,7 @@ async fn debug_output_has_no_key() {
     settings.base_url = Some(format!("http://{KEY}@localhost/?key={KEY}"));
     settings.headers.insert("x-key".to_owned(), KEY.to_owned());
     settings.extra.insert("key".to_owned(), json!(KEY));
-    let shown = format!("{settings:?} {:?}", Remote::new(settings.clone()).expect("it is made"));
+    let shown = format!("{settings:?} {:?}", Remote::new(settings.clone()).expect("it is created"));
     assert!(shown.contains("tested") && !shown.contains(KEY), "{shown}");
 }
 

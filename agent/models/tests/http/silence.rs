@@ -17,7 +17,7 @@ async fn gives_up(reply: Reply, tokens: usize) -> (Duration, ModelErrorKind) {
     let mut server = Server::start(vec![reply.silent()]).await;
     let mut stream = remote(Protocol::OpenAi, &server.url).stream(question());
     for _ in 0..tokens {
-        let event = stream.next().await.expect("a token comes").expect("no error");
+        let event = stream.next().await.expect("a token arrives").expect("no error");
         assert_eq!(event, ModelEvent::Text("So".to_owned()));
     }
     // Read the provider's data before the clock is paused. Otherwise it would arrive too late.
@@ -30,7 +30,7 @@ async fn gives_up(reply: Reply, tokens: usize) -> (Duration, ModelErrorKind) {
     tokio::task::yield_now().await;
     tokio::time::pause();
     let began = Instant::now();
-    let error = next.await.expect("nothing panics");
+    let error = next.await.expect("the task does not panic");
     tokio::time::resume();
     (began.elapsed(), error.kind)
 }
@@ -92,7 +92,7 @@ async fn silence_after_a_complete_answer() {
     server.silence().await;
     tokio::time::pause();
     let began = Instant::now();
-    let answer = answer.await.expect("nothing panics").expect("it answers");
+    let answer = answer.await.expect("the task does not panic").expect("there is an answer");
     assert_eq!((answer.text.as_str(), answer.stop), ("So", Stop::End));
     assert!(began.elapsed() <= Duration::from_secs(6), "{:?}", began.elapsed());
 }
@@ -101,7 +101,7 @@ async fn silence_after_a_complete_answer() {
 async fn dropping_the_stream_closes_the_connection() {
     let mut server = Server::start(vec![Reply::events(TOKEN).silent()]).await;
     let mut stream = remote(Protocol::OpenAi, &server.url).stream(question());
-    stream.next().await.expect("a token comes").expect("no error");
+    stream.next().await.expect("a token arrives").expect("no error");
     drop(stream);
     server.gone().await;
 }
@@ -113,6 +113,6 @@ async fn nothing_is_sent_before_the_stream_is_polled() {
     drop(remote.stream(question()));
     let mut stream = remote.stream(question());
     assert!(server.seen.try_recv().is_err(), "no request was sent");
-    stream.next().await.expect("a token comes").expect("no error");
+    stream.next().await.expect("a token arrives").expect("no error");
     server.request().await;
 }

@@ -49,9 +49,9 @@ struct Place {
 
 impl Place {
     fn new(command: &[&str]) -> Self {
-        let home = tempfile::tempdir().expect("there is room");
+        let home = tempfile::tempdir().expect("a temporary folder");
         let work = home.path().join("folder");
-        std::fs::create_dir(&work).expect("it can be made");
+        std::fs::create_dir(&work).expect("it can be created");
         let mut config = CliConfig { timeout: TIMEOUT, ..CliConfig::new(command.to_vec()) };
         config.working_dir = Some(work);
         let mut place = Self { home, config };
@@ -66,7 +66,8 @@ impl Place {
 
     fn write(&self, file: &str, text: &str) {
         let path = self.home.path().join(file);
-        std::fs::create_dir_all(path.parent().expect("the path has a parent")).expect("it can be");
+        std::fs::create_dir_all(path.parent().expect("the path has a parent"))
+            .expect("it can be created");
         std::fs::write(path, text).expect("it can be written");
     }
 

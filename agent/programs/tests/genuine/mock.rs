@@ -38,7 +38,7 @@ impl Mock {
     /// Starts the server; it stops with the test's runtime.
     pub(crate) async fn start(script: Script, command: &str) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
-        let address = format!("http://{}", listener.local_addr().expect("it is bound"));
+        let address = format!("http://{}", listener.local_addr().expect("the socket is bound"));
         let mock = Self {
             address,
             script,
@@ -53,7 +53,7 @@ impl Mock {
 
     /// The requests so far.
     pub(crate) fn asked(&self) -> Vec<Value> {
-        self.asked.lock().expect("nobody panicked").clone()
+        self.asked.lock().expect("no thread panicked").clone()
     }
 
     /// Whether the request contains the result of the command.
@@ -67,7 +67,7 @@ impl Mock {
 
 async fn answer(State(mock): State<Mock>, uri: Uri, body: Bytes) -> Response {
     let request: Value = serde_json::from_slice(&body).unwrap_or_default();
-    mock.asked.lock().expect("nobody panicked").push(request.clone());
+    mock.asked.lock().expect("no thread panicked").push(request.clone());
     let path = uri.path();
     let done = Mock::is_shown(&request);
     if path.ends_with("/messages") {

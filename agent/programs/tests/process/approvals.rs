@@ -150,7 +150,7 @@ async fn an_interrupt_uses_the_protocol_if_there_is_one() {
         "type": "control_request", "request_id": "interrupt", "request": {"subtype": "interrupt"},
     });
     assert_eq!(heard(&lines), [interrupt]);
-    let ProgramEvent::Error(failure) = &lines.last().expect("it ends").events[0] else {
+    let ProgramEvent::Error(failure) = &lines.last().expect("the run ends").events[0] else {
         panic!("the run was interrupted")
     };
     assert_eq!(failure.kind.code(), "cancelled");

@@ -214,9 +214,10 @@ async fn a_process_outside_the_group_with_an_open_stdout_is_abandoned() {
 /// Dropping a run ends the process, which closes its files.
 #[tokio::test]
 async fn a_dropped_run_is_cancelled() {
-    let folder = tempfile::tempdir().expect("there is room");
+    let folder = tempfile::tempdir().expect("a temporary folder");
     let pipe = folder.path().join("held");
-    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).expect("it can be made");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU)
+        .expect("it can be created");
     let held = pipe.to_str().expect("it is text");
     let mut running = start(fake(&["hold", held, "line", "{}", "hang"]));
     // Opening blocks until the program has opened it, and reading blocks until no process has it open.

@@ -51,7 +51,7 @@ fn write_line(told: &mut String, line: &Line) {
     let cut = |text: &str| text.chars().take(100).collect::<String>();
     let raw = line.raw.as_deref().map_or("·".to_owned(), cut);
     let events: Vec<String> = line.events.iter().map(event).collect();
-    writeln!(told, "{raw} => {}", events.join(", ")).expect("a string takes it");
+    writeln!(told, "{raw} => {}", events.join(", ")).expect("writing to a string succeeds");
 }
 
 /// An event in short form.

@@ -117,7 +117,7 @@ async fn inherit_all_inherits_the_whole_environment() {
 
 #[tokio::test]
 async fn a_program_runs_in_its_folder() {
-    let folder = tempfile::tempdir().expect("there is room");
+    let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().canonicalize().expect("the folder exists");
     let config = CliConfig { working_dir: Some(path.clone()), ..fake(&["cwd"]) };
     let lines: Vec<Line> = run(config, Prompt::default(), None).collect().await;

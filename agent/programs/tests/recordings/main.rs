@@ -71,10 +71,11 @@ fn summary(file: &str, program: Program, lines: &[String], events: &[ProgramEven
 fn check(folder: &Path, files: &[PathBuf], golden: ExpectFile) {
     let mut told = String::new();
     for path in files {
-        let file = path.strip_prefix(folder).expect("it lies in the folder").to_string_lossy();
+        let file = path.strip_prefix(folder).expect("the path is in the folder").to_string_lossy();
         let (program, lines) = (program(&file), lines(path));
         let events = events(program, &lines);
-        write!(told, "{}", summary(&file, program, &lines, &events)).expect("a string takes it");
+        write!(told, "{}", summary(&file, program, &lines, &events))
+            .expect("writing to a string succeeds");
         oracle::check(&file, program, &lines, &events);
     }
     golden.assert_eq(&told);
@@ -113,7 +114,7 @@ fn every_fixture_has_a_provenance() {
         .map(|path| {
             let bytes = std::fs::read(path).expect("it can be read");
             let hash = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-            let file = path.strip_prefix(&folder).expect("it lies in the folder");
+            let file = path.strip_prefix(&folder).expect("the path is in the folder");
             (file.to_string_lossy().into_owned(), hash)
         })
         .collect();
@@ -129,7 +130,7 @@ fn no_value_in_a_line_breaks_a_parser() {
     let shapes = shapes.map(|shape| serde_json::from_str::<Value>(shape).expect("it is JSON"));
     let mut read = 0;
     for path in fixtures(&folder) {
-        let file = path.strip_prefix(&folder).expect("it lies in the folder").to_string_lossy();
+        let file = path.strip_prefix(&folder).expect("the path is in the folder").to_string_lossy();
         for line in lines(&path) {
             let line: Value = serde_json::from_str(&line).expect("a fixture is JSON");
             for place in places(&line) {

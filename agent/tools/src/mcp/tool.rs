@@ -123,7 +123,7 @@ async fn call(server: &Arc<Server>, name: String, arguments: Value) -> ToolOutco
 /// An answer, complete and as text.
 fn outcome(server: &Server, result: &CallToolResult) -> ToolOutcome {
     let is_error = result.is_error.unwrap_or(false);
-    let content = serde_json::to_value(result).expect("what came as JSON goes as JSON");
+    let content = serde_json::to_value(result).expect("the result can be serialized");
     if let Some((pointer, number)) = inexact(&content, String::new()) {
         let text = format!(
             "the tool ran, but the answer of MCP server {} cannot be stored: the number {number} at {pointer} may be \

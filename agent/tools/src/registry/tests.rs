@@ -137,7 +137,7 @@ async fn run(function: Function, arguments: &str) -> ToolOutcome {
     let name = function.declaration().name.clone();
     let tools = Tools::new();
     tools.add(function).expect("it is new");
-    let view = tools.view(Selection::default()).expect("nothing is named");
+    let view = tools.view(Selection::default()).expect("no name is unknown");
     let context = ToolContext { session_id: "s1".to_owned(), ..ToolContext::default() };
     match view.admit(&name, arguments) {
         Ok(admitted) => admitted.run("c1", context).await,

@@ -8,7 +8,7 @@ use super::{Template, percent_encoded};
 #[test]
 fn placeholders_are_filled_and_double_braces_are_literal() {
     let arguments = json!({"a": "x{b}", "n": 1.5, "list": [1, "two"], "none": null});
-    let arguments: Map<String, Value> = arguments.as_object().expect("it is one").clone();
+    let arguments: Map<String, Value> = arguments.as_object().expect("it is an object").clone();
     let told: Vec<String> =
         ["{a}-{n}", "{{a}} {a}", "{list}", "{none}", "{b}", "{", "a}b", "{}", "{a{b}}"]
             .into_iter()

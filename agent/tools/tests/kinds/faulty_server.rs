@@ -142,7 +142,7 @@ async fn a_cancellation_reaches_the_server() {
     // The answer to a later call shows that the server has received this one.
     call_of(&tools, "pid").await;
     cancel.cancel();
-    assert_eq!(running.await.expect("it does not panic").failure, Some(Failure::Cancelled));
+    assert_eq!(running.await.expect("the task does not panic").failure, Some(Failure::Cancelled));
     assert_eq!(call_of(&tools, "cancelled").await.text, "1");
 }
 
@@ -242,7 +242,7 @@ async fn an_unavailable_required_server_is_an_error_with_its_stderr() {
 #[tokio::test]
 async fn an_optional_server_can_start_later() {
     // A server that fails at the first start and then runs.
-    let folder = tempfile::tempdir().expect("there is room");
+    let folder = tempfile::tempdir().expect("a temporary folder");
     let mark = folder.path().join("tried");
     let script = format!(
         "[ -e {0} ] || {{ touch {0}; exit 5; }}; exec {1}",
@@ -270,7 +270,7 @@ async fn an_optional_server_can_start_later() {
 
 #[tokio::test]
 async fn a_failing_server_is_retried_with_a_backoff() {
-    let folder = tempfile::tempdir().expect("there is room");
+    let folder = tempfile::tempdir().expect("a temporary folder");
     let mark = folder.path().join("gone");
     let faulty = example("faulty_mcp_server");
     let script = format!("[ ! -e {0} ] || exit 5; touch {0}; exec {faulty}", mark.display());
@@ -316,6 +316,6 @@ async fn dropping_a_server_stops_it() {
 fn a_definition_can_set_all_fields() {
     let read = |config: Value| serde_json::from_value::<McpServerConfig>(config);
     let program = read(json!({"name": "files", "command": ["npx", "server"], "env": {"A": "b"}}));
-    assert!(program.expect("it is right").required);
+    assert!(program.expect("it is valid").required);
     assert!(read(json!({"name": "files", "url": "http://h/", "headres": {}})).is_err());
 }

@@ -20,7 +20,7 @@ const LONG: &str = r#"{"id": 100000000000000000000000}"#;
 /// Starts a server that returns each request as JSON, except on some paths. Returns its address.
 async fn server() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
-    let address = listener.local_addr().expect("it is bound");
+    let address = listener.local_addr().expect("the socket is bound");
     let router = Router::new()
         .route("/status/{code}", any(status))
         .route(
@@ -92,7 +92,7 @@ fn tool(config: Value) -> Result<HttpTool, String> {
 /// The outcome of each call, with the server's address removed.
 async fn check(more: Value, calls: &[Value], expected: Expect) {
     let server = server().await;
-    let tool = tool(config(&server, &more)).expect("the definition is right");
+    let tool = tool(config(&server, &more)).expect("the definition is valid");
     let mut lines = Vec::new();
     for arguments in calls {
         lines.push(told(&call(&tool, arguments.clone()).await).replace(&server, "SERVER"));
@@ -123,7 +123,7 @@ async fn dot_segments_are_refused_everywhere_in_a_path() {
         let config = json!({"name": "api", "description": "", "url": format!("{server}{path}"),
             "parameters": {"type": "object", "properties": {"id": {}}}});
         let config: HttpToolConfig = serde_json::from_value(config).expect("the config is valid");
-        let tool = HttpTool::new(config, &environment()).expect("it is right");
+        let tool = HttpTool::new(config, &environment()).expect("it is valid");
         for id in ["..", ".", "a/..", "../a", "a/../b", "..\\b", "./a"] {
             let outcome = call(&tool, json!({"id": id})).await;
             assert_eq!(outcome.failure, Some(Failure::Arguments), "{path} {id}: {}", outcome.text);
@@ -312,7 +312,7 @@ async fn responses_of_all_kinds_are_kept() {
     )
     .await;
     let broken = tool(config(&server().await, &json!({"url": "SERVER/broken"})));
-    let outcome = call(&broken.expect("it is right"), json!({})).await;
+    let outcome = call(&broken.expect("it is valid"), json!({})).await;
     assert_eq!(outcome.failure, Some(Failure::Lost), "{}", outcome.text);
 }
 
@@ -329,21 +329,21 @@ async fn a_timeout_differs_from_an_unreachable_server() {
     )
     .await;
     let nobody = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
-    let address = nobody.local_addr().expect("it is bound");
+    let address = nobody.local_addr().expect("the socket is bound");
     drop(nobody);
     let tool = tool(config(&format!("http://{address}"), &json!({"url": "SERVER/x"})));
-    let outcome = call(&tool.expect("it is right"), json!({})).await;
+    let outcome = call(&tool.expect("it is valid"), json!({})).await;
     assert_eq!(outcome.failure, Some(Failure::Unavailable), "{}", outcome.text);
 }
 
 #[tokio::test]
 async fn a_cancelled_request_ends_immediately() {
-    let tool = tool(config(&server().await, &json!({"url": "SERVER/hang"}))).expect("it is right");
+    let tool = tool(config(&server().await, &json!({"url": "SERVER/hang"}))).expect("it is valid");
     let invocation = Invocation::new("call-1", json!({}), context());
     let cancel = invocation.cancel.clone();
     let running = tokio::spawn(tool.run(invocation));
     cancel.cancel();
-    assert_eq!(running.await.expect("it does not panic").failure, Some(Failure::Cancelled));
+    assert_eq!(running.await.expect("the task does not panic").failure, Some(Failure::Cancelled));
 }
 
 #[tokio::test]
@@ -388,7 +388,7 @@ async fn invalid_definitions_are_refused() {
 fn the_effect_follows_from_the_method() {
     let effect = |method: &str| {
         let more = json!({"url": "http://host/", "method": method});
-        tool(config("", &more)).expect("it is right").declaration().effect
+        tool(config("", &more)).expect("it is valid").declaration().effect
     };
     let told = ["GET", "HEAD", "PUT", "DELETE", "POST", "PATCH"]
         .map(|method| format!("{method} {}", effect(method)));

@@ -23,7 +23,7 @@ fn tool(config: Value) -> Result<SubprocessTool, String> {
 }
 
 async fn check(config: Value, arguments: Value, expected: Expect) {
-    let tool = tool(config).expect("the definition is right");
+    let tool = tool(config).expect("the definition is valid");
     expected.assert_eq(&told(&call(&tool, arguments).await));
 }
 
@@ -53,7 +53,7 @@ async fn arguments_fill_the_argument_vector_without_a_shell() {
         json!({"pattern": -5}),
         json!({"pattern": "a\u{0}b"}),
     ];
-    let tool = tool(config).expect("the definition is right");
+    let tool = tool(config).expect("the definition is valid");
     let mut lines = Vec::new();
     for arguments in arguments {
         lines.push(call(&tool, arguments).await.text);
@@ -113,7 +113,7 @@ async fn the_environment_is_an_allowlist_by_default() {
     ] {
         let mut config = script(show, &more);
         config["command"][0] = json!("/bin/sh");
-        lines.push(call(&tool(config).expect("it is right"), json!({})).await.text);
+        lines.push(call(&tool(config).expect("it is valid"), json!({})).await.text);
     }
     expect![[r#"
         path
@@ -194,7 +194,7 @@ async fn a_hanging_program_is_stopped() {
 async fn a_program_that_ignores_sigterm_is_killed_with_its_children() {
     let script_ = "trap '' TERM; echo $$; (trap '' TERM; tail -f /dev/null) & tail -f /dev/null";
     let tool = tool(script(script_, &json!({"timeout_ms": 300, "grace_ms": 200})));
-    let outcome = call(&tool.expect("it is right"), json!({})).await;
+    let outcome = call(&tool.expect("it is valid"), json!({})).await;
     assert_eq!(outcome.failure, Some(Failure::TimedOut));
     assert_eq!(outcome.exit_code, 137, "128 and SIGKILL");
     let group = outcome.content["stdout"].as_str().expect("it is text").trim();
@@ -217,19 +217,19 @@ fn runs_in(group: &str) -> bool {
 
 #[tokio::test]
 async fn a_cancelled_program_is_stopped() {
-    let tool = tool(script("exec tail -f /dev/null", &json!({}))).expect("it is right");
+    let tool = tool(script("exec tail -f /dev/null", &json!({}))).expect("it is valid");
     let invocation = Invocation::new("call-1", json!({}), context());
     let cancel = invocation.cancel.clone();
     let running = tokio::spawn(tool.run(invocation));
     cancel.cancel();
-    let outcome = running.await.expect("it does not panic");
+    let outcome = running.await.expect("the task does not panic");
     assert_eq!((outcome.failure, outcome.exit_code), (Some(Failure::Cancelled), 143));
 }
 
 #[tokio::test]
 async fn stderr_is_drained_and_its_end_is_kept() {
     let flood = "head -c 10000000 /dev/zero | tr '\\0' x >&2; echo; echo last words >&2; echo done";
-    let tool = tool(script(flood, &json!({}))).expect("it is right");
+    let tool = tool(script(flood, &json!({}))).expect("it is valid");
     let outcome = call(&tool, json!({})).await;
     assert_eq!((outcome.text.as_str(), outcome.exit_code), ("\ndone", 0));
     let stderr = outcome.content["stderr"].as_str().expect("it is text");
@@ -271,9 +271,9 @@ async fn output_with_integers_that_would_lose_digits_fails_the_call() {
 #[tokio::test]
 async fn a_line_of_ten_megabytes_is_complete_or_too_large() {
     let line = "head -c 10000000 /dev/zero | tr '\\0' x";
-    let whole = tool(script(line, &json!({"max_output_bytes": 10_000_000}))).expect("it is right");
+    let whole = tool(script(line, &json!({"max_output_bytes": 10_000_000}))).expect("it is valid");
     assert_eq!(call(&whole, json!({})).await.text.len(), 10_000_000);
-    let short = tool(script(line, &json!({"max_output_bytes": 9_999_999}))).expect("it is right");
+    let short = tool(script(line, &json!({"max_output_bytes": 9_999_999}))).expect("it is valid");
     let outcome = call(&short, json!({})).await;
     assert_eq!(outcome.failure, Some(Failure::TooLarge));
     let began = "script was stopped: its output exceeds 9999999 bytes\nstdout:\nxxx";
@@ -282,7 +282,7 @@ async fn a_line_of_ten_megabytes_is_complete_or_too_large() {
 
 #[tokio::test]
 async fn endless_output_is_stopped_before_the_timeout() {
-    let tool = tool(script("yes", &json!({"max_output_bytes": 1_000}))).expect("it is right");
+    let tool = tool(script("yes", &json!({"max_output_bytes": 1_000}))).expect("it is valid");
     let outcome = call(&tool, json!({})).await;
     assert_eq!(outcome.failure, Some(Failure::TooLarge));
     assert_eq!(outcome.content["stdout"].as_str().map(str::len), Some(1_000));
@@ -307,7 +307,7 @@ async fn a_grandchild_with_an_open_pipe_does_not_block_the_call() {
     // The first one is in the group and is killed with it. The second one has left the group; the call does not
     // wait for it.
     for script_ in ["tail -f /dev/null & echo done", "setsid tail -f /dev/null & echo done $!"] {
-        let tool = tool(script(script_, &json!({"timeout_ms": 30_000}))).expect("it is right");
+        let tool = tool(script(script_, &json!({"timeout_ms": 30_000}))).expect("it is valid");
         let outcome = call(&tool, json!({})).await;
         assert!(outcome.text.starts_with("done"), "{}", outcome.text);
         if let Some(escaped) = outcome.text.strip_prefix("done ") {
@@ -320,10 +320,10 @@ async fn a_grandchild_with_an_open_pipe_does_not_block_the_call() {
 
 #[tokio::test]
 async fn dropping_a_run_kills_its_processes() {
-    let folder = tempfile::tempdir().expect("there is room");
+    let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("group");
     let text = format!("echo $$ > {0}.new; mv {0}.new {0}; exec tail -f /dev/null", path.display());
-    let tool = tool(script(&text, &json!({}))).expect("it is right");
+    let tool = tool(script(&text, &json!({}))).expect("it is valid");
     let running = tokio::spawn(tool.run(Invocation::new("call-1", json!({}), context())));
     let group = loop {
         match std::fs::read_to_string(&path) {

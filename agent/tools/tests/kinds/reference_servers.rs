@@ -33,7 +33,7 @@ fn installed(server: &str) -> Option<Vec<String>> {
 async fn start(config: McpServerConfig) -> (McpServer, ToolView) {
     let tools = Tools::new();
     let server = McpServer::start(config, &environment(), &tools).await.expect("it starts");
-    (server, tools.view(Selection::default()).expect("nothing is named"))
+    (server, tools.view(Selection::default()).expect("no name is unknown"))
 }
 
 /// The outcome of a call as a model writes it.
@@ -141,7 +141,7 @@ async fn everything_over_streamable_http() {
 #[tokio::test]
 async fn files_over_pipes() {
     let Some(mut command) = installed("server-filesystem") else { return };
-    let folder = tempfile::tempdir().expect("there is room");
+    let folder = tempfile::tempdir().expect("a temporary folder");
     let root = folder.path().canonicalize().expect("the folder exists");
     let at = |name: &str| root.join(name).to_str().expect("it is Unicode").to_owned();
     command.push(at(""));

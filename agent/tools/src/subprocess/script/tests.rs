@@ -3,7 +3,7 @@
 use super::*;
 
 fn of(command: &[&str]) -> Result<(), String> {
-    let argv = command.iter().map(|word| Template::parse(word).expect("it is one"));
+    let argv = command.iter().map(|word| Template::parse(word).expect("it is valid"));
     let written: Vec<String> = command.iter().map(ToString::to_string).collect();
     check(&argv.collect::<Vec<_>>(), &written, Stdin::Empty)
 }
@@ -144,7 +144,7 @@ fn arguments_of_a_script_are_data() {
 #[test]
 fn an_interpreter_without_a_script_is_refused() {
     let of = |command: &[&str], stdin: Stdin| {
-        let argv = command.iter().map(|word| Template::parse(word).expect("it is one"));
+        let argv = command.iter().map(|word| Template::parse(word).expect("it is valid"));
         let written: Vec<String> = command.iter().map(ToString::to_string).collect();
         check(&argv.collect::<Vec<_>>(), &written, stdin)
     };
