@@ -40,13 +40,13 @@ pub(super) fn in_a_process(options: &super::Options, runs: usize) -> String {
         figure(number("peak_mib"), 0),
     ];
     let header = [
-        "runs at once",
-        "asked at once, at most",
-        "seconds to the last end",
+        "concurrent runs",
+        "max. concurrent requests",
+        "seconds in total",
         "runs/s",
         "answers/s",
         "MiB before",
-        "MiB at most",
+        "MiB peak",
     ];
     let met = if number("peak_mib") <= 1_024.0 { "met" } else { "missed" };
     format!(

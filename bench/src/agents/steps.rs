@@ -29,14 +29,8 @@ pub(super) fn measure(options: &Options) -> String {
             figure(found.commits, 2),
         ]
     });
-    let header = [
-        "runs at once",
-        "steps",
-        "over the model p50 ms",
-        "p99 ms",
-        "events a step",
-        "commits a step",
-    ];
+    let header =
+        ["concurrent runs", "steps", "overhead p50 ms", "p99 ms", "events/step", "commits/step"];
     format!(
         "**Overhead of a step**: from an answer of the model, which calls a tool that does nothing, to its next \
          request; the model takes 20 ms.\n\n{}",

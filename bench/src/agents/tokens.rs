@@ -44,7 +44,7 @@ pub(super) fn measure(options: &Options) -> String {
             ]);
         }
     }
-    let header = ["subscriber", "runs at once", "tokens/s", "p50 ms", "p99 ms", "tokens a commit"];
+    let header = ["subscriber", "concurrent runs", "tokens/s", "p50 ms", "p99 ms", "tokens/commit"];
     let met = if worst < 5.0 { "met" } else { "missed" };
     format!(
         "**From a token of the model to a subscriber**, with each token on disk before it is sent; each run \

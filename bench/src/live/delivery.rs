@@ -354,7 +354,7 @@ fn flood_plot(plan: &Plan, floods: &[Flood]) -> Plot {
         line("goal", QUIET, true, &|_, _| GOAL),
     ];
     Plot {
-        title: format!("Deltas a second, {} listeners of one row", plan.listeners),
+        title: format!("Deltas per second, {} listeners of one row", plan.listeners),
         x: Axis { label: "calls/s, made evenly".to_owned(), log: false },
         y: Axis { label: "deltas/s".to_owned(), log: false },
         panels: vec![Panel { title: String::new(), lines }],

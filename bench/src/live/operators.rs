@@ -279,13 +279,13 @@ fn plot(all: &[Tables]) -> Plot {
             Line { name: name.to_owned(), color, dashed: color == 1, points: points.collect() }
         };
         let lines = vec![
-            line("the query again, p50", 1, |found| found.again_us),
+            line("query run again, p50", 1, |found| found.again_us),
             line("its delta, p50", 0, |found| found.delta_us),
         ];
         Panel { title: operator.name.to_owned(), lines }
     });
     Plot {
-        title: "A delta beside the query again".to_owned(),
+        title: "A delta compared with running the query again".to_owned(),
         x: Axis { label: "rows of messages".to_owned(), log: true },
         y: Axis { label: "µs".to_owned(), log: true },
         panels: panels.collect(),
