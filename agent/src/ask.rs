@@ -119,7 +119,7 @@ async fn listen(driver: &Driver, mut stream: abide_models::ModelStream) -> Step<
                 keep_partial(driver, gathered, &said).await;
                 return Err(overtime());
             }
-            written = async { writing.as_mut().expect("a write is in flight").await }, if writing.is_some() => {
+            written = async { writing.as_mut().expect("a write").await }, if writing.is_some() => {
                 writing = None;
                 written?;
             }
@@ -134,7 +134,10 @@ async fn listen(driver: &Driver, mut stream: abide_models::ModelStream) -> Step<
                     gather(&mut gathered, event);
                 }
                 Some(Err(error)) => return Err(failed(&error)),
-                None => return Err(Halt::Failed(Failure::new("broken", "the model's stream ended without an answer"))),
+                None => {
+                    let why = "the model's stream ended without an answer";
+                    return Err(Halt::Failed(Failure::new("broken", why)));
+                }
             },
         }
         if writing.is_none() && !gathered.is_empty() {

@@ -250,9 +250,7 @@ pub enum DefinitionError {
     #[error("{0}")]
     Malformed(String),
     /// Invalid name.
-    #[error(
-        "invalid agent name {0:?}: use letters, digits, `.`, `_` and `-`, at most {NAME_CHARS}"
-    )]
+    #[error("invalid agent name {0:?}: letters, digits, . _ and -, at most {NAME_CHARS}")]
     Name(String),
     /// A prompt, an instruction file or a skill cannot be read.
     #[error("{what} cannot be read: {why}")]

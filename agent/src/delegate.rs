@@ -29,7 +29,8 @@ fn schema(agents: &[&str]) -> Value {
     if !agents.is_empty() {
         agent["enum"] = json!(agents);
     }
-    let task = json!({"type": "string", "description": "The task, with all the information that the agent needs."});
+    let description = "The task, with all the information that the agent needs.";
+    let task = json!({"type": "string", "description": description});
     json!({"type": "object", "properties": {"agent": agent, "task": task},
         "required": ["agent", "task"], "additionalProperties": false})
 }

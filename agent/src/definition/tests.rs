@@ -84,7 +84,7 @@ fn invalid_definitions_are_refused() {
     check_refused(
         "name: \"\"",
         expect![[
-            r#"bad_agent_name: invalid agent name "": use letters, digits, `.`, `_` and `-`, at most 100"#
+            r#"bad_agent_name: invalid agent name "": letters, digits, . _ and -, at most 100"#
         ]],
     );
     check_refused(

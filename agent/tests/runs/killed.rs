@@ -89,7 +89,7 @@ async fn supervise(abide: &Abide, folder: &Path) {
             }
             update = calls.next() => {
                 update.expect("the file is open");
-                let waiting: Vec<(String, String)> = calls.typed_rows().expect("the columns are text");
+                let waiting: Vec<(String, String)> = calls.typed_rows().expect("text columns");
                 for (id, status) in waiting {
                     decide(abide, folder, &id, &status).await;
                 }
