@@ -149,8 +149,8 @@ impl Tools {
         self.change(|stock| stock.insert(entry))
     }
 
-    /// Adds a Rust function; the parameters are derived from `A`. Its effect is [`Effect::AtMostOnce`]; see
-    /// [`Function::effect`].
+    /// Adds a Rust function; the parameters are derived from `A`. It must run at most once, unless
+    /// [`Function::effect`] says otherwise.
     ///
     /// # Errors
     /// As [`Tools::add`].
