@@ -60,8 +60,8 @@ impl Cut {
 }
 
 fn mark(bytes: usize, call_id: &str, inside_string: bool) -> String {
-    let place = if inside_string { " inside a string" } else { "" };
-    format!("\n[… {bytes} bytes of the result of call {call_id} omitted here{place} …]\n")
+    let place = if inside_string { ", from inside a string" } else { "" };
+    format!("\n[… {bytes} bytes of the result of call {call_id} were left out{place} …]\n")
 }
 
 fn byte_of_char(text: &str, nth: usize) -> usize {

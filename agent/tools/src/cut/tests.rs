@@ -8,7 +8,7 @@ use super::{Cut, Shown};
 
 fn check(max_chars: usize, text: &str, expected: Expect) {
     let Shown { text, left_out } = Cut { max_chars, max_tokens: None }.apply(text, "c1");
-    expected.assert_eq(&format!("{text}\n({left_out} omitted)"));
+    expected.assert_eq(&format!("{text}\n({left_out} left out)"));
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn the_beginning_and_the_end_are_shown() {
         line 4
         line 5
 
-        [… 411 bytes of the result of call c1 omitted here …]
+        [… 411 bytes of the result of call c1 were left out …]
 
         line 58
         line 59
@@ -59,7 +59,7 @@ fn json_is_cut_between_values() {
         &json!(rows).to_string(),
         expect![[r#"
         [{"id":0,"name":"row, 0"},{"id":1,"name":"row, 1"},{"id":2,"name":"row, 2"},{"id":3,"name":"row, 3"},{
-        [… 635 bytes of the result of call c1 omitted here …]
+        [… 635 bytes of the result of call c1 were left out …]
         {"id":28,"name":"row, 28"},{"id":29,"name":"row, 29"}]
         (635 left out)"#]],
     );
@@ -73,7 +73,7 @@ fn a_cut_inside_a_string_is_marked() {
         &text,
         expect![[r#"
         {"body":"\"\\\u0001\"\\\u0001\"\\\u0001\"\\\u0001\"\\\u0001\"\\\u0001\"\\\u0001\"
-        [… 500 bytes of the result of call c1 omitted here inside a string …]
+        [… 500 bytes of the result of call c1 were left out, from inside a string …]
         \\\u0001\"\\\u0001\"\\\u0001","ok":true}
         (500 left out)"#]],
     );
