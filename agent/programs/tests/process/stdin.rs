@@ -129,7 +129,7 @@ async fn a_program_runs_in_its_folder() {
 async fn a_session_that_cannot_be_resumed_is_refused() {
     let config = CliConfig { session: Some("s1".to_owned()), ..CliConfig::new(["my-tool"]) };
     expect![[r#"
-        · => capability_unsupported: it is not known how this program resumes a session: resume_args are missing
+        · => capability_unsupported: cannot resume a session of this program: resume_args are missing
     "#]]
     .assert_eq(&told(run(config, Prompt::default(), None)).await);
 }

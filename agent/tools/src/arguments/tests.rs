@@ -109,7 +109,7 @@ fn values_in_strings_are_parsed() {
               /deep/n: parsed the value in a string
             "{\"n\": 1}"
               {"n":1}
-              the whole: parsed the value in a string
+              the arguments: parsed the value in a string
             {"n": "5.5"}
               invalid arguments: at /n: "5.5" is not of type "integer". Parameters: deep (object), list (array of integer), n (integer), none (integer or null), on (boolean), x (number)
             {"n": "five"}

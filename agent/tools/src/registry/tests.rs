@@ -57,7 +57,7 @@ fn an_agent_has_all_tools_by_default() {
             fs_write: runs
             search: runs
             shell: runs
-            there is no tool nosuch; there are: fs_read, fs_write, search, shell"#]],
+            unknown tool nosuch; available: fs_read, fs_write, search, shell"#]],
     );
 }
 
@@ -69,9 +69,9 @@ fn a_blocked_tool_is_visible_and_an_excluded_one_is_not() {
             shown: fs_read fs_write
             fs_read: runs
             calls of fs_write are blocked for this agent: continue without it
-            there is no tool search; there are: fs_read, fs_write
-            there is no tool shell; there are: fs_read, fs_write
-            there is no tool nosuch; there are: fs_read, fs_write"#]],
+            unknown tool search; available: fs_read, fs_write
+            unknown tool shell; available: fs_read, fs_write
+            unknown tool nosuch; available: fs_read, fs_write"#]],
     );
 }
 
@@ -101,7 +101,7 @@ fn names_and_schemas_are_validated() {
         refused("two", json!({"$ref": "https://example.com/schema.json"})),
     ];
     expect![[r#"
-        there is already a tool one
+        tool one already exists
         invalid tool name "two words": use letters, digits, _ and -, at most 64
         invalid tool name "x…": use letters, digits, _ and -, at most 64
         the parameters of two are not a valid JSON Schema: "objekt" is not valid under any of the schemas listed in the 'anyOf' keyword
