@@ -1,7 +1,8 @@
-//! Asking the model: what it is shown, what it says while it answers, and its answer put on record.
+//! Sends a request to the model, records the streamed chunks of the answer as events, and records the answer.
 //!
-//! Pieces of the answer are told as they come, but not one by one: while one write is on its way to the disk
-//! the next gathers. So a lone run tells each piece at once, and a thousand do not write a thousand times a token.
+//! Chunks are recorded in groups: while one write is in flight, the next chunks are buffered. A single run
+//! therefore publishes each chunk immediately, and a thousand concurrent runs do not need a thousand writes per
+//! token.
 
 use std::pin::Pin;
 
@@ -20,10 +21,10 @@ use crate::guardrail::{GuardrailAt, denied};
 use crate::transcript::{self, AskedCall, PARTIAL, Said};
 use crate::{delegate, plan, stage};
 
-/// What the model is told when it may call no more.
-const NO_MORE_CALLS: &str = "The limit of tool calls is reached. Answer with what you have.";
+/// The instruction that the model receives when it must not call more tools.
+const NO_MORE_CALLS: &str = "The tool call limit is reached. Answer with what you have.";
 
-/// Asks, and puts the answer on record.
+/// Sends the request and records the answer.
 pub(crate) async fn ask(driver: &mut Driver) -> Step {
     if let Some(message) = refused_request(driver) {
         let said = Said { run_id: driver.run.id.clone(), ..Said::default() };
@@ -38,14 +39,14 @@ pub(crate) async fn ask(driver: &mut Driver) -> Step {
     put_on_record(driver, answered, allowed).await
 }
 
-/// What is said instead of asking, where a guardrail denies what the user said last.
+/// The guardrail message that replaces the request when a guardrail denies the user's last message.
 fn refused_request(driver: &Driver) -> Option<&str> {
     let last = driver.entries.iter().rev().find(|entry| entry.role == "user")?;
     let text = last.content.as_deref().unwrap_or_default();
     denied(&driver.definition.middleware, GuardrailAt::Request, text)
 }
 
-/// What the model is shown.
+/// Builds the request for the model.
 fn request(driver: &Driver, may_call: bool) -> ModelRequest {
     let (definition, config) = (&driver.definition, &driver.definition.config);
     let mut messages = transcript::messages(&driver.entries);
@@ -64,7 +65,7 @@ fn request(driver: &Driver, may_call: bool) -> ModelRequest {
     }
 }
 
-/// The tools that it may call, the blocked ones too.
+/// The tools that the model sees, including the blocked ones.
 fn specs(driver: &Driver) -> Vec<ToolSpec> {
     let declared = call::view(driver).map(|view| view.declarations()).unwrap_or_default();
     let own = declared.into_iter().map(|tool| ToolSpec {
@@ -75,7 +76,7 @@ fn specs(driver: &Driver) -> Vec<ToolSpec> {
     own.chain(delegate::spec(driver)).chain(plan::spec(driver)).collect()
 }
 
-/// The models that are tried, in order.
+/// The models to try, in order.
 fn chain(driver: &Driver) -> Step<Chain> {
     let config = &driver.definition.config;
     let first = ModelChoice { provider: config.provider.clone(), model: config.model.clone() };
@@ -86,8 +87,8 @@ fn chain(driver: &Driver) -> Step<Chain> {
         let resolved =
             resolved.map_err(|why| Halt::Failed(Failure::new(why.code(), why.to_string())))?;
         if driver.definition.limits.cost_usd.is_some() && resolved.price.is_none() {
-            // A limit that binds nothing would be worse than none.
-            let why = format!("the run has a limit of cost, and {resolved:?} has no price");
+            // A cost limit cannot be enforced for a model without a price.
+            let why = format!("the run has a cost limit, but {resolved:?} has no price");
             return Err(Halt::Failed(Failure::new("price_unknown", why)));
         }
         candidates.push(resolved);
@@ -95,7 +96,7 @@ fn chain(driver: &Driver) -> Step<Chain> {
     Ok(Chain::new(candidates, driver.shop.settings.retry))
 }
 
-/// An answer, and what of it was not told yet.
+/// An answer, with the chunks that are not recorded yet.
 struct Answered {
     answer: ModelAnswer,
     rest: Vec<Value>,
@@ -103,7 +104,7 @@ struct Answered {
 
 type Writing<'a> = Pin<Box<dyn Future<Output = Step> + Send + 'a>>;
 
-/// Tells the pieces of an answer as they come, until it is whole.
+/// Records the chunks of an answer as they arrive, until the answer is complete.
 async fn listen(driver: &Driver, mut stream: abide_models::ModelStream) -> Step<Answered> {
     let (mut gathered, mut said): (Vec<Value>, String) = (Vec::new(), String::new());
     let mut writing: Option<Writing<'_>> = None;
@@ -118,7 +119,7 @@ async fn listen(driver: &Driver, mut stream: abide_models::ModelStream) -> Step<
                 keep_partial(driver, gathered, &said).await;
                 return Err(overtime());
             }
-            written = async { writing.as_mut().expect("one is").await }, if writing.is_some() => {
+            written = async { writing.as_mut().expect("a write").await }, if writing.is_some() => {
                 writing = None;
                 written?;
             }
@@ -133,7 +134,10 @@ async fn listen(driver: &Driver, mut stream: abide_models::ModelStream) -> Step<
                     gather(&mut gathered, event);
                 }
                 Some(Err(error)) => return Err(failed(&error)),
-                None => return Err(Halt::Failed(Failure::new("broken", "the model fell silent"))),
+                None => {
+                    let why = "the model's stream ended without an answer";
+                    return Err(Halt::Failed(Failure::new("broken", why)));
+                }
             },
         }
         if writing.is_none() && !gathered.is_empty() {
@@ -147,7 +151,7 @@ async fn listen(driver: &Driver, mut stream: abide_models::ModelStream) -> Step<
     Ok(Answered { answer, rest: gathered })
 }
 
-/// Adds what a model said to what is told next; pieces of a kind in a row are one.
+/// Adds an event of the model to the buffer. Consecutive chunks of the same kind are joined.
 fn gather(gathered: &mut Vec<Value>, event: ModelEvent) {
     let (kind, text) = match event {
         ModelEvent::Text(text) => ("token", text),
@@ -158,7 +162,7 @@ fn gather(gathered: &mut Vec<Value>, event: ModelEvent) {
             gathered.push(json!({"kind": "restart", "data": data}));
             return;
         }
-        // Told with the answer, when its arguments are on record.
+        // The call is published with the answer, when its arguments are recorded.
         ModelEvent::Call(_) | ModelEvent::Answer(_) => return,
     };
     if let Some(last) = gathered.last_mut().filter(|last| last["kind"] == kind)
@@ -178,7 +182,7 @@ fn failed(error: &ModelError) -> Halt {
     Halt::Failed(Failure::new(error.code(), error.message.clone()))
 }
 
-/// What was said of an answer that breaks off stays, and later runs read it: but for what a guardrail denies.
+/// Records the text of an interrupted answer, so that later runs see it. Text that a guardrail denies is dropped.
 async fn keep_partial(driver: &Driver, gathered: Vec<Value>, said: &str) {
     let mut calls = Vec::new();
     if !said.is_empty()
@@ -189,12 +193,12 @@ async fn keep_partial(driver: &Driver, gathered: Vec<Value>, said: &str) {
         calls.push(driver.message(Message::assistant(said).kind(PARTIAL), &whole));
     }
     if !(gathered.is_empty() && calls.is_empty()) {
-        // The run ends in any case; that its last words are lost is no reason to fail it otherwise.
+        // The run fails anyway, so an error while recording its last text is ignored.
         let _ = driver.record(&gathered, None, calls).await;
     }
 }
 
-/// Puts an answer on record: the message, what it took, its calls. All of it, or nothing.
+/// Records an answer in one batch: the message, its usage and its tool calls.
 async fn put_on_record(
     driver: &mut Driver,
     Answered { answer, rest: mut events }: Answered,
@@ -214,7 +218,9 @@ async fn put_on_record(
             "args": call::arguments_or_text(&asked.arguments), "id": asked.call_id}}));
         let request = match at < allowed {
             true => call::to_request(driver, asked),
-            false => Err("This call was skipped: the run may make no more calls.".to_owned()),
+            false => {
+                Err("This call was skipped: the run has reached its tool call limit.".to_owned())
+            }
         };
         match request {
             Ok(request) => requests.push(request),
@@ -240,7 +246,7 @@ async fn put_on_record(
     let message = driver.message(Message::assistant(text), &said);
     let all: Vec<Call> = std::iter::once(message.clone()).chain(requests).collect();
     match driver.record(&events, Some(&spent), all).await {
-        // One of the calls is refused: the answer counts, and the calls are looked at one by one.
+        // The batch was refused because of one call. Record the answer alone; the calls are requested one by one.
         Err(Halt::Refused(error)) if error.code().is_some_and(call::is_for_the_model) => {
             driver.record(&events, Some(&spent), vec![message]).await
         }
@@ -248,7 +254,7 @@ async fn put_on_record(
     }
 }
 
-/// How often the model has been asked since it may call no more, this time included.
+/// How many answers the model has given since the tool call limit was reached, including this one.
 fn past_limit(driver: &Driver, allowed: usize) -> i64 {
     match stage::last_answer(&driver.run, &driver.entries) {
         _ if allowed > 0 => 0,
@@ -257,7 +263,7 @@ fn past_limit(driver: &Driver, allowed: usize) -> i64 {
     }
 }
 
-/// The calls of an answer under ids of our own.
+/// The tool calls of an answer, with ids assigned by this runtime.
 fn asked(driver: &Driver, iteration: i64, calls: &[ModelCall]) -> Vec<AskedCall> {
     let named = calls.iter().enumerate().map(|(at, call)| AskedCall {
         call_id: driver.hold.call_id(format_args!("{iteration}.{}", at + 1)),
@@ -277,7 +283,7 @@ fn usage(answer: &ModelAnswer) -> Value {
         "provider": answer.provider, "model": answer.model}})
 }
 
-/// Millionths of a dollar, in dollars.
+/// Converts microdollars to dollars.
 fn dollars(micros: i64) -> f64 {
     micros as f64 / 1e6
 }

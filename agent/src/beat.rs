@@ -1,18 +1,18 @@
-//! Signs of life: the leases of all runs that a runtime drives are prolonged together, many in a batch. Ten
-//! thousand runs take twenty transactions, and not ten thousand.
+//! Lease renewal. The leases of all runs of a runtime are renewed together, many in a batch: ten thousand runs take
+//! twenty transactions instead of ten thousand.
 
 use std::time::Duration;
 
 use abide_client::{Abide, Call, Error, Hold};
 
-/// Runs in one batch: half of what one may have, for nobody else can write meanwhile.
+/// Runs in one batch: half of the permitted batch size, because a batch blocks all other writes.
 const TOGETHER: usize = 500;
 
-/// Prolongs the leases of runs. What is refused is passed over: the next step of that run's driver is refused too, and
-/// it learns why.
+/// Renews the leases of runs. A refused renewal is ignored here: the driver of that run gets the same refusal at
+/// its next step.
 ///
-/// A batch is all or nothing. Where one run of it is refused, its halves are tried, so that no run loses its lease
-/// to another's end.
+/// A batch is atomic. If the batch is refused, its two halves are tried separately, so that one ended run does not
+/// cost other runs their leases.
 pub(crate) async fn prolong(abide: &Abide, holds: &[Hold], lease: Duration) -> Result<(), Error> {
     let mut waiting: Vec<&[Hold]> = holds.chunks(TOGETHER).rev().collect();
     while let Some(together) = waiting.pop() {

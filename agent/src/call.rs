@@ -1,4 +1,4 @@
-//! Tool calls: asked for, claimed, run, and put on record; and what the model is told of them.
+//! Tool calls: requesting, claiming, running and recording them, and the text that the model gets for each.
 
 use abide_client::{Abide, Call, Code, Error, NewToolCall, Session, ToolCall, ToolCallStatus};
 use abide_json_integers as integers;
@@ -18,24 +18,25 @@ pub(crate) fn view(driver: &Driver) -> Option<ToolView> {
     driver.shop.tools.view(driver.definition.selection()).ok()
 }
 
-/// What is not ours to mend and not the run's end: the model is told, and may do otherwise.
+/// Errors that the model can react to. They are returned to the model instead of ending the run.
 pub(crate) fn is_for_the_model(code: Code) -> bool {
     matches!(code, Code::BadArguments | Code::NotFound | Code::LimitExceeded | Code::CallIdConflict)
 }
 
-/// A text as arguments; as itself, if it is no JSON or has integers that would lose digits.
+/// Parses a text as JSON arguments. Returns the text itself if it is not JSON or has integers that would lose
+/// digits.
 pub(crate) fn arguments_or_text(text: &str) -> Value {
     let exact = integers::check(text).ok().and_then(|()| serde_json::from_str(text).ok());
     exact.unwrap_or_else(|| json!(text))
 }
 
-/// The call that asks for a tool call, or what the model is told instead.
+/// The reducer call that requests a tool call, or the error text for the model.
 pub(crate) fn to_request(driver: &Driver, asked: &AskedCall) -> Result<Call, String> {
     let arguments = match asked.name.as_str() {
         delegate::TOOL => delegate::admit(driver, &asked.arguments)?,
         plan::TOOL => plan::admit(driver, &asked.arguments)?,
         name => {
-            let view = view(driver).ok_or("the tools of this agent are not there")?;
+            let view = view(driver).ok_or("the tools of this agent are not available")?;
             let admitted = view.admit(name, &asked.arguments);
             admitted.map_err(|outcome| outcome.text)?.arguments
         }
@@ -52,12 +53,12 @@ pub(crate) fn to_request(driver: &Driver, asked: &AskedCall) -> Result<Call, Str
     Ok(driver.hold.request(&request))
 }
 
-/// Runs what can be run, so many at a time. When the run's time is up, the tools are asked to stop, and what nobody
-/// has begun is not begun.
+/// Runs the calls that are ready, up to the parallelism limit. At the run's deadline, running tools are asked to
+/// stop, and calls that are not claimed are cancelled.
 pub(crate) async fn run_all(driver: &Driver, session: &Session, ready: Vec<ToolCall>) -> Step {
     let at_once = driver.definition.limits.parallel_tools();
     let stop = driver.stop.child_token();
-    // A plan is changed by one after the other, in the order of the calls.
+    // Plan changes run sequentially, in the order of the calls.
     let (plans, others): (Vec<_>, Vec<_>) =
         ready.into_iter().partition(|call| call.tool_name == plan::TOOL);
     for call in plans {
@@ -82,7 +83,7 @@ pub(crate) async fn run_all(driver: &Driver, session: &Session, ready: Vec<ToolC
     }
 }
 
-/// Claims a call, runs it, and puts on record what came of it.
+/// Claims a call, runs it, and records the result.
 async fn run(driver: &Driver, session: &Session, call: ToolCall, stop: &CancellationToken) -> Step {
     let (abide, settings) = (&driver.abide, &driver.shop.settings);
     if stop.is_cancelled() {
@@ -91,7 +92,7 @@ async fn run(driver: &Driver, session: &Session, call: ToolCall, stop: &Cancella
     let claim = abide.claim_tool_call(&call.call_id).lease(settings.lease).worker(&settings.driver);
     let claimed: ToolCall = match claim.await {
         Ok(claimed) => claimed.into_inner(),
-        // Somebody else was faster, or it is to wait: what it is now, the next look tells.
+        // Another worker claimed it, or it has to wait. The next step reads its current state.
         Err(error) if is_settled_elsewhere(&error) => return Ok(()),
         Err(error) => return Err(Halt::Refused(error)),
     };
@@ -104,7 +105,7 @@ async fn run(driver: &Driver, session: &Session, call: ToolCall, stop: &Cancella
     report(driver, &claimed, outcome).await
 }
 
-/// Changes the plan, and tells of it, all or nothing.
+/// Changes the plan and publishes the change, atomically.
 async fn plan(driver: &Driver, claimed: &ToolCall) -> Step {
     let Planned { outcome, events } = plan::run(driver, claimed).await?;
     if outcome.is_error {
@@ -112,7 +113,7 @@ async fn plan(driver: &Driver, claimed: &ToolCall) -> Step {
     }
     let done = driver.abide.complete_tool_call(claimed, result_of(&outcome));
     match driver.record(&events, None, vec![Call::from(done)]).await {
-        // What the call is now, the next look tells.
+        // The next step reads the call's current state.
         Err(Halt::Refused(error)) if error.code().is_some() => Ok(()),
         recorded => recorded,
     }
@@ -122,11 +123,11 @@ fn result_of(outcome: &ToolOutcome) -> Value {
     json!({"text": outcome.text, "content": outcome.content, "exit_code": outcome.exit_code})
 }
 
-/// Takes back a call that nobody has begun.
+/// Cancels a call that is not claimed.
 async fn give_up(driver: &Driver, call: &ToolCall) -> Step {
     let cancel = driver.abide.cancel_tool_call(&call.call_id);
-    match cancel.reason("the run ended before it").await {
-        // An abort has taken it back already, or somebody has begun it after all.
+    match cancel.reason("the run ended before the call started").await {
+        // An abort has already cancelled it, or another worker has claimed it.
         Err(error) if error.code().is_some() => Ok(()),
         cancelled => cancelled.map(drop).map_err(Halt::Refused),
     }
@@ -151,7 +152,9 @@ async fn invoke(
     }
     let admitted = match view(driver) {
         Some(view) => view.admit_value(name, claimed.arguments.value()),
-        None => Err(ToolOutcome::failed(Failure::Unavailable, format!("{name} is not there"))),
+        None => {
+            Err(ToolOutcome::failed(Failure::Unavailable, format!("tool {name} is not available")))
+        }
     };
     match admitted {
         Ok(admitted) => {
@@ -167,8 +170,8 @@ async fn invoke(
     }
 }
 
-/// Holds a call's lease while its tool runs. When it is lost, or nobody wants the call any more, the
-/// tool is asked to stop.
+/// Renews a call's lease while its tool runs. If the lease is lost or the call is cancelled, the tool is asked to
+/// stop.
 async fn keep(
     driver: &Driver,
     claimed: &ToolCall,
@@ -188,7 +191,7 @@ async fn keep(
         tokio::select! {
             outcome = &mut running => return Ok(outcome),
             () = &mut too_late => {
-                let text = format!("{} was asked to stop and did not", claimed.tool_name);
+                let text = format!("{} did not stop when it was asked to", claimed.tool_name);
                 return Ok(ToolOutcome::failed(Failure::Lost, text));
             }
             _ = beat.tick() => {
@@ -196,7 +199,7 @@ async fn keep(
                     Ok(held) if held.cancel_requested_at.is_some() => cancel.cancel(),
                     Ok(_) => {}
                     Err(error) if error.code().is_some() => cancel.cancel(),
-                    // The line is down; the lease says how long that may last.
+                    // The connection is down. The lease limits how long this can last.
                     Err(_) => {}
                 }
             }
@@ -211,14 +214,14 @@ async fn report(driver: &Driver, claimed: &ToolCall, outcome: ToolOutcome) -> St
     let (failure, effect) = (outcome.failure, effect(driver, claimed));
     let sent = match failure {
         None if !outcome.is_error => complete(abide, claimed, result_of(&outcome)).await,
-        // Nobody knows whether it took effect, and it must not run twice. That is not ours to settle:
-        // the lease runs out, and the call is unknown.
+        // The call may have taken effect, and it must not run twice. Do not record a result: the lease expires, and
+        // the call becomes `unknown`.
         Some(failure) if failure.leaves_open() && effect == Effect::AtMostOnce => return Ok(()),
-        // What changes nothing has done nothing. Of all else that was stopped midway nobody can say so.
+        // A read-only call had no effect. For any other call that was stopped midway, the effect is unknown.
         Some(Failure::Cancelled) if effect == Effect::ReadOnly => {
             let told = json!({"call_id": call_id, "fencing_token": token});
             let acknowledge = Call::new("acknowledge_cancel", told);
-            // It may be the run's time that stopped it, and nobody's request.
+            // The run's deadline may have stopped the call, without a cancel request.
             let cancel = Call::from(abide.cancel_tool_call(call_id));
             abide.batch([cancel, acknowledge]).await.map(drop)
         }
@@ -229,18 +232,18 @@ async fn report(driver: &Driver, claimed: &ToolCall, outcome: ToolOutcome) -> St
         }
     };
     match sent {
-        // What it is now, the next look tells; a lost lease is on record.
+        // The next step reads the call's current state; a lost lease is recorded.
         Err(error) if error.code().is_some() => Ok(()),
         sent => sent.map_err(Halt::Refused),
     }
 }
 
-/// Puts a result on record; where it is too large for that, or has integers that are not kept, the call fails and says so.
-/// Left as it was it would count as one whose worker vanished, and run again.
+/// Records a result. If the result is too large, or has integers that would lose digits, the call fails with that
+/// reason. Otherwise the call would look like one whose worker had crashed, and it would run again.
 async fn complete(abide: &Abide, claimed: &ToolCall, result: Value) -> Result<(), Error> {
     let text = result.to_string();
     if let Err(found) = integers::check(&text) {
-        let told = format!("{} ran, and its result cannot be kept: {found}", claimed.tool_name);
+        let told = format!("{} ran, but its result cannot be stored: {found}", claimed.tool_name);
         return abide.fail_tool_call(claimed, &told).await.map(drop);
     }
     let bytes = text.len();
@@ -254,24 +257,25 @@ async fn complete(abide: &Abide, claimed: &ToolCall, result: Value) -> Result<()
         None => {}
     }
     let told = format!(
-        "{} ran, and answered with {bytes} bytes, which is more than can be kept: ask it for less",
+        "{} ran, but its result of {bytes} bytes is too large to store: ask for less",
         claimed.tool_name
     );
     abide.fail_tool_call(claimed, &told).await.map(drop)
 }
 
-/// Bytes of a result as JSON: those of a call (`CALL_BYTES` in `schema/src/limits.rs`), with room for its other arguments.
+/// Maximum size of a result as JSON, in bytes: the limit of a reducer call (`CALL_BYTES` in
+/// `schema/src/limits.rs`), minus room for the other arguments.
 const RESULT_BYTES: usize = (8 << 20) - (64 << 10);
 
-/// Bytes of an error that are kept.
+/// Maximum size of a stored error, in bytes.
 const ERROR_BYTES: usize = 256 << 10;
 
-/// The beginning of an error that is longer than is kept.
+/// The first [`ERROR_BYTES`] of an error.
 fn beginning(text: &str) -> &str {
     &text[..text.floor_char_boundary(ERROR_BYTES)]
 }
 
-/// What running a call twice would mean; where its tool is not there any more, the worst.
+/// The effect that the tool declares. If the tool is no longer available, the most restrictive effect.
 fn effect(driver: &Driver, claimed: &ToolCall) -> Effect {
     match claimed.tool_name.as_str() {
         delegate::TOOL => return Effect::Idempotent,
@@ -282,24 +286,22 @@ fn effect(driver: &Driver, claimed: &ToolCall) -> Effect {
     tool.map_or(Effect::AtMostOnce, |tool| tool.declaration().effect)
 }
 
-/// What the model is told of a call that has ended: text, whether it went wrong, exit code.
+/// The outcome of a finished call, for the model: text, whether it is an error, and exit code.
 pub(crate) fn outcome(driver: &Driver, call: &ToolCall) -> (String, bool, i32) {
     let (text, is_error, exit_code) = match call.status {
         ToolCallStatus::Succeeded => {
             let result = call.result.as_ref().map(abide_client::Json::value).unwrap_or_default();
             let exit_code = result["exit_code"].as_i64().and_then(|it| i32::try_from(it).ok());
             let text = match &result {
-                // Of a worker of its own, whose results have a shape of their own.
+                // The result comes from an external worker and may have any shape.
                 Value::Object(object) if object.contains_key("text") => text_of(&object["text"]),
                 other => text_of(other),
             };
             (text, false, exit_code.unwrap_or(0))
         }
-        ToolCallStatus::Rejected => (
-            format!("Rejected: {}", call.error.as_deref().unwrap_or("no reason was given")),
-            true,
-            1,
-        ),
+        ToolCallStatus::Rejected => {
+            (format!("Rejected: {}", call.error.as_deref().unwrap_or("no reason given")), true, 1)
+        }
         ToolCallStatus::Cancelled => ("The call was cancelled.".to_owned(), true, 1),
         _ => (call.error.clone().unwrap_or_else(|| "The call failed.".to_owned()), true, 1),
     };

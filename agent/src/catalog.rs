@@ -1,5 +1,5 @@
-//! Which agents there are: those of a folder, and the native ones. It reads, resolves and registers;
-//! what is registered is the database's.
+//! The catalog of agents: those of a folder, and the native ones. It reads, resolves and registers definitions; it
+//! does not keep what is registered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,59 +12,59 @@ use crate::cycles::Delegations;
 use crate::definition::{AgentDefinition, DefinitionError, PromptStore, Subagent};
 use crate::{native, texts};
 
-/// A folder of definitions: `agents/*.{yaml,yml,md}`, with `prompts/*.md` and `skills/*.md` beside.
+/// A folder of definitions: `agents/*.{yaml,yml,md}`, with `prompts/*.md` and `skills/*.md` beside it.
 pub struct Catalog {
     folder: PathBuf,
     tools: Tools,
     store: Option<Box<dyn PromptStore>>,
 }
 
-/// A file that is no definition.
+/// A file that is not a valid definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The error.
     pub error: DefinitionError,
 }
 
-/// What a folder says at a moment.
+/// The content of the folder at one point in time.
 #[derive(Debug, Default)]
 pub(crate) struct Reading {
-    /// All definitions, resolved, by name, the native ones too.
+    /// All definitions, resolved and sorted by name, including the native ones.
     pub(crate) definitions: Vec<AgentDefinition>,
-    /// The agents that each file defines: its own, and those that it defines on the spot.
+    /// The agents that each file defines: its own agent and its inline subagents.
     pub(crate) files: BTreeMap<PathBuf, BTreeSet<String>>,
-    /// Files that are no definition.
+    /// Files that are not valid definitions.
     pub(crate) problems: Vec<Problem>,
 }
 
-/// What a folder's files were when they were last looked at.
+/// Modification time and size of the folder's files at the last check.
 pub(crate) type Signature = BTreeMap<PathBuf, (Option<SystemTime>, u64)>;
 
 impl Catalog {
-    /// Of a folder, which need not be there, over the tools that definitions may name.
+    /// A catalog of a folder, which may be absent. Definitions can use these tools.
     #[must_use]
     pub fn new(folder: impl Into<PathBuf>, tools: Tools) -> Catalog {
         Catalog { folder: folder.into(), tools, store: None }
     }
 
-    /// With prompts that are kept elsewhere.
+    /// Adds a prompt store.
     #[must_use]
     pub fn store(mut self, store: impl PromptStore + 'static) -> Catalog {
         self.store = Some(Box::new(store));
         self
     }
 
-    /// All definitions, resolved, by name, and the files that are none. A file's agent goes before a native
-    /// one of its name.
+    /// All definitions, resolved and sorted by name, and the invalid files. A definition in a file overrides the
+    /// native agent of the same name.
     #[must_use]
     pub fn read(&self) -> (Vec<AgentDefinition>, Vec<Problem>) {
         let Reading { definitions, problems, .. } = self.reading();
         (definitions, problems)
     }
 
-    /// The same, and which file says what.
+    /// As [`Catalog::read`], with the agents of each file.
     pub(crate) fn reading(&self) -> Reading {
         let mut found = BTreeMap::new();
         for native in native::definitions(&self.tools.declarations()) {
@@ -83,7 +83,7 @@ impl Catalog {
                         found.insert(definition.name.clone(), definition);
                     }
                     Some(other) => {
-                        let why = format!("{} defines {} too", other.display(), definition.name);
+                        let why = format!("{} also defines {}", other.display(), definition.name);
                         let error = DefinitionError::Contradiction(why);
                         reading.problems.push(Problem { path, error });
                     }
@@ -96,22 +96,23 @@ impl Catalog {
         reading
     }
 
-    /// A definition with its texts, held to the tools that there are.
+    /// Resolves the texts of a definition and checks it against the available tools.
     ///
     /// # Errors
-    /// Why it is refused.
+    /// The definition is invalid.
     pub fn ready(&self, definition: AgentDefinition) -> Result<AgentDefinition, DefinitionError> {
         let definition = definition.resolved(&self.folder, self.store.as_deref())?;
         definition.check_tools(&self.tools)?;
         Ok(definition)
     }
 
-    /// Registers definitions; those that are as they were make no new revision.
+    /// Registers definitions. An unchanged definition creates no new revision.
     ///
     /// # Errors
     /// [`Error`] of the call.
     pub async fn register(abide: &Abide, definitions: &[AgentDefinition]) -> Result<(), Error> {
-        // Those that are delegated to come first: a definition is held to what its subagents are by then.
+        // Subagents come first: a definition is validated against its subagents as they are registered at that
+        // time.
         for definition in Delegations::of(definitions).sorted(definitions) {
             for subagent in &definition.subagents {
                 if let Subagent::Inline(inline) = subagent {
@@ -123,7 +124,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// What the files are now, to see whether they have changed.
+    /// The current state of the files, to detect changes.
     pub(crate) fn signature(&self) -> Signature {
         let mut all: Vec<PathBuf> = self.files();
         for below in ["prompts", "skills"] {
@@ -142,10 +143,10 @@ impl Catalog {
     }
 }
 
-/// How files of definitions end.
+/// File name extensions of definitions.
 const ENDINGS: [&str; 3] = ["yaml", "yml", "md"];
 
-/// Keeps the definitions that delegate in no circle; the files of the others are problems.
+/// Keeps the definitions that are not part of a delegation cycle. Files of the others are reported as problems.
 fn refuse_cycles(
     reading: &mut Reading,
     definitions: Vec<AgentDefinition>,
@@ -171,7 +172,7 @@ fn refuse_cycles(
     }
 }
 
-/// The agents that a definition makes.
+/// The agents that a definition creates.
 pub(crate) fn names_of(definition: &AgentDefinition) -> BTreeSet<String> {
     let inline = definition.subagents.iter().filter_map(|subagent| match subagent {
         Subagent::Inline(inline) => Some(inline.name.clone()),

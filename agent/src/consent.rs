@@ -1,8 +1,8 @@
-//! What a foreign program asks to be let do, as an approval like any other: a call of `program_call` that waits for
-//! somebody's decision. Who decides on calls decides on these, at the same place.
+//! Permission requests of a foreign program, as ordinary approvals: each is a call of `program_call` that waits for
+//! a decision. Users decide on them in the same place as on tool calls.
 //!
-//! The program waits while it is alive, and so does its driver: the run does not rest meanwhile. What it asked is
-//! taken back when it is gone.
+//! The program and its driver keep running while they wait: the run is not suspended. When the program exits, its
+//! open requests are cancelled.
 
 use std::collections::BTreeMap;
 
@@ -16,40 +16,41 @@ use crate::drive::{Driver, Halt, Step};
 use crate::heard::Asked;
 use crate::runtime::Settings;
 
-/// The tool whose calls these are.
+/// The name of the tool that represents permission requests.
 const TOOL: &str = "program_call";
 
-/// As it is registered.
+/// The declaration to register.
 pub(crate) fn declaration() -> ToolDeclaration {
     let schema = json!({"type": "object", "required": ["tool", "input"], "properties": {
         "tool": {"type": "string", "description": "The program's own tool."},
-        "input": {"description": "What it is to be called with."}}});
-    let description = "A tool of a foreign program's own, which the program asks to be let run.";
+        "input": {"description": "The input of the tool."}}});
+    let description =
+        "A built-in tool of a foreign program, which the program asks permission to run.";
     let mut declaration = ToolDeclaration::new(TOOL, description, schema);
     declaration.effect = Effect::AtMostOnce;
     declaration.needs_approval = true;
     declaration
 }
 
-/// The questions of a program.
+/// The permission requests of a program.
 #[derive(Default)]
 pub(crate) struct Open {
-    /// Those that are open: by the program's own number the call's id.
+    /// The open requests: call id by the program's own request id.
     calls: BTreeMap<String, String>,
-    /// How many it has asked.
+    /// How many requests the program has made.
     asked: u64,
 }
 
 impl Open {
-    /// Puts a question on record; the id of its call, or what is answered at once because it cannot be.
+    /// Records a request. Returns the id of its call, or an immediate decision if it cannot be recorded.
     pub(crate) async fn ask(
         &mut self,
         driver: &Driver,
         asked: Asked,
     ) -> Step<Result<String, Decision>> {
         let Asked { request_id, tool, input } = asked;
-        // Each driver begins a program of its own, whose numbers may be those of the last one. They are the program's
-        // words, so they are no part of an id.
+        // Each driver starts a new program, which may reuse the request ids of the previous one. Request ids are
+        // also untrusted input. So they are not part of the call id.
         self.asked += 1;
         let call_id =
             driver.hold.call_id(format_args!("{}.{}", driver.hold.fencing_token, self.asked));
@@ -78,12 +79,12 @@ impl Open {
         }
     }
 
-    /// A question is answered.
+    /// Removes a request that is answered.
     pub(crate) fn answered(&mut self, request_id: &str) {
         self.calls.remove(request_id);
     }
 
-    /// The program does not ask that any more.
+    /// Cancels a request that the program has withdrawn.
     pub(crate) async fn withdraw(&mut self, driver: &Driver, request_id: &str) -> Step {
         match self.calls.remove(request_id) {
             Some(call_id) => take_back(driver, &call_id).await,
@@ -91,7 +92,7 @@ impl Open {
         }
     }
 
-    /// The program is gone.
+    /// Cancels all open requests, because the program has exited.
     pub(crate) async fn close(self, driver: &Driver) -> Step {
         for call_id in self.calls.into_values() {
             take_back(driver, &call_id).await?;
@@ -100,7 +101,7 @@ impl Open {
     }
 }
 
-/// Takes back what a program had asked whose driver vanished.
+/// Cancels the open requests of a program whose driver crashed.
 pub(crate) async fn take_back_all(driver: &Driver) -> Step {
     let sql = "SELECT call_id FROM tool_calls WHERE session_id = :sid AND tool_name = :tool AND \
                status IN ('awaiting_approval', 'pending')";
@@ -114,14 +115,14 @@ pub(crate) async fn take_back_all(driver: &Driver) -> Step {
 
 async fn take_back(driver: &Driver, call_id: &str) -> Step {
     let cancel = driver.abide.cancel_tool_call(call_id);
-    match cancel.reason("the program does not ask any more").await {
-        // It was decided meanwhile.
+    match cancel.reason("the program withdrew the request").await {
+        // It was decided in the meantime.
         Err(error) if error.code().is_some() => Ok(()),
         cancelled => cancelled.map(drop).map_err(Halt::Refused),
     }
 }
 
-/// Waits until somebody has decided.
+/// Waits for the decision.
 pub(crate) async fn decision(
     abide: Abide,
     settings: Settings,
@@ -143,11 +144,11 @@ pub(crate) async fn decision(
     Err(calls.error().cloned().unwrap_or(Error::Closed))
 }
 
-/// The program is let do it: with that the call is done, what comes of it is the program's to tell.
+/// Allows the request. This completes the call; the program itself reports the outcome.
 async fn allow(abide: &Abide, settings: &Settings, call_id: &str) -> Result<Decision, Error> {
     let claim = abide.claim_tool_call(call_id).lease(settings.lease).worker(&settings.driver);
     let claimed: ToolCall = claim.await?.into_inner();
-    let result = json!({"text": "the program may", "exit_code": 0});
+    let result = json!({"text": "permission granted", "exit_code": 0});
     abide.complete_tool_call(&claimed, result).await?;
     let input = match claimed.arguments.value() {
         Value::Object(mut arguments) => arguments.remove("input"),

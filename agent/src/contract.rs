@@ -1,6 +1,5 @@
-//! The runtime contract, for who is not the runtime: stream a run's events, invoke an agent, ask for the state, abort,
-//! and the checkpoints behind it. All of it is rows, so it is the same for who was there from the beginning and who
-//! comes later, in this process or another.
+//! The runtime contract for clients: stream a run's events, invoke an agent, read the state, abort, and list
+//! checkpoints. Everything is rows, so a client that connects later, or in another process, sees the same.
 
 use std::collections::VecDeque;
 
@@ -10,29 +9,29 @@ use abide_client::{
 };
 use serde_json::Value;
 
-/// An event of a run, as a consumer takes it.
+/// An event of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AgentEvent {
-    /// Its number among all events: what `Last-Event-ID` names.
+    /// Its number among all events: the value of `Last-Event-ID`.
     pub id: i64,
     /// Its number in the run.
     pub number: i64,
-    /// Which turn of the run.
+    /// The turn of the run that it belongs to.
     pub turn: i64,
-    /// What it tells.
+    /// Its kind.
     pub kind: RunEventKind,
-    /// The rest of it, in the fields of its kind.
+    /// Its other fields, which depend on the kind.
     pub data: Value,
 }
 
 impl AgentEvent {
-    /// Whether a turn ends with it.
+    /// Whether the event ends a turn.
     #[must_use]
     pub fn ends_turn(&self) -> bool {
         matches!(self.kind, RunEventKind::Done | RunEventKind::Error | RunEventKind::Interrupt)
     }
 
-    /// Whether the run ends with it.
+    /// Whether the event ends the run.
     #[must_use]
     pub fn ends_run(&self) -> bool {
         matches!(self.kind, RunEventKind::Done | RunEventKind::Error)
@@ -46,53 +45,53 @@ impl From<RunEvent> for AgentEvent {
     }
 }
 
-/// Where a session's work stands, all of it at one moment.
+/// The state of a session at one point in time.
 #[derive(Clone, Debug)]
 pub struct RunState {
-    /// The event of the log that it is the state after.
+    /// The event of the log after which the state was read.
     pub seq: Seq,
     /// The session.
     pub session: Session,
-    /// The run that it has, or the newest that it had.
+    /// The active run, or else the newest one.
     pub run: Option<Run>,
-    /// Its messages, in order.
+    /// The session's messages, in order.
     pub messages: Vec<AgentState>,
 }
 
-/// A moment of a run from which it would go on, had its driver been killed then: an answer, a result or the
-/// end of a turn was on record.
+/// A point from which a run can be resumed after a crash of its driver: an answer, a result or the end of a turn is
+/// recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// The event of the log; [`state_at`] tells what was there after it.
+    /// The event of the log; [`state_at`] returns the state after it.
     pub seq: Seq,
-    /// Which turn of the run.
+    /// The turn of the run.
     pub turn: i64,
-    /// How many of the run's events had been told.
+    /// How many events of the run were recorded by then.
     pub events: i64,
 }
 
-/// The events of a run as they are told, those that were told before included.
+/// The events of a run, past and future.
 pub struct Events {
     subscription: Subscription,
     told: i64,
-    /// How many there are, where the run is over.
+    /// The number of events, if the run is over.
     of: Option<i64>,
     waiting: VecDeque<AgentEvent>,
 }
 
 impl Events {
-    /// Those of a run after a number, from the first with 0. A number that the run has not come to is taken for
-    /// that of its last event so far.
+    /// The events of a run after a number; 0 for all. A number beyond the run's last event is replaced by the
+    /// number of that event.
     ///
     /// # Errors
-    /// [`Error`] of the subscription; [`Error::Refused`] with `not_found` where there is no such run.
+    /// [`Error`] of the subscription; [`Error::Refused`] with `not_found` if there is no such run.
     pub async fn of(abide: &Abide, run_id: &str, after: i64) -> Result<Events, Error> {
         let sql = "SELECT status, events FROM runs WHERE id = :id";
         let runs: Vec<(RunStatus, i64)> = abide.sql(sql).param("id", run_id).fetch().await?;
         let run = runs.into_iter().next();
         let (status, events) = run.ok_or_else(|| missing("run", run_id))?;
         let told = after.clamp(0, events);
-        // A run tells nothing after its end, so what it has told by then is all.
+        // A run records no event after its end, so the count is final.
         let of = status.is_terminal().then_some(events);
         let subscription = abide
             .subscribe("SELECT * FROM run_events WHERE run_id = :id AND number > :after")
@@ -102,10 +101,10 @@ impl Events {
         Ok(Events { subscription, told, of, waiting: VecDeque::new() })
     }
 
-    /// The next; `None` after the last, which ends the run, and from then on. While a run waits so does this.
+    /// The next event; `None` after the event that ends the run. Waits while the run waits.
     ///
     /// # Errors
-    /// [`Error`] where a row cannot be read, or Abide is not there any more before the run is over.
+    /// [`Error`] if a row cannot be decoded, or the connection is lost before the run is over.
     pub async fn next(&mut self) -> Result<Option<AgentEvent>, Error> {
         loop {
             if let Some(event) = self.waiting.pop_front() {
@@ -129,7 +128,7 @@ impl Events {
     }
 }
 
-/// Makes a session for an agent and begins a run of it with what the user says.
+/// Creates a session for an agent and starts a run with the user's input.
 ///
 /// # Errors
 /// [`Error`] of the calls.
@@ -138,7 +137,7 @@ pub async fn begin(abide: &Abide, agent: &str, input: &str) -> Result<Run, Error
     Ok(abide.start_run(NewRun::of(&session.id).input(input)).await?.into_inner())
 }
 
-/// Begins a run as [`begin`] does and follows it to the end of its first turn: the event that ends it.
+/// Starts a run as [`begin`] does and waits for the event that ends its first turn.
 ///
 /// # Errors
 /// [`Error`] of the calls.
@@ -147,11 +146,10 @@ pub async fn invoke(abide: &Abide, agent: &str, input: &str) -> Result<AgentEven
     until_turn_ends(abide, &run.id, 0).await
 }
 
-/// Follows a run to the end of its turn: the event that ends it, the first after a number.
+/// Returns the event that ends the turn: the first such event after the given number.
 ///
 /// # Errors
-/// [`Error`] of the subscription; [`Error::Closed`] where the run is over, and no event after that number
-/// ends a turn.
+/// [`Error`] of the subscription; [`Error::Closed`] if the run is over and no event after that number ends a turn.
 pub async fn until_turn_ends(abide: &Abide, run_id: &str, after: i64) -> Result<AgentEvent, Error> {
     let mut events = Events::of(abide, run_id, after).await?;
     while let Some(event) = events.next().await? {
@@ -162,8 +160,8 @@ pub async fn until_turn_ends(abide: &Abide, run_id: &str, after: i64) -> Result<
     Err(Error::Closed)
 }
 
-/// Says that nobody wants what a session's agent does any more. Whether there was a run to end: it tells how it
-/// ended when its driver has stopped.
+/// Requests the abort of a session's active run. Returns whether there was one. The run's last event follows when
+/// its driver has stopped.
 ///
 /// # Errors
 /// [`Error`] of the query or the call.
@@ -173,29 +171,29 @@ pub async fn abort(abide: &Abide, session_id: &str) -> Result<bool, Error> {
     let Some((id,)) = runs.into_iter().next() else { return Ok(false) };
     match abide.abort_run(&id).await {
         Ok(_) => Ok(true),
-        // It ended between the two.
+        // The run ended between the query and the call.
         Err(error) if error.code() == Some(Code::BadTransition) => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-/// Where a session's work stands.
+/// The current state of a session.
 ///
 /// # Errors
-/// [`Error`] of the queries; [`Error::Refused`] with `not_found` where there is no such session.
+/// [`Error`] of the queries; [`Error::Refused`] with `not_found` if there is no such session.
 pub async fn state(abide: &Abide, session_id: &str) -> Result<RunState, Error> {
     read_state(abide, session_id, None).await
 }
 
-/// Where it stood after an event of the log, such as that of a [`Checkpoint`].
+/// The state of a session after an event of the log, such as that of a [`Checkpoint`].
 ///
 /// # Errors
-/// As [`state`]; a refusal where the past does not reach so far back.
+/// As [`state`]; a refusal if the history no longer reaches back to that event.
 pub async fn state_at(abide: &Abide, session_id: &str, seq: Seq) -> Result<RunState, Error> {
     read_state(abide, session_id, Some(seq)).await
 }
 
-/// The moments of a run from which it would go on, in order.
+/// The checkpoints of a run, in order.
 ///
 /// # Errors
 /// [`Error`] of the query.
@@ -205,8 +203,7 @@ pub async fn checkpoints(abide: &Abide, run_id: &str) -> Result<Vec<Checkpoint>,
                FROM run_events WHERE run_id = :id GROUP BY seq ORDER BY seq";
     let found = abide.sql(sql).param("id", run_id).rows().await?;
     let steps: Vec<(Seq, i64, i64, bool)> = found.typed()?;
-    // What a step put on record beside its events comes after them in the log. It is there by the last moment
-    // before the next step.
+    // Other rows of a step follow its events in the log. They are present at the last event before the next step.
     let next = steps.iter().skip(1).map(|(seq, ..)| Seq(seq.0 - 1)).chain([found.seq]);
     let all = steps.iter().zip(next).filter(|((.., counts), _)| *counts);
     Ok(all
@@ -220,7 +217,7 @@ async fn read_state(abide: &Abide, session_id: &str, at: Option<Seq>) -> Result<
         Some(at) => sql.as_of(at).rows().await?,
         None => sql.rows().await?,
     };
-    // The rest is asked of the same moment, whatever has happened since.
+    // The other queries read the same point in time.
     let seq = found.seq;
     let session = found.typed()?.into_iter().next();
     let session: Session = session.ok_or_else(|| missing("session", session_id))?;

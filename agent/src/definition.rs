@@ -1,7 +1,7 @@
-//! What an agent is: a prompt, tools, limits and a model, as a file, a request or Rust says it.
+//! The definition of an agent: a prompt, tools, limits and a model. It comes from a file, a request or Rust code.
 //!
-//! A definition is **resolved** before it is registered: prompt, instruction files and skills are read and become its
-//! `instructions`, so that a revision says all that a run of it is told, whatever happens to the files.
+//! A definition is **resolved** before it is registered: the prompt, instruction files and skills are read and
+//! stored in `instructions`. A revision therefore contains the complete instructions and does not depend on files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,79 +15,80 @@ use serde_json::{Map, Value};
 use crate::guardrail::Guardrail;
 use crate::{plan, texts};
 
-/// The longest name.
+/// Maximum length of a name, in characters.
 const NAME_CHARS: usize = 100;
 
-/// An agent. Every field but the name may be left out.
+/// An agent. Every field except the name is optional.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AgentDefinition {
-    /// Its name; a file's own where it is not said.
+    /// The name; the default is the name of the file.
     pub name: String,
-    /// What it is told before the conversation.
+    /// The system prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<PromptSource>,
-    /// The tools that it may call, by name; `mail_*` is all that begin so. None unless said.
+    /// The tools that the agent may call, by name. `mail_*` selects all names with that prefix. The default is
+    /// none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<String>,
-    /// Tools that it sees and whose calls are denied.
+    /// Tools that the model sees, but calls to them are denied.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub blocked_tools: Vec<String>,
-    /// Tools that it does not see, where `tools` says many at once.
+    /// Tools that are removed from the selection in `tools`; the model does not see them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub excluded_tools: Vec<String>,
-    /// Skills: texts under `skills/` that are added to its instructions.
+    /// Skills: texts in `skills/` that are added to the instructions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub skills: Vec<String>,
-    /// Instruction files below the folder, such as `AGENTS.md`, that are added to its instructions.
+    /// Instruction files in the folder, such as `AGENTS.md`, that are added to the instructions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub memory: Vec<PathBuf>,
-    /// Agents that it may give tasks to.
+    /// Agents that this agent may delegate tasks to.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub subagents: Vec<Subagent>,
-    /// Tools of which each call of this agent must be approved. What a tool itself asks for stands in any case.
+    /// Tools whose calls by this agent need approval. This adds to the approvals that tools themselves require.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub interrupt_on: BTreeMap<String, Permission>,
-    /// What looks at requests and answers.
+    /// Guardrails for requests and answers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub middleware: Vec<Guardrail>,
-    /// Which model, and how it is asked.
+    /// The model and its parameters.
     pub config: AgentConfig,
-    /// What it may be used as.
+    /// How the agent may be used.
     pub mode: Mode,
-    /// What it is for.
+    /// What the agent is for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Whether lists leave it out.
+    /// Whether lists omit the agent.
     pub hidden: bool,
-    /// Whether it comes with the runtime.
+    /// Whether the agent comes with the runtime.
     pub native: bool,
     /// Whether other agents may reach it by A2A.
     pub a2a_exposed: bool,
-    /// JSON Schema that its last answer must meet.
+    /// JSON Schema of the agent's final answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_format: Option<Value>,
-    /// Whether it keeps a plan of its work: it then has the tool `manage_todo_list`.
+    /// Whether the agent keeps a plan of its work. If so, it has the tool `manage_todo_list`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub planning: bool,
-    /// Bounds of one run.
+    /// Limits of one run.
     pub limits: Limits,
-    /// A foreign program that is the agent, instead of a model and tools.
+    /// A foreign program that runs instead of a model and tools.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cli: Option<CliConfig>,
-    /// What prompt, memory and skills said when it was registered.
+    /// The resolved texts of prompt, memory and skills. Set at registration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instructions: Option<String>,
 }
 
-/// What an agent may be used as.
+/// How an agent may be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// It can own a session.
     #[default]
     Primary,
-    /// Another agent can give it a task.
+    /// Another agent can delegate tasks to it.
     Subagent,
     /// Both.
     All,
@@ -103,18 +104,18 @@ impl From<Mode> for AgentMode {
     }
 }
 
-/// Where a prompt stands.
+/// The source of a prompt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum PromptSource {
-    /// Here.
+    /// The text itself.
     Inline(String),
-    /// In `prompts/NAME.md`.
+    /// The file `prompts/NAME.md`.
     File {
         /// The name.
         file: String,
     },
-    /// In a [`PromptStore`]: `name@version`.
+    /// A prompt of a [`PromptStore`]: `name@version`.
     Store {
         /// The name.
         #[serde(alias = "mlflow")]
@@ -122,22 +123,22 @@ pub enum PromptSource {
     },
 }
 
-/// Prompts that are kept elsewhere.
+/// An external store of prompts.
 pub trait PromptStore: Send + Sync {
-    /// The prompt of a name, such as `greeting@v3`.
+    /// Returns the prompt of a name, such as `greeting@v3`.
     ///
     /// # Errors
-    /// Why there is none, in one sentence.
+    /// The reason why there is none, in one sentence.
     fn prompt(&self, name: &str) -> Result<String, String>;
 }
 
-/// An agent that another may give tasks to.
+/// An agent that another agent may delegate tasks to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Subagent {
-    /// By its name.
+    /// A reference by name.
     Named(String),
-    /// Defined on the spot; nobody else is told of it.
+    /// An inline definition, visible only to this agent.
     Inline(Box<AgentDefinition>),
 }
 
@@ -152,34 +153,34 @@ impl Subagent {
     }
 }
 
-/// Whether calls of a tool need somebody's yes.
+/// Whether calls of a tool need approval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Permission(pub bool);
 
-/// Which model is asked, and how. What is left out is the server's default.
+/// The model and its parameters. Missing fields take the server's defaults.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AgentConfig {
     /// The provider's id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
-    /// The model, as its provider knows it.
+    /// The model's name at the provider.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// How freely it chooses its words.
+    /// The sampling temperature.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
-    /// How many tokens an answer may have.
+    /// Maximum number of tokens in an answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u32>,
-    /// Answers of the model in one run.
+    /// Maximum number of answers of the model in one run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recursion_limit: Option<i64>,
-    /// Tokens of a tool's result beyond which the model is shown its beginning and end only.
+    /// Maximum size of a tool result in tokens. Of a larger result, the model sees only the beginning and the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_token_limit_before_evict: Option<usize>,
-    /// Whom to ask when that one does not answer, in order.
+    /// The models to try, in order, when the first one fails.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fallbacks: Vec<ModelChoice>,
 }
@@ -196,45 +197,45 @@ pub struct ModelChoice {
     pub model: Option<String>,
 }
 
-/// Bounds of one run. What is left out has no bound, but for those that say so.
+/// Limits of one run. A missing field means no limit, unless stated otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Tool calls that the model may ask for: 50 unless said.
+    /// Maximum number of tool calls; the default is 50.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<i64>,
-    /// Tool calls that run at once: 5 unless said.
+    /// Maximum number of concurrent tool calls; the default is 5.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parallel_tools: Option<usize>,
-    /// Seconds from its beginning, those that it waits included.
+    /// Maximum duration in seconds since the start of the run, including the time that it waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wall_clock_seconds: Option<i64>,
-    /// Tokens, in and out, as far as providers tell.
+    /// Maximum number of input and output tokens, as reported by providers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<i64>,
-    /// Runs that it may cause by delegation, its descendants' included: the limit of the server unless said.
+    /// Maximum number of runs started by delegation, including indirect ones; the default is the server's limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub descendants: Option<i64>,
-    /// How many runs deep its delegations may go: the limit of the server unless said.
+    /// Maximum depth of delegation; the default is the server's limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delegation_depth: Option<i64>,
-    /// Dollars, as far as they are known.
+    /// Maximum cost in dollars, as far as prices are known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
 }
 
-/// Tool calls of a run, where nothing else is said: what the originals of these limits take.
+/// Default number of tool calls of a run, taken from the system that these limits are modelled on.
 const TOOL_CALLS: i64 = 50;
 const PARALLEL_TOOLS: usize = 5;
 
 impl Limits {
-    /// Tool calls of a run.
+    /// Maximum number of tool calls of a run.
     #[must_use]
     pub fn tool_calls(&self) -> i64 {
         self.tool_calls.unwrap_or(TOOL_CALLS)
     }
 
-    /// Tool calls that run at once.
+    /// Maximum number of concurrent tool calls.
     #[must_use]
     pub fn parallel_tools(&self) -> usize {
         self.parallel_tools.unwrap_or(PARALLEL_TOOLS).max(1)
@@ -245,33 +246,33 @@ impl Limits {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DefinitionError {
-    /// It is not one: a field that there is not, a value of another kind.
+    /// Unknown field, or a value of the wrong type.
     #[error("{0}")]
     Malformed(String),
-    /// Its name is none.
-    #[error("{0:?} is no name of an agent: letters, digits, . _ and -, at most {NAME_CHARS}")]
+    /// Invalid name.
+    #[error("invalid agent name {0:?}: letters, digits, . _ and -, at most {NAME_CHARS}")]
     Name(String),
-    /// A prompt, an instruction file or a skill is not there.
+    /// A prompt, an instruction file or a skill cannot be read.
     #[error("{what} cannot be read: {why}")]
     Missing {
-        /// Which.
+        /// The text that is missing.
         what: String,
-        /// The system's words.
+        /// The reason.
         why: String,
     },
-    /// It names tools that there are not, or one twice.
+    /// Unknown or duplicate tool names.
     #[error("{0}")]
     Tools(#[from] ToolsError),
-    /// It delegates to itself, directly or by way of others.
-    #[error("it delegates in a circle: {0}")]
+    /// It delegates to itself, directly or through other agents.
+    #[error("delegation cycle: {0}")]
     Cycle(String),
-    /// Two parts of it do not go together.
+    /// Two parts of it contradict each other.
     #[error("{0}")]
     Contradiction(String),
 }
 
 impl DefinitionError {
-    /// A name that does not change, for programs.
+    /// A stable error code.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -286,7 +287,7 @@ impl DefinitionError {
 }
 
 impl AgentDefinition {
-    /// Of YAML, or of JSON, which is YAML.
+    /// Parses YAML. JSON is valid YAML, too.
     ///
     /// # Errors
     /// [`DefinitionError::Malformed`] with the line.
@@ -294,10 +295,11 @@ impl AgentDefinition {
         serde_saphyr::from_str(text).map_err(|why| DefinitionError::Malformed(why.to_string()))
     }
 
-    /// Of Markdown: YAML between two lines `---`, and the prompt after them. The name is the file's.
+    /// Parses Markdown with YAML front matter between two `---` lines. The text below is the system prompt. The
+    /// agent has the name of the file.
     ///
     /// # Errors
-    /// [`DefinitionError::Malformed`], also where both say a prompt.
+    /// [`DefinitionError::Malformed`]; [`DefinitionError::Contradiction`] if the front matter also has a prompt.
     pub fn from_markdown(name: &str, text: &str) -> Result<AgentDefinition, DefinitionError> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let (front, body) = front_matter(text)?;
@@ -306,7 +308,8 @@ impl AgentDefinition {
             front => AgentDefinition::from_yaml(front)?,
         };
         if definition.system_prompt.is_some() {
-            let twice = "its front matter has a system_prompt, and the text below it is one too";
+            let twice =
+                "the front matter has a system_prompt, but the text below it is the prompt, too";
             return Err(DefinitionError::Contradiction(twice.to_owned()));
         }
         definition.name = name.to_owned();
@@ -314,10 +317,10 @@ impl AgentDefinition {
         Ok(definition)
     }
 
-    /// With its texts read: those of files lie under the folder.
+    /// Reads the texts that the definition refers to; files are relative to the folder.
     ///
     /// # Errors
-    /// A text is not there, or the definition is none.
+    /// A text cannot be read, or the definition is invalid.
     pub fn resolved(
         mut self,
         folder: &Path,
@@ -353,7 +356,7 @@ impl AgentDefinition {
         Ok(self)
     }
 
-    /// Holds it to itself.
+    /// Checks the definition for contradictions.
     fn check(&self) -> Result<(), DefinitionError> {
         let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         let length = self.name.chars().count();
@@ -362,34 +365,38 @@ impl AgentDefinition {
         }
         let contradiction = |text: &str| Err(DefinitionError::Contradiction(text.to_owned()));
         if self.cli.is_some() && !(self.tools.is_empty() && self.subagents.is_empty()) {
-            return contradiction("a program brings its own tools: leave out tools and subagents");
+            return contradiction(
+                "an agent with cli uses the program's tools: remove tools and subagents",
+            );
         }
         if self.cli.is_some() && self.planning {
-            return contradiction("a program keeps its own plans: leave out planning");
+            return contradiction("an agent with cli uses the program's plans: remove planning");
         }
         if self.limits.tool_calls.is_some_and(|most| most < 0) {
-            return contradiction("limits.tool_calls is less than 0");
+            return contradiction("limits.tool_calls is negative");
         }
         for (name, most) in [
             ("descendants", self.limits.descendants),
             ("delegation_depth", self.limits.delegation_depth),
         ] {
             if most.is_some_and(|most| most < 0) {
-                return contradiction(&format!("limits.{name} is less than 0"));
+                return contradiction(&format!("limits.{name} is negative"));
             }
         }
         if let Some(schema) = &self.response_format {
             Parameters::of(schema).map_err(|why| {
-                DefinitionError::Contradiction(format!("response_format is no JSON Schema: {why}"))
+                DefinitionError::Contradiction(format!(
+                    "response_format is not a valid JSON Schema: {why}"
+                ))
             })?;
         }
         Ok(())
     }
 
-    /// Holds it to the tools that there are.
+    /// Checks that the definition's tools are available.
     ///
     /// # Errors
-    /// It names some that there are not.
+    /// A tool is unknown.
     pub fn check_tools(&self, tools: &Tools) -> Result<(), DefinitionError> {
         tools.view(self.selection())?;
         let asked = Selection {
@@ -403,7 +410,7 @@ impl AgentDefinition {
         })
     }
 
-    /// The tools that it may use.
+    /// The tools that the agent may use.
     #[must_use]
     pub fn selection(&self) -> Selection {
         Selection {
@@ -413,7 +420,7 @@ impl AgentDefinition {
         }
     }
 
-    /// As it is registered.
+    /// The arguments of `register_agent`.
     #[must_use]
     pub fn to_register(&self) -> NewAgent {
         let definition = match serde_json::to_value(self) {
@@ -430,7 +437,7 @@ impl AgentDefinition {
     }
 }
 
-/// What stands between the first two lines `---`, and what comes after.
+/// Splits a text into its front matter, between the first two `---` lines, and the rest.
 fn front_matter(text: &str) -> Result<(&str, &str), DefinitionError> {
     let Some(rest) = text.strip_prefix("---\n").or_else(|| text.strip_prefix("---\r\n")) else {
         return Ok(("", text));
@@ -442,14 +449,14 @@ fn front_matter(text: &str) -> Result<(&str, &str), DefinitionError> {
         }
         at += line.len();
     }
-    let open = "the front matter has no end: a line --- is missing";
+    let open = "the front matter has no closing `---` line";
     Err(DefinitionError::Malformed(open.to_owned()))
 }
 
 fn text_of(folder: &Path, below: &str, name: &str) -> Result<String, DefinitionError> {
-    // A name, not a path.
+    // It is a name, not a path.
     if name.is_empty() || name.contains(['/', '\\']) || name.starts_with('.') {
-        let why = "it is a name without folders".to_owned();
+        let why = "the name must not contain a path".to_owned();
         return Err(DefinitionError::Missing { what: format!("{below}/{name}.md"), why });
     }
     texts::read(folder, &Path::new(below).join(format!("{name}.md")), &["md"])
@@ -458,9 +465,9 @@ fn text_of(folder: &Path, below: &str, name: &str) -> Result<String, DefinitionE
 fn stored(store: Option<&dyn PromptStore>, name: &str) -> Result<String, DefinitionError> {
     let found = match store {
         Some(store) => store.prompt(name),
-        None => Err("there is no prompt store".to_owned()),
+        None => Err("no prompt store is configured".to_owned()),
     };
-    found.map_err(|why| DefinitionError::Missing { what: format!("the prompt {name}"), why })
+    found.map_err(|why| DefinitionError::Missing { what: format!("prompt {name}"), why })
 }
 
 #[cfg(test)]

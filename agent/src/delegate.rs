@@ -1,8 +1,8 @@
-//! Giving a task to another agent: the tool `task`. The other runs in a session of its own, made for that of
-//! the first, with its own tools and instructions; what it answers is the result of the call.
+//! Delegation to another agent with the tool `task`. The other agent runs in a new child session, with its own
+//! tools and instructions. Its answer is the result of the call.
 //!
-//! The reducer `start_child_run` makes session and run of the call that is held, so a driver that takes the call over
-//! finds the same run. It counts depth and descendants; where a limit is reached, the model gets the error.
+//! The reducer `start_child_run` derives session and run from the call, so a driver that takes over the call finds
+//! the same run. It counts depth and descendants; when a limit is reached, the model gets the error.
 
 use abide_client::{Error, Run, RunStatus, ToolCall};
 use abide_models::ToolSpec;
@@ -12,30 +12,30 @@ use tokio_util::sync::CancellationToken;
 
 use crate::drive::Driver;
 
-/// The tool's name.
+/// The name of the tool.
 pub(crate) const TOOL: &str = "task";
 
-/// As it is registered.
+/// The declaration to register.
 pub(crate) fn declaration() -> ToolDeclaration {
     let mut declaration = ToolDeclaration::new(TOOL, "Gives a task to another agent.", schema(&[]));
-    // Whoever asks again finds the run that the first had begun.
+    // A repeated call finds the existing run.
     declaration.effect = Effect::Idempotent;
     declaration
 }
 
-/// What the arguments are, with the agents that may be named where they are known.
+/// The schema of the arguments, with the permitted agents if they are known.
 fn schema(agents: &[&str]) -> Value {
     let mut agent = json!({"type": "string", "description": "The agent."});
     if !agents.is_empty() {
         agent["enum"] = json!(agents);
     }
-    let task =
-        json!({"type": "string", "description": "What it is to do, and all that it must know."});
+    let description = "The task, with all the information that the agent needs.";
+    let task = json!({"type": "string", "description": description});
     json!({"type": "object", "properties": {"agent": agent, "task": task},
         "required": ["agent", "task"], "additionalProperties": false})
 }
 
-/// The tool as the model is shown it; nothing where the agent has nobody to give tasks to.
+/// The tool as the model sees it; `None` if the agent has no subagents.
 pub(crate) fn spec(driver: &Driver) -> Option<ToolSpec> {
     let agents: Vec<&str> = driver.definition.subagents.iter().map(|it| it.name()).collect();
     if agents.is_empty() {
@@ -46,18 +46,18 @@ pub(crate) fn spec(driver: &Driver) -> Option<ToolSpec> {
     Some(ToolSpec { name: TOOL.to_owned(), description, parameters: schema(&agents) })
 }
 
-/// The arguments, as the model wrote them, or what it is told instead.
+/// The parsed arguments, or the error text for the model.
 pub(crate) fn admit(driver: &Driver, arguments: &str) -> Result<Value, String> {
     let agents: Vec<&str> = driver.definition.subagents.iter().map(|it| it.name()).collect();
     if agents.is_empty() {
-        return Err("there is no tool task: this agent has nobody to give tasks to".to_owned());
+        return Err("there is no tool task: this agent has no subagents".to_owned());
     }
     let parameters = Parameters::of(&schema(&agents))?;
     let fitted = parameters.fit_text(arguments).map_err(|misfit| format!("{TOOL}: {misfit}"))?;
     Ok(fitted.arguments)
 }
 
-/// Has the task done, by whoever drives runs.
+/// Starts the child run and waits for its end.
 pub(crate) async fn run(
     driver: &Driver,
     claimed: &ToolCall,
@@ -77,10 +77,10 @@ pub(crate) async fn run(
         },
         () = cancel.cancelled() => {
             let stop = driver.abide.abort_run(&begun.id);
-            let stopped = stop.reason("its task is not wanted any more").await;
+            let stopped = stop.reason("the delegating run no longer needs the task").await;
             let text = match stopped {
-                Ok(_) => "the task was given up".to_owned(),
-                Err(error) => format!("the task was given up: {error}"),
+                Ok(_) => "the task was cancelled".to_owned(),
+                Err(error) => format!("the task was cancelled: {error}"),
             };
             ToolOutcome::failed(Failure::Cancelled, text)
         }
@@ -90,7 +90,7 @@ pub(crate) async fn run(
 async fn begin(driver: &Driver, claimed: &ToolCall) -> Result<Run, Error> {
     let arguments = claimed.arguments.value();
     let (agent, task) = (text(&arguments["agent"]), text(&arguments["task"]));
-    // A repeated call returns the same run, also after another driver held the call.
+    // A repeated call returns the same run, even if another driver held the call before.
     Ok(driver.abide.start_child_run(claimed, &agent, &task).await?.into_inner())
 }
 
@@ -115,8 +115,8 @@ fn told(run: &Run) -> ToolOutcome {
     match (run.status, content) {
         (RunStatus::Done, Some(content)) => ToolOutcome::json(content),
         _ => {
-            let why = run.error_message.as_deref().unwrap_or("it gave no answer");
-            ToolOutcome::failed(Failure::Tool, format!("{} did not do it: {why}", run.agent))
+            let why = run.error_message.as_deref().unwrap_or("the run has no answer");
+            ToolOutcome::failed(Failure::Tool, format!("agent {} failed: {why}", run.agent))
         }
     }
 }

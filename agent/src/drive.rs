@@ -1,4 +1,5 @@
-//! The loop: look, see what is next, do it, look again. Each step is one batch under the run's lease.
+//! The loop that drives a run: read the state, choose the next step, execute it, repeat. Each step is one batch
+//! under the run's lease.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -21,26 +22,25 @@ use crate::transcript::{self, AskedCall};
 use crate::trusted::Trusted;
 use crate::{ask, call, program};
 
-/// What every driver of a runtime shares.
+/// State shared by all drivers of a runtime.
 pub(crate) struct Shop {
     pub(crate) abide: Abide,
-    /// The runs that are driven now, as they were claimed. The claim returns the fencing token, and it cannot be read
-    /// afterwards.
+    /// The active runs, as they were claimed. Only the claim returns the fencing token; it cannot be read later.
     pub(crate) holds: Mutex<BTreeMap<String, Hold>>,
     pub(crate) tools: Tools,
     pub(crate) models: Models,
     pub(crate) settings: Settings,
     pub(crate) trusted: Trusted,
-    /// What programs may inherit.
+    /// The environment variables that programs may inherit.
     pub(crate) environment: Environment,
 }
 
 impl Shop {
-    /// The store within the scope of a session.
+    /// A client whose scope is that of a session.
     pub(crate) async fn acting_for(&self, session_id: &str) -> Result<Abide, Error> {
         let sql = "SELECT scope FROM sessions WHERE id = :id";
         let found: Vec<(Json,)> = self.abide.sql(sql).param("id", session_id).fetch().await?;
-        // Only texts bound a caller: what else a scope says, no caller is held to.
+        // A scope restricts a caller only by string values; other values are ignored.
         let scope: Scope = match found.first().map(|(scope,)| scope.value()) {
             Some(Value::Object(scope)) => {
                 let texts = scope.into_iter().filter_map(|(key, value)| match value {
@@ -55,18 +55,18 @@ impl Shop {
     }
 }
 
-/// Somebody who drives one run.
+/// The driver of one run.
 pub(crate) struct Driver {
     pub(crate) shop: Arc<Shop>,
-    /// The store, within the scope of the run's session: whatever a row or a model says, nothing else is reached.
+    /// A client limited to the scope of the run's session, so rows or model output cannot make it reach other data.
     pub(crate) abide: Abide,
     pub(crate) hold: Hold,
     pub(crate) definition: Arc<AgentDefinition>,
     /// The run as it was last read.
     pub(crate) run: Run,
-    /// The session's messages so far: they only grow, so only what is new is read.
+    /// The session's messages so far. Messages are append-only, so only new ones are read.
     pub(crate) entries: Vec<AgentState>,
-    /// Cancelled when nobody wants the run any more, or it is another's.
+    /// Cancelled when the run is aborted or its lease is lost.
     pub(crate) stop: CancellationToken,
 }
 
@@ -75,13 +75,13 @@ pub(crate) struct Driver {
 pub(crate) enum Driven {
     /// The run is over.
     Ended,
-    /// It waits for somebody.
+    /// The run waits for a decision.
     Waits,
-    /// Another has it.
+    /// Another driver holds the run.
     Lost,
 }
 
-/// Why a run cannot go on: what its user is told.
+/// Why a run cannot go on, as shown to its user.
 pub(crate) struct Failure {
     pub(crate) code: String,
     pub(crate) message: String,
@@ -93,11 +93,11 @@ impl Failure {
     }
 }
 
-/// Why a step did not happen.
+/// Why a step did not complete.
 pub(crate) enum Halt {
     /// The run fails.
     Failed(Failure),
-    /// Nobody wants it any more.
+    /// The run was aborted.
     Aborted,
     /// The step was refused, or could not be sent.
     Refused(Error),
@@ -112,7 +112,7 @@ impl From<Error> for Halt {
 pub(crate) type Step<T = ()> = Result<T, Halt>;
 
 impl Driver {
-    /// Drives the run until it ends, waits, or is another's.
+    /// Drives the run until it ends, waits, or another driver claims it.
     pub(crate) async fn drive(mut self) -> Result<Driven, RuntimeError> {
         let halted = match self.go_on().await {
             Ok(driven) => return Ok(driven),
@@ -123,14 +123,14 @@ impl Driver {
             Halt::Aborted => self.hold.aborted(&self.why_aborted().await?),
             Halt::Refused(error) => match error.code() {
                 Some(Code::LeaseLost) => return Ok(Driven::Lost),
-                // What is refused now will be refused again: the run says why and ends.
+                // The same request would be refused again, so the run fails with that error.
                 Some(code) => self.hold.failed(code.as_str(), &error.to_string()),
                 None => return Err(error.into()),
             },
         };
         match self.abide.batch([ended]).await {
             Ok(_) => Ok(Driven::Ended),
-            // Denied where the run was claimed by another identity meanwhile.
+            // `Denied` means that a runtime with another identity has claimed the run.
             Err(error) if matches!(error.code(), Some(Code::LeaseLost | Code::Denied)) => {
                 Ok(Driven::Lost)
             }
@@ -175,12 +175,12 @@ impl Driver {
         }
     }
 
-    /// Reads what the session's messages are.
+    /// Reads the session's messages.
     pub(crate) async fn look_at_messages(&mut self) -> Step {
         self.look().await.map(drop)
     }
 
-    /// Reads what is new: the run, its session, its messages, the calls of its last answer.
+    /// Reads the current state: the run, its session, its new messages, and the calls of its last answer.
     async fn look(&mut self) -> Step<(Session, Vec<ToolCall>)> {
         if self.stop.is_cancelled() {
             return Err(Halt::Aborted);
@@ -192,7 +192,8 @@ impl Driver {
             .fetch()
             .await?;
         self.run = runs.into_iter().next().ok_or_else(|| gone("run"))?;
-        // A runtime that is bounded does not see the token; then the next step that is recorded tells.
+        // A runtime with a restricted role does not see the token. Then the next recorded step detects a lost
+        // lease.
         let token = self.run.fencing_token.unwrap_or(self.hold.fencing_token);
         if token != self.hold.fencing_token {
             return Err(Halt::Refused(Error::Refused(lost(&self.hold))));
@@ -229,24 +230,24 @@ impl Driver {
         Ok((session, calls))
     }
 
-    /// Holds the run to its limits before the model is asked again.
+    /// Checks the run's limits before the model is asked again.
     fn check_limits(&self) -> Step {
         let (limits, config, run) = (&self.definition.limits, &self.definition.config, &self.run);
         let over = |code: &str, message: String| Err(Halt::Failed(Failure::new(code, message)));
-        // As the original has it: room for each call and some, and never less than forty.
+        // One answer per call, some spare, and at least forty.
         let default = (3 * limits.tool_calls() + 10).max(40);
         let iterations = config.recursion_limit.unwrap_or(default);
         if run.iterations >= iterations {
-            return over("recursion_limit", format!("the model was asked {iterations} times"));
+            return over("recursion_limit", format!("the model has answered {iterations} times"));
         }
         if let Some(most) =
             limits.tokens.filter(|most| run.input_tokens + run.output_tokens >= *most)
         {
-            return over("token_limit", format!("the run has used its {most} tokens"));
+            return over("token_limit", format!("the run has reached its limit of {most} tokens"));
         }
         let cost = run.cost_micros.unwrap_or(0) as f64 / 1e6;
         if let Some(most) = limits.cost_usd.filter(|most| cost >= *most) {
-            return over("cost_limit", format!("the run has used its {most} dollars"));
+            return over("cost_limit", format!("the run has reached its limit of {most} dollars"));
         }
         let now = self.shop.settings.now();
         if self.deadline().is_some_and(|deadline| now >= deadline) {
@@ -255,7 +256,7 @@ impl Driver {
         Ok(())
     }
 
-    /// When the run must be over, in microseconds since 1970.
+    /// The run's deadline, in microseconds since 1970.
     pub(crate) fn deadline(&self) -> Option<i64> {
         let seconds = self.definition.limits.wall_clock_seconds;
         let own = seconds.map(|seconds| self.run.created_at.0 + seconds * 1_000_000);
@@ -263,7 +264,7 @@ impl Driver {
         own.into_iter().chain(given).min()
     }
 
-    /// Puts calls on record that are not: one by one, because all together were refused.
+    /// Requests the missing calls one by one, because the batch of all of them was refused.
     async fn request(&mut self, missing: Vec<AskedCall>) -> Step {
         for asked in missing {
             let request = match call::to_request(self, &asked) {
@@ -284,7 +285,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Tells the model what came of its calls, in the order in which it asked for them.
+    /// Gives the model the results of its calls, in the order in which it requested them.
     async fn deliver(&mut self, ended: Vec<(AskedCall, ToolCall)>) -> Step {
         let (mut events, mut calls) = (Vec::new(), Vec::new());
         for (asked, row) in ended {
@@ -301,7 +302,7 @@ impl Driver {
         self.record(&[event], None, vec![call]).await
     }
 
-    /// The event and the message that tell what came of a call.
+    /// The event and the message for the result of a call.
     pub(crate) fn result(
         &self,
         asked: &AskedCall,
@@ -321,13 +322,13 @@ impl Driver {
         (event, self.message(Message::tool(text), &result))
     }
 
-    /// The call that appends a message to the session.
+    /// The reducer call that appends a message to the session.
     pub(crate) fn message(&self, message: Message, data: &impl serde::Serialize) -> Call {
         let data = serde_json::to_value(data).unwrap_or_default();
         Call::from(self.abide.append_message(&self.run.session_id, message.data(data)))
     }
 
-    /// Takes the run a step further: what happened, and what goes with it, all or nothing.
+    /// Records events, usage and the given calls in one batch, under the run's lease.
     pub(crate) async fn record(
         &self,
         events: &[Value],
@@ -341,8 +342,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Says that the run cannot go on before somebody has decided. Whether it waits: somebody may have
-    /// decided meanwhile.
+    /// Suspends the run until a decision. Returns whether the run waits: the decision may have been made in the
+    /// meantime.
     async fn wait(&self, undecided: &[ToolCall], reason: &str) -> Step<bool> {
         let interrupt = interrupt(&self.run.session_id, undecided, reason);
         let told = self.abide.batch([self.hold.wait(&interrupt)]).await?;
@@ -357,7 +358,7 @@ impl Driver {
             .subscribe("SELECT call_id, status, retry_at FROM tool_calls WHERE session_id = :sid")
             .param("sid", &self.run.session_id)
             .await?;
-        // The first is what is there; it may have changed since it was looked at.
+        // The first update is the current state. It may differ from the state that was read before.
         changes.next().await;
         let (_, calls) = self.look().await?;
         if stage::next(&self.run, &self.entries, &calls) != Stage::Await {
@@ -373,7 +374,7 @@ impl Driver {
         }
     }
 
-    /// Ends when the run's time is up; never where it has none.
+    /// Completes at the run's deadline; never if it has none.
     pub(crate) async fn until_deadline(&self) {
         match self.deadline() {
             Some(deadline) => {
@@ -384,13 +385,16 @@ impl Driver {
         }
     }
 
-    /// Ends a run whose model goes on calling although it may not: with what it says, if it says anything.
+    /// Ends a run whose model keeps calling tools beyond the limit. The text of its last answer, if any, is the
+    /// result.
     async fn stop_calling(&self, text: &str) -> Step<Driven> {
         if !text.trim().is_empty() {
             return self.finish(text, structured::judge(self, text)).await;
         }
         let most = self.definition.limits.tool_calls();
-        let why = format!("the run has made its {most} tool calls, and the model gave no answer");
+        let why = format!(
+            "the run has reached its limit of {most} tool calls, and the model gave no answer"
+        );
         Err(Halt::Failed(Failure::new("tool_call_limit", why)))
     }
 
@@ -413,10 +417,10 @@ impl Driver {
         let found: Vec<(Option<String>,)> =
             self.abide.sql(sql).param("id", &self.hold.run_id).fetch().await?;
         let reason = found.into_iter().next().and_then(|(reason,)| reason);
-        Ok(reason.unwrap_or_else(|| "nobody wants the run any more".to_owned()))
+        Ok(reason.unwrap_or_else(|| "the run was aborted".to_owned()))
     }
 
-    /// On whose behalf tools are called.
+    /// The context that tools are called with.
     pub(crate) fn context(&self, session: &Session) -> ToolContext {
         let scope = match session.scope.value() {
             Value::Object(scope) => scope,
@@ -431,7 +435,7 @@ impl Driver {
     }
 }
 
-/// What the session was put to rest for, if it was.
+/// Why the session is suspended, if it is.
 fn rests(session: &Session) -> Option<&'static str> {
     match session.status {
         SessionStatus::Suspended => Some("resume"),
@@ -440,7 +444,8 @@ fn rests(session: &Session) -> Option<&'static str> {
     }
 }
 
-/// What consumers are told when somebody has to decide: the first call in the words of the seed, and all.
+/// The event that asks for a decision: the first call in top-level fields, for compatibility, and a list of all
+/// calls.
 fn interrupt(session_id: &str, undecided: &[ToolCall], reason: &str) -> Map<String, Value> {
     let request = |call: &ToolCall| {
         let args = call.arguments.value();
@@ -459,16 +464,16 @@ fn interrupt(session_id: &str, undecided: &[ToolCall], reason: &str) -> Map<Stri
     told
 }
 
-/// What a run is told of whose time is up.
+/// The failure of a run that has reached its deadline.
 pub(crate) fn overtime() -> Halt {
-    Halt::Failed(Failure::new("execution_timeout", "the run has used up its time"))
+    Halt::Failed(Failure::new("execution_timeout", "the run has reached its time limit"))
 }
 
 fn gone(what: &str) -> Halt {
-    Halt::Failed(Failure::new("not_found", format!("the {what} cannot be seen any more")))
+    Halt::Failed(Failure::new("not_found", format!("the {what} is no longer visible")))
 }
 
 fn lost(hold: &Hold) -> abide_client::Refusal {
-    let detail = format!("run {} is driven by another", hold.run_id);
+    let detail = format!("another driver holds run {}", hold.run_id);
     abide_client::Refusal::new(Code::LeaseLost, detail)
 }

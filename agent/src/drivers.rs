@@ -1,5 +1,5 @@
-//! The drivers of a runtime: a task for each run. However one ends, its run is not forgotten: an error of the line
-//! is waited out, and a driver that panics is followed by another, a few times.
+//! The drivers of a runtime: one task per run. After a connection error, a run is retried. After a panic, a new
+//! driver continues the run, a few times.
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -16,17 +16,17 @@ use crate::definition::AgentDefinition;
 use crate::drive::{Driver, Shop};
 use crate::runtime::RuntimeError;
 
-/// How long is waited before a run is tried again that nobody could be reached for, or whose driver broke down.
+/// Delay before a run is retried after a connection error or a panic of its driver.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// How often in a row the driver of a run may panic. A defect that a run's own rows bring about comes again each
-/// time, and the run would be tried for ever.
+/// Maximum number of consecutive panics of a run's driver. A defect that depends on the run's rows would otherwise
+/// be retried forever.
 const PANICS: u32 = 3;
 
-/// How a run is told of whose drivers panicked.
+/// The error code of a run whose drivers panicked.
 const BROKEN: &str = "runtime_crash";
 
-/// How a run is told of whose agent is a program that somebody has registered from elsewhere.
+/// The error code of a run whose agent is a program that was not configured on this machine.
 const UNTRUSTED: &str = "program_not_trusted";
 
 /// The drivers of a runtime.
@@ -36,27 +36,27 @@ pub(crate) struct Drivers {
     driven: HashMap<String, Driven>,
 }
 
-/// A run that is driven.
+/// A run with a driver.
 #[derive(Default)]
 struct Driven {
-    /// What stops it.
+    /// Stops the driver.
     stop: CancellationToken,
-    /// How often its driver has panicked.
+    /// How often the driver has panicked.
     panics: u32,
 }
 
-/// A driver that has ended.
+/// The result of a driver.
 struct Ended {
     run: String,
     how: How,
 }
 
 enum How {
-    /// There is nothing more to do for the run.
+    /// The run needs no further work.
     Well,
-    /// Nobody could be reached.
+    /// The connection failed.
     Unreached(RuntimeError),
-    /// By a defect.
+    /// The driver panicked.
     Panicked,
 }
 
@@ -65,31 +65,31 @@ impl Drivers {
         Drivers { shop, tasks: JoinSet::new(), driven: HashMap::new() }
     }
 
-    /// Drives a run, unless it is driven.
+    /// Starts a driver for a run, unless there is one.
     pub(crate) fn begin(&mut self, run: String) {
         if !self.driven.contains_key(&run) {
             self.drive(run, 0, Duration::ZERO);
         }
     }
 
-    /// Stops driving a run.
+    /// Stops the driver of a run.
     pub(crate) fn stop(&self, run: &str) {
         if let Some(driven) = self.driven.get(run) {
             driven.stop.cancel();
         }
     }
 
-    /// Ends when a driver has, and sees to its run; never where there is none.
+    /// Waits until a driver has ended and handles the result; waits forever if there is no driver.
     pub(crate) async fn one_ended(&mut self) {
         match self.tasks.join_next().await {
-            // The tasks catch their own panics, and are aborted at the end only.
+            // Tasks catch their own panics, and are aborted only at shutdown.
             Some(Ok(ended)) => self.after(ended),
             Some(Err(error)) => tracing::error!(%error, "a driver was lost"),
             None => std::future::pending().await,
         }
     }
 
-    /// Lets go of all runs.
+    /// Stops all drivers.
     pub(crate) async fn shutdown(&mut self) {
         self.tasks.shutdown().await;
     }
@@ -100,7 +100,7 @@ impl Drivers {
         match how {
             How::Well => {}
             How::Unreached(error) => {
-                tracing::warn!(run, %error, "a run could not be driven; it is tried again");
+                tracing::warn!(run, %error, "a run could not be driven; it will be retried");
                 self.drive(run, panics, AGAIN);
             }
             How::Panicked => {
@@ -118,8 +118,7 @@ impl Drivers {
             if !wait.is_zero() {
                 tokio::time::sleep(wait).await;
             }
-            // Nothing of a driver outlives it, so there is nothing that a panic could leave half done: what is
-            // on record is whole.
+            // `AssertUnwindSafe` is sound: a driver shares no state that a panic could leave inconsistent.
             let drives = async {
                 match panics < PANICS {
                     true => drive(shop, &run, stop).await,
@@ -136,7 +135,7 @@ impl Drivers {
     }
 }
 
-/// Claims a run; nothing if somebody else was faster, or it is over.
+/// Claims a run. Returns `None` if another driver was faster, or the run is over.
 async fn claim(shop: &Shop, id: &str) -> Result<Option<Run>, RuntimeError> {
     let settings = &shop.settings;
     match shop.abide.claim_run(id, &settings.driver, settings.lease).await {
@@ -148,11 +147,11 @@ async fn claim(shop: &Shop, id: &str) -> Result<Option<Run>, RuntimeError> {
     }
 }
 
-/// Ends a run whose driver panics again and again.
+/// Fails a run whose driver panics repeatedly.
 async fn give_up(shop: &Shop, id: &str) -> Result<(), RuntimeError> {
     let Some(run) = claim(shop, id).await? else { return Ok(()) };
     let Some(hold) = Hold::of(&run) else { return Ok(()) };
-    let why = format!("the driver of the run broke down {PANICS} times, which is a defect of it");
+    let why = format!("the run's driver panicked {PANICS} times; this is a bug in the runtime");
     end(&shop.abide, hold.failed(BROKEN, &why)).await
 }
 
@@ -171,7 +170,10 @@ async fn drive(shop: Arc<Shop>, id: &str, stop: CancellationToken) -> Result<(),
         }
     };
     if !shop.trusted.allows(&run.agent, &definition) {
-        let failed = hold.failed(UNTRUSTED, "the agent is a program that the folder does not name");
+        let failed = hold.failed(
+            UNTRUSTED,
+            "the agent runs a program that is not configured in this runtime's agent folder",
+        );
         return end(&shop.abide, failed).await;
     }
     let driver = Driver {
@@ -186,7 +188,7 @@ async fn drive(shop: Arc<Shop>, id: &str, stop: CancellationToken) -> Result<(),
     driver.drive().await.map(drop)
 }
 
-/// Ends a run; one that is another's by now is that one's to end.
+/// Ends a run, unless another driver holds it.
 async fn end(abide: &Abide, ended: Call) -> Result<(), RuntimeError> {
     match abide.batch([ended]).await {
         Err(error) if error.code() != Some(Code::LeaseLost) => Err(error.into()),
@@ -194,7 +196,7 @@ async fn end(abide: &Abide, ended: Call) -> Result<(), RuntimeError> {
     }
 }
 
-/// What the run's agent was when the run began.
+/// The agent's definition in the revision of the run.
 async fn definition(abide: &Abide, run: &Run) -> Result<AgentDefinition, RuntimeError> {
     let sql = "SELECT * FROM agent_revisions WHERE agent = :agent AND revision = :revision";
     let found: Vec<AgentRevision> =
@@ -205,7 +207,7 @@ async fn definition(abide: &Abide, run: &Run) -> Result<AgentDefinition, Runtime
         why,
     };
     let revision =
-        found.into_iter().next().ok_or_else(|| unreadable("it is not there".to_owned()))?;
+        found.into_iter().next().ok_or_else(|| unreadable("it does not exist".to_owned()))?;
     AgentDefinition::deserialize(revision.definition.value())
         .map_err(|why| unreadable(why.to_string()))
 }

@@ -1,4 +1,4 @@
-//! Guardrails: patterns that a request or an answer must not meet.
+//! Guardrails: patterns that a request or an answer must not match.
 
 use regex::Regex;
 use serde::{Deserialize, Serialize};
@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Guardrail {
-    /// Which it is. There is `guardrail`.
+    /// The kind of middleware; only `guardrail` exists.
     pub name: GuardrailName,
-    /// What it looks at.
+    /// The text that it checks.
     pub at: GuardrailAt,
-    /// What must not be in it: a regular expression.
+    /// A regular expression that the text must not match.
     pub deny: Pattern,
-    /// What is said instead.
+    /// The text to return instead.
     pub message: String,
 }
 
-/// The middleware that there is: a definition that names another is refused.
+/// The kinds of middleware. A definition that names another kind is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GuardrailName {
@@ -25,17 +25,17 @@ pub enum GuardrailName {
     Guardrail,
 }
 
-/// What a guardrail looks at.
+/// The text that a guardrail checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GuardrailAt {
-    /// What the user said last, before the model is asked.
+    /// The user's last message, before the model is asked.
     Request,
-    /// What the model answers, before it counts.
+    /// The model's answer, before it is accepted.
     Response,
 }
 
-/// A regular expression; one that is none is refused with the definition.
+/// A regular expression. An invalid one is refused with the definition.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Pattern(Regex);
@@ -62,7 +62,7 @@ impl From<Pattern> for String {
     }
 }
 
-/// What is said instead of a text that one of the rules denies.
+/// The replacement text of the first rule that denies a text.
 pub(crate) fn denied<'a>(rules: &'a [Guardrail], at: GuardrailAt, text: &str) -> Option<&'a str> {
     let rule = rules.iter().find(|rule| rule.at == at && rule.deny.0.is_match(text))?;
     Some(&rule.message)

@@ -1,5 +1,4 @@
-//! What the lines of a foreign program come to: events of the run, in the order in which it told them, and what has to
-//! be done about them.
+//! Collects the output lines of a foreign program: the events to record, in order, and the requests to handle.
 
 use abide_programs::{Answer, Line, ProgramEvent};
 use serde_json::{Value, json};
@@ -7,23 +6,23 @@ use serde_json::{Value, json};
 use crate::drive::Failure;
 use crate::noted::Noted;
 
-/// What was heard and not dealt with yet.
+/// Output of a program that is not handled yet.
 #[derive(Default)]
 pub(crate) struct Heard {
-    /// Events to be told.
+    /// Events to record.
     pub(crate) told: Vec<Value>,
-    /// What it asks to be let do.
+    /// Permission requests.
     pub(crate) asked: Vec<Asked>,
-    /// What it does not ask any more, by the number that it gave.
+    /// The ids of withdrawn requests.
     pub(crate) withdrawn: Vec<String>,
-    /// Its last word.
+    /// The final answer.
     pub(crate) answer: Option<Result<Box<Answer>, Failure>>,
-    /// The tools that it has run so far.
+    /// Number of tools that the program has run so far.
     pub(crate) tool_calls: i64,
     noted: Noted,
 }
 
-/// A tool of its own that a program asks to be let run.
+/// A permission request for one of the program's own tools.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     pub(crate) request_id: String,
@@ -32,12 +31,12 @@ pub(crate) struct Asked {
 }
 
 impl Heard {
-    /// Whether something waits to be told or answered.
+    /// Whether there are events to record or requests to answer.
     pub(crate) fn is_pending(&self) -> bool {
         !(self.told.is_empty() && self.asked.is_empty() && self.withdrawn.is_empty())
     }
 
-    /// Takes in a line of the program of an agent.
+    /// Adds a line of an agent's program.
     pub(crate) fn line(&mut self, agent: &str, line: Line) {
         if let Some(raw) = line.raw {
             self.tell("line", json!({"raw": raw}));
@@ -77,7 +76,7 @@ impl Heard {
             ProgramEvent::SessionId { id } => {
                 self.tell("status", json!({"status": "thinking", "program_session": id}));
             }
-            // What it cost is told with the answer, by programs that tell.
+            // Programs that report their cost do so with the answer.
             ProgramEvent::Usage(usage) => self.used(agent, json!(usage), None),
             ProgramEvent::Final(last) => {
                 if let (Some(usage), Some(cost)) = (&last.usage, last.cost_usd) {

@@ -1,8 +1,8 @@
-//! The agent runtime: what an agent is, and the loop that drives its runs. A client of Abide like any
-//! other: every step is a reducer call, so a run goes on where it stands, whoever drives it next.
+//! The agent runtime: the definition of agents, and the loop that drives their runs. It is an ordinary client of
+//! Abide: every step is a reducer call, so any driver can continue a run from its rows.
 //!
-//! Changes when it changes what an agent may be told to be, or how a turn goes. It knows nothing of SQLite,
-//! and keeps nothing that it could not read again.
+//! This crate changes when the definition of an agent or the sequence of a turn changes. It does not depend on
+//! SQLite, and it keeps no state that it could not read again.
 //!
 //! ```text
 //! definition ─▶ catalog ─▶ agents, agent_revisions
@@ -13,12 +13,12 @@
 //!                            └────────────────────────────┘
 //! ```
 //!
-//! In reading order: `definition` what an agent is · `catalog` which there are, in files and built in ·
-//! `transcript` messages as a model reads them · `stage` what is to be done next, from rows alone · `drive` the
-//! loop · `ask` a model, `call` tools, `plan` one of them, `structured` answers · `program` a foreign agent, `heard`
-//! what it says, `noted` its plans, `consent` what it asks to be let do · `drivers` a task for each run, `beat` their
-//! signs of life · `runtime` who drives what · `contract` how others follow a run · `workshop` a folder with all of it,
-//! `texts` what is read of it · `posted` definitions that come over the network.
+//! In reading order: `definition` an agent · `catalog` all agents, from files and built in · `transcript` the
+//! messages for the model · `stage` the next step, computed from rows · `drive` the loop · `ask` model requests,
+//! `call` tool calls, `plan` the planning tool, `structured` answers · `program` foreign agents, `heard` their
+//! output, `noted` their plans, `consent` their permission requests · `drivers` one task per run, `beat` lease
+//! renewal · `runtime` claims runs · `contract` the API for clients that follow a run · `workshop` the runtime's
+//! folder, `texts` the files in it · `posted` definitions received over the network.
 
 mod ask;
 mod beat;

@@ -6,8 +6,8 @@ use abide_tools::{Effect, ToolDeclaration};
 
 use crate::definition::{AgentDefinition, Permission, PromptSource};
 
-/// `default`, `readonly` and `hitl_test`, with the tools that there are. `readonly` has those that declare that
-/// they change nothing: a name promises nothing, and who declares nothing may do anything.
+/// `default`, `readonly` and `hitl_test`, with the available tools. `readonly` has only the tools that declare to
+/// be read-only: a name proves nothing, and a tool without a declaration may do anything.
 pub(crate) fn definitions(tools: &[ToolDeclaration]) -> Vec<AgentDefinition> {
     let all = || vec!["*".to_owned()];
     let native = |name: &str, description: &str, prompt: &str| AgentDefinition {
@@ -19,18 +19,18 @@ pub(crate) fn definitions(tools: &[ToolDeclaration]) -> Vec<AgentDefinition> {
     };
     let mut full = native(
         "default",
-        "Does what it is asked, with every tool that there is.",
+        "General assistant with all tools.",
         "You are a careful assistant. Use the tools that you have; say what you did.",
     );
     let mut readonly = native(
         "readonly",
-        "Looks and tells; it has no tool that writes or executes.",
+        "Answers questions with read-only tools.",
         "You look things up and explain them. You change nothing.",
     );
     let mut asks = native(
         "hitl_test",
-        "Goes straight to protected calls, to try out approvals.",
-        "Call the tool that fits the request at once. Each call waits for somebody's approval.",
+        "Calls tools immediately, each with an approval. For testing approvals.",
+        "Call the tool that fits the request at once. Each call waits for approval.",
     );
     if !tools.is_empty() {
         full.tools = all();

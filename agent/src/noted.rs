@@ -1,9 +1,9 @@
-//! Plans that foreign programs note, as far as they tell: Claude Code with its tool `TodoWrite`, Codex as items of its
-//! own. They are told as our own agents' plans are.
+//! Plans of foreign programs, as far as they report them: Claude Code with its tool `TodoWrite`, Codex as items of
+//! its output. They are published like the plans of our own agents.
 
 use serde_json::{Value, json};
 
-/// What a program has noted so far.
+/// The last plan of a program.
 #[derive(Debug, Default)]
 pub(crate) struct Noted {
     version: i64,
@@ -13,15 +13,15 @@ pub(crate) struct Noted {
 #[derive(Clone, Debug, PartialEq)]
 struct Step {
     title: String,
-    /// In the program's own word.
+    /// The status, in the program's own term.
     status: String,
 }
 
-/// The word of all of them for a step that is done.
+/// The term that all programs use for a completed step.
 const COMPLETED: &str = "completed";
 
 impl Noted {
-    /// What a call of a program's own tool tells of its plan.
+    /// The events for a call of the program's planning tool.
     pub(crate) fn of_call(&mut self, tool: &str, arguments: &Value) -> Vec<Value> {
         let todos = match tool {
             "TodoWrite" => arguments["todos"].as_array(),
@@ -31,7 +31,7 @@ impl Noted {
         todos.map_or_else(Vec::new, |todos| self.noted(todos.iter().filter_map(step).collect()))
     }
 
-    /// What a line that nothing else understands tells of its plan.
+    /// The events for an output line with a plan.
     pub(crate) fn of_status(&mut self, line: &Value) -> Vec<Value> {
         let item = &line["item"];
         let items = match item["type"].as_str() {

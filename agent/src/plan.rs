@@ -1,8 +1,9 @@
-//! Plans: what an agent means to do, step by step, as it writes it down itself. The tool `manage_todo_list` keeps it,
-//! and each change is told: the plan as it is now (`planning`), and each step that is done (`step_complete`).
+//! Plans: the steps that an agent intends to do, as it records them. The tool `manage_todo_list` maintains the
+//! plan. Each change is published: the current plan (`planning`), and each step that is completed
+//! (`step_complete`).
 //!
-//! The plan of a session is the result of the last of these calls that succeeded: there is no other copy of it, so
-//! whoever takes the run over has it.
+//! The plan of a session is the result of the last successful call of the tool. There is no other copy, so the next
+//! driver of the run finds it.
 
 use std::collections::BTreeSet;
 
@@ -15,10 +16,10 @@ use serde_json::{Value, json};
 
 use crate::drive::Driver;
 
-/// The tool's name.
+/// The name of the tool.
 pub(crate) const TOOL: &str = "manage_todo_list";
 
-/// What the agent is told with its instructions.
+/// The part of the instructions about plans.
 pub(crate) const RULES: &str = "\
 ## Plan
 
@@ -29,9 +30,9 @@ not repeat the plan in what you say.";
 /// A plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Plan {
-    /// How often it was changed.
+    /// Number of changes.
     version: i64,
-    /// Its steps, in order.
+    /// The steps, in order.
     todos: Vec<Item>,
 }
 
@@ -41,16 +42,16 @@ pub(crate) struct Plan {
 struct Item {
     /// 1, 2, 3 … in order.
     id: i64,
-    /// What is to be done.
+    /// The task of the step.
     title: String,
-    /// Where it stands.
+    /// The status of the step.
     status: Status,
-    /// More about it.
+    /// More details.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     description: Option<String>,
 }
 
-/// Where a step stands.
+/// The status of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum Status {
@@ -60,31 +61,30 @@ enum Status {
     Blocked,
 }
 
-/// A change of some of a step.
+/// A partial change of a step.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Patch {
-    /// Which step. To write the plan anew: 1, 2, 3 … in order.
+    /// The step's id. With write: 1, 2, 3 … in order.
     id: i64,
-    /// What is to be done.
+    /// The task of the step.
     title: Option<String>,
-    /// Where it stands.
+    /// The status of the step.
     status: Option<Status>,
-    /// More about it.
+    /// More details.
     description: Option<String>,
 }
 
-/// What the tool is called with.
+/// The arguments of the tool.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Wish {
-    /// What to do: write puts a whole plan in the place of the old one, update changes the steps that it names, read
-    /// changes nothing.
+    /// write replaces the whole plan, update changes the given steps, read changes nothing.
     operation: Operation,
-    /// The steps: whole ones to write, and to update what changes of them.
+    /// The steps: complete ones for write, changed fields only for update.
     #[serde(default)]
     todos: Vec<Patch>,
-    /// The version that this changes, if it must be that.
+    /// The version that the change is based on. If the plan has another version, the change is refused.
     expected_version: Option<i64>,
 }
 
@@ -96,17 +96,17 @@ enum Operation {
     Read,
 }
 
-/// As it is registered.
+/// The declaration to register.
 pub(crate) fn declaration() -> ToolDeclaration {
     let schema = schemars::schema_for!(Wish).to_value();
     let description = "Keeps the plan of the work: writes it, updates steps of it, or reads it.";
     let mut declaration = ToolDeclaration::new(TOOL, description, schema);
-    // What it does is its own result, on record or not: nothing else has happened.
+    // The call's only effect is its result, so a repeated call is harmless.
     declaration.effect = Effect::ReadOnly;
     declaration
 }
 
-/// The tool as the model is shown it; nothing where the agent makes no plans.
+/// The tool as the model sees it; `None` if the agent makes no plans.
 pub(crate) fn spec(driver: &Driver) -> Option<ToolSpec> {
     driver.definition.planning.then(|| {
         let ToolDeclaration { name, description, parameters, .. } = declaration();
@@ -114,7 +114,7 @@ pub(crate) fn spec(driver: &Driver) -> Option<ToolSpec> {
     })
 }
 
-/// The arguments, as the model wrote them, or what it is told instead.
+/// The parsed arguments, or the error text for the model.
 pub(crate) fn admit(driver: &Driver, arguments: &str) -> Result<Value, String> {
     if !driver.definition.planning {
         return Err(format!("there is no tool {TOOL}: this agent makes no plans"));
@@ -124,16 +124,16 @@ pub(crate) fn admit(driver: &Driver, arguments: &str) -> Result<Value, String> {
     Ok(fitted.arguments)
 }
 
-/// What a call comes to, and what is told with it.
+/// The outcome of a call, and the events to publish.
 pub(crate) struct Planned {
     pub(crate) outcome: ToolOutcome,
     pub(crate) events: Vec<Value>,
 }
 
-/// Does what the call wishes.
+/// Executes a call.
 ///
 /// # Errors
-/// [`Error`] where the plan cannot be read.
+/// [`Error`] if the plan cannot be read.
 pub(crate) async fn run(driver: &Driver, claimed: &ToolCall) -> Result<Planned, Error> {
     let before = current(driver).await?;
     let wish: Result<Wish, _> = serde_json::from_value(claimed.arguments.value());
@@ -155,7 +155,7 @@ pub(crate) async fn run(driver: &Driver, claimed: &ToolCall) -> Result<Planned, 
     })
 }
 
-/// The session's plan as it is.
+/// The session's current plan.
 async fn current(driver: &Driver) -> Result<Plan, Error> {
     let sql = "SELECT * FROM tool_calls WHERE session_id = :sid AND tool_name = :tool AND \
                status = 'succeeded' ORDER BY seq DESC LIMIT 1";
@@ -174,26 +174,26 @@ impl Plan {
         if let Some(expected) = wish.expected_version.filter(|it| *it != self.version) {
             let now = self.version;
             return Err(format!(
-                "the plan is at version {now}, not {expected}: read it, and change that"
+                "the plan is at version {now}, not {expected}: read it and repeat the change"
             ));
         }
         let ids: BTreeSet<i64> = wish.todos.iter().map(|it| it.id).collect();
         if ids.len() < wish.todos.len() {
-            return Err("an id comes twice".to_owned());
+            return Err("duplicate id".to_owned());
         }
         let todos = match wish.operation {
             Operation::Write => written(wish.todos)?,
             _ => self.updated(wish.todos)?,
         };
         if todos.iter().filter(|it| it.status == Status::InProgress).count() > 1 {
-            return Err("at most one step is in-progress at a time".to_owned());
+            return Err("only one step can be in-progress".to_owned());
         }
         Ok(Plan { version: self.version + 1, todos })
     }
 
     fn updated(&self, patches: Vec<Patch>) -> Result<Vec<Item>, String> {
         if self.todos.is_empty() {
-            return Err("there is no plan yet: write one".to_owned());
+            return Err("there is no plan yet: write one first".to_owned());
         }
         let mut todos = self.todos.clone();
         for patch in patches {
@@ -206,11 +206,11 @@ impl Plan {
         Ok(todos)
     }
 
-    /// What is told of a plan that was another before: the whole of it, and the steps that are done now.
+    /// The events for a change: the whole plan, and the steps that are now completed.
     fn told(&self, before: &Plan, operation: Operation) -> Vec<Value> {
         let was_done = |item: &Item| {
             let mut done = before.todos.iter().filter(|it| it.status == Status::Completed);
-            // In a plan that is written anew, a number may be another step's.
+            // In a rewritten plan, the same number may belong to another step.
             let same = |it: &Item| it.title == item.title || operation != Operation::Write;
             done.any(|it| it.id == item.id && same(it))
         };
@@ -231,7 +231,10 @@ impl Plan {
 fn written(patches: Vec<Patch>) -> Result<Vec<Item>, String> {
     let whole = patches.into_iter().zip(1..).map(|(patch, id)| {
         if patch.id != id {
-            return Err(format!("the ids are 1, 2, 3 … in order, and {} is not {id}", patch.id));
+            return Err(format!(
+                "the ids must be 1, 2, 3 … in order, but {} is not {id}",
+                patch.id
+            ));
         }
         match (patch.title, patch.status) {
             (Some(title), status) => Ok(Item {

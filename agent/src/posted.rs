@@ -1,5 +1,5 @@
-//! Definitions that come over the network: held to more than those of the folder, because who may register an agent
-//! need not be who may run programs and read files on the machine that drives it.
+//! Definitions received over the network. They are restricted more than those of the folder: permission to register
+//! an agent does not include permission to run programs or read files on the runtime's machine.
 
 use abide_client::NewAgent;
 use serde::Deserialize as _;
@@ -9,12 +9,12 @@ use crate::catalog::Catalog;
 use crate::definition::{AgentDefinition, DefinitionError, PromptSource, Subagent};
 
 impl Catalog {
-    /// What is to be registered for a definition that somebody posts: the agents that it defines on the spot, and last
-    /// its own. It names tools of the folder. It starts no program of its own (`cli`), and it makes the runtime read no
-    /// file: what a file says would become a row.
+    /// The agents to register for a received definition: its inline subagents, then the agent itself. It can use
+    /// the tools of the folder. It must not start a program (`cli`) or refer to files: their content would become a
+    /// row.
     ///
     /// # Errors
-    /// [`DefinitionError`]; [`DefinitionError::Contradiction`] for what only the folder may say.
+    /// [`DefinitionError`]; [`DefinitionError::Contradiction`] for fields that only the folder may use.
     pub fn posted(&self, definition: &Value) -> Result<Vec<NewAgent>, DefinitionError> {
         let parsed = AgentDefinition::deserialize(definition);
         let mut parsed = parsed.map_err(|why| DefinitionError::Malformed(why.to_string()))?;
@@ -29,11 +29,13 @@ impl Catalog {
     }
 }
 
-/// Holds a definition, and those in it, to what may be said from afar.
+/// Refuses fields that only the folder may use, in the definition and its inline subagents.
 fn check_reach(definition: &AgentDefinition) -> Result<(), DefinitionError> {
     let name = &definition.name;
     if definition.cli.is_some() {
-        let why = format!("agent {name} has cli: programs are named in the server's folder only");
+        let why = format!(
+            "agent {name} has cli: programs can only be configured in the server's agent folder"
+        );
         return Err(DefinitionError::Contradiction(why));
     }
     let files = [
@@ -42,7 +44,8 @@ fn check_reach(definition: &AgentDefinition) -> Result<(), DefinitionError> {
         ("a prompt file", matches!(definition.system_prompt, Some(PromptSource::File { .. }))),
     ];
     if let Some((what, _)) = files.iter().find(|(_, is_named)| *is_named) {
-        let why = format!("agent {name} has {what}: files are named in the server's folder only");
+        let why =
+            format!("agent {name} has {what}: files can only be used in the server's agent folder");
         return Err(DefinitionError::Contradiction(why));
     }
     definition.subagents.iter().try_for_each(|subagent| match subagent {
@@ -60,8 +63,9 @@ mod tests {
     use super::*;
 
     fn check(definition: &Value, expected: Expect) {
-        let folder = tempfile::tempdir().expect("there is room");
-        std::fs::write(folder.path().join("AGENTS.md"), "Be kind.").expect("there is room");
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        std::fs::write(folder.path().join("AGENTS.md"), "Be kind.")
+            .expect("the file can be written");
         let told = match Catalog::new(folder.path(), Tools::new()).posted(definition) {
             Ok(agents) => {
                 let told = agents.iter().map(|agent| {
@@ -76,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_defines_on_the_spot_comes_first_and_nothing_is_native() {
+    fn inline_subagents_come_first_and_no_agent_is_native() {
         check(
             &json!({"name": "clerk", "native": true, "system_prompt": "Be kind.",
                 "subagents": [{"name": "helper", "system_prompt": "Look."}, "other"]}),
@@ -87,10 +91,10 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_not_is_named() {
+    fn unknown_names_are_reported() {
         check(
             &json!({"name": "clerk", "tools": ["refnd"]}),
-            expect!["unknown_tool: there is no tool refnd; there are: none"],
+            expect!["unknown_tool: unknown tool refnd; available: none"],
         );
         check(
             &json!({"name": "clerk", "middleware": [{"name": "pii", "at": "request"}]}),
@@ -105,21 +109,21 @@ mod tests {
     }
 
     #[test]
-    fn programs_and_files_of_the_machine_are_out_of_reach() {
+    fn programs_and_files_of_the_machine_are_not_accessible() {
         check(
             &json!({"name": "clerk", "cli": {"command": ["sh", "-c", "id"]}}),
             expect![
-                "contradiction: agent clerk has cli: programs are named in the server's folder only"
+                "contradiction: agent clerk has cli: programs can only be configured in the server's agent folder"
             ],
         );
         let inline = json!({"name": "in", "cli": {"command": ["sh", "-c", "id"]}});
         check(
             &json!({"name": "clerk", "subagents": [inline]}),
             expect![
-                "contradiction: agent in has cli: programs are named in the server's folder only"
+                "contradiction: agent in has cli: programs can only be configured in the server's agent folder"
             ],
         );
-        // `memory: ["abide.yaml"]` put the provider's key into a row.
+        // Regression: `memory: ["abide.yaml"]` copied the provider's key into a row.
         for (what, field) in [
             ("memory", json!({"memory": ["abide.yaml"]})),
             ("memory", json!({"memory": ["AGENTS.md"]})),
@@ -130,11 +134,12 @@ mod tests {
             posted["name"] = "clerk".into();
             let inline = json!({"name": "outer", "subagents": [posted.clone()]});
             for posted in [posted, inline] {
-                let folder = tempfile::tempdir().expect("there is room");
+                let folder = tempfile::tempdir().expect("a temporary folder");
                 let refused = Catalog::new(folder.path(), Tools::new()).posted(&posted);
-                let refused = refused.map(drop).expect_err("it would be read");
-                let expected =
-                    format!("agent clerk has {what}: files are named in the server's folder only");
+                let refused = refused.map(drop).expect_err("the file is not read");
+                let expected = format!(
+                    "agent clerk has {what}: files can only be used in the server's agent folder"
+                );
                 assert_eq!((refused.code(), refused.to_string()), ("contradiction", expected));
             }
         }

@@ -1,8 +1,8 @@
-//! A foreign program that is the agent: its lines become events of the run, kept as they came beside what they
-//! were read as, and its last word is the answer.
+//! A foreign program as the agent. Its output lines are recorded as events of the run, each with the original line.
+//! Its final message is the answer.
 //!
-//! A program cannot be taken up in the middle. Where its driver vanished, it is resumed if it told a session
-//! of its own, and the run fails if it did not: it is not begun again, because nobody knows what it has done.
+//! A program cannot be continued in the middle. If its driver crashed, the program is resumed if it reported a
+//! session id. Otherwise the run fails: the program is not restarted, because its effects are unknown.
 
 use abide_client::{Error, Message, RunEvent, Spent};
 use abide_programs::{
@@ -21,10 +21,10 @@ use crate::transcript::{self, Said};
 use abide_models::ModelMessage;
 use abide_tools::Environment;
 
-/// Lines that are told at once.
+/// Maximum number of lines recorded in one batch.
 const LINES: usize = 200;
 
-/// Decisions that are waited for, each with the program's own number of the question.
+/// Pending decisions, each with the program's request id.
 type Decisions = FuturesUnordered<BoxFuture<'static, (String, Result<Decision, Error>)>>;
 
 /// Runs the program to its end.
@@ -49,7 +49,7 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<Driven> {
             }
             Some((request_id, decision)) = decisions.next() => {
                 open.answered(&request_id);
-                // Where it is not open any more, the program has withdrawn it, or is gone.
+                // If the request is no longer open, the program has withdrawn it or has exited.
                 let _ = running.answer(&request_id, decision?);
             }
             line = running.next() => match line {
@@ -71,7 +71,7 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<Driven> {
     }
 }
 
-/// What is there already goes along: one write for many lines.
+/// Collects the lines that are already available, so that one write covers many lines.
 fn gather(driver: &Driver, running: &mut Running, heard: &mut Heard) {
     while heard.told.len() < LINES && heard.answer.is_none() {
         match running.next().now_or_never() {
@@ -81,7 +81,7 @@ fn gather(driver: &Driver, running: &mut Running, heard: &mut Heard) {
     }
 }
 
-/// Puts on record what the program asks, and takes back what it does not ask any more.
+/// Records the program's permission requests, and cancels the withdrawn ones.
 async fn consent(
     driver: &Driver,
     running: &Running,
@@ -91,7 +91,7 @@ async fn consent(
 ) -> Step {
     for asked in std::mem::take(&mut heard.asked) {
         if deaf {
-            // Its stdin is closed: what it asks cannot be answered, and is told for what it is.
+            // Its stdin is closed, so the request cannot be answered. It is published as a status.
             let asks = json!({"status": "thinking", "asks": asked.tool, "input": asked.input});
             driver.record(&[json!({"kind": "status", "data": asks})], None, Vec::new()).await?;
             continue;
@@ -112,7 +112,7 @@ async fn consent(
     Ok(())
 }
 
-/// Ends the program before its time; what it said until it was gone is kept.
+/// Stops the program. Its output up to its exit is recorded.
 async fn leave(driver: &Driver, mut running: Running, open: Open, why: Halt) -> Halt {
     running.cancel();
     let mut heard = Heard::default();
@@ -130,7 +130,7 @@ async fn leave(driver: &Driver, mut running: Running, open: Open, why: Halt) -> 
     }
 }
 
-/// The configuration, with the program's own session where there was one before.
+/// The configuration, with the session id of the previous program if there was one.
 async fn resumed(driver: &Driver, mut config: CliConfig) -> Step<CliConfig> {
     let sql = "SELECT * FROM run_events WHERE run_id = :id AND kind IN ('line', 'status') \
                ORDER BY number";
@@ -148,13 +148,13 @@ async fn resumed(driver: &Driver, mut config: CliConfig) -> Step<CliConfig> {
         }
         (true, None) => {
             let why =
-                "the runtime ended while the program ran, and it has no session to go on with";
+                "the runtime ended while the program ran, and the program has no session to resume";
             Err(Halt::Failed(Failure::new("runtime_crash", why)))
         }
     }
 }
 
-/// Gives a program what it inherits: the process may have variables in memory alone.
+/// Adds the inherited environment variables. Some exist only in the memory of this process.
 fn inherit(environment: &Environment, config: &mut CliConfig) {
     let all = config.inherit_env == InheritEnv::All;
     for (name, value) in environment.iter() {
@@ -196,13 +196,13 @@ async fn finish(driver: &Driver, answer: Answer, tool_calls: i64) -> Step<Driven
     Ok(Driven::Ended)
 }
 
-/// What the program says that it took.
+/// The usage that the program reports.
 fn spent(answer: &Answer, tool_calls: i64) -> Spent {
     let usage = answer.usage.as_ref();
     let count = |of: fn(&Usage) -> Option<u64>| {
         usage.and_then(of).and_then(|tokens| i64::try_from(tokens).ok())
     };
-    // A number of dollars that a program tells, to the nearest millionth; what is none of them is not taken over.
+    // The reported cost, rounded to microdollars. An invalid number is ignored.
     let micros = answer.cost_usd.map(|dollars| (dollars * 1e6).round());
     let micros = micros.filter(|micros| (0.0..=f64::from(u32::MAX)).contains(micros));
     Spent {

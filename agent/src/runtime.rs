@@ -1,5 +1,5 @@
-//! Who drives what: the runtime takes over every run that nobody drives, and holds it until it ends, waits or is
-//! taken from it. It can be killed at any moment; the next one, under the same name, goes on at once.
+//! The runtime claims every run without a driver, and holds its lease until the run ends, waits, or is taken over.
+//! After a crash, the next runtime with the same name continues its runs immediately.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -20,24 +20,24 @@ use crate::drivers::Drivers;
 use crate::trusted::Trusted;
 use crate::{beat, consent, delegate, plan};
 
-/// How a runtime works.
+/// Settings of a runtime.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The name under which it holds runs. One that starts under the same name takes over at once what the one
-    /// before held; so no two run at a time under one name.
+    /// The driver name under which the runtime claims runs. A runtime with the same name takes over the runs of its
+    /// predecessor immediately, so two runtimes must not use one name at the same time.
     pub driver: String,
-    /// How long runs and calls are held between two signs of life. So long does it take until another driver goes
-    /// on, and until a call whose tool may not run twice counts as unknown.
+    /// Duration of leases of runs and calls. After a crash, another driver takes over after this time, and a call
+    /// that must not run twice becomes `unknown`.
     pub lease: Duration,
-    /// How often a model is asked again.
+    /// When model requests are retried.
     pub retry: Retry,
-    /// How long a tool that is asked to stop is waited for. Then it is let go, and what became of its call is as
-    /// open as if its worker had vanished.
+    /// How long to wait for a tool that was asked to stop. After that, the tool is abandoned, and its call is
+    /// treated as if its worker had crashed.
     pub grace: Duration,
 }
 
 impl Settings {
-    /// Under a name, with leases of ten seconds and five of grace.
+    /// Settings with a lease of ten seconds and a grace period of five seconds.
     #[must_use]
     pub fn named(driver: impl Into<String>) -> Settings {
         Settings {
@@ -59,17 +59,17 @@ impl Settings {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RuntimeError {
-    /// Abide said no, or is not there.
+    /// A call was refused, or the connection was lost.
     #[error(transparent)]
     Abide(#[from] Error),
-    /// A revision is registered that no definition can be read from.
+    /// The definition in a registered revision cannot be parsed.
     #[error("revision {revision} of agent {agent} cannot be read: {why}")]
     Definition {
         /// The agent.
         agent: String,
-        /// Which revision.
+        /// The revision.
         revision: i64,
-        /// What is wrong with it.
+        /// The parse error.
         why: String,
     },
 }
@@ -78,16 +78,16 @@ pub enum RuntimeError {
 pub struct Runtime {
     shop: Arc<Shop>,
     catalog: Catalog,
-    /// What was registered last.
+    /// The last registration.
     registered: Mutex<Registered>,
     problems: watch::Sender<Vec<Problem>>,
 }
 
-/// How often the folder of definitions is looked at.
+/// How often the folder of definitions is checked for changes.
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Runtime {
-    /// One that drives runs of an Abide, with these models and the tools of the catalog's definitions.
+    /// A runtime for a database, with these models and the tools of the catalog's definitions.
     #[must_use]
     pub fn new(
         abide: Abide,
@@ -109,35 +109,35 @@ impl Runtime {
         Runtime { shop, catalog, registered: Mutex::default(), problems }
     }
 
-    /// With other variables for programs to inherit than those of this process.
+    /// Sets the environment variables that programs inherit; the default is that of this process.
     #[must_use]
     pub fn environment(mut self, environment: Environment) -> Runtime {
-        let shop = Arc::get_mut(&mut self.shop).expect("nothing is driven before it runs");
+        let shop = Arc::get_mut(&mut self.shop).expect("the runtime is not shared before it runs");
         shop.environment = environment;
         self
     }
 
-    /// The files that are no definition, as they were when the folder was last read.
+    /// The invalid files of the folder at its last reading.
     #[must_use]
     pub fn problems(&self) -> watch::Receiver<Vec<Problem>> {
         self.problems.subscribe()
     }
 
-    /// Lets the program run that a definition is (`cli`), and those in it. What the folder says need not be named here; all
-    /// else that somebody registers does not run on this machine.
+    /// Permits the programs (`cli`) of a definition and its inline subagents to run. Programs in the folder's
+    /// definitions are permitted without this call. All other programs do not run on this machine.
     pub fn trust(&self, definition: &AgentDefinition) {
         self.shop.trusted.learn(definition);
     }
 
-    /// Registers the tools and the definitions that there are; the files that are no definition. An agent whose file
-    /// was there at the last call and is not any more is retired: its runs go on, and it begins no more. One whose
-    /// file cannot be read any more stays as it was.
+    /// Registers the tools and the definitions. Returns the invalid files. If the file of an agent was removed
+    /// since the last call, the agent is retired: its active runs continue, and no new runs start. If a file can no
+    /// longer be read, its agents stay as they are.
     ///
     /// # Errors
     /// [`Error`] of a call.
     pub async fn register(&self) -> Result<Vec<Problem>, Error> {
         let abide = &self.shop.abide;
-        // Before anything is read: what changes meanwhile is seen as a change.
+        // Taken before anything is read, so that a concurrent change is detected at the next check.
         let of = Some(self.sources());
         let declared = self.shop.tools.declarations();
         let own = [delegate::declaration(), plan::declaration(), consent::declaration()];
@@ -149,8 +149,8 @@ impl Runtime {
         Catalog::register(abide, &reading.definitions).await?;
         for name in gone {
             match abide.retire_agent(&name).await {
-                Ok(_) => tracing::info!(agent = name, "its file is gone: it begins no more runs"),
-                // It was never registered: nothing is to be retired.
+                Ok(_) => tracing::info!(agent = name, "retired an agent: its file was removed"),
+                // The agent was never registered.
                 Err(error) if error.code().is_some() => {}
                 Err(error) => return Err(error),
             }
@@ -160,7 +160,7 @@ impl Runtime {
         Ok(reading.problems)
     }
 
-    /// What the folder says now, held against what it said.
+    /// The folder's content, compared with the last registration.
     fn changes(&self) -> Changes {
         let mut reading = self.catalog.reading();
         let registered = self.registered();
@@ -173,7 +173,7 @@ impl Runtime {
                 files.insert(path.clone(), names.clone());
             }
         }
-        // A native agent does not take the place of a file's that cannot be read just now.
+        // A native agent must not replace an agent whose file is temporarily unreadable.
         reading.definitions.retain(|it| !it.native || !kept.contains(&it.name));
         let there: BTreeSet<&String> = files.values().flatten().collect();
         let native = |name: &String| reading.definitions.iter().any(|it| it.name == *name);
@@ -182,7 +182,7 @@ impl Runtime {
         Changes { reading, gone, files }
     }
 
-    /// What definitions are made of, as it is now.
+    /// The current versions of everything that definitions depend on.
     fn sources(&self) -> Sources {
         let tools = *self.shop.tools.revision().borrow();
         Sources { tools, files: self.catalog.signature() }
@@ -192,11 +192,11 @@ impl Runtime {
         self.registered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Drives every run that nobody drives, until it is stopped. What was registered is registered anew when
-    /// files or tools change. Runs under way are then let go: they go on when the next runtime starts.
+    /// Drives every run without a driver, until stopped. Definitions are registered again when files or tools
+    /// change. On stop, the drivers release their runs; the next runtime continues them.
     ///
     /// # Errors
-    /// [`RuntimeError`] where Abide is not there any more.
+    /// [`RuntimeError`] if the connection is lost.
     pub async fn run(&self, stop: CancellationToken) -> Result<(), RuntimeError> {
         let mut drivers = Drivers::new(Arc::clone(&self.shop));
         let (mut free, mut unwanted) = (self.free().await?, self.unwanted().await?);
@@ -219,11 +219,11 @@ impl Runtime {
                     for (id,) in unwanted.typed_rows::<(String,)>()? { drivers.stop(&id) }
                 }
                 () = drivers.one_ended() => {
-                    // What a driver had just let wait may go on already; that was told while it was
-                    // still taken for driven.
+                    // A run that its driver has just suspended may already be running again. That update was
+                    // ignored because the driver was still active.
                     for (id,) in free.typed_rows::<(String,)>()? { drivers.begin(id) }
                 }
-                // One at a time: where the last takes so long, another would only take longer.
+                // At most one renewal at a time: if one is slow, a second one would only add load.
                 _ = beat.tick(), if beating.as_ref().is_none_or(JoinHandle::is_finished) => {
                     beating = Some(self.beat());
                 }
@@ -235,20 +235,20 @@ impl Runtime {
         Ok(())
     }
 
-    /// The runs that nobody drives, as they come.
+    /// A subscription to the runs without a driver.
     async fn free(&self) -> Result<Subscription, Error> {
         let sql = "SELECT id FROM runs WHERE status = 'running' AND driver IS NULL";
         self.shop.abide.subscribe(sql).await
     }
 
-    /// The runs that this driver holds and nobody wants any more, as they come.
+    /// A subscription to this driver's runs that are to be aborted.
     async fn unwanted(&self) -> Result<Subscription, Error> {
         let sql = "SELECT id FROM runs WHERE driver = :me AND status = 'running' AND \
                    abort_requested_at IS NOT NULL";
         self.shop.abide.subscribe(sql).param("me", &self.shop.settings.driver).await
     }
 
-    /// Runs that this driver held when it ended.
+    /// The runs that this driver held when it ended.
     async fn left_behind(&self) -> Result<Vec<String>, Error> {
         let sql = "SELECT id FROM runs WHERE driver = :me AND status = 'running'";
         let held: Vec<(String,)> =
@@ -256,7 +256,7 @@ impl Runtime {
         Ok(held.into_iter().map(|(id,)| id).collect())
     }
 
-    /// Shows that the runs are still held. What was taken away is not driven on.
+    /// Renews the leases of all runs.
     fn beat(&self) -> JoinHandle<()> {
         let shop = Arc::clone(&self.shop);
         let holds: Vec<Hold> = {
@@ -265,12 +265,12 @@ impl Runtime {
         };
         tokio::spawn(async move {
             if let Err(error) = beat::prolong(&shop.abide, &holds, shop.settings.lease).await {
-                tracing::warn!(%error, "leases could not be prolonged");
+                tracing::warn!(%error, "leases could not be renewed");
             }
         })
     }
 
-    /// Registers anew what has changed since it was registered.
+    /// Registers the definitions again if anything has changed.
     async fn reload(&self) {
         if self.registered().of.as_ref().is_none_or(|of| *of == self.sources()) {
             return;
@@ -278,7 +278,7 @@ impl Runtime {
         match self.register().await {
             Ok(problems) => {
                 for Problem { path, error } in problems {
-                    tracing::warn!(path = %path.display(), %error, "no definition of an agent");
+                    tracing::warn!(path = %path.display(), %error, "invalid agent definition");
                 }
             }
             Err(error) => tracing::warn!(%error, "definitions could not be registered"),
@@ -286,28 +286,28 @@ impl Runtime {
     }
 }
 
-/// What was registered.
+/// The last registration.
 #[derive(Default)]
 struct Registered {
-    /// What it was made of; nothing where nothing was registered.
+    /// The versions it was based on; `None` before the first registration.
     of: Option<Sources>,
-    /// The agents of each file, when it could last be read.
+    /// The agents of each file, when the file was last readable.
     files: BTreeMap<PathBuf, BTreeSet<String>>,
 }
 
-/// What definitions are made of.
+/// The versions of everything that definitions depend on.
 #[derive(PartialEq)]
 struct Sources {
     tools: u64,
     files: Signature,
 }
 
-/// What the folder says now.
+/// The folder's content, compared with the last registration.
 struct Changes {
     reading: Reading,
-    /// Agents that it says nothing of any more.
+    /// Agents that no file defines any more.
     gone: BTreeSet<String>,
-    /// The agents of each file, as far as it could ever be read.
+    /// The agents of each file, when the file was last readable.
     files: BTreeMap<PathBuf, BTreeSet<String>>,
 }
 

@@ -1,5 +1,4 @@
-//! What is to be done next in a run. It follows from rows alone, so it is the same after a pause, an approval, a
-//! crash, and when nothing of that happened.
+//! The next step of a run. It is computed from rows alone, so it is the same after a pause, an approval or a crash.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,23 +11,23 @@ use crate::transcript::{AskedCall, Result, Said, data};
 pub(crate) enum Stage {
     /// Ask the model.
     Ask,
-    /// These calls of its last answer are not on record yet.
+    /// Request these calls of the last answer, which are not recorded yet.
     Request(Vec<AskedCall>),
-    /// These calls can be run.
+    /// Run these calls.
     Run(Vec<ToolCall>),
-    /// These calls are in somebody's hands, or wait for their next attempt.
+    /// Wait: the calls are claimed, or scheduled for their next attempt.
     Await,
-    /// Somebody has to decide on these calls.
+    /// Wait for a decision on these calls.
     Interrupt(Vec<ToolCall>),
-    /// Every call has ended: the model may be told.
+    /// Every call has ended: give the results to the model.
     Deliver(Vec<(AskedCall, ToolCall)>),
     /// The model has answered.
     Finish(String),
-    /// It goes on calling where it may not: it is not asked again, whatever it said.
+    /// The model keeps calling tools beyond the limit. End the run.
     Stop(String),
 }
 
-/// The run's last answer, if it has one that nothing but its own results came after.
+/// The run's last answer, if only its own tool results follow it.
 pub(crate) fn last_answer(run: &Run, entries: &[AgentState]) -> Option<(usize, Said)> {
     let at =
         entries.iter().rposition(|entry| entry.role == "assistant" && entry.kind == "message")?;
@@ -36,7 +35,8 @@ pub(crate) fn last_answer(run: &Run, entries: &[AgentState]) -> Option<(usize, S
     (said.run_id == run.id).then_some((at, said))
 }
 
-/// How often a model is asked that may call no more: when it is told so, and once again if it calls nevertheless.
+/// Maximum number of requests after the tool call limit: one with the notice, and one more if the model calls tools
+/// again.
 const TURNS_PAST_LIMIT: i64 = 2;
 
 /// The next step of a run, from the session's messages and the calls of the run's last answer.
@@ -55,7 +55,7 @@ pub(crate) fn next(run: &Run, entries: &[AgentState], calls: &[ToolCall]) -> Sta
         if !said.calls.is_empty() && said.past_limit >= TURNS_PAST_LIMIT {
             return Stage::Stop(text());
         }
-        // Somebody else has spoken since (a supervisor, a timer), or the model waits for its results.
+        // There is a newer message (from a supervisor or a timer), or the model waits for its results.
         let spoken = after.iter().any(|entry| entry.role != "assistant");
         return match said.calls.is_empty() && !spoken {
             true => Stage::Finish(text()),

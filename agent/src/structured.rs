@@ -1,5 +1,6 @@
-//! Answers of a shape: a definition's `response_format` holds for the last answer of a run. A model that misses it is
-//! told what is wrong, once; then the run fails. What does not fit is never told as if it did.
+//! Structured answers: a definition's `response_format` applies to the final answer of a run. The model gets one
+//! chance to correct an answer that does not match; then the run fails. A mismatch is never reported as a
+//! structured answer.
 
 use abide_client::{Call, Message};
 use abide_json_integers as integers;
@@ -10,20 +11,20 @@ use crate::drive::{Driver, Failure, Halt};
 use crate::stage;
 use crate::transcript::{REPAIR, Repair, data};
 
-/// How often a model is told in one run that its answer does not fit.
+/// How often a model may correct its answer in one run.
 pub(crate) const REPAIRS: usize = 1;
 
-/// An answer, held to what was asked for.
+/// An answer, checked against the schema.
 pub(crate) enum Judged {
-    /// No shape was asked for, or a guardrail has spoken instead of the model.
+    /// There is no schema, or a guardrail has replaced the answer.
     Free,
-    /// It is this.
+    /// It matches.
     Fits(Value),
-    /// What is wrong with it.
+    /// It does not match, for this reason.
     Misfit(String),
 }
 
-/// Judges the run's last answer.
+/// Checks the run's last answer.
 pub(crate) fn judge(driver: &Driver, text: &str) -> Judged {
     let Some(schema) = &driver.definition.response_format else { return Judged::Free };
     let of_the_model = stage::last_answer(&driver.run, &driver.entries)
@@ -34,7 +35,7 @@ pub(crate) fn judge(driver: &Driver, text: &str) -> Judged {
     of_text(schema, text)
 }
 
-/// Judges what a foreign program answers: as data, where it tells some, else as text.
+/// Checks the answer of a foreign program: its structured output if it has one, else its text.
 pub(crate) fn of_program(schema: &Value, told: Option<Value>, text: &str) -> Judged {
     match told {
         Some(value) => held_to(schema, value),
@@ -47,43 +48,45 @@ fn of_text(schema: &Value, text: &str) -> Judged {
     match serde_json::from_str(text) {
         Ok(value) => match integers::check(text) {
             Ok(()) => held_to(schema, value),
-            Err(found) => Judged::Misfit(format!("{found}: write it as a string")),
+            Err(found) => Judged::Misfit(format!("{found}: use a string")),
         },
         Err(why) => Judged::Misfit(format!("it is not JSON: {why}")),
     }
 }
 
-/// A value, held to a schema.
+/// Checks a value against a schema.
 fn held_to(schema: &Value, value: Value) -> Judged {
     match Parameters::of(schema) {
         Ok(schema) => schema.wrong_with(&value).map_or(Judged::Fits(value), Judged::Misfit),
-        Err(why) => Judged::Misfit(format!("the response_format is no JSON Schema: {why}")),
+        Err(why) => {
+            Judged::Misfit(format!("the response_format is not a valid JSON Schema: {why}"))
+        }
     }
 }
 
-/// How often the model has been told so in this run.
+/// How many corrections this run has already requested.
 pub(crate) fn repairs(driver: &Driver) -> usize {
     let told = driver.entries.iter().filter(|entry| entry.kind == REPAIR);
     told.filter(|entry| data::<Repair>(entry).run_id == driver.run.id).count()
 }
 
-/// The call that tells the model what is wrong with its answer.
+/// The call that asks the model for a correction.
 pub(crate) fn repair(driver: &Driver, why: &str) -> Call {
     let text = format!(
-        "Your answer does not have the form that was asked for: {why}. Answer again, with JSON of that form and \
+        "Your answer does not match the required format: {why}. Answer again, with JSON in that format and \
          nothing else."
     );
     let told = Repair { run_id: driver.run.id.clone() };
     driver.message(Message::system(text).kind(REPAIR), &told)
 }
 
-/// What a run is told of that has no answer that fits.
+/// The failure of a run without a matching answer.
 pub(crate) fn failed(why: &str) -> Halt {
-    let message = format!("the answer does not have the form that was asked for: {why}");
+    let message = format!("the answer does not match the response_format: {why}");
     Halt::Failed(Failure::new("response_format_mismatch", message))
 }
 
-/// The text without a code fence around it, which many models put there.
+/// The text without the code fence that many models add.
 fn unfenced(text: &str) -> &str {
     let text = text.trim();
     let inner = text.strip_prefix("```").and_then(|rest| rest.strip_suffix("```"));

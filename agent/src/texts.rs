@@ -1,5 +1,6 @@
-//! Texts of a runtime's folder: definitions, prompts, skills and instruction files. Nothing outside of the folder is read,
-//! whatever path or symlink leads there, and nothing in it that is no text of this kind: keys and tokens lie there too.
+//! Text files of a runtime's folder: definitions, prompts, skills and instruction files. Files outside of the
+//! folder are never read, regardless of paths or symlinks. Files of other types are not read either, because the
+//! folder may also contain keys and tokens.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
@@ -10,10 +11,10 @@ use rustix::fs::OFlags;
 
 use crate::definition::DefinitionError;
 
-/// Bytes of a text.
+/// Maximum size of a text, in bytes.
 const MOST: u64 = 1 << 20;
 
-/// Reads a text below a folder, whose name, symlinks resolved, has one of these endings.
+/// Reads a text file in a folder. Its resolved name must have one of these extensions.
 ///
 /// # Errors
 /// [`DefinitionError::Missing`] with the reason.
@@ -30,31 +31,32 @@ pub(crate) fn read(
     let root = fs::canonicalize(folder).map_err(system)?;
     let file = fs::canonicalize(folder.join(path)).map_err(system)?;
     let Ok(below) = file.strip_prefix(&root) else {
-        return Err(missing("it lies outside of the folder of agents".to_owned()));
+        return Err(missing("the file is outside of the agent folder".to_owned()));
     };
     let ending = below.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
     if !endings.contains(&ending) || below == Path::new("abide.yaml") {
         let why = format!(
-            "it is no text for an agent: its name has to end in .{}",
+            "the file type is not permitted: the name must end in .{}",
             endings.join(" or .")
         );
         return Err(missing(why));
     }
     let opened = open(&root, below).map_err(system)?;
     if !opened.metadata().map_err(system)?.is_file() {
-        return Err(missing("it is no regular file".to_owned()));
+        return Err(missing("not a regular file".to_owned()));
     }
     let mut text = String::new();
     opened.take(MOST + 1).read_to_string(&mut text).map_err(system)?;
     if text.len() as u64 > MOST {
-        return Err(missing(format!("it has more than {MOST} bytes")));
+        return Err(missing(format!("the file is larger than {MOST} bytes")));
     }
     Ok(text)
 }
 
-/// Opens a file without following any symlink: the path was resolved, and what has been put there since is not meant.
+/// Opens a file without following symlinks. The path is already resolved, so a symlink in it was created
+/// afterwards.
 fn open(root: &Path, below: &Path) -> io::Result<File> {
-    // A pipe would keep the reader waiting.
+    // Opening a pipe would block otherwise.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     #[cfg(target_os = "linux")]
     {
@@ -62,7 +64,7 @@ fn open(root: &Path, below: &Path) -> io::Result<File> {
         let folder = open(root, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         match openat2(&folder, below, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
-            // An older kernel, or a sandbox that knows no such call.
+            // An older kernel, or a sandbox that blocks the system call.
             Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => {}
             opened => return Ok(File::from(opened?)),
         }
@@ -76,13 +78,15 @@ mod tests {
 
     use super::*;
 
-    /// `memory: ["abide.yaml"]` put the provider's key into a row that every tenant could read, and symlinks were followed.
+    /// Regression: `memory: ["abide.yaml"]` copied the provider's key into a row that every tenant could read, and
+    /// symlinks were followed.
     #[test]
     fn only_texts_below_the_folder_are_read() {
-        let home = tempfile::tempdir().expect("there is room");
+        let home = tempfile::tempdir().expect("a temporary folder");
         let folder = home.path().join("agents");
-        fs::create_dir_all(folder.join("more")).expect("there is room");
-        let write = |path: &str| fs::write(home.path().join(path), path).expect("there is room");
+        fs::create_dir_all(folder.join("more")).expect("the folder can be created");
+        let write =
+            |path: &str| fs::write(home.path().join(path), path).expect("the file can be written");
         for path in [
             "outside.md",
             "agents/a.md",
@@ -93,8 +97,9 @@ mod tests {
         ] {
             write(path);
         }
-        fs::write(folder.join("long.md"), vec![b'x'; (MOST + 1) as usize]).expect("there is room");
-        fs::create_dir(folder.join("folder.md")).expect("there is room");
+        fs::write(folder.join("long.md"), vec![b'x'; (MOST + 1) as usize])
+            .expect("the file can be written");
+        fs::create_dir(folder.join("folder.md")).expect("the folder can be created");
         for (target, link) in [
             ("more/b.md", "inside.md"),
             ("../outside.md", "out.md"),
@@ -104,11 +109,11 @@ mod tests {
             ("..", "up"),
             ("gone", "dangling.md"),
         ] {
-            symlink(target, folder.join(link)).expect("there is room");
+            symlink(target, folder.join(link)).expect("the file can be written");
         }
         let absolute = folder.join("a.md").display().to_string();
         let outside = home.path().join("outside.md").display().to_string();
-        let (away, no_text) = ("lies outside of the folder", "is no text for an agent");
+        let (away, no_text) = ("is outside of the agent folder", "file type is not permitted");
         let cases = [
             ("a.md", Ok("agents/a.md")),
             ("./more/b.md", Ok("agents/more/b.md")),
@@ -127,8 +132,8 @@ mod tests {
             ("env.md", Err(no_text)),
             ("key.pem", Err(no_text)),
             ("dangling.md", Err("No such file")),
-            ("folder.md", Err("is no regular file")),
-            ("long.md", Err("has more than 1048576 bytes")),
+            ("folder.md", Err("not a regular file")),
+            ("long.md", Err("is larger than 1048576 bytes")),
         ];
         for (path, expected) in cases {
             match (read(&folder, Path::new(path), &["md"]), expected) {
@@ -140,6 +145,6 @@ mod tests {
             }
         }
         let yaml = read(&folder, Path::new("abide.yaml"), &["yaml"]);
-        assert!(yaml.is_err(), "no definition either");
+        assert!(yaml.is_err(), "the same applies to definitions");
     }
 }

@@ -1,41 +1,40 @@
-//! A session's messages, as a model reads them. The rows stand; what a model is shown is made of them anew
-//! each time.
+//! A session's messages in the form that a model reads. They are derived from the rows for each request.
 //!
-//! A model takes no conversation in which a call has no result, so a call that nobody ever answered (its run was
-//! aborted) is given one here: that there is none.
+//! Model providers reject a conversation in which a tool call has no result. If a call has none because its run was
+//! aborted, a placeholder result is added.
 
 use abide_client::{AgentState, Json};
 use abide_models::{ModelCall, ModelMessage};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What an assistant's message holds beside its text.
+/// The data of an assistant message, besides its text.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Said {
-    /// The run that it is part of.
+    /// The run that the message belongs to.
     pub(crate) run_id: String,
-    /// Which answer of the run it is, from 1.
+    /// The number of the answer in the run, from 1.
     pub(crate) iteration: i64,
-    /// What it asks to be called.
+    /// The tool calls that it requests.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) calls: Vec<AskedCall>,
-    /// What the model thought, as far as it told.
+    /// The model's reasoning, if the provider returns it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reasoning: Option<String>,
-    /// What only its provider reads.
+    /// Opaque data for the same provider.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) carry: Option<Value>,
-    /// Who answered.
+    /// The provider that answered.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) provider: String,
-    /// With which model.
+    /// The model that answered.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) model: String,
-    /// How often the model had been asked by then, this time included, since the run may make no more calls.
+    /// How many answers the model had given since the tool call limit was reached, including this one.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) past_limit: i64,
-    /// What was said before a guardrail put something else in its place.
+    /// The original text, if a guardrail has replaced it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) original: Option<String>,
 }
@@ -44,57 +43,57 @@ fn is_zero(number: &i64) -> bool {
     *number == 0
 }
 
-/// A call that a model asked for.
+/// A tool call that a model requested.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct AskedCall {
-    /// Ours: of run, iteration and place, so that it is the same whoever asks again.
+    /// Our id: derived from run, iteration and position, so a repeated request has the same id.
     pub(crate) call_id: String,
     /// The tool.
     pub(crate) name: String,
-    /// The arguments, the text that the model gave.
+    /// The arguments, as the text that the model produced.
     pub(crate) arguments: String,
-    /// The provider's id: what it wants to see with the result, and no key.
+    /// The provider's id. The provider expects it with the result; it is not used as a key.
     pub(crate) provider_call_id: String,
 }
 
-/// What a tool's message holds beside its text.
+/// The data of a tool message, besides its text.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Result {
-    /// The call that it answers.
+    /// The call.
     pub(crate) call_id: String,
-    /// The provider's id of it.
+    /// The provider's id of the call.
     pub(crate) provider_call_id: String,
     /// The tool.
     pub(crate) name: String,
-    /// Whether it went wrong.
+    /// Whether the call failed.
     pub(crate) is_error: bool,
-    /// A program's exit code, or 0 and 1.
+    /// A program's exit code, else 0 or 1.
     pub(crate) exit_code: i32,
 }
 
-/// The kind of an answer that broke off.
+/// The kind of an interrupted answer.
 pub(crate) const PARTIAL: &str = "partial";
 
-/// The kind of what a model is told whose answer is not what was asked for.
+/// The kind of a message that asks the model to correct its answer.
 pub(crate) const REPAIR: &str = "repair";
 
-/// What such an entry holds beside its text.
+/// The data of such a message, besides its text.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Repair {
-    /// The run whose answer it was.
+    /// The run of the answer.
     pub(crate) run_id: String,
 }
 
-/// What an entry's `data` holds, as far as it can be read.
+/// The `data` of an entry, or the default if it cannot be parsed.
 pub(crate) fn data<T: for<'de> Deserialize<'de> + Default>(entry: &AgentState) -> T {
     let json = entry.data.as_ref().map(Json::as_str);
     json.and_then(|json| serde_json::from_str(json).ok()).unwrap_or_default()
 }
 
-/// The conversation, for a model.
+/// The conversation for a model.
 pub(crate) fn messages(entries: &[AgentState]) -> Vec<ModelMessage> {
     let mut told = Vec::new();
     let mut open: Vec<AskedCall> = Vec::new();
@@ -117,7 +116,7 @@ pub(crate) fn messages(entries: &[AgentState]) -> Vec<ModelMessage> {
     told
 }
 
-/// A message that is not a tool's; what was open before it is given up.
+/// Adds a message that is not a tool result. Calls that are still open get a placeholder result first.
 fn of(
     entry: &AgentState,
     open: &mut Vec<AskedCall>,
@@ -143,10 +142,10 @@ fn of(
                 carry,
             });
         }
-        // Providers that know no instructions amid a conversation would lift it above all of it.
+        // Some providers support instructions only at the beginning, and would move it there.
         ("system", REPAIR) => ModelMessage::User { text },
         ("system", _) => ModelMessage::System { text },
-        // A supervisor speaks to the session, as its user does; so does whatever else was handed in.
+        // A supervisor writes to the session as its user does. Handoffs are treated the same.
         (role, "message" | "handoff") => ModelMessage::User { text: format!("[{role}] {text}") },
         _ => return None,
     };
@@ -159,7 +158,7 @@ fn give_up(open: &mut Vec<AskedCall>, told: &mut Vec<ModelMessage>) {
         told.push(ModelMessage::Tool {
             call_id: call.provider_call_id,
             name: call.name,
-            content: "There is no result: the run ended before it.".to_owned(),
+            content: "There is no result: the run ended before the call.".to_owned(),
             is_error: true,
         });
     }

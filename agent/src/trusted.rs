@@ -1,5 +1,6 @@
-//! Programs that may be run: those that this runtime's own folder names, or whoever made it. A definition is a row, and
-//! who may register an agent need not be who may run programs on the machine that drives it.
+//! The programs that this runtime may run: those of its own folder, and those permitted by its creator. A
+//! definition is a row, and permission to register an agent does not include permission to run programs on the
+//! runtime's machine.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
@@ -8,13 +9,13 @@ use serde_json::json;
 
 use crate::definition::{AgentDefinition, Subagent};
 
-/// The agents that are programs, with how each is called, as they were said since the runtime began: a run under way
-/// goes on with what its revision says when a file changes.
+/// The permitted pairs of agent and configuration since the runtime started. Old configurations stay permitted,
+/// because an active run keeps its revision when a file changes.
 #[derive(Debug, Default)]
 pub(crate) struct Trusted(Mutex<HashSet<(String, String)>>);
 
 impl Trusted {
-    /// Lets run what a definition says, and those in it.
+    /// Permits the programs of a definition and its inline subagents.
     pub(crate) fn learn(&self, definition: &AgentDefinition) {
         if let Some(program) = program(&definition.name, definition) {
             self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(program);
@@ -26,7 +27,7 @@ impl Trusted {
         }
     }
 
-    /// Whether a run of an agent may be driven.
+    /// Whether the runtime may drive a run of an agent.
     pub(crate) fn allows(&self, agent: &str, definition: &AgentDefinition) -> bool {
         program(agent, definition).is_none_or(|program| {
             self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&program)

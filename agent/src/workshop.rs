@@ -1,5 +1,4 @@
-//! A folder as a runtime takes it: `abide.yaml` with the models and the tools, and `agents/` with what is made of
-//! them.
+//! The folder of a runtime: `abide.yaml` with models and tools, and `agents/` with the definitions.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +11,7 @@ use serde::Deserialize;
 
 use crate::catalog::Catalog;
 
-/// What `abide.yaml` says.
+/// The content of `abide.yaml`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Config {
@@ -22,47 +21,47 @@ struct Config {
     mcp_servers: Vec<McpServerConfig>,
 }
 
-/// Models, tools and definitions, ready to be worked with.
+/// Models, tools and definitions, ready for use.
 pub struct Workshop {
-    /// Who answers.
+    /// The models.
     pub models: Models,
-    /// What may be called.
+    /// The tools.
     pub tools: Tools,
-    /// Which agents there are.
+    /// The agents.
     pub catalog: Catalog,
-    /// MCP servers, which give up their tools when they are dropped.
+    /// MCP servers. Dropping one removes its tools.
     pub servers: Vec<McpServer>,
 }
 
-/// Why a folder cannot be worked with.
+/// Why a folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkshopError {
-    /// `abide.yaml` is not what it should be.
+    /// `abide.yaml` is invalid.
     #[error("{}: {why}", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it, with the line.
+        /// The error, with the line.
         why: String,
     },
-    /// A model provider cannot be made.
+    /// The configuration of a model provider is invalid.
     #[error(transparent)]
     Models(#[from] ConfigError),
-    /// A tool cannot be made.
+    /// The configuration of a tool is invalid.
     #[error(transparent)]
     Tool(#[from] abide_tools::ConfigError),
-    /// Two tools of one name, or one without one.
+    /// A tool has a duplicate or an empty name.
     #[error(transparent)]
     Tools(#[from] ToolsError),
-    /// An MCP server that is required is not there.
+    /// A required MCP server cannot be reached.
     #[error(transparent)]
     Mcp(#[from] McpError),
 }
 
 impl Workshop {
-    /// Opens a folder, with the environment of this process. One without `abide.yaml`, or that is not there, has no models
-    /// and no tools.
+    /// Opens a folder with the environment of this process. A missing folder, or one without `abide.yaml`, has no
+    /// models and no tools.
     ///
     /// # Errors
     /// [`WorkshopError`].
@@ -70,7 +69,7 @@ impl Workshop {
         Workshop::open_in(folder, &Environment::of_process()).await
     }
 
-    /// As [`Workshop::open`], with these variables for keys, tools and programs.
+    /// As [`Workshop::open`], with the given environment variables for keys, tools and programs.
     ///
     /// # Errors
     /// [`WorkshopError`].

@@ -1,5 +1,5 @@
-//! What an agent costs beside its model: a step over the model's own time, many runs at once in one process, and
-//! the way of a token from the model to who listens. Real time, a real file, a model that waits and does not think.
+//! The overhead of an agent besides its model: the time of a step, many concurrent runs in one process, and the
+//! latency of a token from the model to a subscriber. Real time, a real file, and a model that only waits.
 
 pub(crate) mod crowd;
 mod house;
@@ -16,21 +16,21 @@ use crate::live::report::Machine;
 /// Options of `agents`.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
-    /// Runs that go on at once in the second part.
+    /// Number of concurrent runs in the second part.
     #[arg(long, default_value_t = 10_000)]
     crowd: usize,
-    /// A second or so of everything: shows that it works, and nothing else.
+    /// A short run that only shows that the benchmark works.
     #[arg(long)]
     quick: bool,
-    /// A document in which the table goes between the marks that are there for it.
+    /// A document; the table is written between its marks.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Where the files are made.
+    /// The folder for the files.
     #[arg(long, default_value = ".")]
     dir: PathBuf,
 }
 
-/// Between these the table stands in the document.
+/// The marks around the table in the document.
 const BEGINS: &str = "<!-- abide-bench agents: begin -->";
 const ENDS: &str = "<!-- abide-bench agents: end -->";
 
@@ -45,7 +45,7 @@ pub(crate) fn run(options: &Options) {
     let tokens = tokens::measure(options);
     let text = format!(
         "Made by `cargo run --release -p abide-bench -- agents --out docs/agents.md` in one run \
-         on one machine, which others used at the same time; the load tells.\n\n{}\n\n{steps}\n\n{crowd}\n\n{tokens}\n",
+         on one shared machine, with the load shown below.\n\n{}\n\n{steps}\n\n{crowd}\n\n{tokens}\n",
         machine.text(),
     );
     println!("{text}");
@@ -57,7 +57,7 @@ pub(crate) fn run(options: &Options) {
     }
 }
 
-/// The document with another text between the marks.
+/// Replaces the text between the marks.
 fn between_marks(document: &str, text: &str) -> String {
     let (before, rest) = document.split_once(BEGINS).expect("the document has the first mark");
     let (_, after) = rest.split_once(ENDS).expect("the document has the second mark");
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_goes_between_the_marks_and_nothing_else_changes() {
+    fn only_the_text_between_the_marks_changes() {
         let document = format!("before\n{BEGINS}\nold\n{ENDS}\nafter\n");
         let expected = format!("before\n{BEGINS}\nnew\n{ENDS}\nafter\n");
         assert_eq!(between_marks(&document, "new\n"), expected);

@@ -1,5 +1,5 @@
-//! What it costs to ask who may: claims by 32 workers, with and without a bounded caller; and what a
-//! million timers that wait cost the others, and how late one of them fires under load.
+//! The cost of authorization: claims by 32 workers, with and without a restricted caller. Also the cost of a
+//! million waiting timers for other calls, and the delay of timers under load.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,31 +21,31 @@ use crate::statistics::{median, percentile, thousands};
 /// Options of `authority`.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
-    /// Small and short: shows that the bench works.
+    /// A short run that only shows that the benchmark works.
     #[arg(long)]
     quick: bool,
-    /// Rounds; in each, every contender runs once. Medians are quoted.
+    /// Number of rounds; each contender runs once per round. Medians are reported.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Where the files are made; a disk, not a memory file system.
+    /// The folder for the files; it should be on a disk, not in memory.
     #[arg(long, default_value = ".")]
     dir: PathBuf,
 }
 
-/// Sizes of a run.
+/// The sizes of a run.
 struct Scope {
     rounds: usize,
-    /// Timers that wait for a moment that does not come.
+    /// Number of timers that never become due.
     waiting: usize,
-    /// Calls that are claimed in each run.
+    /// Number of claimed calls per run.
     calls: usize,
-    /// Timers that come due under load.
+    /// Number of timers that become due under load.
     due: usize,
 }
 
 const WORKERS: usize = 32;
 
-/// Who claims, and from which file.
+/// A kind of worker and its file.
 struct Contender {
     name: &'static str,
     crowded: bool,
@@ -55,7 +55,7 @@ struct Contender {
 
 struct Run {
     claims_per_second: f64,
-    /// Milliseconds of each claim, from asking to answer.
+    /// Duration of each claim, in milliseconds.
     claim_ms: Vec<f64>,
 }
 
@@ -85,7 +85,7 @@ async fn measure(scope: &Scope, dir: &Path) {
     ];
     for round in 0..scope.rounds {
         for at in 0..contenders.len() {
-            // Whoever is first in one round is last in the next.
+            // The order rotates between rounds.
             let turn = (at + round) % contenders.len();
             let contender = &mut contenders[turn];
             eprintln!("round {}: {}", round + 1, contender.name);
@@ -98,13 +98,13 @@ async fn measure(scope: &Scope, dir: &Path) {
     let [half, most, last] =
         [0.5, 0.99, 1.0].map(|share| percentile(late_ms.iter().copied(), share));
     println!(
-        "\n{} timers that came due under load, beside {} that wait: late by {half:.1} ms (p50), \
-         {most:.1} ms (p99), {last:.1} ms (the latest).",
+        "\n{} timers that became due under load, with {} waiting timers: delayed by {half:.1} ms (p50), \
+         {most:.1} ms (p99), {last:.1} ms (maximum).",
         thousands(late_ms.len() as f64),
         thousands(scope.waiting as f64),
     );
     for engine in [empty, crowded] {
-        tokio::task::spawn_blocking(move || engine.close()).await.expect("it closes");
+        tokio::task::spawn_blocking(move || engine.close()).await.expect("the engine closes");
     }
 }
 
@@ -118,13 +118,13 @@ async fn call(engine: &Engine, by: &Caller, reducer: &str, args: JsonValue) -> J
     serde_json::from_str(&done.result).expect("a result is JSON")
 }
 
-/// Sets timers for a moment years ahead.
+/// Sets timers that are due in years.
 async fn wait_for_ever(engine: &Engine, count: usize) {
     let in_ms = 300_000_000_000_u64;
     let batch = |n| vec![timer(&json!({"in_ms": in_ms})); n];
     for at in (0..count).step_by(1_000) {
         let calls = batch(1_000.min(count - at));
-        engine.batch(&Caller::local(), &calls, None).await.expect("they are set");
+        engine.batch(&Caller::local(), &calls, None).await.expect("the timers are set");
     }
 }
 
@@ -132,7 +132,7 @@ fn timer(args: &JsonValue) -> BatchCall {
     BatchCall { reducer: "set_timer".to_owned(), args: args.clone() }
 }
 
-/// Workers take calls and complete them until there are none.
+/// Workers claim and complete calls until there are none.
 async fn claims(engine: &Engine, worker: &Caller, calls: usize) -> Run {
     let local = Caller::local();
     let tool = json!({"name": "refund", "effect": "idempotent", "required_capability": "money"});
@@ -147,7 +147,7 @@ async fn claims(engine: &Engine, worker: &Caller, calls: usize) -> Run {
                 "tool_name": "refund", "arguments": {"order": n}}),
         };
         let requests: Vec<BatchCall> = (at..calls.min(at + 400)).map(request).collect();
-        engine.batch(&local, &requests, None).await.expect("they are asked for");
+        engine.batch(&local, &requests, None).await.expect("the calls are requested");
     }
     let begun = Instant::now();
     let mut workers = JoinSet::new();
@@ -160,7 +160,7 @@ async fn claims(engine: &Engine, worker: &Caller, calls: usize) -> Run {
     Run { claims_per_second: calls as f64 / begun.elapsed().as_secs_f64(), claim_ms }
 }
 
-/// One worker: milliseconds of each of its claims.
+/// One worker. Returns the duration of each of its claims, in milliseconds.
 async fn work(engine: &Engine, worker: &Caller) -> Vec<f64> {
     let mut claim_ms = Vec::new();
     loop {
@@ -178,7 +178,7 @@ async fn work(engine: &Engine, worker: &Caller) -> Vec<f64> {
     }
 }
 
-/// How late timers fire while 32 callers write as fast as they can, in milliseconds.
+/// The delay of timers while 32 callers write as fast as possible, in milliseconds.
 async fn lateness(engine: &Engine, count: usize) -> Vec<f64> {
     let local = Caller::local();
     let stop = Arc::new(AtomicBool::new(false));
@@ -194,15 +194,16 @@ async fn lateness(engine: &Engine, count: usize) -> Vec<f64> {
             }
         });
     }
-    // Due over three seconds, from one second on.
+    // The timers are due over three seconds, after one second.
     let due = |n: usize| timer(&json!({"in_ms": 1_000 + n * 3_000 / count, "name": "due"}));
     for at in (0..count).step_by(500) {
         let timers: Vec<BatchCall> = (at..count.min(at + 500)).map(due).collect();
-        engine.batch(&local, &timers, None).await.expect("they are set");
+        engine.batch(&local, &timers, None).await.expect("the timers are set");
     }
     let fired = "SELECT fired_at - due_at FROM timers WHERE status = 'fired' AND name = 'due'";
     let late_ms = loop {
-        let asked = engine.query(&local, fired, &Map::new(), None).await.expect("it is a query");
+        let asked =
+            engine.query(&local, fired, &Map::new(), None).await.expect("the query is valid");
         if asked.rows.len() == count {
             let late = asked.rows.iter().map(|row| match row[0] {
                 Value::Integer(us) => us as f64 / 1e3,

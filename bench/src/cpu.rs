@@ -1,11 +1,11 @@
-//! Processor time of this process's threads, where the system tells (Linux).
+//! Processor time of this process's threads, if the system reports it (Linux).
 
-/// Seconds that the threads of a name have run so far; 0 where the system does not tell.
+/// Processor time in seconds of the threads with this name; 0 if the system does not report it.
 pub(crate) fn of_threads(name: &str) -> f64 {
     of(|comm| comm == name)
 }
 
-/// Seconds that all threads which live have run so far.
+/// Processor time in seconds of all running threads.
 pub(crate) fn of_process() -> f64 {
     of(|_| true)
 }

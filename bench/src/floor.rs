@@ -1,9 +1,9 @@
-//! The floor: the rows of the same turns, written by plain rusqlite with prepared statements on one
-//! thread, in batches of the same size, with no sync at all. Nobody who keeps these rows in SQLite
-//! can be faster; who also hashes, answers retries and syncs before answering is slower.
+//! The baseline ("floor"): the rows of the same turns, written with rusqlite and prepared statements by one thread,
+//! in batches of the same size, without any sync. It is an upper bound for any program that stores these rows in
+//! SQLite. A program that also hashes, handles retries and syncs is slower.
 //!
-//! The tables and indexes are those of an Abide file, without triggers, foreign keys, and the
-//! engine's own bookkeeping (request ids, undo images).
+//! The tables and indexes are those of an Abide file, without triggers, foreign keys, and the engine's own
+//! bookkeeping (request ids, undo images).
 
 use std::path::Path;
 use std::time::Instant;
@@ -14,16 +14,16 @@ use rusqlite::{Connection, params};
 use crate::cpu;
 use crate::turns::Payload;
 
-/// What a run gave.
+/// The results of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FloorRun {
     pub(crate) turns_per_second: f64,
-    /// Processor time for each event, in microseconds.
+    /// Processor time per event, in microseconds.
     pub(crate) cpu_us: f64,
     pub(crate) file_bytes: u64,
 }
 
-/// Writes the turns of so many sessions, `calls_per_commit` events to a transaction.
+/// Writes the turns of the given number of sessions, with `calls_per_commit` events per transaction.
 pub(crate) fn run(
     path: &Path,
     sessions: usize,
@@ -70,7 +70,7 @@ fn open(path: &Path) -> Connection {
         ("synchronous", "OFF"),
         ("foreign_keys", "OFF"),
         ("cache_size", "-65536"),
-        // Four megabytes: checkpoints cost the floor less often than by default.
+        // Four megabytes: fewer checkpoints than with the default.
         ("wal_autocheckpoint", "1000"),
     ] {
         connection.pragma_update(None, pragma, value).expect("a pragma of the floor");
@@ -112,7 +112,7 @@ impl FloorWriter<'_> {
         statement.execute([format!("s_{session}")]).expect("the floor writes");
     }
 
-    /// One event with its rows; a session row is written once per call, as a hand-written program would.
+    /// Writes one event with its rows. A session row is written once per call, as in a hand-written program.
     fn step(&mut self, session: usize, turn: usize, step: usize) {
         self.seq += 1;
         let (id, call) = (format!("s_{session}"), format!("s_{session}/{turn}"));
@@ -190,10 +190,10 @@ impl FloorWriter<'_> {
 mod tests {
     use super::*;
 
-    /// A column that the log had gained once left the floor without its events: it was only noticed when the
-    /// figures were made again.
+    /// Regression: after a new column in the log, the floor wrote no events. This was noticed only when the figures
+    /// were updated.
     #[test]
-    fn the_floor_writes_what_the_tables_are() {
+    fn the_floor_fits_the_current_tables() {
         let folder = tempfile::tempdir().expect("a folder can be made");
         let path = folder.path().join("floor.db");
         let run = run(&path, 2, 1, 3.0, &Payload::new());
@@ -201,7 +201,7 @@ mod tests {
         let file = Connection::open(&path).expect("the file opens");
         let count = |table: &str| -> i64 {
             let sql = format!("SELECT count(*) FROM {table}");
-            file.query_row(&sql, [], |row| row.get(0)).expect("it is counted")
+            file.query_row(&sql, [], |row| row.get(0)).expect("the rows can be counted")
         };
         assert_eq!((count("events"), count("agent_state"), count("tool_calls")), (8, 4, 2));
     }

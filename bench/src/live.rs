@@ -1,4 +1,4 @@
-//! `live`: what live queries cost, in three parts, with tables and plots for `docs/`.
+//! `live`: the cost of live queries, in three parts, with tables and plots for `docs/`.
 
 pub(crate) mod child;
 mod database;
@@ -20,22 +20,22 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// Options of `live`.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
-    /// Small and short: shows that the bench works, and writes only where --out says.
+    /// A short run that only shows that the benchmark works; it writes files only with --out.
     #[arg(long)]
     quick: bool,
-    /// Only these parts: 1 subscriptions that a commit does not concern, 2 queries that it changes,
-    /// 3 from a call to the last subscriber.
+    /// Only these parts: 1 subscriptions that a commit does not affect, 2 queries that it affects, 3 latency from a
+    /// call to the last subscriber.
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u8).range(1..=3))]
     only: Vec<u8>,
-    /// Where live.md and its plots are written [default: docs; with --quick nowhere].
+    /// The folder for live.md and its plots [default: docs; none with --quick].
     #[arg(long)]
     out: Option<PathBuf>,
-    /// Where the databases are made; a disk, not a memory file system.
+    /// The folder for the databases; it should be on a disk, not in memory.
     #[arg(long, default_value = ".")]
     dir: PathBuf,
 }
 
-/// What all parts want to know.
+/// Settings of all parts.
 pub(crate) struct Scope {
     quick: bool,
     dir: PathBuf,
@@ -58,7 +58,7 @@ pub(crate) fn run(options: &Options) {
     }
 }
 
-/// Lets this process open as many files as the system allows it. Returns how many those are.
+/// Raises the limit of open files to the maximum. Returns the new limit.
 fn raise_open_files() -> usize {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
@@ -66,7 +66,7 @@ fn raise_open_files() -> usize {
     now.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX))
 }
 
-/// Files that this process has open.
+/// Number of open files of this process.
 fn open_files() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }

@@ -1,5 +1,5 @@
-//! Measurements: ours beside a floor, interleaved in one run, so that what is quoted is a ratio and
-//! not the mood of a machine. The figures of `docs/performance.md` are what this prints.
+//! Benchmarks, each compared with a baseline that is interleaved in the same run. The results are ratios, which
+//! depend less on the machine. The README's performance figures come from this program.
 
 mod agents;
 mod authority;
@@ -15,7 +15,7 @@ mod writer;
 
 use clap::{Parser, Subcommand};
 
-/// Measures Abide beside a floor in the same run.
+/// Measures Abide against a baseline in the same run.
 #[derive(Debug, Parser)]
 #[command(name = "abide-bench", version)]
 struct Options {
@@ -25,30 +25,30 @@ struct Options {
 
 #[derive(Debug, Subcommand)]
 enum Bench {
-    /// Durable turns a second: user message, tool call, its result, assistant message: four events.
+    /// Durable turns per second. A turn has four events: user message, tool call, its result, assistant message.
     Turns(turns::Options),
-    /// Page sizes: how the store's default was chosen.
+    /// Page sizes: the measurement for the store's default.
     Pages(pages::Options),
-    /// Live queries: what subscriptions cost a commit, and how fast its deltas are delivered.
+    /// Live queries: the cost of subscriptions for a commit, and the delivery rate of deltas.
     Live(live::Options),
-    /// Policies: what a bounded sight costs a query and a commit.
+    /// Policies: the cost of restricted visibility for a query and a commit.
     Policies(policies::Options),
-    /// Claims by 32 workers, bounded or not, beside a million timers that wait; how late timers fire.
+    /// Claims by 32 workers, restricted or not, with a million waiting timers; the delay of timers.
     Authority(authority::Options),
-    /// How long single calls hold the writer: validations, the cancellation of thousands of sessions.
+    /// How long single calls block the writer: validations, and the cancellation of thousands of sessions.
     Writer(writer::Options),
-    /// Agents: a step beside the model's own time, many runs at once, a token on its way to who listens.
+    /// Agents: the overhead of a step, many concurrent runs, and the latency of a token to a subscriber.
     Agents(agents::Options),
-    /// A process of `agents`.
+    /// A child process of `agents`.
     #[command(hide = true)]
     AgentsCrowd(agents::crowd::Options),
-    /// A process of `live`.
+    /// A child process of `live`.
     #[command(hide = true)]
     LiveRouting(live::routing::Options),
-    /// A process of `live`.
+    /// A child process of `live`.
     #[command(hide = true)]
     LiveWhole(live::whole::Options),
-    /// A process of `live`.
+    /// A child process of `live`.
     #[command(hide = true)]
     LiveListen(live::listener::Options),
 }

@@ -1,4 +1,4 @@
-//! How the store's page size was chosen: the same embedded load over several.
+//! The measurement for the store's page size: the same embedded load with several sizes.
 
 use std::time::Instant;
 
@@ -15,13 +15,13 @@ use crate::statistics::{median, thousands};
 /// Options of `pages`.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
-    /// Rounds; in each, every page size runs once.
+    /// Number of rounds; each page size runs once per round.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Messages of each run.
+    /// Number of messages per run.
     #[arg(long, default_value_t = 40_000)]
     messages: usize,
-    /// Where the files are made.
+    /// The folder for the files.
     #[arg(long, default_value = ".")]
     dir: std::path::PathBuf,
 }

@@ -1,4 +1,4 @@
-//! Line plots as SVG: one panel or several that share their axes, readable on light and on dark pages.
+//! Line plots as SVG, with one or several panels that share their axes, readable on light and dark pages.
 
 use std::fmt::Write as _;
 
@@ -10,31 +10,31 @@ pub(crate) struct Plot {
     pub(crate) panels: Vec<Panel>,
 }
 
-/// An axis; all panels share it.
+/// An axis, shared by all panels.
 pub(crate) struct Axis {
-    /// What is shown along it, with its unit.
+    /// The quantity, with its unit.
     pub(crate) label: String,
-    /// By powers of ten. Zero then has a place of its own before them.
+    /// Logarithmic, base 10. Zero then has its own position on the left.
     pub(crate) log: bool,
 }
 
-/// Lines that share an area.
+/// Lines in a common area.
 pub(crate) struct Panel {
     pub(crate) title: String,
     pub(crate) lines: Vec<Line>,
 }
 
-/// A line through points, left to right.
+/// A line through points, from left to right.
 pub(crate) struct Line {
-    /// Lines of one name and color are one entry of the legend.
+    /// Lines with the same name and color share a legend entry.
     pub(crate) name: String,
-    /// One of [`COLORS`].
+    /// An index into [`COLORS`].
     pub(crate) color: usize,
     pub(crate) dashed: bool,
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// On light pages, and on dark ones.
+/// For light and for dark pages.
 const COLORS: [(&str, &str); 6] = [
     ("#0b62d6", "#6cb0ff"),
     ("#bf5b04", "#f2a35e"),
@@ -43,23 +43,23 @@ const COLORS: [(&str, &str); 6] = [
     ("#c2334d", "#ff8fa3"),
     ("#6b7280", "#9aa4b2"),
 ];
-/// The color of what is no measurement: it is drawn without points.
+/// The color of lines that are not measurements; they are drawn without points.
 pub(crate) const QUIET: usize = 5;
-/// Panels beside each other.
+/// Maximum number of panels in a row.
 const ACROSS: usize = 3;
 const LEFT: f64 = 76.0;
 const RIGHT: f64 = 24.0;
 const BOTTOM: f64 = 54.0;
-/// Title and one row of the legend.
+/// Space for the title and one row of the legend.
 const TOP: f64 = 66.0;
 const LEGEND_ROW: f64 = 18.0;
-/// Between panels: room for a title.
+/// Space between panels: room for a title.
 const GAP: (f64, f64) = (36.0, 34.0);
-/// About what a letter takes.
+/// Approximate width of a letter.
 const LETTER: f64 = 6.7;
 
 impl Plot {
-    /// The file.
+    /// The SVG file.
     pub(crate) fn svg(&self) -> String {
         let across = self.panels.len().clamp(1, ACROSS);
         let down = self.panels.len().div_ceil(across).max(1);
@@ -100,7 +100,7 @@ impl Plot {
         svg + "</svg>\n"
     }
 
-    /// Every line once, and how much higher than one row that is.
+    /// Draws each legend entry once. Returns its height beyond one row, too.
     fn legend(&self, width: f64) -> (String, f64) {
         let mut known: Vec<(&str, usize, bool)> = Vec::new();
         for line in self.panels.iter().flat_map(|panel| &panel.lines) {
@@ -124,13 +124,13 @@ impl Plot {
     }
 }
 
-/// Where a panel is drawn.
+/// The position of a panel.
 struct Area {
     left: f64,
     top: f64,
     width: f64,
     height: f64,
-    /// Whether the ticks of x and y are labelled here.
+    /// Whether the ticks of x and y are labelled in this panel.
     labels: (bool, bool),
 }
 
@@ -172,7 +172,7 @@ impl Area {
     }
 }
 
-/// From values to places between 0 and 1.
+/// Maps values to positions between 0 and 1.
 struct Scale {
     log: bool,
     low: f64,
@@ -192,7 +192,7 @@ impl Scale {
         let least = values.clone().filter(|value| *value > 0.0).fold(f64::INFINITY, f64::min);
         let least = if least.is_finite() { least } else { 1.0 };
         let low = 10_f64.powf(least.log10().floor());
-        // At least two powers of ten, so that what is flat looks flat.
+        // At least two powers of ten, so that a flat line looks flat.
         let high = 10_f64.powf(high.max(1e-9).log10().ceil()).max(100.0 * low);
         let powers = (high / low).log10().round() as i32;
         let ticks = (0..=powers).map(|n| low * 10_f64.powi(n)).map(|value| (value, short(value)));
@@ -215,14 +215,14 @@ impl Scale {
     }
 }
 
-/// The next of 1, 2, 5, 10 … that is not less.
+/// The next value of 1, 2, 5, 10 … that is not smaller.
 fn nice(step: f64) -> f64 {
     let power = 10_f64.powf(step.max(1e-9).log10().floor());
     let factors = [1.0, 2.0, 5.0, 10.0];
     power * factors.into_iter().find(|factor| factor * power >= step * 0.999).unwrap_or(10.0)
 }
 
-/// A tick's label: `0.1`, `20`, `150k`, `1M`.
+/// The label of a tick: `0.1`, `20`, `150k`, `1M`.
 fn short(value: f64) -> String {
     let (value, unit) = match value {
         value if value >= 999_999.0 => (value / 1e6, "M"),
@@ -254,7 +254,7 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// The head of the file, with its own background: pages do not tell an image what is behind it.
+/// The head of the file, with a background, because an image does not know the color of its page.
 fn opening(width: f64, height: f64, title: &str) -> String {
     let colors = |pick: fn(&(&'static str, &'static str)) -> &'static str| {
         let rules = COLORS.iter().enumerate();
@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_scale_has_a_place_for_nothing() {
+    fn a_log_scale_has_a_position_for_zero() {
         let scale = Scale::over(true, [0.0, 1.0, 1e6].into_iter());
         let labels: Vec<&str> = scale.ticks.iter().map(|(_, label)| label.as_str()).collect();
         assert_eq!(labels, ["0", "1", "10", "100", "1k", "10k", "100k", "1M"]);
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_linear_scale_begins_at_nothing_and_ends_beyond_the_most() {
+    fn a_linear_scale_starts_at_zero_and_includes_the_maximum() {
         let scale = Scale::over(false, [40_000.0, 187_000.0].into_iter());
         let labels: Vec<&str> = scale.ticks.iter().map(|(_, label)| label.as_str()).collect();
         assert_eq!(labels, ["0", "50k", "100k", "150k", "200k"]);
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn text_cannot_break_the_file() {
+    fn text_is_escaped() {
         let line =
             Line { name: "a < b & c".to_owned(), color: 0, dashed: true, points: vec![(1.0, 2.0)] };
         let axis = |label: &str| Axis { label: label.to_owned(), log: true };

@@ -1,5 +1,5 @@
-//! What policies cost: the same query, and the same commit, by a caller that nothing bounds and by one
-//! whose sight ends at its tenant, by turns in one run. What is quoted is the ratio.
+//! The cost of policies: the same query and the same commit by an unrestricted caller and by one that is restricted
+//! to its tenant, alternating in one run. The ratio is reported.
 
 use std::time::{Duration, Instant};
 
@@ -16,27 +16,27 @@ use crate::statistics::{median, percentile, thousands};
 /// Options of `policies`.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
-    /// Tenants; each has the same number of sessions.
+    /// Number of tenants; each has the same number of sessions.
     #[arg(long, default_value_t = 20)]
     tenants: usize,
-    /// Sessions of a tenant.
+    /// Sessions per tenant.
     #[arg(long, default_value_t = 10)]
     sessions: usize,
-    /// Messages of a session.
+    /// Messages per session.
     #[arg(long, default_value_t = 200)]
     messages: usize,
-    /// How often each query is asked by each caller, and each commit made.
+    /// How often each caller runs each query and makes each commit.
     #[arg(long, default_value_t = 2_000)]
     rounds: usize,
-    /// Live queries of each kind that listen while commits are made.
+    /// Number of live queries of each kind during the commits.
     #[arg(long, default_value_t = 50)]
     listeners: usize,
-    /// Where the file is made.
+    /// The folder for the file.
     #[arg(long, default_value = ".")]
     dir: std::path::PathBuf,
 }
 
-/// What is asked: its name, its text, and whether it names a session.
+/// The queries: name, SQL, and whether they have a session parameter.
 const QUERIES: [(&str, &str); 4] = [
     ("one session's messages", "SELECT * FROM agent_state WHERE session_id = :sid ORDER BY id"),
     ("one session", "SELECT * FROM sessions WHERE id = :sid"),
@@ -51,7 +51,7 @@ const QUERIES: [(&str, &str); 4] = [
     ),
 ];
 
-/// Measures.
+/// Runs the measurement.
 pub(crate) fn run(options: &Options) {
     let runtime = Runtime::new().expect("a runtime starts");
     let folder = TempDir::new_in(&options.dir).expect("a folder can be made");
@@ -59,13 +59,11 @@ pub(crate) fn run(options: &Options) {
     let engine = Engine::open(folder.path().join("abide.db"), config).expect("the engine opens");
     runtime.block_on(async {
         fill(&engine, options).await;
-        println!("a query, as asked of the engine, µs");
+        println!("a query by the engine, µs");
         for (name, sql) in QUERIES {
             query(&engine, options, name, sql).await;
         }
-        println!(
-            "\na commit of a batch of 8 messages, ms, while live queries listen to the session"
-        );
+        println!("\na commit of a batch of 8 messages, ms, with live queries on the session");
         commits(&engine, options).await;
     });
     engine.close();
@@ -109,12 +107,12 @@ async fn query(engine: &Engine, options: &Options, name: &str, sql: &str) {
     for round in 0..options.rounds {
         let params = named(round % options.sessions);
         for turn in 0..2 {
-            // Each goes first as often as the other.
+            // The callers alternate in going first.
             let nth = (round + turn) % 2;
             let start = Instant::now();
             let answer = engine.query(&callers[nth], sql, &params, None).await;
             times[nth].push(micros(start.elapsed()));
-            assert!(!answer.expect("it is answered").rows.is_empty(), "{name} has rows");
+            assert!(!answer.expect("the query succeeds").rows.is_empty(), "{name} has rows");
         }
     }
     tell(name, &times);
@@ -130,7 +128,7 @@ async fn commits(engine: &Engine, options: &Options) {
             let sql = format!("{} -- {listener}", QUERIES[listener % 2].1);
             let id = format!("q{listener}");
             let wanted = Wanted::new(&id, &sql, &params);
-            connection.subscribe(&wanted).await.expect("it is subscribed");
+            connection.subscribe(&wanted).await.expect("the subscription starts");
         }
         connections.push(connection);
     }
@@ -138,10 +136,10 @@ async fn commits(engine: &Engine, options: &Options) {
     for round in 0..(options.rounds / 4).max(1) {
         for turn in 0..2 {
             let nth = (round + turn) % 2;
-            // A session that only the live queries of this kind listen to.
+            // A session that only the live queries of this kind watch.
             let calls: Vec<BatchCall> = (0..8).map(|_| message(&format!("t0-s{nth}"))).collect();
             let start = Instant::now();
-            engine.batch(&callers[nth], &calls, None).await.expect("it is written");
+            engine.batch(&callers[nth], &calls, None).await.expect("the messages are written");
             times[nth].push(micros(start.elapsed()) / 1_000.0);
             for connection in &mut connections {
                 while connection.try_next().is_some() {}

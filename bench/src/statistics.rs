@@ -1,11 +1,11 @@
-//! The few statistics that are quoted.
+//! The statistics that are reported.
 
-/// The middle one of some figures.
+/// The median.
 pub(crate) fn median(figures: impl IntoIterator<Item = f64>) -> f64 {
     percentile(figures, 0.5)
 }
 
-/// The figure below which the given share of all figures lies (nearest rank). NaN of none.
+/// The percentile by the nearest-rank method. NaN without values.
 pub(crate) fn percentile(figures: impl IntoIterator<Item = f64>, share: f64) -> f64 {
     let mut sorted: Vec<f64> = figures.into_iter().collect();
     sorted.sort_by(f64::total_cmp);
@@ -13,7 +13,7 @@ pub(crate) fn percentile(figures: impl IntoIterator<Item = f64>, share: f64) -> 
     sorted.get(rank.saturating_sub(1)).copied().unwrap_or(f64::NAN)
 }
 
-/// A count with its thousands apart: `12 345`.
+/// A number with thousands separators: `12 345`.
 pub(crate) fn thousands(count: f64) -> String {
     let digits = format!("{count:.0}");
     let mut text = String::new();
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nearest_rank_is_quoted() {
+    fn percentiles_use_the_nearest_rank() {
         assert_eq!(median([3.0, 1.0, 2.0]), 2.0);
         assert_eq!(percentile((1..=100).map(f64::from), 0.99), 99.0);
         assert!(median([]).is_nan());

@@ -1,4 +1,4 @@
-//! Durable turns a second, through the SDK: embedded, and over WebSocket, beside the floor.
+//! Durable turns per second through the SDK, embedded and over WebSocket, compared with the floor.
 
 use std::path::Path;
 use std::time::Instant;
@@ -20,21 +20,21 @@ use crate::{cpu, floor};
 /// Options of `turns`.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
-    /// Rounds; in each, every contender runs once. Medians are quoted.
+    /// Number of rounds; each contender runs once per round. Medians are reported.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Turns in all of each run with 64 sessions; a lone session makes an eighth of them.
+    /// Total number of turns per run with 64 sessions; a single session makes an eighth of them.
     #[arg(long, default_value_t = 16_000)]
     turns: usize,
     /// Only this contender: embedded or websocket.
     #[arg(long)]
     only: Option<String>,
-    /// Where the files are made; a disk, not a memory file system.
+    /// The folder for the files; it should be on a disk, not in memory.
     #[arg(long, default_value = ".")]
     dir: std::path::PathBuf,
 }
 
-/// The bytes of a turn: the sizes are the issue's, the letters do not matter to SQLite.
+/// The content of a turn. Only the sizes matter.
 pub(crate) struct Payload {
     pub(crate) user: String,
     pub(crate) assistant: String,
@@ -42,7 +42,7 @@ pub(crate) struct Payload {
     pub(crate) arguments: String,
     /// Canonical JSON of 500 bytes.
     pub(crate) result: String,
-    /// A call's row as an outcome, without its long texts.
+    /// The outcome of a call: its row, without long texts.
     pub(crate) row: String,
 }
 
@@ -82,27 +82,27 @@ impl Payload {
         format!("{{\"call_id\":\"{call}\",\"fencing_token\":12345,\"result\":{result}}}")
     }
 
-    /// As long as the uuid that the SDK makes.
+    /// A request id with the length of the SDK's uuids.
     pub(crate) fn request_id(&self, session: usize, turn: usize, step: usize) -> String {
         format!("{turn:012}-{session:08}-{step:014}")
     }
 }
 
-/// One run of ours.
+/// The results of one run.
 #[derive(Clone, Debug)]
 struct Run {
     turns_per_second: f64,
-    /// Milliseconds of each call, from asking to answer.
+    /// Duration of each call, in milliseconds.
     call_ms: Vec<f64>,
     calls_per_commit: f64,
     sync_ms: f64,
-    /// Processor time of the writer thread for each call, in microseconds: what is left to compare
-    /// when others keep the machine busy.
+    /// Processor time of the writer thread per call, in microseconds. It is comparable even if other processes load
+    /// the machine.
     writer_us: f64,
     file_bytes: u64,
 }
 
-/// A contender's figures over all rounds, each run beside its own floor.
+/// A contender's results over all rounds, each run with its own floor.
 struct Contender {
     name: &'static str,
     remote: bool,
@@ -211,7 +211,7 @@ fn counters(engine: &Engine) -> Counted {
     }
 }
 
-/// One session's turns, each call awaited before the next: nothing is sent ahead.
+/// One session's turns. Each call is awaited before the next one.
 async fn take_turns(abide: Abide, session: usize, turns: usize) -> Vec<f64> {
     let payload = Payload::new();
     let parse = |text: &str| serde_json::from_str::<JsonValue>(text).expect("payload is JSON");
@@ -292,6 +292,6 @@ fn report(contenders: &[Contender]) {
     println!(
         "A turn is four events: user message 300 B, tool call 200 B, its result 500 B, assistant \
          message 400 B.\nEvery call is awaited and durable before the next one of its session; the \
-         floor writes the same rows\nin batches of the same size on one thread and syncs nothing."
+         floor writes the same rows\nin batches of the same size on one thread, without syncs."
     );
 }

@@ -1,5 +1,5 @@
-//! How long single calls hold the writer: a validation of arguments, and the cancellation of a session with thousands of
-//! descendants.
+//! How long single calls block the writer: a validation of arguments, and the cancellation of a session with
+//! thousands of descendants.
 
 use std::fs;
 use std::path::PathBuf;
@@ -20,18 +20,18 @@ use crate::statistics::thousands;
 /// Options of `writer`.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
-    /// Sessions below the one that is cancelled.
+    /// Number of descendants of the cancelled session.
     #[arg(long, default_value_t = 9_001)]
     descendants: usize,
-    /// Recordings of MCP over stdio, one message a line, with tools and calls of them.
+    /// Recordings of MCP over stdio, one message per line, with tools and their calls.
     #[arg(long)]
     mcp: Vec<PathBuf>,
-    /// Where the file is made.
+    /// The folder for the file.
     #[arg(long, default_value = ".")]
     dir: PathBuf,
 }
 
-/// Measures.
+/// Runs the measurement.
 pub(crate) fn run(options: &Options) {
     validation(&options.mcp);
     Runtime::new().expect("a runtime starts").block_on(cancellation(options));
@@ -47,7 +47,7 @@ fn validation(recordings: &[PathBuf]) {
     let pattern = json!({"properties": {"text": {"pattern": "^([a-z]+ ){0,60}[0-9]$"}}});
     let items: Vec<usize> = (0..400_000).collect();
     let hostile = [
-        ("alternatives that refer to the whole", recursive, nested),
+        ("alternatives that refer to the whole schema", recursive, nested),
         ("a pattern over a long text", pattern, text),
         (
             "unique items",
@@ -74,14 +74,14 @@ fn validation(recordings: &[PathBuf]) {
 fn longest(schema: &Schema, arguments: &JsonValue, steps: u64) -> f64 {
     let time = |_| {
         let start = Instant::now();
-        // Whether they fit does not matter.
+        // The result of the validation does not matter.
         let _ = schema.check(arguments, steps);
         start.elapsed().as_secs_f64() * 1e3
     };
     (0..20).map(time).fold(0.0, f64::max)
 }
 
-/// The steps that each recorded call of a recorded tool takes.
+/// The number of steps of each recorded tool call.
 fn recorded(lines: &str) {
     let messages = lines
         .lines()
@@ -96,7 +96,7 @@ fn recorded(lines: &str) {
         if let (Some((_, schema)), "tools/call") =
             (schema, message["method"].as_str().unwrap_or_default())
         {
-            let schema = Schema::compile(schema).expect("a recorded schema is understood");
+            let schema = Schema::compile(schema).expect("a recorded schema is valid");
             steps.extend(taken(&schema, &params["arguments"]));
         }
     }
@@ -110,13 +110,13 @@ fn recorded(lines: &str) {
     );
 }
 
-/// The least steps with which a verdict is reached.
+/// The smallest number of steps with which the validation completes.
 fn taken(schema: &Schema, arguments: &JsonValue) -> Option<u64> {
     (1..limits::TOOL_SCHEMA_STEPS)
         .find(|steps| schema.check(arguments, *steps) != Err(Failure::OverBudget))
 }
 
-/// Measures each transaction from its beginning until its commit is made.
+/// Measures each transaction from its start to its commit.
 #[derive(Debug, Default)]
 struct Held(Mutex<(Option<Instant>, Vec<Duration>)>);
 
@@ -149,7 +149,7 @@ async fn cancellation(options: &Options) {
         reducer: "create_session".to_owned(),
         args: json!({"agent": "bench", "id": id, "parent_id": parent}),
     };
-    // Children of the top one, and children of those, by turns.
+    // Children and grandchildren of the top session.
     let parent = |nth: usize| if nth % 3 == 2 { format!("d{}", nth - 1) } else { "top".to_owned() };
     let below = (0..options.descendants).map(|nth| create(format!("d{nth}"), Some(parent(nth))));
     let calls: Vec<BatchCall> =
@@ -160,13 +160,13 @@ async fn cancellation(options: &Options) {
     held.0.lock().unwrap_or_else(PoisonError::into_inner).1.clear();
     let start = Instant::now();
     let args = json!({"session_id": "top"});
-    engine.call(&admin, "cancel_session", &args, None).await.expect("it is cancelled");
+    engine.call(&admin, "cancel_session", &args, None).await.expect("the session is cancelled");
     let answered = start.elapsed();
     let open = "SELECT (SELECT count(*) FROM cleanups)
         + (SELECT count(*) FROM sessions WHERE status <> 'failed')";
     loop {
         let left = engine.query(&admin, open, &serde_json::Map::new(), None).await;
-        if left.expect("it is answered").rows[0][0] == 0.into() {
+        if left.expect("the query succeeds").rows[0][0] == 0.into() {
             break;
         }
     }

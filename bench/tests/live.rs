@@ -1,5 +1,5 @@
-//! That `live` measures, tells and draws. The figures of such a short run mean nothing and are not
-//! looked at; that there is one in every cell is.
+//! Checks that `live` fills its tables and draws its plots. The values of such a short run are meaningless and not
+//! checked.
 
 use std::path::Path;
 use std::process::Command;
@@ -20,7 +20,7 @@ fn read(folder: &Path, file: &str) -> String {
     text.unwrap_or_else(|why| panic!("{file}: {why}"))
 }
 
-/// The rows below the header that names a column.
+/// The rows below the header with this column.
 fn rows<'a>(document: &'a str, column: &str) -> Vec<Vec<&'a str>> {
     let lines = document.lines().skip_while(|line| {
         !line.starts_with('|') || !line.split('|').any(|cell| cell.trim() == column)
@@ -42,7 +42,11 @@ fn a_quick_run_fills_every_table_and_draws_every_plot() {
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{told}");
     let document = read(folder.path(), "live.md");
-    assert_eq!(document, String::from_utf8_lossy(&output.stdout), "it is printed as it is written");
+    assert_eq!(
+        document,
+        String::from_utf8_lossy(&output.stdout),
+        "the printed document equals the file"
+    );
     for (column, expected) in TABLES {
         let rows = rows(&document, column);
         assert_eq!(rows.len(), expected, "rows below {column:?} in\n{document}");
@@ -52,7 +56,7 @@ fn a_quick_run_fills_every_table_and_draws_every_plot() {
         }
     }
     for file in PLOTS {
-        assert!(document.contains(&format!("]({file})")), "{file} is not shown");
+        assert!(document.contains(&format!("]({file})")), "{file} is not in the document");
         let plot = read(folder.path(), file);
         assert!(plot.starts_with("<svg ") && plot.ends_with("</svg>\n"), "{file}");
         assert!(plot.contains("<circle ") && !plot.contains("NaN"), "{file}");
@@ -60,7 +64,7 @@ fn a_quick_run_fills_every_table_and_draws_every_plot() {
 }
 
 #[test]
-fn one_part_alone_writes_nothing_unless_told_where() {
+fn one_part_alone_writes_files_only_with_out() {
     let folder = tempfile::tempdir().expect("a folder");
     let output = Command::new(env!("CARGO_BIN_EXE_abide-bench"))
         .args(["live", "--quick", "--only", "2"])
@@ -71,6 +75,6 @@ fn one_part_alone_writes_nothing_unless_told_where() {
     assert!(
         document.contains("## 2.") && !document.contains("## 1.") && !document.contains("## 3.")
     );
-    let left = std::fs::read_dir(folder.path()).expect("the folder is there").count();
-    assert_eq!(left, 0, "its databases are gone, and nothing was written");
+    let left = std::fs::read_dir(folder.path()).expect("the folder exists").count();
+    assert_eq!(left, 0, "the databases are removed, and nothing is written");
 }

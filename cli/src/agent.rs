@@ -141,7 +141,7 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
             false => say(format!("{} agents, no errors", definitions.len())),
         };
     }
-    let detail = format!("{} files are not valid definitions of agents", problems.len());
+    let detail = format!("{} files are not valid agent definitions", problems.len());
     Err(Refusal::new(Code::BadArguments, detail).into())
 }
 
@@ -188,7 +188,7 @@ impl Household {
             .environment(options.environment.clone());
         for problem in runtime.register().await? {
             let (path, error) = (problem.path.display().to_string(), &problem.error);
-            tracing::warn!(path, %error, "no definition of an agent");
+            tracing::warn!(path, %error, "invalid agent definition");
         }
         let stop = CancellationToken::new();
         let stopped = stop.clone();

@@ -363,7 +363,7 @@ fn lists_and_checks_definitions() {
     assert!(
         plain
             .stdout
-            .contains("house/agents/broken.yaml: there is no tool refnd; there are: look, refund"),
+            .contains("house/agents/broken.yaml: unknown tool refnd; available: look, refund"),
         "{plain:?}"
     );
     let listed = desk.run(&["agent", "list"]).good();
@@ -384,7 +384,7 @@ fn a_posted_definition_is_checked_and_run() {
     let refused = http(&server, "POST", "/agents", &json!({"name": "new", "tools": ["refnd"]}));
     assert_eq!(refused.0, 422);
     let detail =
-        "no definition of agent new: unknown_tool: there is no tool refnd; there are: look, refund";
+        "no definition of agent new: unknown_tool: unknown tool refnd; available: look, refund";
     assert_eq!(refused.1["detail"], detail);
     let middleware = json!({"name": "new", "middleware": [{"name": "pii", "at": "request"}]});
     assert_eq!(http(&server, "POST", "/agents", &middleware).0, 422);

@@ -1,13 +1,13 @@
-//! `cargo xtask ci`: what must hold before a change lands, from a fresh clone.
+//! `cargo xtask ci`: the checks that must pass before a change lands, from a fresh clone.
 //!
-//! A list of the commands that a person would type, the README's demo among them. Every step runs
-//! even when an earlier one failed, so that one run tells everything there is to mend.
+//! The steps are the commands that a developer would type, including the two of the README. All steps run even if
+//! one fails, so that one run shows all problems.
 
 use std::path::Path;
 use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-/// One command, with a name for the table at the end.
+/// A command, with a name for the summary.
 struct Step {
     name: &'static str,
     command: &'static str,
@@ -29,7 +29,7 @@ const STEPS: &[Step] = &[
     Step {
         name: "test",
         command: "cargo xtask test",
-        // Nothing is left out here for want of Node.
+        // Tests that need Node must not be left out.
         env: Some((crate::node::NEEDED, "1")),
     },
     Step { name: "book", command: "cargo xtask book", env: None },
@@ -44,7 +44,7 @@ const STEPS: &[Step] = &[
     Step { name: "recovery", command: "cargo xtask recovery --share", env: None },
 ];
 
-/// Runs every step; the verdict is good if all are.
+/// Runs every step. Succeeds if all steps do.
 pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     let mut results = Vec::new();
     for step in STEPS {

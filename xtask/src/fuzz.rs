@@ -1,21 +1,21 @@
-//! `cargo xtask fuzz`: the targets of `tests/fuzz/` under libFuzzer, each for some seconds.
+//! `cargo xtask fuzz`: the targets of `tests/fuzz/` under libFuzzer, each for a number of seconds.
 //!
-//! No nightly and no cargo-fuzz: the coverage that guides libFuzzer is a pass of LLVM, which stable rustc can be told to
-//! run. Built into a folder of its own, since all crates are built with it. An input that makes a target panic is kept under
-//! `tests/fuzz/found/`: mend the bug, and commit the input with it.
+//! This needs neither nightly nor cargo-fuzz: libFuzzer's coverage is an LLVM pass that stable rustc can run. The
+//! build has its own target folder, because all crates are built with that pass. An input that makes a target panic
+//! is stored in `tests/fuzz/found/`: fix the bug, and commit the input.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-/// What it takes.
+/// The arguments.
 pub(crate) const TAKES: &str =
     "[--seconds N] [--seed N] [--target NAME]   each target (or one) for N seconds (60)";
 
-/// What may be sent or handed to us, see `tests/fuzz/src/lib.rs`.
+/// The kinds of untrusted input, see `tests/fuzz/src/lib.rs`.
 const TARGETS: [&str; 6] = ["sql", "message", "http", "event", "file", "arguments"];
 
-/// As cargo-fuzz sets them: counters for each edge, and what is compared with what.
+/// The flags of cargo-fuzz: counters for each edge, and traces of comparisons.
 const COVERAGE: &str = "-Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
@@ -23,7 +23,7 @@ const COVERAGE: &str = "-Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-trace-compares \
     -Cdebug-assertions -Ccodegen-units=16 --cfg fuzzing";
 
-/// Runs it; the verdict is that no target found anything.
+/// Runs the fuzzer. Succeeds if no target finds anything.
 pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     let (seconds, seed, targets) = wanted(words)?;
     let program = build(root)?;
@@ -52,13 +52,13 @@ fn wanted(words: &[String]) -> Result<(u64, Option<u32>, Vec<&'static str>), Str
                     return Err(format!("--target takes one of {}", TARGETS.join(", ")));
                 }
             }
-            _ => return Err(format!("it takes {TAKES}")),
+            _ => return Err(format!("the arguments are {TAKES}")),
         }
     }
     Ok((seconds, seed, targets))
 }
 
-/// Builds the fuzzer, and tells where it is.
+/// Builds the fuzzer and returns its path.
 fn build(root: &Path) -> Result<PathBuf, String> {
     let metadata = cargo_metadata::MetadataCommand::new()
         .manifest_path(root.join("Cargo.toml"))
@@ -77,26 +77,26 @@ fn build(root: &Path) -> Result<PathBuf, String> {
         "--features",
         "fuzzer",
     ]);
-    // With a target named, build scripts and macros are built without these flags.
+    // With an explicit target, build scripts and macros are built without these flags.
     cargo.args(["--bin", "abide-fuzz", "--target", &host, "--target-dir"]).arg(&folder);
     cargo.env("RUSTFLAGS", COVERAGE).env("CARGO_PROFILE_RELEASE_LTO", "off").stdin(Stdio::null());
     let built = cargo.status().map_err(|why| format!("cannot start cargo: {why}"))?;
     if !built.success() {
-        return Err("the fuzzer does not build; libFuzzer takes a C++ compiler".to_owned());
+        return Err("the fuzzer does not build; libFuzzer needs a C++ compiler".to_owned());
     }
     Ok(folder.join(host).join("release/abide-fuzz"))
 }
 
-/// What this machine is called by rustc.
+/// The host triple of rustc.
 fn host() -> Result<String, String> {
     let told = Command::new("rustc").arg("-vV").output().map_err(|why| format!("rustc: {why}"))?;
     let told = String::from_utf8_lossy(&told.stdout).into_owned();
     let line = told.lines().find_map(|line| line.strip_prefix("host: "));
-    line.map(str::to_owned).ok_or_else(|| "rustc does not tell its host".to_owned())
+    line.map(str::to_owned).ok_or_else(|| "rustc does not print its host".to_owned())
 }
 
-/// Fuzzes one target for so many seconds; true if nothing was found. With a seed it makes up the same inputs in the same
-/// order, as far as it comes.
+/// Fuzzes one target for a number of seconds. Returns true if nothing was found. The inputs are reproducible with a
+/// seed.
 fn fuzz(
     root: &Path,
     program: &Path,
@@ -105,7 +105,7 @@ fn fuzz(
 ) -> Result<bool, String> {
     let room = root.join("tests/fuzz");
     let (corpus, found) = (room.join("corpus").join(target), room.join("found").join(target));
-    // What it comes upon goes to the build's folder: the repository keeps a few inputs, not thousands.
+    // New inputs go to the build's folder, because the repository has only a few inputs.
     let grown = program.with_file_name("corpus").join(target);
     let begins = |path: &Path| fs::create_dir_all(path).map_err(|why| format!("{why}"));
     begins(&grown)?;
@@ -127,12 +127,12 @@ fn fuzz(
     println!("fuzz      {target:<10} {inputs:>9} inputs in {seconds} s");
     println!("figure  bad inputs tried by the fuzzer of {target}: {inputs}");
     if ended.status.success() {
-        // Empty unless something was found: git keeps no empty folders either.
+        // The folder is empty unless something was found.
         let _ = fs::remove_dir(&found);
         return Ok(true);
     }
     let last: Vec<&str> = said.lines().rev().take(60).collect();
     last.iter().rev().for_each(|line| println!("{line}"));
-    println!("kept under {}; mend the bug, and commit the input with it", found.display());
+    println!("stored in {}; fix the bug, and commit the input", found.display());
     Ok(false)
 }

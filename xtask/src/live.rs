@@ -1,16 +1,16 @@
 //! `cargo xtask live`: the proofs of live SQL, in release, on all cores.
 //!
-//! They are the tests of `tests/live/`, which `cargo xtask test` gives a share of seconds or seeds each
-//! (`tests/live/extent.rs`), with as much as one likes. One at a time: each uses all cores.
+//! These are the tests of `tests/live/`, with any number of seeds or minutes; `cargo xtask test` runs a smaller
+//! share (`tests/live/extent.rs`). They run sequentially, because each one uses all cores.
 
 use std::path::Path;
 use std::process::{ExitCode, Stdio};
 
-/// What it takes.
+/// The arguments.
 pub(crate) const TAKES: &str =
     "[--seeds N | --minutes N | --seed N]   N seeds of each proof (10000), N minutes, or that seed";
 
-/// What a run without arguments tries.
+/// The default number of seeds.
 const SEEDS: u64 = 10_000;
 
 const COMMAND: [&str; 9] = [
@@ -25,7 +25,7 @@ const COMMAND: [&str; 9] = [
     "--test-threads=1",
 ];
 
-/// Runs it; the verdict is that of the tests.
+/// Runs the tests. Succeeds if they do.
 pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     let (variable, number) = wanted(words)?;
     let mut cargo = crate::cargo(root);
@@ -38,18 +38,18 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     Ok(crate::verdict(status.success()))
 }
 
-/// The variable that tells the test how far to go, and its value.
+/// The environment variable with the extent, and its value.
 fn wanted(words: &[String]) -> Result<(&'static str, u64), String> {
     let (option, number) = match words {
         [] => return Ok(("LIVE_SEEDS", SEEDS)),
         [option, number] => (option.as_str(), number),
-        _ => return Err(format!("it takes {TAKES}")),
+        _ => return Err(format!("the arguments are {TAKES}")),
     };
     let variable = match option {
         "--seeds" => "LIVE_SEEDS",
         "--minutes" => "LIVE_MINUTES",
         "--seed" => "LIVE_SEED",
-        _ => return Err(format!("there is no {option}; it takes {TAKES}")),
+        _ => return Err(format!("unknown option {option}; the arguments are {TAKES}")),
     };
     let number = number.parse().map_err(|_| format!("{option} takes a number, not {number}"))?;
     Ok((variable, number))
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn how_far_to_go() {
+    fn parses_the_extent() {
         assert_eq!(of(""), Ok(("LIVE_SEEDS", 10_000)));
         assert_eq!(of("--seeds 12"), Ok(("LIVE_SEEDS", 12)));
         assert_eq!(of("--minutes 3"), Ok(("LIVE_MINUTES", 3)));

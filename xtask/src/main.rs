@@ -1,9 +1,8 @@
-//! `cargo xtask <verb>`: the project's own automation, in its own language.
+//! `cargo xtask <verb>`: the project's automation.
 //!
-//! This file is the table of contents, each verb is one file: `test` runs the suite, `live` proves live
-//! SQL for as long as one likes, `sight` what callers may see, `crash`, `sim`, `bugs`, `interleave`, `fuzz`,
-//! `soak`, `overload` and `recovery` prove that nothing is lost, `reliability` makes a table of what they
-//! counted, `tidy` holds the house to its style, `ci` is all that `.ci/run` asks.
+//! Each verb is one file: `test` runs the suite, `live` tests live SQL for any time, `sight` tests what restricted
+//! callers see, `crash`, `sim`, `bugs`, `interleave`, `fuzz`, `soak`, `overload` and `recovery` test durability,
+//! `reliability` writes a table of their results, `tidy` checks the style, `ci` runs all steps of `.ci/run`.
 //! Nothing here is shipped.
 
 mod book;
@@ -24,92 +23,92 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-/// One thing that `cargo xtask` can do.
+/// A subcommand of `cargo xtask`.
 struct Verb {
     name: &'static str,
     about: &'static str,
-    /// Its arguments; none where it takes none.
+    /// The arguments; empty if there are none.
     takes: &'static str,
-    /// `Ok` is the verdict, which the verb has explained; `Err` says why there is none.
+    /// `Ok` is the result, which the verb has printed; `Err` is the reason why there is none.
     run: fn(&Path, &[String]) -> Result<ExitCode, String>,
 }
 
 const VERBS: &[Verb] = &[
     Verb {
         name: "test",
-        about: "run every test of the workspace, tidy among them",
+        about: "run all tests of the workspace, including tidy",
         takes: "",
         run: |root, _| test::run(root),
     },
     Verb {
         name: "live",
-        about: "hold live SQL against SQLite on cases made at random",
+        about: "compare live SQL with SQLite on random cases",
         takes: live::TAKES,
         run: live::run,
     },
     Verb {
         name: "crash",
-        about: "let the power fail at every step, and every call of the disk",
+        about: "simulate a power failure at every step, and a failure of every disk operation",
         takes: sim::CRASH_TAKES,
         run: sim::crash,
     },
     Verb {
         name: "sim",
-        about: "everybody at once on a network and a disk that fail, by a seed",
+        about: "simulate concurrent clients with network and disk failures, from a seed",
         takes: sim::SIM_TAKES,
         run: sim::sim,
     },
     Verb {
         name: "bugs",
-        about: "make classic mistakes, and see that each is found",
+        about: "check that the simulator finds each of the seeded bugs",
         takes: "",
         run: |root, _| sim::bugs(root),
     },
     Verb {
         name: "interleave",
-        about: "run what threads share in many orders, by a model checker",
+        about: "check the locks with a model checker",
         takes: "",
         run: |root, _| sim::interleave(root),
     },
     Verb {
         name: "fuzz",
-        about: "inputs made up by a fuzzer, for all that strangers may send",
+        about: "fuzz all kinds of untrusted input",
         takes: fuzz::TAKES,
         run: fuzz::run,
     },
     Verb {
         name: "soak",
-        about: "everybody at once over a real server that is killed, cut off and out of disk",
+        about: "run clients against a real server with kills, network failures and a full disk",
         takes: siege::SOAK_TAKES,
         run: siege::soak,
     },
     Verb {
         name: "overload",
-        about: "too much of everything against a real server",
+        about: "overload a real server",
         takes: siege::OVERLOAD_TAKES,
         run: siege::overload,
     },
     Verb {
         name: "recovery",
-        about: "how long a killed server takes to come back, by the size of its file",
+        about: "measure the restart time of a killed server by file size",
         takes: siege::RECOVERY_TAKES,
         run: siege::recovery,
     },
     Verb {
         name: "reliability",
-        about: "run all of these, and write what they counted into docs/reliability.md",
+        about: "run all of these, and write the results to docs/reliability.md",
         takes: reliability::TAKES,
         run: reliability::run,
     },
     Verb {
         name: "sight",
-        about: "hold what bounded callers see against filtered copies",
+        about: "compare what restricted callers see with filtered copies",
         takes: sight::TAKES,
         run: sight::run,
     },
     Verb {
         name: "tidy",
-        about: "check the style of the house, without building it",
+        about: "check the style rules without a build",
         takes: "",
         run: |root, _| tidy::run(root),
     },
@@ -127,14 +126,14 @@ const VERBS: &[Verb] = &[
     },
     Verb {
         name: "ci",
-        about: "all that .ci/run asks, each step with its seconds",
+        about: "run all steps of .ci/run, with the duration of each",
         takes: "",
         run: |root, _| ci::run(root),
     },
-    Verb { name: "help", about: "this list", takes: "", run: |_, _| Ok(help()) },
+    Verb { name: "help", about: "print this list", takes: "", run: |_, _| Ok(help()) },
 ];
 
-/// Wrong use, as opposed to a "no" (1).
+/// Exit code for wrong usage, as opposed to a failed check (1).
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
@@ -144,10 +143,10 @@ fn main() -> ExitCode {
         Some((name, arguments)) => (name.as_str(), arguments),
     };
     let Some(verb) = VERBS.iter().find(|verb| verb.name == name) else {
-        return wrong(&format!("there is no verb `{name}`"));
+        return wrong(&format!("unknown verb `{name}`"));
     };
     if let (true, Some(extra)) = (verb.takes.is_empty(), arguments.first()) {
-        return wrong(&format!("`{name}` takes no argument: {extra}"));
+        return wrong(&format!("unexpected argument of `{name}`: {extra}"));
     }
     (verb.run)(root(), arguments).unwrap_or_else(|why| {
         eprintln!("error: {name}: {why}");
@@ -174,19 +173,19 @@ fn usage() -> String {
     format!("cargo xtask <verb>\n\n{}", verbs.collect::<String>())
 }
 
-/// The folder of the checkout.
+/// The root of the checkout.
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the checkout")
 }
 
-/// The cargo that runs us, to be run at the root.
+/// The cargo that runs this program, with the root as its working directory.
 fn cargo(root: &Path) -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
     cargo.current_dir(root);
     cargo
 }
 
-/// Yes is exit code 0, no is 1.
+/// Exit code 0 for success, 1 for failure.
 fn verdict(good: bool) -> ExitCode {
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -1,8 +1,8 @@
-//! `cargo xtask reliability`: runs every proof that counts something, and writes what they counted into
-//! `docs/reliability.md`, between two marks. What a proof counted is of its last whole run; of one that failed nothing is
-//! left in the table. `--only` runs one of them again.
+//! `cargo xtask reliability`: runs every proof that counts something, and writes the figures to
+//! `docs/reliability.md`, between two marks. A figure is that of the proof's last complete run; a failed proof has
+//! no figures in the table. `--only` runs one of them.
 //!
-//! A proof tells a figure in a line of its own: `figure  what: value`.
+//! A proof prints a figure on a line of its own: `figure  what: value`.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
-/// What it takes.
+/// The arguments.
 pub(crate) const TAKES: &str = "[--share | --only PROOF]   \
     all of it, half an hour; in a few minutes, without the table; or one proof again";
 
@@ -18,7 +18,7 @@ const PAGE: &str = "docs/reliability.md";
 const BEGINS: &str = "<!-- figures: written by cargo xtask reliability -->";
 const ENDS: &str = "<!-- end of figures -->";
 
-/// What is run, and the words for the share of it.
+/// The proofs, and the arguments for a smaller share.
 const PROOFS: [(&str, &str); 6] = [
     ("crash --all", "crash --stride 600"),
     ("sim --seeds 1000", "sim --seeds 100"),
@@ -28,24 +28,24 @@ const PROOFS: [(&str, &str); 6] = [
     ("recovery", "recovery --share"),
 ];
 
-/// One figure, and the command that told it.
+/// A figure, and the command that printed it.
 struct Figure {
     what: String,
     value: String,
     command: String,
 }
 
-/// Runs them all, or one; the verdict is good if all that ran are.
+/// Runs all proofs, or one. Succeeds if all of them do.
 pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     let (is_share, only) = match words {
         [] => (false, None),
         [word] if word == "--share" => (true, None),
         [word, name] if word == "--only" => (false, Some(name.as_str())),
-        _ => return Err(format!("it takes {TAKES}")),
+        _ => return Err(format!("the arguments are {TAKES}")),
     };
     let is_wanted = |proof: &str| only.is_none_or(|name| proof.split(' ').next() == Some(name));
     if !PROOFS.iter().any(|(whole, _)| is_wanted(whole)) {
-        return Err(format!("there is no such proof; it takes {TAKES}"));
+        return Err(format!("unknown proof; the arguments are {TAKES}"));
     }
     let page = root.join(PAGE);
     let (begun, mut good) = (Instant::now(), true);
@@ -70,7 +70,7 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     Ok(crate::verdict(good))
 }
 
-/// As [`PROOFS`] has them; what is none of them is left out.
+/// Sorts the figures in the order of [`PROOFS`], and removes others.
 fn in_order(figures: &mut Vec<Figure>) {
     let place = |figure: &Figure| {
         let proof = figure.command.strip_prefix("cargo xtask ");
@@ -80,7 +80,7 @@ fn in_order(figures: &mut Vec<Figure>) {
     figures.sort_by_key(place);
 }
 
-/// Runs one, shows what it says, and keeps its figures.
+/// Runs one proof, prints its output, and collects its figures.
 fn prove(root: &Path, command: &str, figures: &mut Vec<Figure>) -> Result<bool, String> {
     let words: Vec<&str> = command.split(' ').collect();
     let own = std::env::current_exe().map_err(|why| why.to_string())?;
@@ -130,12 +130,14 @@ fn figures(table: &str) -> Vec<Figure> {
     rows.collect()
 }
 
-/// A page: what stands before its table, the table, and what stands after it.
+/// A page: the text before its table, the table, and the text after it.
 fn parts(page: &Path) -> Result<[String; 3], String> {
     let wrong = |why: &dyn std::fmt::Display| format!("{}: {why}", page.display());
     let text = fs::read_to_string(page).map_err(|why| wrong(&why))?;
-    let (before, rest) = text.split_once(BEGINS).ok_or_else(|| wrong(&"there is no mark"))?;
-    let (table, after) = rest.split_once(ENDS).ok_or_else(|| wrong(&"there is no second mark"))?;
+    let (before, rest) =
+        text.split_once(BEGINS).ok_or_else(|| wrong(&"the first mark is missing"))?;
+    let (table, after) =
+        rest.split_once(ENDS).ok_or_else(|| wrong(&"the second mark is missing"))?;
     Ok([before, table, after].map(str::to_owned))
 }
 
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_read_as_it_was_written() {
+    fn a_table_round_trips() {
         let told = [
             ("figure  kills: 9", "cargo xtask soak --minutes 3"),
             ("figure  seeds: 12", "cargo xtask sim --seeds 1000"),

@@ -1,32 +1,30 @@
-//! `cargo xtask overload`, `soak` and `recovery`: the program as a real process, by `tests/siege/`. In release, as it is
-//! shipped: what is measured is the program and not its debug build.
+//! `cargo xtask overload`, `soak` and `recovery`: tests of the program as a real process, by `tests/siege/`. They
+//! run in release, because the shipped program is measured.
 
 use std::path::Path;
 use std::process::{ExitCode, Stdio};
 
-/// What `overload` takes.
-pub(crate) const OVERLOAD_TAKES: &str =
-    "[--share]   ten thousand connections, or what CI has time for";
+/// The arguments of `overload`.
+pub(crate) const OVERLOAD_TAKES: &str = "[--share]   ten thousand connections, or a share for CI";
 
-/// What `soak` takes.
+/// The arguments of `soak`.
 pub(crate) const SOAK_TAKES: &str =
     "[--minutes N | --seconds N] [--seed S] [--clients N]   10 minutes, seed 1, 50 clients";
 
-/// What `recovery` takes.
-pub(crate) const RECOVERY_TAKES: &str =
-    "[--share]   up to 1,000,000 events, or what CI has time for";
+/// The arguments of `recovery`.
+pub(crate) const RECOVERY_TAKES: &str = "[--share]   up to 1,000,000 events, or a share for CI";
 
-/// Too much of everything.
+/// Overloads a server.
 pub(crate) fn overload(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     besiege(root, "overload", words)
 }
 
-/// Everybody at once, while everything fails.
+/// Runs clients while the server, the network and the disk fail.
 pub(crate) fn soak(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     besiege(root, "soak", words)
 }
 
-/// How long it takes to come back.
+/// Measures the restart time.
 pub(crate) fn recovery(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     besiege(root, "recovery", words)
 }

@@ -1,13 +1,13 @@
-//! `cargo xtask sight`: the proof that a bounded caller sees what it may and nothing else, for longer
-//! than the budget of `cargo xtask test`.
+//! `cargo xtask sight`: the proof that a restricted caller sees exactly what it may see, for longer than in `cargo
+//! xtask test`.
 //!
-//! Two tests: `tests/live/proof/bounded.rs` over random schemas, queries and commits, and
-//! `tests/it/sight.rs` over random identities, scopes, policies and sessions that change.
+//! There are two tests: `tests/live/proof/bounded.rs` with random schemas, queries and commits, and
+//! `tests/it/sight.rs` with random identities, scopes, policies and changing sessions.
 
 use std::path::Path;
 use std::process::{ExitCode, Stdio};
 
-/// What it takes.
+/// The arguments.
 pub(crate) const TAKES: &str =
     "[--seeds N | --seed N]   the first N of each proof (500), or that one";
 
@@ -18,7 +18,7 @@ const TESTS: [(&str, &str); 2] = [
     ("it", "sight::every_identity_sees_exactly_what_it_may_see"),
 ];
 
-/// Runs both; the verdict is that of the tests.
+/// Runs both tests. Succeeds if they do.
 pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     let (option, number) = match words {
         [] => ("--seeds", SEEDS),
@@ -26,12 +26,12 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
             let bad = |_| format!("{option} takes a number, not {number}");
             (option.as_str(), number.parse().map_err(bad)?)
         }
-        _ => return Err(format!("it takes {TAKES}")),
+        _ => return Err(format!("the arguments are {TAKES}")),
     };
     let variables: &[&str] = match option {
         "--seeds" => &["SIGHT_SEEDS", "LIVE_SEEDS"],
         "--seed" => &["LIVE_SEED", "ABIDE_SEED"],
-        other => return Err(format!("there is no {other}; it takes {TAKES}")),
+        other => return Err(format!("unknown option {other}; the arguments are {TAKES}")),
     };
     let mut good = true;
     for (binary, test) in TESTS {

@@ -1,37 +1,37 @@
-//! `cargo xtask crash`, `sim` and `bugs`: the proofs of `tests/sim/`, as far as one likes; `interleave`:
-//! those of the engine's locks.
+//! `cargo xtask crash`, `sim` and `bugs`: the proofs of `tests/sim/`, to any extent; `interleave`: the proofs of
+//! the engine's locks.
 //!
-//! `cargo xtask test` runs a share of them on a budget of seconds. What fails prints the command that
-//! repeats it. In release, which runs several times as many seeds a second; the mistakes are looked for in
-//! debug, where few seeds are enough.
+//! `cargo xtask test` runs a share of them within a time budget. A failure prints the command that reproduces it.
+//! The proofs run in release, which runs several times as many seeds per second. The seeded bugs are tested in
+//! debug, where few seeds are sufficient.
 
 use std::path::Path;
 use std::process::{ExitCode, Stdio};
 
-/// What `crash` takes.
+/// The arguments of `crash`.
 pub(crate) const CRASH_TAKES: &str =
     "[--all | --stride N | a case]   every case, every Nth (60), or the one that a failure names";
 
-/// What `sim` takes.
+/// The arguments of `sim`.
 pub(crate) const SIM_TAKES: &str =
     "[--seeds N | --seed N [--tell]]   the first N seeds (200), each twice, or that one";
 
-/// The power fails at every step, and every call of the disk.
+/// Simulates a power failure at every step, and a failure of every disk operation.
 pub(crate) fn crash(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     simulator(root, &["--release"], "crash", words)
 }
 
-/// Everybody at once, by a seed.
+/// Simulates concurrent clients, from a seed.
 pub(crate) fn sim(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     simulator(root, &["--release"], "sim", words)
 }
 
-/// Mistakes are made on purpose, and must be found.
+/// Checks that each of the seeded bugs is found.
 pub(crate) fn bugs(root: &Path) -> Result<ExitCode, String> {
     simulator(root, &["--features", "seeded-bugs"], "bugs", &[])
 }
 
-/// What threads share, in many orders.
+/// Checks shared state of threads in many orders.
 pub(crate) fn interleave(root: &Path) -> Result<ExitCode, String> {
     let mut cargo = crate::cargo(root);
     cargo.args(["test", "--quiet", "--package", "abide-engine", "--features", "interleavings"]);

@@ -1,10 +1,9 @@
-//! `cargo xtask test`: every test of the workspace, and a plain account of what ran.
+//! `cargo xtask test`: all tests of the workspace, and a summary.
 //!
-//! It is `cargo test` and nothing cleverer, so that it works wherever cargo does; what it adds is
-//! the sum over all test binaries. A test that must leave something out (recordings that are not
-//! on this machine, say) tells so past the harness' capture, in a line which is repeated at the end:
-//! `writeln!(std::io::stdout(), "left out: 12 of 13 files, ../shared is not here")`. One that runs on a
-//! budget tells how far it came in the same way, after `counted: `.
+//! It runs `cargo test` and adds the totals over all test binaries. A test that must leave something out (for
+//! example, recordings that are not on this machine) prints a line past the harness' capture, which is repeated at
+//! the end: `writeln!(std::io::stdout(), "left out: 12 of 13 files, ../shared is not here")`. A test with a time
+//! budget prints its progress in the same way, after `counted: `.
 
 mod tally;
 
@@ -24,9 +23,7 @@ const COMMAND: [&str; 3] = ["test", "--workspace", "--no-fail-fast"];
 pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     crate::node::install(root)?;
     let command = format!("cargo {}", COMMAND.join(" "));
-    println!(
-        "running   {command}: unit, integration and doc tests of every crate, tidy among them"
-    );
+    println!("running   {command}: unit, integration and doc tests of every crate, including tidy");
 
     let start = Instant::now();
     let mut tally = Tally::default();
@@ -47,7 +44,7 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     Ok(crate::verdict(tally.failed == 0))
 }
 
-/// Shows each line as it comes, and counts.
+/// Prints each line as it arrives, and counts.
 fn pass_through(mut from: impl BufRead, tally: &mut Tally) -> io::Result<()> {
     let mut to = io::stdout().lock();
     let mut line = Vec::new();

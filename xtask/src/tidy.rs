@@ -1,8 +1,8 @@
-//! `cargo xtask tidy`: the style of the house as a test, not as a plea.
+//! `cargo xtask tidy`: the style rules as a check.
 //!
-//! Each rule is one file and one pure function from what it looks at to findings; this file only
-//! fetches (the list of files from git, the graph from cargo) and prints. It also runs as a test,
-//! so that `cargo test --workspace` covers it. What rustc, clippy and rustfmt can check is theirs.
+//! Each rule is one file with a pure function from its input to findings. This file collects the input (the list of
+//! files from git, the dependency graph from cargo) and prints the findings. It also runs as a test, so `cargo test
+//! --workspace` covers it. Rules that rustc, clippy and rustfmt can check are configured there.
 
 mod dependencies;
 mod features;
@@ -27,7 +27,7 @@ use cargo_metadata::{Metadata, MetadataCommand};
 
 use source::Source;
 
-/// Something against the rules, and where.
+/// A violation of a rule, and its location.
 #[derive(Debug)]
 pub(crate) struct Finding {
     place: String,
@@ -46,21 +46,21 @@ impl fmt::Display for Finding {
     }
 }
 
-/// A file of text as git has it, or will have it when it is committed.
+/// A text file that is committed or would be.
 struct File {
     path: String,
     text: String,
 }
 
-/// Prints what is against the rules.
+/// Prints the findings.
 pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     let (checked, findings) = check(root)?;
     findings.iter().for_each(|finding| println!("{finding}"));
-    println!("tidy: {checked}, {} against the rules", findings.len());
+    println!("tidy: {checked}, {} findings", findings.len());
     Ok(crate::verdict(findings.is_empty()))
 }
 
-/// What was looked at, in words, and what was found.
+/// A summary of the checked input, and the findings.
 fn check(root: &Path) -> Result<(String, Vec<Finding>), String> {
     let paths = paths(root)?;
     let files = read(root, &paths)?;
@@ -99,7 +99,7 @@ fn paths(root: &Path) -> Result<Vec<String>, String> {
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"])
         .current_dir(root)
         .output()
-        .map_err(|why| format!("cannot run git, which knows the files: {why}"))?;
+        .map_err(|why| format!("cannot run git to list the files: {why}"))?;
     if !git.status.success() {
         return Err(format!("git ls-files: {}", String::from_utf8_lossy(&git.stderr).trim()));
     }
@@ -108,7 +108,7 @@ fn paths(root: &Path) -> Result<Vec<String>, String> {
     Ok(list.split('\0').filter(there).map(str::to_owned).collect())
 }
 
-/// The files that hold text.
+/// The text files.
 fn read(root: &Path, paths: &[String]) -> Result<Vec<File>, String> {
     let mut files = Vec::new();
     for path in paths {

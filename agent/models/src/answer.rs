@@ -1,4 +1,4 @@
-//! What comes back from a model: events while it answers, and the answer as a whole.
+//! The output of a model: events while it answers, and the complete answer.
 
 use std::time::Duration;
 
@@ -7,67 +7,67 @@ use serde_json::Value;
 
 use crate::{ModelCall, ModelError, ModelMessage};
 
-/// What happens while a model answers.
+/// An event of a model's stream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ModelEvent {
-    /// A piece of the text.
+    /// A chunk of the text.
     Text(String),
-    /// A piece of what the model thinks, as far as it tells.
+    /// A chunk of the reasoning, if the provider returns it.
     Reasoning(String),
-    /// A call, whole: told once its arguments are complete.
+    /// A tool call, sent once its arguments are complete.
     Call(ModelCall),
-    /// Only from a [`crate::Chain`]: it is tried again, here or elsewhere, and whatever was told since
-    /// the stream or the last restart began does not count.
+    /// Only from a [`crate::Chain`]: the request is retried, and all output since the start of the stream or the
+    /// last restart is void.
     Restarted(Restart),
-    /// All of it. The last event, exactly once.
+    /// The complete answer. The last event, exactly once.
     Answer(ModelAnswer),
 }
 
-/// Why and where a [`crate::Chain`] tries again.
+/// A retry of a [`crate::Chain`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Restart {
-    /// What went wrong.
+    /// The error of the failed attempt.
     pub error: ModelError,
-    /// The provider that is tried next.
+    /// The provider of the next attempt.
     pub provider: String,
-    /// The model that is tried next.
+    /// The model of the next attempt.
     pub model: String,
-    /// Which attempt of the whole stream comes next; the first is 1.
+    /// The number of the next attempt in this stream; the first attempt is 1.
     pub attempt: u32,
-    /// How long is waited before.
+    /// The delay before the next attempt.
     pub after: Duration,
 }
 
-/// A whole answer.
+/// A complete answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelAnswer {
-    /// The text: all pieces in a row.
+    /// The text: all chunks joined.
     pub text: String,
-    /// What the model thought, as far as it told: all pieces in a row.
+    /// The reasoning, if the provider returns it: all chunks joined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<String>,
-    /// The calls, in the model's order.
+    /// The tool calls, in the model's order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<ModelCall>,
-    /// Why it stopped.
+    /// Why the model stopped.
     pub stop: Stop,
-    /// What it took, as reported.
+    /// The reported token usage.
     pub usage: Usage,
-    /// What it cost, in millionths of a dollar: where a price is configured, and all that it took is reported.
+    /// The cost in microdollars. Requires a configured price and complete usage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_micros: Option<i64>,
     /// The provider that answered.
     pub provider: String,
-    /// The model that answered: as the provider names it, or else as it was asked for.
+    /// The model that answered: the name that the provider reports, or else the requested name.
     pub model: String,
-    /// What the provider wants to see again with this message and nobody else can read: signatures of
-    /// thoughts, sealed reasoning. Keep it with the message; [`Self::to_message`] does.
+    /// Opaque data that the provider expects back with this message, such as signatures of reasoning or encrypted
+    /// reasoning. [`Self::to_message`] includes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carry: Option<Value>,
 }
 
 impl ModelAnswer {
-    /// The message that this answer is to a conversation that goes on.
+    /// The message that represents this answer in the conversation.
     #[must_use]
     pub fn to_message(&self) -> ModelMessage {
         ModelMessage::Assistant {
@@ -83,37 +83,36 @@ impl ModelAnswer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stop {
-    /// It had said all.
+    /// The answer is complete.
     End,
-    /// It waits for the results of its calls.
+    /// The model waits for the results of its calls.
     ToolUse,
-    /// The limit of tokens was reached: text and arguments may be cut off.
+    /// The token limit was reached: text and arguments may be truncated.
     Length,
-    /// The provider held something back.
+    /// The provider withheld content.
     Filtered,
-    /// Something else, in the provider's word.
+    /// Another reason, in the provider's term.
     Other(String),
 }
 
-/// How many tokens an answer took, as the provider reported. Nothing is estimated, and a zero is one
-/// only if the provider said so.
+/// Token usage as reported by the provider. Nothing is estimated; a value is zero only if the provider reported
+/// zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Of the request, those read from or written to a cache among them.
+    /// Tokens of the request, including those read from or written to a cache.
     pub input_tokens: Option<u64>,
-    /// Of the answer, those of reasoning among them where the provider counts them there. (xAI does
-    /// not.)
+    /// Tokens of the answer, including reasoning if the provider counts it there. (xAI does not.)
     pub output_tokens: Option<u64>,
-    /// Of the request, read from a cache.
+    /// Tokens of the request that were read from a cache.
     pub cached_tokens: Option<u64>,
-    /// Of reasoning.
+    /// Tokens of reasoning.
     pub reasoning_tokens: Option<u64>,
-    /// How much of that was reported.
+    /// How complete the report is.
     pub completeness: Completeness,
 }
 
 impl Usage {
-    /// With the completeness that its numbers have: those of input and output count.
+    /// Sets the completeness from the token counts of input and output.
     pub(crate) fn judged(mut self) -> Self {
         self.completeness = match (self.input_tokens, self.output_tokens) {
             (Some(_), Some(_)) => Completeness::Complete,
@@ -124,13 +123,13 @@ impl Usage {
     }
 }
 
-/// How much a provider reported of what an answer took.
+/// How much of the token usage a provider reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Completeness {
-    /// Tokens of input and of output.
+    /// Both input and output tokens.
     Complete,
-    /// One of them.
+    /// Either input or output tokens.
     Partial,
     /// Neither.
     #[default]

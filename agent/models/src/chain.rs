@@ -1,7 +1,7 @@
-//! Several candidates in order: each is tried a few times, and the first that answers is it.
+//! A chain of candidates: each is tried a few times, in order, until one answers.
 //!
-//! A failure in the middle of an answer is told, so that the caller can discard what it was told.
-//! Which failures are tried again and which go on to the next candidate is [`ModelErrorKind`]'s to say.
+//! A failure in the middle of an answer is reported as an event, so that the caller can discard the partial output.
+//! [`ModelErrorKind`] decides which failures are retried and which go to the next candidate.
 
 #[cfg(test)]
 mod tests;
@@ -16,18 +16,18 @@ use crate::{
     Restart,
 };
 
-/// How often and how soon a candidate is tried again.
+/// The retry policy of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
     /// Attempts with each candidate; at least one is made.
     pub attempts: u32,
-    /// What is waited before the second attempt; doubled before each that follows.
+    /// The delay before the second attempt. It doubles for each later attempt.
     pub first_wait: Duration,
-    /// The most that is waited. Who asks to be left alone for longer is not waited for: the next
-    /// candidate is tried, or the error told.
+    /// The maximum delay. If a provider asks for a longer delay, the next candidate is tried, or the error is
+    /// returned.
     pub longest_wait: Duration,
-    /// Where given, waits are between half and all of what they would be, by this seed and the number
-    /// of the attempt: many who were refused at once do not come back at once.
+    /// If set, each delay is randomized between half and all of its value, derived from this seed and the number of
+    /// the attempt. This spreads the retries of clients that were refused at the same time.
     pub seed: Option<u64>,
 }
 
@@ -43,13 +43,13 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// Tries each candidate once.
+    /// One attempt with each candidate.
     #[must_use]
     pub fn never() -> Self {
         Self { attempts: 1, ..Self::default() }
     }
 
-    /// What is waited before the attempt after this many with one candidate.
+    /// The delay after the given number of attempts with one candidate.
     fn wait(&self, made: u32, total: u32) -> Duration {
         let doubled = 2_u32.saturating_pow(made.saturating_sub(1));
         let wait = self.first_wait.saturating_mul(doubled).min(self.longest_wait);
@@ -68,10 +68,10 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// These, in this order.
+    /// A chain of these candidates.
     ///
     /// # Panics
-    /// There are none.
+    /// If the list is empty.
     #[must_use]
     pub fn new(candidates: Vec<Resolved>, retry: Retry) -> Self {
         assert!(!candidates.is_empty(), "a chain has at least one candidate");
@@ -79,9 +79,9 @@ impl Chain {
     }
 }
 
-/// The request's own model does not count: each candidate is asked for its own.
+/// The model of the request is ignored: each candidate is asked for its own model.
 impl ModelProvider for Chain {
-    /// That of the first candidate.
+    /// The id of the first candidate.
     fn id(&self) -> &str {
         self.candidates[0].provider.id()
     }
@@ -103,20 +103,20 @@ impl ModelProvider for Chain {
     }
 }
 
-/// A request on its way through the candidates.
+/// The state of a request.
 struct Trying {
     chain: Chain,
     request: ModelRequest,
     candidate: usize,
     /// Attempts with this candidate.
     made: u32,
-    /// Attempts in all.
+    /// Attempts in total.
     total: u32,
     step: Step,
 }
 
 enum Step {
-    /// After this wait the candidate is asked.
+    /// Ask the candidate after this delay.
     Begin(Duration),
     Listen(ModelStream),
     Over,
@@ -155,14 +155,14 @@ impl Trying {
         provider.stream(ModelRequest { model: model.clone(), ..self.request.clone() })
     }
 
-    /// An answer with what it cost, by the price of who was asked.
+    /// Adds the cost to an answer, by the price of the candidate that answered.
     fn charged(&self, answer: ModelAnswer) -> ModelAnswer {
         let price = self.chain.candidates[self.candidate].price;
         let cost_micros = price.and_then(|price| price.cost_micros(&answer.usage));
         ModelAnswer { cost_micros, ..answer }
     }
 
-    /// What follows from a failure: another attempt, or the error.
+    /// Handles a failure: schedules another attempt, or returns the error.
     fn failed(&mut self, error: ModelError) -> Result<ModelEvent, ModelError> {
         let retry = self.chain.retry;
         let wait = retry.wait(self.made, self.total).max(error.retry_after.unwrap_or_default());
@@ -180,13 +180,13 @@ impl Trying {
         self.step = Step::Begin(after);
         let next = &self.chain.candidates[self.candidate];
         let (provider, model) = (next.provider.id().to_owned(), next.model.clone());
-        tracing::info!(code = error.code(), provider, model, ?after, "a model is asked again");
+        tracing::info!(code = error.code(), provider, model, ?after, "a model request is retried");
         let attempt = self.total + 1;
         Ok(ModelEvent::Restarted(Restart { error, provider, model, attempt, after }))
     }
 }
 
-/// A number from 0 to 1 that follows from the seed alone. SplitMix64, Steele, Lea and Flood (2014).
+/// A pseudorandom number from 0 to 1, derived from the seed. SplitMix64; Steele, Lea and Flood (2014).
 fn fraction(seed: u64) -> f64 {
     let mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,6 +1,6 @@
-//! What a server is told about its providers: plain data, from YAML, JSON, TOML or code.
+//! The configuration of a server's model providers: plain data, from YAML, JSON, TOML or code.
 //!
-//! Not what comes of it: that is [`crate::Models`]'s.
+//! [`crate::Models`] builds the providers from it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,7 @@ use crate::{Patience, Price, Protocol, Secret};
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelsConfig {
-    /// Who answers what names neither provider nor model.
+    /// The default for requests that name neither provider nor model.
     #[serde(default)]
     pub default: Option<DefaultModel>,
     /// The providers, in any order.
@@ -24,14 +24,14 @@ pub struct ModelsConfig {
     pub providers: Vec<ProviderConfig>,
 }
 
-/// Who answers what names neither provider nor model.
+/// The default for requests that name neither provider nor model.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DefaultModel {
-    /// The provider's id; the one that has the model if absent.
+    /// The provider's id; the default is the provider that has the model.
     #[serde(default)]
     pub provider: Option<String>,
-    /// The model; the only one of the provider if absent.
+    /// The model; the default is the provider's only model.
     #[serde(default)]
     pub model: Option<String>,
 }
@@ -40,58 +40,58 @@ pub struct DefaultModel {
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProviderConfig {
-    /// The name that definitions call it by.
+    /// The id that definitions use.
     pub id: String,
-    /// What it is.
+    /// The kind of provider.
     pub kind: ProviderKind,
-    /// Where it is; needed for `openai_compatible`, and for the others when they are elsewhere.
+    /// The base URL. Required for `openai_compatible`; overrides the default of the other kinds.
     #[serde(default)]
     pub base_url: Option<String>,
-    /// The environment variable that holds its key.
+    /// The environment variable that holds the key.
     #[serde(default)]
     pub key_env: Option<String>,
-    /// The file that holds its key, and nothing else.
+    /// A file that contains only the key.
     #[serde(default)]
     pub key_file: Option<PathBuf>,
-    /// The key itself. Better one of the two above.
+    /// The key itself. Prefer one of the two above.
     #[serde(default)]
     pub key: Option<Secret>,
-    /// The models that it may be asked for; any if empty.
+    /// The permitted models; empty means any.
     #[serde(default)]
     pub models: Vec<String>,
-    /// Of several that have a model, the one with the highest is asked.
+    /// If several providers have a model, the one with the highest priority is used.
     #[serde(default)]
     pub priority: i32,
-    /// Whether it may be asked at all.
+    /// Whether the provider may be used.
     #[serde(default = "yes")]
     pub enabled: bool,
-    /// Headers that go with every request.
+    /// Headers to add to every request.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
-    /// Fields that go into the body of every request, over ours; null takes one out.
+    /// Fields to set in the body of every request. They override ours; null removes a field.
     #[serde(default)]
     pub extra: Map<String, Value>,
-    /// How many seconds may pass without a byte before the first token; 60 if absent.
+    /// Maximum time without a byte before the first token, in seconds; the default is 60.
     #[serde(default)]
     pub first_token_seconds: Option<u64>,
-    /// How many seconds may pass without a byte from then on; 30 if absent.
+    /// Maximum time without a byte after the first token, in seconds; the default is 30.
     #[serde(default)]
     pub silence_seconds: Option<u64>,
-    /// What its tokens cost; nothing is known of it if absent.
+    /// The price of its tokens; without one, costs are unknown.
     #[serde(default)]
     pub price: Option<Price>,
-    /// What those of a model cost, where that is something else.
+    /// Prices of single models; they override `price`.
     #[serde(default)]
     pub prices: BTreeMap<String, Price>,
-    /// Of `replay`: files of recorded conversations, `.jsonl` or `.jsonl.zst`.
+    /// For `replay`: files of recorded conversations, `.jsonl` or `.jsonl.zst`.
     #[serde(default)]
     pub recordings: Vec<PathBuf>,
-    /// Of `script`: a file of answers, YAML or JSON.
+    /// For `script`: a file of answers, YAML or JSON.
     #[serde(default)]
     pub script: Option<PathBuf>,
 }
 
-/// What a provider is.
+/// The kinds of providers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProviderKind {
@@ -107,7 +107,7 @@ pub enum ProviderKind {
     Gemini,
     /// Ollama.
     Ollama,
-    /// Anyone who speaks Chat Completions.
+    /// Another server with the Chat Completions API.
     #[serde(rename = "openai_compatible")]
     OpenAiCompatible,
     /// Recorded conversations.
@@ -132,7 +132,7 @@ impl ProviderKind {
         }
     }
 
-    /// What it speaks, if it is across the network.
+    /// Its protocol, if it is a network provider.
     pub(crate) fn protocol(self) -> Option<Protocol> {
         match self {
             Self::OpenAi => Some(Protocol::OpenAi),
@@ -157,7 +157,7 @@ impl ProviderConfig {
     }
 }
 
-/// URLs, headers and extra fields may bear keys too, so none of them is shown.
+/// URLs, headers and extra fields may contain keys, so they are omitted.
 impl fmt::Debug for ProviderConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("ProviderConfig");

@@ -1,4 +1,4 @@
-//! What can go wrong with a model, by what the caller can do about it.
+//! Errors of models, by what the caller can do about them.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,16 +9,16 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ModelError {
-    /// What kind of failure it is.
+    /// The kind of failure.
     pub kind: ModelErrorKind,
-    /// What happened, in one sentence; a provider's own words among it, cut short.
+    /// One sentence about what happened. It may quote the provider, truncated.
     pub message: String,
-    /// How long the provider asks to be left alone.
+    /// The retry delay that the provider asks for.
     pub retry_after: Option<Duration>,
 }
 
 impl ModelError {
-    /// An error without a wish to be left alone.
+    /// An error without a retry delay.
     pub fn new(kind: ModelErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), retry_after: None }
     }
@@ -27,48 +27,48 @@ impl ModelError {
         Self::new(ModelErrorKind::Broken, message)
     }
 
-    /// The stable name of its kind.
+    /// The stable code of its kind.
     #[must_use]
     pub fn code(&self) -> &'static str {
         self.kind.code()
     }
 
-    /// Whether the same request may fare better later.
+    /// Whether the same request may succeed later.
     #[must_use]
     pub fn retryable(&self) -> bool {
         self.kind.retryable()
     }
 }
 
-/// The kinds of failure. They differ by what the caller can do.
+/// The kinds of failure, by what the caller can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ModelErrorKind {
-    /// Asked too often. Wait, then try again.
+    /// The rate limit is exceeded. Wait, then retry.
     RateLimited,
-    /// The provider has too much to do. Wait, then try again.
+    /// The provider is overloaded. Wait, then retry.
     Overloaded,
-    /// The provider cannot be reached, or failed. Try again.
+    /// The provider cannot be reached, or failed. Retry.
     Unavailable,
-    /// Nothing came for too long. Try again.
+    /// No data arrived for too long. Retry.
     Stalled,
-    /// The stream ended early or made no sense. Try again.
+    /// The stream ended early or is invalid. Retry.
     Broken,
-    /// The key is missing or wrong, or the account may not do this. Mend the configuration.
+    /// The key is missing or wrong, or the account lacks a permission. Fix the configuration.
     Unauthorized,
-    /// The provider does not take this request. Change it, or the model's name.
+    /// The provider rejects the request. Change the request or the model's name.
     BadRequest,
-    /// The conversation is longer than the model can read. Shorten it.
+    /// The conversation exceeds the model's context. Shorten it.
     ContextTooLong,
-    /// There is no recording of this. Record it, or replay what was recorded.
+    /// There is no recording of the request. Record it, or replay a recorded conversation.
     NoRecording,
-    /// The caller gave up.
+    /// The caller cancelled the request.
     Cancelled,
 }
 
 impl ModelErrorKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 10] = [
         Self::RateLimited,
         Self::Overloaded,
@@ -82,7 +82,7 @@ impl ModelErrorKind {
         Self::Cancelled,
     ];
 
-    /// Its stable name.
+    /// The stable code.
     #[must_use]
     pub fn code(self) -> &'static str {
         match self {
@@ -99,7 +99,7 @@ impl ModelErrorKind {
         }
     }
 
-    /// Whether the same request to the same provider may fare better later.
+    /// Whether the same request to the same provider may succeed later.
     #[must_use]
     pub fn retryable(self) -> bool {
         match self {
@@ -116,8 +116,7 @@ impl ModelErrorKind {
         }
     }
 
-    /// Whether another provider may do what this one did not. A request that is refused for what it
-    /// says is not shown around.
+    /// Whether another provider may succeed. A request that was rejected for its content is not sent to others.
     pub(crate) fn another_may(self) -> bool {
         self.retryable() || matches!(self, Self::Unauthorized | Self::ContextTooLong)
     }

@@ -1,44 +1,44 @@
-//! From bytes to frames: the events of a server-sent stream, or the lines of a stream of JSON.
+//! Splits bytes into frames: server-sent events, or lines of JSON.
 //!
-//! Bytes may be cut anywhere, also within a character or between `\r` and `\n`; the frames are the
-//! same. What a frame says is not known here. Of an event only its data counts: every protocol that
-//! we speak repeats the event's name in there.
+//! The frames do not depend on where the bytes are split, even within a character or between `\r` and `\n`. This
+//! module does not interpret frames. Only the data of an event is used: in every supported protocol it repeats the
+//! event's name.
 //!
-//! <https://html.spec.whatwg.org/multipage/server-sent-events.html>, with one liberty: an event that
-//! the end of the stream cuts short is still told, since some servers leave out the last empty line.
-//! Whether it makes sense is for its reader to say.
+//! <https://html.spec.whatwg.org/multipage/server-sent-events.html>, with one exception: an event that is truncated
+//! by the end of the stream is returned too, because some servers omit the last empty line. The decoder decides
+//! whether it is valid.
 
 use crate::ModelError;
 
-/// The longest frame, in bytes. Responses repeats the whole answer in its last event, so this must be
-/// larger than any answer.
+/// Maximum size of a frame, in bytes. Responses repeats the whole answer in its last event, so this must be larger
+/// than any answer.
 const FRAME_BYTES_MAX: usize = 16 << 20;
 
-/// The most bytes of one stream. Frames repeat much around few tokens.
+/// Maximum size of a stream, in bytes. Frames add much overhead to each token.
 const STREAM_BYTES_MAX: usize = 256 << 20;
 
-/// What separates frames.
+/// How frames are separated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
     /// Server-sent events.
     Events,
-    /// One JSON text a line.
+    /// One JSON text per line.
     Lines,
 }
 
-/// A stream of bytes, being split.
+/// The state of the splitter.
 #[derive(Debug)]
 pub(crate) struct Frames {
     framing: Framing,
-    /// The line that has begun.
+    /// The current, incomplete line.
     line: Vec<u8>,
-    /// The data of the event that has begun.
+    /// The data of the current, incomplete event.
     data: Option<String>,
-    /// The last byte was `\r`: an `\n` that follows belongs to it.
+    /// The last byte was `\r`; a following `\n` belongs to it.
     after_return: bool,
     first_line: bool,
     bytes: usize,
-    /// The longest frame and the most bytes of the stream.
+    /// Maximum size of a frame and of the stream.
     limits: (usize, usize),
 }
 
@@ -55,7 +55,7 @@ impl Frames {
         }
     }
 
-    /// Takes more bytes; `each` is told every frame that they complete, until it fails.
+    /// Adds bytes. `each` is called for every completed frame, until it returns an error.
     pub(crate) fn feed(
         &mut self,
         mut bytes: &[u8],
@@ -80,7 +80,7 @@ impl Frames {
         Ok(())
     }
 
-    /// Nothing more comes. A last line without its end, and an event without its empty line, count.
+    /// Ends the stream. An incomplete last line or event counts.
     pub(crate) fn finish(
         &mut self,
         mut each: impl FnMut(&str) -> Result<(), ModelError>,
@@ -156,7 +156,7 @@ mod tests {
     use expect_test::{Expect, expect};
     use proptest::prelude::*;
 
-    /// The frames of a stream whose bytes come in these pieces.
+    /// The frames of a stream that is split into these pieces.
     fn frames(framing: Framing, pieces: &[&[u8]]) -> (Vec<String>, Result<(), ModelError>) {
         told_by(Frames::new(framing), pieces)
     }
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_its_data() {
+    fn an_event_yields_its_data() {
         let stream =
             b"\xef\xbb\xbfevent: a\r\ndata: one\r\ndata:two\r\n\r\n: still there\n\nid: 3\n\n\
             data: three\rdata:  \xc3\xa9\r\rdata\n\ndata: cut";
@@ -195,12 +195,12 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_a_frame() {
+    fn each_line_is_a_frame() {
         check(Framing::Lines, b"{}\r\n\n  \n{ }\n{", expect![[r#"["{}", "{ }", "{"]"#]]);
     }
 
     #[test]
-    fn what_is_not_utf8_is_broken_unless_nobody_reads_it() {
+    fn invalid_utf8_is_an_error_except_in_comments() {
         check(Framing::Events, b": \xff\n\ndata: a\n\n", expect![[r#"["a"]"#]]);
         let expected = expect![[r#"["a"] ! the stream is not UTF-8"#]];
         check(Framing::Events, b"data: a\n\ndata: \xff\n\n", expected);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_and_streams_have_a_longest_length() {
+    fn frames_and_streams_have_size_limits() {
         let limits = (2 << 20, 5 << 20);
         let told = |pieces: &[&[u8]]| {
             let (told, end) = told_by(Frames { limits, ..Frames::new(Framing::Events) }, pieces);
@@ -226,7 +226,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frames_do_not_depend_on_how_bytes_are_cut(
+        fn frames_do_not_depend_on_how_bytes_are_split(
             lines in prop::collection::vec(
                 prop_oneof![
                     Just("data: {\"a\":1}".to_owned()), Just("data:é€𝄞".to_owned()),

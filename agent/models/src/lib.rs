@@ -1,7 +1,7 @@
-//! Models as agents reach them: one trait, and behind it providers, retries and recordings.
+//! The model API of agents: one trait, with providers, retries and recordings behind it.
 //!
-//! It changes when what we can ask of a model, or who can be asked, changes. It knows nothing of
-//! sessions, tools that run, or databases, and depends on no other crate of ours.
+//! This crate changes when the features of model requests or the set of providers change. It does not depend on
+//! sessions, the execution of tools, databases, or any other crate of ours except `json-integers`.
 //!
 //! ```text
 //! ModelRequest ──▶ ModelProvider::stream ──▶ Text* Reasoning* Call* … Answer
@@ -11,18 +11,17 @@
 //!                     └ Chain:  the first of several that answers, with retries
 //! ```
 //!
-//! In reading order: [`ModelRequest`] and [`ModelEvent`] (what goes in and comes out), [`ModelError`]
-//! (what can go wrong, and whether trying again helps), [`Models`] (from a configuration to a
-//! provider), [`Chain`], [`Remote`], and for tests and demonstrations [`Replay`] and [`Script`].
+//! In reading order: [`ModelRequest`] and [`ModelEvent`] (input and output), [`ModelError`] (failures, and whether
+//! a retry helps), [`Models`] (providers from a configuration), [`Chain`], [`Remote`], and for tests and demos
+//! [`Replay`] and [`Script`].
 //!
-//! *Invariant:* what a model said is passed on as it said it. Ids of calls and texts of arguments are
-//! the provider's own, numbers of tokens are those that it reported, and what it did not say is not
-//! made up.
+//! *Invariant:* model output is passed on unchanged. Call ids and argument texts are the provider's own, token
+//! counts are as reported, and missing values are not invented.
 //!
-//! *Invariant:* a stream ends with exactly one [`ModelEvent::Answer`] or exactly one error. An answer
-//! that the provider did not say was over is an error, whatever had arrived of it.
+//! *Invariant:* a stream ends with exactly one [`ModelEvent::Answer`] or exactly one error. An answer without the
+//! provider's end marker is an error, regardless of the data received.
 //!
-//! *Invariant:* no key is in an error, a `Debug` or a log.
+//! *Invariant:* errors, `Debug` output and logs contain no key.
 
 mod answer;
 mod chain;

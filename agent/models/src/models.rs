@@ -1,7 +1,6 @@
-//! The providers of a server, and which of them a request goes to.
+//! The providers of a server, and the choice of the provider for a request.
 //!
-//! Nothing falls back in silence: what is not there, not enabled or not certain is an error that lists
-//! what there is.
+//! There are no silent fallbacks: an unknown, disabled or ambiguous provider is an error that lists the options.
 
 #[cfg(test)]
 mod tests;
@@ -16,16 +15,16 @@ use serde::Serialize;
 use crate::config::{DefaultModel, ModelsConfig, ProviderConfig, ProviderKind};
 use crate::{Chain, ModelProvider, Price, Remote, RemoteSettings, Replay, Retry, Script, Secret};
 
-/// What a configuration is read against.
+/// The context for reading a configuration.
 pub struct Surroundings<'a> {
-    /// The value of an environment variable.
+    /// Returns the value of an environment variable.
     pub environment: &'a dyn Fn(&str) -> Option<String>,
-    /// What relative paths begin at.
+    /// The base of relative paths.
     pub folder: &'a Path,
 }
 
 impl Surroundings<'static> {
-    /// The process's own environment, and its current folder.
+    /// The environment and the current folder of this process.
     #[must_use]
     pub fn of_process() -> Self {
         Self { environment: &|name| std::env::var(name).ok(), folder: Path::new("") }
@@ -39,7 +38,7 @@ pub struct Models {
     entries: Vec<Entry>,
 }
 
-/// What somebody asks for: a call, a definition, or the server by default.
+/// The provider and model that a call, a definition or the server's default asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     /// The provider's id.
@@ -49,9 +48,8 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// What this asks for, and where it says nothing, what is below. A model stays with the provider
-    /// that it was named with: another provider does not take it over, and another model does not
-    /// take over its provider.
+    /// Fills missing values from `below`. A model applies only to the provider that it was named with: a different
+    /// provider does not inherit the model, and a different model does not inherit the provider.
     #[must_use]
     pub fn over(&self, below: &Self) -> Self {
         let agree = |ours: &Option<String>, theirs: &Option<String>| {
@@ -63,14 +61,14 @@ impl Wanted {
     }
 }
 
-/// Who is asked, and for which model.
+/// The chosen provider and model.
 #[derive(Clone)]
 pub struct Resolved {
     /// The provider.
     pub provider: Arc<dyn ModelProvider>,
     /// The model.
     pub model: String,
-    /// What its tokens cost, if that is known.
+    /// The price of its tokens, if known.
     pub price: Option<Price>,
 }
 
@@ -83,26 +81,26 @@ impl fmt::Debug for Resolved {
 /// One provider, for a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ProviderInfo {
-    /// Its id.
+    /// The id.
     pub id: String,
-    /// Its kind; none if it was added by code.
+    /// The kind; `None` if it was added by code.
     pub kind: Option<ProviderKind>,
-    /// The models that it may be asked for; any if empty.
+    /// The permitted models; empty means any.
     pub models: Vec<String>,
-    /// Of several that have a model, the one with the highest is asked.
+    /// If several providers have a model, the one with the highest priority is used.
     pub priority: i32,
-    /// Whether it may be asked.
+    /// Whether it may be used.
     pub enabled: bool,
-    /// Why it cannot be asked although it may: a key that is not there.
+    /// Why an enabled provider cannot be used: its key is missing.
     pub missing: Option<String>,
 }
 
 struct Entry {
     info: ProviderInfo,
-    /// None if something is missing.
+    /// `None` if something is missing.
     provider: Option<Arc<dyn ModelProvider>>,
     price: Option<Price>,
-    /// Of a model, where it is another.
+    /// Prices of single models; they override `price`.
     prices: BTreeMap<String, Price>,
 }
 
@@ -118,62 +116,62 @@ impl fmt::Debug for Entry {
 pub struct ConfigError {
     /// The provider's id.
     pub provider: String,
-    /// What is wrong with it, in one sentence.
+    /// The error, in one sentence.
     pub what: String,
 }
 
-/// Why it is not certain who should answer.
+/// Why no provider could be chosen.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResolveError {
-    /// There is no provider of that name.
-    #[error("there is no provider `{wanted}`; there are {known}")]
+    /// Unknown provider.
+    #[error("unknown provider `{wanted}`; available: {known}")]
     UnknownProvider {
-        /// The name.
+        /// The id.
         wanted: String,
-        /// Those that there are.
+        /// The available providers.
         known: String,
     },
-    /// The provider may not be asked.
-    #[error("the provider `{provider}` is not enabled")]
+    /// The provider is disabled.
+    #[error("provider `{provider}` is disabled")]
     Disabled {
-        /// Its id.
+        /// The id.
         provider: String,
     },
-    /// The provider's key is not there.
-    #[error("the provider `{provider}` cannot be asked: {what}")]
+    /// The provider's key is missing.
+    #[error("provider `{provider}` cannot be used: {what}")]
     KeyMissing {
-        /// Its id.
+        /// The id.
         provider: String,
         /// What is missing.
         what: String,
     },
-    /// No provider has that model.
-    #[error("no provider that may be asked has the model `{wanted}`; there are {known}")]
+    /// No provider has the model.
+    #[error("no enabled provider has the model `{wanted}`; available: {known}")]
     UnknownModel {
         /// The model.
         wanted: String,
-        /// Those that there are.
+        /// The available models.
         known: String,
     },
-    /// Several could answer, and nothing says which should.
-    #[error("several could answer: {candidates}; name one, or give them different priorities")]
+    /// Several providers have the model, with equal priority.
+    #[error("several providers match: {candidates}; name one, or set different priorities")]
     Ambiguous {
-        /// Those that could.
+        /// The matching providers.
         candidates: String,
     },
     /// No model is named.
-    #[error("no model is named, and {because}; there are {known}")]
+    #[error("no model is named, and {because}; available: {known}")]
     NoModel {
-        /// Why none follows.
+        /// Why there is no default.
         because: String,
-        /// Those that there are.
+        /// The available models.
         known: String,
     },
 }
 
 impl ResolveError {
-    /// Its stable name.
+    /// The stable code.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -188,11 +186,11 @@ impl ResolveError {
 }
 
 impl Models {
-    /// The providers of a configuration. A key that is not there stops none of the others: whoever
-    /// asks for that provider is told.
+    /// The providers of a configuration. A missing key does not affect other providers; requests to that provider
+    /// fail.
     ///
     /// # Errors
-    /// Anything else that is wrong with a provider.
+    /// The configuration of a provider is invalid.
     pub fn new(config: ModelsConfig, surroundings: &Surroundings<'_>) -> Result<Self, ConfigError> {
         let mut models = Self::default();
         for config in config.providers {
@@ -207,10 +205,10 @@ impl Models {
         Ok(models)
     }
 
-    /// Adds a provider of one's own, which may be asked for these models; for any if there are none.
+    /// Adds a custom provider with its permitted models; an empty list means any.
     ///
     /// # Errors
-    /// There is one of that id.
+    /// The id is already in use.
     pub fn add(
         &mut self,
         provider: Arc<dyn ModelProvider>,
@@ -224,16 +222,16 @@ impl Models {
         self.insert(Entry { info, provider: Some(provider), price, prices })
     }
 
-    /// All providers, in the order in which they were configured.
+    /// All providers, in the order of the configuration.
     pub fn providers(&self) -> impl Iterator<Item = &ProviderInfo> {
         self.entries.iter().map(|entry| &entry.info)
     }
 
-    /// Who answers. What is not wanted in particular is the server's default; a provider that is named
-    /// without a model is asked for the only one that it has.
+    /// Chooses provider and model. Missing values are filled from the server's default; a provider without a model
+    /// is asked for its only model.
     ///
     /// # Errors
-    /// It is not certain.
+    /// The choice is not unique, or there is none.
     pub fn resolve(&self, wanted: &Wanted) -> Result<Resolved, ResolveError> {
         let wanted = wanted.over(&self.default);
         let (entry, model) = match (wanted.provider, wanted.model) {
@@ -256,13 +254,13 @@ impl Models {
         }
     }
 
-    /// Those who answer one after another, each by what is wanted of it: see [`Chain`].
+    /// A [`Chain`] of these candidates.
     ///
     /// # Errors
-    /// It is not certain of one of them.
+    /// As [`Self::resolve`], for any candidate.
     ///
     /// # Panics
-    /// Nobody is wanted.
+    /// If the list is empty.
     pub fn chain(&self, wanted: &[Wanted], retry: Retry) -> Result<Chain, ResolveError> {
         let candidates: Result<Vec<Resolved>, ResolveError> =
             wanted.iter().map(|wanted| self.resolve(wanted)).collect();
@@ -273,7 +271,7 @@ impl Models {
         let id = &entry.info.id;
         let known: BTreeSet<&str> = self.providers().map(|info| info.id.as_str()).collect();
         let wrong = match known.contains(id.as_str()) {
-            true => Some("there are two of that id"),
+            true => Some("duplicate id"),
             false if id.is_empty() => Some("its id is empty"),
             false => None,
         };
@@ -299,7 +297,7 @@ impl Models {
         self.entries.iter().filter(|entry| entry.info.enabled)
     }
 
-    /// The provider of highest priority that lists the model, or else that lists none at all.
+    /// The provider of highest priority that lists the model, or else that permits any model.
     fn best_for(&self, model: &str) -> Result<&Entry, ResolveError> {
         let lists = |entry: &&Entry| entry.info.models.iter().any(|known| known == model);
         let listed: Vec<&Entry> = self.enabled().filter(lists).collect();
@@ -339,7 +337,7 @@ impl Models {
 }
 
 impl Entry {
-    /// The model to ask this provider for.
+    /// The model to request from this provider.
     fn model(&self, wanted: Option<String>) -> Result<String, ResolveError> {
         let ProviderInfo { id, models, .. } = &self.info;
         let known = || list(self.info.known());
@@ -348,7 +346,7 @@ impl Entry {
             (Some(wanted), _) => Err(ResolveError::UnknownModel { wanted, known: known() }),
             (None, [only]) => Ok(only.clone()),
             (None, _) => Err(ResolveError::NoModel {
-                because: format!("the provider `{id}` has not just one"),
+                because: format!("provider `{id}` does not have exactly one"),
                 known: known(),
             }),
         }
@@ -356,7 +354,7 @@ impl Entry {
 }
 
 impl ProviderInfo {
-    /// Its models, with its id before them.
+    /// Its models, prefixed with its id.
     fn known(&self) -> impl Iterator<Item = String> {
         let any = self.models.is_empty().then(|| format!("{}/(any)", self.id));
         self.models.iter().map(|model| format!("{}/{model}", self.id)).chain(any)
@@ -372,7 +370,7 @@ fn list(names: impl Iterator<Item = impl AsRef<str>>) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// A provider as configured, or what is wrong with it.
+/// Builds a provider from its configuration.
 fn entry(config: ProviderConfig, surroundings: &Surroundings<'_>) -> Result<Entry, String> {
     fits(&config)?;
     let (key, missing) = match key(&config, surroundings) {
@@ -418,7 +416,7 @@ fn provider(
     Ok(Arc::new(Replay::new(&config.id, conversations)))
 }
 
-/// Whether the fields belong to the kind.
+/// Checks that the fields fit the kind.
 fn fits(config: &ProviderConfig) -> Result<(), String> {
     let kind = config.kind;
     let keys = [config.key.is_some(), config.key_env.is_some(), config.key_file.is_some()];
@@ -435,20 +433,20 @@ fn fits(config: &ProviderConfig) -> Result<(), String> {
             Some("it has several of `key`, `key_env` and `key_file`")
         }
         ProviderKind::Replay | ProviderKind::Script if of_network => {
-            Some("it has settings of a provider across the network")
+            Some("it has settings that only network providers support")
         }
         ProviderKind::Replay if !has_recordings => Some("it has no `recordings`"),
         ProviderKind::Script if config.script.is_none() => Some("it has no `script`"),
         _ if has_recordings && kind != ProviderKind::Replay => {
-            Some("only a replay has `recordings`")
+            Some("only a `replay` provider supports `recordings`")
         }
         _ if config.script.is_some() && kind != ProviderKind::Script => {
-            Some("only a script has a `script`")
+            Some("only a `script` provider supports `script`")
         }
         _ => None,
     };
     if let Some(model) = config.prices.keys().find(|model| !has_model(config, model)) {
-        return Err(format!("it has a price of `{model}`, which is none of its `models`"));
+        return Err(format!("it has a price for `{model}`, which is not in its `models`"));
     }
     wrong.map_or(Ok(()), |wrong| Err(wrong.to_owned()))
 }
@@ -457,7 +455,7 @@ fn has_model(config: &ProviderConfig, model: &String) -> bool {
     config.models.is_empty() || config.models.contains(model)
 }
 
-/// The provider's key, or what is missing of it.
+/// The provider's key, or why it is missing.
 fn key(config: &ProviderConfig, surroundings: &Surroundings<'_>) -> Result<Option<Secret>, String> {
     if let Some(name) = &config.key_env {
         let value = (surroundings.environment)(name).filter(|value| !value.trim().is_empty());

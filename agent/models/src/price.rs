@@ -1,31 +1,31 @@
-//! What tokens cost, as somebody configured it. Nobody's list prices are in here: they change, and differ by contract.
+//! Configured token prices. There are no built-in prices: list prices change, and contracts differ.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{Completeness, Usage};
 
-/// Prices of a million tokens, in US dollars as a configuration has them; kept in millionths of a dollar.
+/// Prices per million tokens. The configuration uses US dollars; the fields hold microdollars.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Price {
-    /// Of a request.
+    /// Price of input tokens.
     #[serde(rename = "input_per_million", deserialize_with = "micros")]
     pub input_micros: u64,
-    /// Of an answer, reasoning among it.
+    /// Price of output tokens, including reasoning.
     #[serde(rename = "output_per_million", deserialize_with = "micros")]
     pub output_micros: u64,
-    /// Of what of a request is read from a cache; as the rest of it, where this is absent.
+    /// Price of cached input tokens; the default is the price of input tokens.
     #[serde(rename = "cached_input_per_million", default, deserialize_with = "some_micros")]
     pub cached_input_micros: Option<u64>,
 }
 
-/// Tokens that the prices are of.
+/// The number of tokens that prices refer to.
 const MILLION: u128 = 1_000_000;
 
 impl Price {
-    /// What an answer cost, in millionths of a dollar, rounded to the nearest. None where the provider did not
-    /// report all of what it took. What a provider takes for writing to its cache counts as ordinary input.
+    /// The cost of an answer in microdollars, rounded to nearest. `None` if the provider did not report complete
+    /// usage. Cache writes count as ordinary input.
     #[must_use]
     pub fn cost_micros(&self, usage: &Usage) -> Option<i64> {
         let (Some(input), Some(output)) = (usage.input_tokens, usage.output_tokens) else {
@@ -43,16 +43,17 @@ impl Price {
     }
 }
 
-/// The most that a million tokens may cost, in dollars: what is above is a slip of the decimal point.
+/// The maximum price of a million tokens, in dollars. A higher value is most likely a misplaced decimal point.
 const MOST_DOLLARS: f64 = 1_000_000.0;
 
-/// A decimal number of dollars, in millionths. One that is finer than that is refused, and not rounded.
+/// Converts dollars to microdollars. A value with more than six decimals is refused instead of rounded.
 fn micros<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     let dollars = f64::deserialize(from)?;
     let micros = dollars * 1e6;
-    // No decimal of six places within the bounds is further from its double than this.
+    // Any decimal of six places in this range is closer to its double than this.
     if !(0.0..=MOST_DOLLARS).contains(&dollars) || (micros - micros.round()).abs() > 1e-3 {
-        let what = "is no price: dollars from 0 to 1,000,000, with six decimals at most";
+        let what =
+            "is not a valid price: use dollars from 0 to 1,000,000 with at most six decimals";
         return Err(D::Error::custom(format!("{dollars} {what}")));
     }
     Ok(micros.round() as u64)

@@ -1,13 +1,12 @@
-//! The protocols that providers speak: how each wants a request written, and reads its stream.
+//! The protocols of providers: the encoding of requests, and the decoding of streams.
 //!
-//! Pure: a request becomes a body, frames become events. Sending, waiting and giving up are
-//! [`crate::Remote`]'s. One file per protocol, with both directions in it.
+//! This module is pure: it turns a request into a body and frames into events. [`crate::Remote`] does the I/O and
+//! the timeouts. There is one file per protocol, with both directions.
 //!
-//! They are ours because the library for it (genai 0.7) does not give what we promise. It turns on
-//! `serde_json/preserve_order`, which would change canonical JSON and with it every hash of the log in
-//! the same build. It reads names like `qwen-max` as a model and an effort, makes up ids that are
-//! missing, writes arguments anew, takes a zero of tokens for none, takes a stream of Gemini or Ollama
-//! that was cut off for an answer, and sets no bound to a line.
+//! We do not use the library genai (0.7) because it breaks our guarantees. It enables `serde_json/preserve_order`,
+//! which changes canonical JSON and with it every hash of the log in the same build. It parses names like
+//! `qwen-max` as a model and an effort, invents missing ids, rewrites arguments, treats zero tokens as absent,
+//! accepts a truncated Gemini or Ollama stream as an answer, and does not limit the length of a line.
 
 mod anthropic;
 mod chat;
@@ -29,15 +28,15 @@ use crate::frames::Framing;
 use crate::verdict::one_line;
 use crate::{ModelAnswer, ModelCall, ModelError, ModelEvent, ModelRequest, Stop, Usage};
 
-/// A way to talk to a provider.
+/// The protocol of a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Protocol {
     /// OpenAI's Chat Completions.
     OpenAi,
-    /// The same as others speak it: with `max_tokens`, and with reasoning beside the text.
+    /// The dialect of other servers: with `max_tokens`, and with reasoning next to the text.
     OpenAiCompatible,
-    /// OpenAI's Responses, with nothing stored at the provider.
+    /// OpenAI's Responses, without storage at the provider.
     OpenAiResponses,
     /// Anthropic's Messages.
     Anthropic,
@@ -48,7 +47,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Where it is spoken unless a configuration says otherwise.
+    /// The default base URL.
     pub(crate) fn default_base_url(self) -> Option<&'static str> {
         match self {
             Self::OpenAi | Self::OpenAiResponses => Some("https://api.openai.com/v1"),
@@ -59,7 +58,7 @@ impl Protocol {
         }
     }
 
-    /// What follows the base URL, and what is asked for in its query.
+    /// The path below the base URL, and the query parameter.
     pub(crate) fn path(self, model: &str) -> (String, Option<(&'static str, &'static str)>) {
         match self {
             Self::OpenAi | Self::OpenAiCompatible => ("chat/completions".to_owned(), None),
@@ -73,7 +72,7 @@ impl Protocol {
         }
     }
 
-    /// The header that bears the key, and what stands before the key in it.
+    /// The header that carries the key, and the prefix of its value.
     pub(crate) fn key_header(self) -> (&'static str, &'static str) {
         match self {
             Self::Anthropic => ("x-api-key", ""),
@@ -103,7 +102,7 @@ impl Protocol {
         if self == Self::Ollama { Framing::Lines } else { Framing::Events }
     }
 
-    /// Who reads the stream of an answer.
+    /// The decoder for the stream of an answer.
     pub(crate) fn decoder(self) -> Box<dyn Decoder> {
         match self {
             Self::OpenAi | Self::OpenAiCompatible => Box::new(chat::Chat::default()),
@@ -115,35 +114,34 @@ impl Protocol {
     }
 }
 
-/// Reads the frames of one answer.
+/// Decodes the frames of one answer.
 pub(crate) trait Decoder: Send {
-    /// Takes a frame.
+    /// Decodes a frame.
     fn frame(&mut self, data: &str, gathered: &mut Gathered) -> Result<(), ModelError>;
 
-    /// No more frames come: what is still open is closed, if the provider said why it stopped.
+    /// Called at the end of the stream. Completes open calls if the provider has sent a stop reason.
     fn close(&mut self, _gathered: &mut Gathered) {}
 }
 
-/// What an answer amounts to so far, and the events that are not yet told.
+/// The answer so far, and the events that are not yet returned.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
     text: String,
     reasoning: String,
     calls: Vec<ModelCall>,
-    /// Why the model stopped, once the provider said so. From then on the answer is complete, though
-    /// numbers of tokens may follow.
+    /// Why the model stopped. Once it is set, the answer is complete; only token counts may follow.
     stop: Option<Stop>,
-    /// What it took, as far as told.
+    /// The token usage so far.
     usage: Usage,
     model: Option<String>,
     carry: Option<Value>,
-    /// Nothing that follows belongs to the answer.
+    /// No further frame belongs to the answer.
     over: bool,
     events: VecDeque<ModelEvent>,
 }
 
 impl Gathered {
-    /// The next event that is not yet told.
+    /// The next event that is not yet returned.
     pub(crate) fn next_event(&mut self) -> Option<ModelEvent> {
         self.events.pop_front()
     }
@@ -152,28 +150,28 @@ impl Gathered {
         self.over
     }
 
-    /// Whether the provider said why the model stopped: numbers of tokens may follow, and no more.
+    /// Whether the provider has sent a stop reason. Only token counts may follow.
     pub(crate) fn is_complete(&self) -> bool {
         self.stop.is_some()
     }
 
-    /// Whether anything was told that a user would see.
+    /// Whether there was any output that a user would see.
     pub(crate) fn has_begun(&self) -> bool {
         !(self.text.is_empty() && self.reasoning.is_empty() && self.calls.is_empty())
     }
 
-    /// The stream is at its end: the last event is the answer, if the provider said it was over.
+    /// Ends the stream. The last event is the answer, if the provider has completed it.
     pub(crate) fn end(&mut self, provider: &str, asked: &str) -> Result<(), ModelError> {
         let Some(stop) = self.stop.take() else {
             let message = match self.has_begun() {
-                true => "the stream ended before the answer did",
+                true => "the stream ended in the middle of an answer",
                 false => "the stream ended before an answer began",
             };
             return Err(ModelError::broken(message));
         };
         let reasoning = std::mem::take(&mut self.reasoning);
         let calls = std::mem::take(&mut self.calls);
-        // Some servers say "stop" all the same.
+        // Some servers send "stop" in this case.
         let waits = stop == Stop::End && !calls.is_empty();
         self.events.push_back(ModelEvent::Answer(ModelAnswer {
             text: std::mem::take(&mut self.text),
@@ -208,7 +206,7 @@ impl Gathered {
         self.events.push_back(ModelEvent::Call(call));
     }
 
-    /// The model that answers, by the first name that it is told by.
+    /// Sets the name of the model that answers; the first name counts.
     fn model(&mut self, name: Option<&str>) {
         let name = name.filter(|name| !name.is_empty());
         if let (None, Some(name)) = (&self.model, name) {
@@ -217,22 +215,22 @@ impl Gathered {
     }
 }
 
-/// The frame as JSON.
+/// Parses the frame as JSON.
 fn parse<'a, T: Deserialize<'a>>(data: &'a str) -> Result<T, ModelError> {
     serde_json::from_str(data).map_err(|error| {
         let why = one_line(&error.to_string());
-        ModelError::broken(format!("an event of the stream makes no sense: {why}"))
+        ModelError::broken(format!("the stream has an invalid event: {why}"))
     })
 }
 
-/// Arguments that a frame holds as JSON and not as text, as text: canonical, or as they are written where their integers
-/// would lose digits.
+/// Converts arguments that a frame holds as JSON into text: canonical, or the original text if integers would lose
+/// digits.
 fn arguments_text(arguments: &Value, data: &str, path: &[&str]) -> String {
     let written = integers::check(data).err().and_then(|_| written(data, path));
     written.map_or_else(|| arguments.to_string(), str::to_owned)
 }
 
-/// The value at a path of names and indexes, as it is written.
+/// The original text of the value at a path of names and indexes.
 fn written<'a>(data: &'a str, path: &[&str]) -> Option<&'a str> {
     path.iter().try_fold(data, |at, step| {
         let value = match step.parse::<usize>() {
@@ -246,9 +244,9 @@ fn written<'a>(data: &'a str, path: &[&str]) -> Option<&'a str> {
     })
 }
 
-/// The arguments of an earlier call for a protocol that wants an object. What the model gave that is
-/// none goes in as it is, under a name of its own: left out, the model would not see its mistake. So does what would
-/// lose digits of an integer.
+/// The arguments of an earlier call for a protocol that requires an object. Other values, and those whose integers
+/// would lose digits, are passed unchanged in the field `unparsed`. If they were omitted, the model could not see
+/// its mistake.
 fn arguments_object(arguments: &str) -> Value {
     match serde_json::from_str(arguments) {
         Ok(Value::Object(object)) if integers::check(arguments).is_ok() => Value::Object(object),
@@ -257,8 +255,7 @@ fn arguments_object(arguments: &str) -> Value {
     }
 }
 
-/// The system prompt and the system messages amid the conversation, for a protocol that knows only
-/// the former.
+/// The system prompt and all system messages, for a protocol that supports only the former.
 fn all_instructions(request: &ModelRequest) -> Option<String> {
     let amid = request.messages.iter().filter_map(|message| match message {
         crate::ModelMessage::System { text } => Some(text.as_str()),
@@ -268,15 +265,15 @@ fn all_instructions(request: &ModelRequest) -> Option<String> {
     (!all.is_empty()).then(|| all.join("\n\n"))
 }
 
-/// Sets a field if there is something to set it to.
+/// Sets a field if there is a value.
 fn set<T: Serialize>(body: &mut Map<String, Value>, field: &str, value: Option<T>) {
     if let Some(value) = value {
         body.insert(field.to_owned(), json!(value));
     }
 }
 
-/// Messages of one role in a row become one, for protocols in which user and model take turns. The
-/// second is the list of contents.
+/// Merges consecutive messages of one role, for protocols in which user and model must alternate. The second part
+/// is the list of contents.
 fn take_turns(
     contents: impl IntoIterator<Item = (&'static str, Vec<Value>)>,
 ) -> Vec<(&'static str, Vec<Value>)> {

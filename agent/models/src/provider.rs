@@ -1,27 +1,27 @@
-//! The trait: who answers requests.
+//! The trait of model providers.
 
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
 
 use crate::{ModelAnswer, ModelError, ModelErrorKind, ModelEvent, ModelRequest};
 
-/// What happens while a model answers. The first error ends it.
+/// The events of a model's answer. The first error ends the stream.
 pub type ModelStream = BoxStream<'static, Result<ModelEvent, ModelError>>;
 
-/// Who answers requests.
+/// A provider of models.
 pub trait ModelProvider: Send + Sync + 'static {
-    /// The name that configurations and answers call it by.
+    /// The id that configurations and answers use.
     fn id(&self) -> &str;
 
-    /// Asks. Nothing is sent before the stream is first polled, and dropping it aborts the request.
-    /// It ends with exactly one [`ModelEvent::Answer`] or with exactly one error.
+    /// Sends a request. Nothing is sent before the stream is first polled, and dropping it aborts the request. It
+    /// ends with exactly one [`ModelEvent::Answer`] or with exactly one error.
     fn stream(&self, request: ModelRequest) -> ModelStream;
 }
 
-/// The answer that a stream ends with, for who does not care for its pieces.
+/// Reads a stream to its end and returns the answer, for callers that do not need the chunks.
 ///
 /// # Errors
-/// The stream's own.
+/// The error of the stream.
 pub async fn answer_of(mut stream: ModelStream) -> Result<ModelAnswer, ModelError> {
     while let Some(event) = stream.next().await {
         if let ModelEvent::Answer(answer) = event? {

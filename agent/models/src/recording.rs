@@ -1,20 +1,21 @@
-//! Recorded conversations: what a model was told and what it said, read from files.
+//! Recorded conversations: the input and output of a model, read from files.
 //!
-//! One JSON object a line, packed by zstd where the name ends in `.zst`:
+//! One JSON object per line, compressed with zstd if the name ends in `.zst`:
 //!
 //! ```text
 //! {"id", "model"?, "messages": [{"role", "content", "tool_calls": [{"id", "name", "arguments"}]?,
 //!                               "tool_call_id"?, "name"?, "error"?, "requestor"?}]}
 //! ```
 //!
-//! Recordings are odd, and here is what becomes of it:
-//! - `content` may be null where calls are made: an empty text. A call's `id` may be null: an empty id.
-//! - `arguments` is a text, JSON or not, and stays that text.
+//! Recordings have irregularities. They are handled as follows:
+//! - `content` may be null next to calls: it becomes an empty text. A call's `id` may be null: it becomes an empty
+//!   id.
+//! - `arguments` is a text, JSON or not, and is kept unchanged.
 //! - System messages at the beginning are the system prompt; later ones stay where they are.
-//! - A role that is none of ours (`subtask_creator`) speaks to the model: it counts as a user.
-//! - What the *user* calls, and what it gets for it (`requestor` is `user`), the model never saw: it is
-//!   left out, and so is a message of the user that holds nothing else.
-//! - A result pairs with a call by place and id together, since ids come twice or not at all:
+//! - An unknown role (`subtask_creator`) is treated as a user.
+//! - The model never saw the calls of the *user* and their results (`requestor` is `user`). They are omitted, and
+//!   so is a user message without other content.
+//! - Ids may be duplicated or missing, so a result is matched with a call by position and id:
 //!   [`Conversation::results`].
 
 use std::fs::File;
@@ -26,22 +27,22 @@ use serde::Deserialize;
 
 use crate::{ModelCall, ModelMessage};
 
-/// A recorded conversation, as a model saw it.
+/// A recorded conversation, as the model saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conversation {
-    /// Its name.
+    /// The name.
     pub id: String,
-    /// The model that was recorded, as far as is known.
+    /// The recorded model, if known.
     pub model: Option<String>,
-    /// What stood above it; none if that was not recorded.
+    /// The system prompt, if recorded.
     pub system: Option<String>,
-    /// What was said, oldest first.
+    /// The messages, oldest first.
     pub messages: Vec<ModelMessage>,
 }
 
-/// Why recordings, or a script, cannot be read.
+/// Why a recording or a script cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[error("the file `{path}` cannot be read: {what}")]
+#[error("cannot read file `{path}`: {what}")]
 pub struct RecordingError {
     path: String,
     what: String,
@@ -84,10 +85,10 @@ struct Call {
     arguments: String,
 }
 
-/// The conversations of a file.
+/// Reads the conversations of a file.
 ///
 /// # Errors
-/// The file cannot be read, or a line is no conversation.
+/// The file cannot be read, or a line is not a conversation.
 pub fn read_conversations(path: &Path) -> Result<Vec<Conversation>, RecordingError> {
     let wrong = |what: String| RecordingError::new(path, what);
     let text = unpacked(path).map_err(wrong)?;
@@ -112,10 +113,10 @@ fn unpacked(path: &Path) -> Result<String, String> {
 }
 
 impl Conversation {
-    /// A conversation from its line.
+    /// Parses a conversation from a line.
     ///
     /// # Errors
-    /// It is none.
+    /// The line is not a conversation.
     pub fn from_json(line: &str) -> Result<Self, serde_json::Error> {
         let Line { id, model, messages } = serde_json::from_str(line)?;
         let mut conversation = Self { id, model, system: None, messages: Vec::new() };
@@ -125,14 +126,14 @@ impl Conversation {
         Ok(conversation)
     }
 
-    /// How many answers it holds.
+    /// The number of answers.
     #[must_use]
     pub fn answers(&self) -> usize {
         self.messages.iter().filter(|message| is_answer(message)).count()
     }
 
-    /// The results of the calls of the message at `at`, call by call: the first later result that has
-    /// the call's id and is no other call's, up to the next message that makes calls.
+    /// The results of the calls of the message at `at`: for each call the first later result with its id that is
+    /// not used by another call, up to the next message with calls.
     #[must_use]
     pub fn results(&self, at: usize) -> Vec<Option<&ModelMessage>> {
         let Some(ModelMessage::Assistant { calls, .. }) = self.messages.get(at) else {
@@ -187,7 +188,7 @@ impl Conversation {
         self.messages.push(message);
     }
 
-    /// The tool that a result without a name is of: that of the last call with its id.
+    /// The tool of a result without a name: that of the last call with its id.
     fn called(&self, id: &str) -> String {
         let calls = self.messages.iter().rev().filter_map(|message| match message {
             ModelMessage::Assistant { calls, .. } => Some(calls.iter()),
@@ -202,7 +203,7 @@ pub(crate) fn is_answer(message: &ModelMessage) -> bool {
     matches!(message, ModelMessage::Assistant { .. })
 }
 
-/// Two parts of a system prompt as one.
+/// Joins two parts of a system prompt.
 pub(crate) fn joined(first: Option<String>, then: String) -> String {
     first.map_or(then.clone(), |first| format!("{first}\n\n{then}"))
 }

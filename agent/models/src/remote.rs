@@ -1,7 +1,7 @@
-//! A provider across the network: sends a request, reads the stream, and gives up in time.
+//! A network provider: sends a request, reads the stream, and applies timeouts.
 //!
-//! Redirects are not followed: they would carry the key to whoever is pointed at. Nothing is retried
-//! here; that is [`crate::Chain`]'s.
+//! Redirects are not followed, because they would send the key to another server. [`crate::Chain`] does the
+//! retries.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,22 +23,21 @@ use crate::{
     Secret,
 };
 
-/// The most bytes of a refusal that are read.
+/// Maximum number of bytes of an error response that are read.
 const REFUSAL_BYTES_MAX: usize = 64 << 10;
 
-/// How long numbers of tokens, or the end of the stream, may take to follow a complete answer.
+/// Maximum time that token counts or the end of the stream may take after a complete answer.
 const AFTERMATH: Duration = Duration::from_secs(5);
 
-/// How long a stream of which nothing more is wanted may take to end, so that its connection is used
-/// again.
+/// Maximum time to wait for the end of a stream that is no longer needed, so that its connection can be reused.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// How long nothing may come before the answer counts as stalled.
+/// Timeouts without data, after which the request has stalled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// Until the first token: models that think say little before. Any byte begins it anew.
+    /// Until the first token: reasoning models send little before it. Any byte restarts it.
     pub first: Duration,
-    /// Between bytes from then on.
+    /// Between bytes after that.
     pub between: Duration,
 }
 
@@ -48,27 +47,27 @@ impl Default for Patience {
     }
 }
 
-/// How to reach a provider.
+/// The settings of a network provider.
 #[derive(Clone)]
 pub struct RemoteSettings {
-    /// The name that it goes by.
+    /// The id.
     pub id: String,
-    /// What it speaks.
+    /// The protocol.
     pub protocol: Protocol,
-    /// Where; the protocol's own place if absent.
+    /// The base URL; the default is that of the protocol.
     pub base_url: Option<String>,
-    /// The key, if it wants one.
+    /// The key, if one is needed.
     pub key: Option<Secret>,
-    /// Headers that go with every request.
+    /// Headers to add to every request.
     pub headers: BTreeMap<String, String>,
-    /// Fields that go into the body of every request, over ours; null takes one out.
+    /// Fields to set in the body of every request. They override ours; null removes a field.
     pub extra: Map<String, Value>,
-    /// When to give up.
+    /// Timeouts.
     pub patience: Patience,
 }
 
 impl RemoteSettings {
-    /// At the protocol's own place, without a key.
+    /// Settings with the protocol's default URL and without a key.
     pub fn new(id: impl Into<String>, protocol: Protocol) -> Self {
         Self {
             id: id.into(),
@@ -82,7 +81,7 @@ impl RemoteSettings {
     }
 }
 
-/// URLs, headers and extra fields may bear keys too, so none of them is shown.
+/// URLs, headers and extra fields may contain keys, so they are omitted.
 impl fmt::Debug for RemoteSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { id, protocol, patience, .. } = self;
@@ -92,7 +91,7 @@ impl fmt::Debug for RemoteSettings {
     }
 }
 
-/// A provider across the network.
+/// A network provider.
 #[derive(Clone)]
 pub struct Remote {
     shared: Arc<Shared>,
@@ -119,20 +118,21 @@ struct Shared {
 }
 
 impl Remote {
-    /// Makes ready; nothing is sent.
+    /// Creates the client; nothing is sent.
     ///
     /// # Errors
-    /// One sentence: a URL, a header or a key that cannot be used.
+    /// One sentence: the URL, a header or the key is invalid.
     pub fn new(settings: RemoteSettings) -> Result<Self, String> {
         let RemoteSettings { id, protocol, base_url, key, headers, extra, patience } = settings;
         let base_url = base_url.as_deref().or(protocol.default_base_url());
         let base_url = base_url.ok_or("it has no `base_url`")?;
-        let base_url: Url =
-            base_url.parse().map_err(|error| format!("its `base_url` is no URL: {error}"))?;
+        let base_url: Url = base_url
+            .parse()
+            .map_err(|error| format!("its `base_url` is not a valid URL: {error}"))?;
         if !matches!(base_url.scheme(), "http" | "https") {
-            return Err("its `base_url` is neither http nor https".to_owned());
+            return Err("its `base_url` must begin with http or https".to_owned());
         }
-        // Who has installed one before us has installed one as good.
+        // An error means that a provider is already installed, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut client = Client::builder();
         if base_url.host_str().is_some_and(is_here) {
@@ -143,7 +143,7 @@ impl Remote {
             .connect_timeout(patience.first)
             .user_agent(concat!("abide/", env!("CARGO_PKG_VERSION")))
             .build()
-            .map_err(|error| format!("the HTTP client does not start: {}", causes(error)))?;
+            .map_err(|error| format!("cannot create the HTTP client: {}", causes(error)))?;
         let headers = all_headers(protocol, key.as_ref(), &headers)?;
         let shared = Shared { id, protocol, base_url, key, headers, extra, patience, client };
         Ok(Self { shared: Arc::new(shared) })
@@ -173,7 +173,7 @@ impl ModelProvider for Remote {
     }
 }
 
-/// A request on its way through.
+/// The state of a request.
 struct Asking {
     shared: Arc<Shared>,
     asked: String,
@@ -186,13 +186,13 @@ struct Asking {
 enum Step {
     Ask(Box<ModelRequest>),
     Read(Response),
-    /// All is read; this is told behind the events that came before it.
+    /// The stream has ended; return this after the remaining events.
     Fail(ModelError),
     Over,
 }
 
 impl Asking {
-    /// The next event, or why there is none.
+    /// The next event, or the error.
     async fn next(&mut self) -> Option<Result<ModelEvent, ModelError>> {
         loop {
             if let Some(event) = self.gathered.next_event() {
@@ -208,7 +208,7 @@ impl Asking {
         }
     }
 
-    /// Takes what comes next of the body.
+    /// Reads the next chunk of the body.
     async fn read(&mut self, mut response: Response) -> Result<Step, ModelError> {
         let patience = self.shared.patience;
         let limit = match (self.gathered.is_complete(), self.gathered.has_begun()) {
@@ -218,7 +218,7 @@ impl Asking {
         };
         let chunk = match timeout(limit, response.chunk()).await {
             Ok(Ok(chunk)) => chunk,
-            // The answer is whole: asked again it would only cost again.
+            // The answer is complete; a retry would only cost more.
             _ if self.gathered.is_complete() => None,
             Ok(Err(error)) => return Err(cut_off(error)),
             Err(_) => return Err(stalled(limit)),
@@ -245,7 +245,7 @@ impl Asking {
 }
 
 impl Shared {
-    /// Sends the request and looks at how the answer begins.
+    /// Sends the request and checks the response headers.
     async fn ask(&self, request: &ModelRequest) -> Result<Response, ModelError> {
         let mut body = self.protocol.body(request);
         if let Some(body) = body.as_object_mut() {
@@ -279,7 +279,7 @@ impl Shared {
         url
     }
 
-    /// Why there is no stream.
+    /// The error of a response without a stream.
     async fn refused(&self, response: Response) -> ModelError {
         let (status, headers) = (response.status(), response.headers().clone());
         if status.is_redirection() {
@@ -287,23 +287,23 @@ impl Shared {
             let to = to.parse::<Url>().map(|to| to.origin().ascii_serialization());
             let to = to.unwrap_or_else(|_| "elsewhere".to_owned());
             let message = format!(
-                "the provider points to {to} ({status}), and redirects are not followed: \
+                "the provider redirects to {to} ({status}), and redirects are not followed: \
                  name the right place as its `base_url`"
             );
             return ModelError::new(ModelErrorKind::BadRequest, message);
         }
-        // Where the rest does not come, the status says enough.
+        // If the body does not arrive, the status is sufficient.
         let body = timeout(self.patience.first, beginning(response)).await.unwrap_or_default();
         if status.is_success() {
             return match serde_json::from_str::<Value>(&body) {
                 Ok(body) if !body["error"].is_null() => verdict::of_event(&body),
-                _ => ModelError::broken("the provider answered with JSON and not with a stream"),
+                _ => ModelError::broken("the provider answered with JSON instead of a stream"),
             };
         }
         verdict::of_response(status.as_u16(), &headers, &body)
     }
 
-    /// The error without the key, should the provider repeat it.
+    /// Removes the key from an error, in case the provider repeats it.
     fn discreet(&self, error: ModelError) -> ModelError {
         match &self.key {
             Some(key) => ModelError { message: key.strike_from(&error.message), ..error },
@@ -312,7 +312,7 @@ impl Shared {
     }
 }
 
-/// Whether a host is this machine, which no proxy need be asked for.
+/// Whether a host is this machine, which is reached without a proxy.
 fn is_here(host: &str) -> bool {
     let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
     host == "localhost" || address.is_ok_and(|address| address.is_loopback())
@@ -331,28 +331,29 @@ fn all_headers(
     if let Some(key) = key {
         let (name, before) = protocol.key_header();
         let value = HeaderValue::from_str(&format!("{before}{}", key.expose()));
-        let mut value = value.map_err(|_| "the key holds what no header may hold")?;
+        let mut value =
+            value.map_err(|_| "the key has characters that are not allowed in a header")?;
         value.set_sensitive(true);
         all.insert(name, value);
     }
     for (name, value) in headers {
         let parsed: HeaderName =
-            name.parse().map_err(|_| format!("`{name}` is no name of a header"))?;
+            name.parse().map_err(|_| format!("`{name}` is not a valid header name"))?;
         let mut value = HeaderValue::from_str(value)
-            .map_err(|_| format!("the header `{name}` holds what no header may hold"))?;
+            .map_err(|_| format!("header `{name}` has characters that are not allowed"))?;
         value.set_sensitive(true); // Some gateways are opened by headers of their own.
         all.insert(parsed, value);
     }
     Ok(all)
 }
 
-/// Whether a stream of events was asked for and one JSON text comes.
+/// Whether the response is a single JSON text instead of a stream of events.
 fn speaks_json(response: &Response, protocol: Protocol) -> bool {
     let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     protocol != Protocol::Ollama && kind.is_some_and(|kind| kind.starts_with("application/json"))
 }
 
-/// The beginning of a body, as text.
+/// The first bytes of a body, as text.
 async fn beginning(mut response: Response) -> String {
     let mut body = Vec::new();
     while body.len() < REFUSAL_BYTES_MAX
@@ -364,13 +365,13 @@ async fn beginning(mut response: Response) -> String {
     String::from_utf8_lossy(&body).into_owned()
 }
 
-/// Reads what is left, which is at most an empty chunk.
+/// Reads the rest, which is at most an empty chunk.
 async fn drain(mut response: Response) {
     while let Ok(Some(_)) = response.chunk().await {}
 }
 
 fn stalled(limit: Duration) -> ModelError {
-    let message = format!("the provider was silent for {limit:?}");
+    let message = format!("the provider sent no data for {limit:?}");
     ModelError::new(ModelErrorKind::Stalled, message)
 }
 
@@ -380,10 +381,10 @@ fn unreachable(error: reqwest::Error) -> ModelError {
 }
 
 fn cut_off(error: reqwest::Error) -> ModelError {
-    ModelError::broken(format!("the stream was cut off: {}", causes(error)))
+    ModelError::broken(format!("the connection was lost during the stream: {}", causes(error)))
 }
 
-/// An error and what caused it. Without its URL, in which some gateways want a key.
+/// An error and its causes, without the URL, which may contain a key.
 fn causes(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut causes = error.to_string();

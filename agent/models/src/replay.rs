@@ -1,23 +1,22 @@
 //! A provider that answers from recorded conversations.
 //!
-//! Which answer comes next follows from the request alone, so that a run which is killed and goes on
-//! later goes on here too, and any number of sessions may ask at once:
+//! The next answer depends only on the request. A run that is killed and resumed therefore continues in the
+//! recording, and any number of sessions can use it concurrently:
 //!
-//! - **By what was said** (the model is any name that is not a recording's): a recording whose first
-//!   messages are those of the request answers with what it holds next. Texts, results, ids of calls
-//!   and texts of arguments must be the same, and the system prompt where one was recorded; such a
-//!   recording comes before those without. Names of tools on results, errors and reasoning do not
-//!   count. If two recordings go on differently, or none goes on from there, the error is
-//!   `no_recording` and says where the nearest one differs.
-//! - **By name** (the model is a recording's id): the answer after as many as the request holds.
-//!   What else the request says does not count, so tools may give other results than recorded. With
-//!   `@n` behind the id it is the n-th answer, whatever the request holds.
+//! - **By content** (the model is not the name of a recording): a recording whose first messages equal those of the
+//!   request gives its next answer. Texts, results, call ids and argument texts must be equal, and the system
+//!   prompt if one was recorded; such a recording takes precedence over those without. Tool names on results,
+//!   errors and reasoning are ignored. If two recordings continue differently, or none continues, the error is
+//!   `no_recording` and shows where the nearest one differs.
+//! - **By name** (the model is the id of a recording): the answer whose index is the number of answers in the
+//!   request. The rest of the request is ignored, so tools may give other results than recorded. With the suffix
+//!   `@n`, it is the n-th answer, regardless of the request.
 //!
-//! To run a whole recording as an agent, a driver reads [`Conversation::messages`]: it says what the
-//! user says there, and its tools give what [`Conversation::results`] pairs with their calls, told in
-//! the order of the calls, as the recordings have them. A call without a result there ends the run.
+//! To run a whole recording as an agent, a driver reads [`Conversation::messages`]: it sends the recorded user
+//! messages, and its tools return the results that [`Conversation::results`] matches with their calls, in the order
+//! of the calls. A call without a recorded result ends the run.
 //!
-//! Nothing is sent anywhere, and recordings tell no tokens, so none are reported.
+//! Nothing is sent over the network. Recordings have no token counts, so none are reported.
 
 #[cfg(test)]
 mod tests;
@@ -36,12 +35,12 @@ use crate::{
     ModelRequest, ModelStream, Stop, Usage,
 };
 
-/// How fast it speaks: at once, unless told otherwise.
+/// The speed of the output; the default is no delay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pace {
-    /// Before the first piece.
+    /// Delay before the first chunk.
     pub first: Duration,
-    /// Before each later one.
+    /// Delay before each later chunk.
     pub token: Duration,
 }
 
@@ -57,12 +56,12 @@ pub struct Replay {
 struct Recorded {
     conversations: Vec<Conversation>,
     by_id: HashMap<String, usize>,
-    /// By the hash of the first messages: the recordings that begin with them.
+    /// Index: for each hash of leading messages, the recordings that start with them.
     by_beginning: HashMap<u64, Vec<usize>>,
 }
 
 impl Replay {
-    /// Answers from these.
+    /// A provider with these recordings.
     #[must_use]
     pub fn new(id: impl Into<String>, conversations: Vec<Conversation>) -> Self {
         let mut by_id = HashMap::new();
@@ -77,13 +76,13 @@ impl Replay {
         Self { id: id.into(), pace: Pace::default(), recorded }
     }
 
-    /// Speaks at this pace.
+    /// Sets the pace.
     #[must_use]
     pub fn paced(self, pace: Pace) -> Self {
         Self { pace, ..self }
     }
 
-    /// The recordings, in their order.
+    /// The recordings, in order.
     #[must_use]
     pub fn conversations(&self) -> &[Conversation] {
         &self.recorded.conversations
@@ -112,7 +111,7 @@ impl Recorded {
         }
     }
 
-    /// The recording that a model's name stands for, and the answer if the name tells it.
+    /// The recording that a model's name refers to, and the number of the answer if the name has one.
     fn named(&self, model: &str) -> Option<(&Conversation, Option<usize>)> {
         let find = |id: &str| self.by_id.get(id).map(|at| &self.conversations[*at]);
         if let Some(conversation) = find(model) {
@@ -123,7 +122,7 @@ impl Recorded {
         Some((find(id)?, Some(number.checked_sub(1)?)))
     }
 
-    /// The answer of a recording after so many.
+    /// The answer of a recording after the given number of answers.
     fn answer(
         &self,
         conversation: &Conversation,
@@ -133,13 +132,13 @@ impl Recorded {
         let Some(message) = answers.into_iter().nth(position) else {
             let (id, holds, wanted) = (&conversation.id, conversation.answers(), position + 1);
             let message =
-                format!("the recording `{id}` holds {holds} answers, and this would be {wanted}");
+                format!("recording `{id}` has {holds} answers, but number {wanted} is requested");
             return Err(no_recording(message));
         };
         Ok(recorded_answer(conversation, message))
     }
 
-    /// The answer of the recording that begins as the request does.
+    /// The answer of the recording that starts like the request.
     fn answer_to(&self, request: &ModelRequest) -> Result<ModelAnswer, ModelError> {
         let (system, messages) = parted(request);
         let fits = |at: &&usize| {
@@ -152,7 +151,7 @@ impl Recorded {
         let candidates = begin_so.into_iter().flatten().filter(fits);
         let mut candidates: Vec<&Conversation> =
             candidates.map(|at| &self.conversations[*at]).collect();
-        // The same system prompt says more than none.
+        // A matching system prompt is more specific than none.
         if candidates.iter().any(|conversation| conversation.system.is_some()) {
             candidates.retain(|conversation| conversation.system.is_some());
         }
@@ -164,13 +163,13 @@ impl Recorded {
         match other {
             None => Ok(recorded_answer(first, next)),
             Some(other) => Err(no_recording(format!(
-                "the recordings `{}` and `{}` go on differently from here: name one as the model",
+                "recordings `{}` and `{}` continue differently from here: name one as the model",
                 first.id, other.id
             ))),
         }
     }
 
-    /// Where the recording that agrees with the request for longest differs from it.
+    /// Describes the first difference to the recording with the longest common prefix.
     fn nearest(&self, system: Option<&str>, messages: &[ModelMessage]) -> String {
         let hashes: Vec<u64> = beginnings(messages).collect();
         let agreed = (0..hashes.len()).rev().find_map(|agreed| {
@@ -182,7 +181,7 @@ impl Recorded {
             (Some(nearest @ (1.., _)), _) => nearest,
             (_, first) => {
                 let first = first.map_or("nothing".to_owned(), told);
-                return format!("no recording begins with {}", excerpt(&first, 0));
+                return format!("no recording starts with {}", excerpt(&first, 0));
             }
         };
         let id = &conversation.id;
@@ -191,26 +190,26 @@ impl Recorded {
             (None, Some(next)) if is_answer(next) => {
                 let (ours, theirs) = (system.unwrap_or(""), conversation.system.as_deref());
                 let (ours, theirs) = differing(ours, theirs.unwrap_or(""));
-                format!("the system prompt is {ours}, and that of the recording `{id}` {theirs}")
+                format!("the system prompt is {ours}, but {theirs} in recording `{id}`")
             }
             (None, Some(next)) => format!(
-                "the recording `{id}` has no answer here but as message {number} {}",
+                "recording `{id}` has no answer here; its message {number} is {}",
                 excerpt(&told(next), 0)
             ),
-            (None, None) => format!("the recording `{id}` ends here"),
+            (None, None) => format!("recording `{id}` ends here"),
             (Some(ours), None) => format!(
-                "message {number} is {}, and the recording `{id}` ends before it",
+                "message {number} is {}, but recording `{id}` ends before it",
                 excerpt(&told(ours), 0)
             ),
             (Some(ours), Some(theirs)) => {
                 let (ours, theirs) = differing(&told(ours), &told(theirs));
-                format!("message {number} is {ours}, and in the recording `{id}` it is {theirs}")
+                format!("message {number} is {ours}, but {theirs} in recording `{id}`")
             }
         }
     }
 }
 
-/// The system prompt of a request, and the messages without those that belong to it.
+/// The system prompt of a request, and the other messages.
 fn parted(request: &ModelRequest) -> (Option<String>, &[ModelMessage]) {
     let mut system = request.system.clone();
     let mut messages = &request.messages[..];
@@ -232,7 +231,7 @@ fn begins_with(
         && beginning.iter().zip(messages).all(|(recorded, said)| same(recorded, said))
 }
 
-/// The hashes of no message, of the first, of the first two, and so on.
+/// The hashes of the first 0, 1, 2, … messages.
 fn beginnings(messages: &[ModelMessage]) -> impl Iterator<Item = u64> {
     let mut hasher = DefaultHasher::new();
     let none = hasher.finish();
@@ -243,12 +242,12 @@ fn beginnings(messages: &[ModelMessage]) -> impl Iterator<Item = u64> {
     std::iter::once(none).chain(begun)
 }
 
-/// Whether they say the same, in what counts.
+/// Whether two messages are equal in all relevant fields.
 fn same(one: &ModelMessage, other: &ModelMessage) -> bool {
     told(one) == told(other)
 }
 
-/// All that counts of a message, as a text.
+/// The relevant fields of a message, as text.
 fn told(message: &ModelMessage) -> String {
     match message {
         ModelMessage::System { text } => format!("system: {text}"),
@@ -263,7 +262,7 @@ fn told(message: &ModelMessage) -> String {
     }
 }
 
-/// Both from shortly before where they differ.
+/// Excerpts of both texts around their first difference.
 fn differing(one: &str, other: &str) -> (String, String) {
     let pairs = one.chars().zip(other.chars());
     let agreed = pairs.take_while(|(one, other)| one == other).count();
@@ -271,7 +270,7 @@ fn differing(one: &str, other: &str) -> (String, String) {
     (excerpt(one, from), excerpt(other, from))
 }
 
-/// Some of a text, in quotes.
+/// An excerpt of a text, in quotes.
 fn excerpt(text: &str, from: usize) -> String {
     const CHARS: usize = 60;
     let (some, rest) = (text.chars().skip(from).take(CHARS), text.chars().nth(from + CHARS));
@@ -303,7 +302,7 @@ fn no_recording(message: String) -> ModelError {
     ModelError::new(ModelErrorKind::NoRecording, message)
 }
 
-/// Tells an answer piece by piece: reasoning, text by words, calls, and the whole.
+/// Streams an answer in chunks: reasoning, text by words, calls, and the complete answer.
 pub(crate) fn tell(answer: Result<ModelAnswer, ModelError>, pace: Pace) -> ModelStream {
     let events = match answer {
         Ok(answer) => events(answer),
@@ -313,7 +312,7 @@ pub(crate) fn tell(answer: Result<ModelAnswer, ModelError>, pace: Pace) -> Model
         return stream::iter(events).boxed();
     }
     let paced = stream::iter(events).enumerate().then(move |(at, event)| async move {
-        // The answer as a whole comes with its last piece.
+        // The complete answer follows its last chunk without delay.
         let wait = match (at, &event) {
             (0, _) => pace.first,
             (_, Ok(ModelEvent::Answer(_))) => Duration::ZERO,

@@ -1,6 +1,6 @@
-//! What a model is asked: the conversation so far, the tools it may call, and how to answer.
+//! Model requests: the conversation, the available tools, and parameters of the answer.
 //!
-//! Not how a provider wants that written: that is each protocol's.
+//! The protocols convert them to each provider's format.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -8,25 +8,25 @@ use serde_json::Value;
 /// One request to a model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ModelRequest {
-    /// The model's name, as its provider knows it.
+    /// The model's name at the provider.
     pub model: String,
-    /// What stands above the conversation.
+    /// The system prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system: Option<String>,
     /// The conversation so far, oldest first.
     pub messages: Vec<ModelMessage>,
-    /// What the model may call.
+    /// The tools that the model may call.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<ToolSpec>,
-    /// How freely it chooses its words; the provider's default if absent.
+    /// The sampling temperature; the default is the provider's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
-    /// How many tokens the answer may have; the provider's default if absent. Anthropic has none,
-    /// and is asked for 8,192.
+    /// Maximum number of tokens in the answer; the default is the provider's. Anthropic has no default, so 8,192 is
+    /// sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u32>,
-    /// JSON Schema that the text of the answer should meet. Providers hold to it more or less:
-    /// whoever needs it checks.
+    /// JSON Schema for the text of the answer. Not all providers enforce it, so the caller must validate the
+    /// answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response_schema: Option<Value>,
 }
@@ -35,38 +35,38 @@ pub struct ModelRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "role", rename_all = "snake_case")]
 pub enum ModelMessage {
-    /// Instructions amid the conversation. Providers that know none there (Anthropic, Gemini) are
-    /// told it above the conversation.
+    /// Instructions within the conversation. Providers that do not support them there (Anthropic, Gemini) get them
+    /// in the system prompt.
     System {
-        /// What it says.
+        /// The text.
         text: String,
     },
-    /// What the user said.
+    /// A message of the user.
     User {
-        /// What it says.
+        /// The text.
         text: String,
     },
-    /// What the model said before.
+    /// An answer of the model.
     Assistant {
-        /// What it said; empty if it only made calls.
+        /// The text; empty if there are only calls.
         text: String,
-        /// What it thought, as far as it told.
+        /// The reasoning, if the provider returned it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reasoning: Option<String>,
-        /// What it called, in its order.
+        /// The calls, in order.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         calls: Vec<ModelCall>,
-        /// [`crate::ModelAnswer::carry`] of that answer. Only its own protocol reads it.
+        /// [`crate::ModelAnswer::carry`] of that answer. Only the same protocol reads it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         carry: Option<Value>,
     },
-    /// What came of a call.
+    /// The result of a call.
     Tool {
-        /// The call's id, as the provider gave it.
+        /// The provider's id of the call.
         call_id: String,
-        /// The tool's name.
+        /// The name of the tool.
         name: String,
-        /// The result, as the model is to read it.
+        /// The result, as text for the model.
         content: String,
         /// Whether the call failed.
         #[serde(default)]
@@ -75,35 +75,34 @@ pub enum ModelMessage {
 }
 
 impl ModelMessage {
-    /// What the user said.
+    /// A message of the user.
     pub fn user(text: impl Into<String>) -> Self {
         Self::User { text: text.into() }
     }
 
-    /// What the model said, without calls.
+    /// An answer of the model without calls.
     pub fn assistant(text: impl Into<String>) -> Self {
         Self::Assistant { text: text.into(), reasoning: None, calls: Vec::new(), carry: None }
     }
 }
 
-/// A call that a model made.
+/// A tool call of a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelCall {
-    /// The id that the provider gave it. It may be empty, and the same for different calls: never a
-    /// key.
+    /// The provider's id. It may be empty or duplicated, so it is not usable as a key.
     pub id: String,
-    /// The tool that is called.
+    /// The tool.
     pub name: String,
-    /// The arguments, the text that the model gave. It need not be JSON.
+    /// The arguments, as the text that the model produced. It may be invalid JSON.
     pub arguments: String,
 }
 
-/// A tool, as a model is told of it.
+/// A tool, as described to a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ToolSpec {
-    /// The name to call it by.
+    /// The name.
     pub name: String,
-    /// What it does, in words.
+    /// A description of what it does.
     pub description: String,
     /// JSON Schema of its arguments: an object.
     pub parameters: Value,

@@ -1,4 +1,4 @@
-//! A provider that answers from a small file, for demonstrations, tests and benches.
+//! A provider that answers from a small file, for demos, tests and benchmarks.
 //!
 //! ```yaml
 //! answers:
@@ -7,8 +7,8 @@
 //!   - text: It says hello.
 //! ```
 //!
-//! Which answer comes next follows from the request: the one after as many as it holds. So a run that
-//! is killed goes on where it was, and any number of sessions may ask at once.
+//! The next answer depends only on the request: its index is the number of answers in the request. A run that is
+//! killed and resumed therefore continues, and any number of sessions can use it concurrently.
 
 #[cfg(test)]
 mod tests;
@@ -27,19 +27,19 @@ use crate::{
     Pace, RecordingError, Stop, Usage,
 };
 
-/// A file of answers, and the provider that gives them.
+/// A file of answers, and the provider that returns them.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Script {
     /// The answers, in order.
     answers: Vec<ScriptedAnswer>,
-    /// Whether the first comes again after the last. Otherwise the error is `no_recording`.
+    /// Whether to start over after the last answer. Otherwise the error is `no_recording`.
     #[serde(default)]
     repeat: bool,
-    /// How many milliseconds pass before the first word.
+    /// Delay before the first word, in milliseconds.
     #[serde(default)]
     first_token_ms: u64,
-    /// How many milliseconds pass before each later word.
+    /// Delay before each later word, in milliseconds.
     #[serde(default)]
     token_ms: u64,
     #[serde(skip)]
@@ -53,19 +53,19 @@ pub struct ScriptedAnswer {
     /// The text.
     #[serde(default)]
     pub text: String,
-    /// What was thought.
+    /// The reasoning.
     #[serde(default)]
     pub reasoning: Option<String>,
     /// The calls.
     #[serde(default)]
     pub calls: Vec<ScriptedCall>,
-    /// What it is said to have taken: `input_tokens` and `output_tokens`.
+    /// The reported usage: `input_tokens` and `output_tokens`.
     #[serde(default)]
     pub usage: Option<ScriptedUsage>,
-    /// A failure that comes first.
+    /// A failure before the answer.
     #[serde(default)]
     pub error: Option<ScriptedError>,
-    /// How often that failure came.
+    /// How often that failure has occurred.
     #[serde(skip)]
     failed: AtomicU32,
 }
@@ -74,17 +74,17 @@ pub struct ScriptedAnswer {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScriptedCall {
-    /// Its id; `call_` and two numbers (the answer's, the call's in it) if absent.
+    /// The id; the default is `call_` and two numbers (the index of the answer and of the call).
     #[serde(default)]
     pub id: Option<String>,
     /// The tool.
     pub name: String,
-    /// The arguments: any value, or a text that is taken as it is.
+    /// The arguments: any value. A string is used as the argument text.
     #[serde(default = "no_arguments")]
     pub arguments: Value,
 }
 
-/// Numbers of tokens.
+/// Token counts.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScriptedUsage {
@@ -94,16 +94,16 @@ pub struct ScriptedUsage {
     pub output_tokens: Option<u64>,
 }
 
-/// A failure that comes before an answer.
+/// A failure before an answer.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScriptedError {
-    /// Its kind.
+    /// The kind.
     pub kind: ModelErrorKind,
-    /// How often it comes, over all sessions; once if absent.
+    /// How often it occurs, over all sessions; the default is once.
     #[serde(default = "once")]
     pub times: u32,
-    /// What it asks to be waited.
+    /// The retry delay to report, in seconds.
     #[serde(default)]
     pub retry_after_seconds: Option<u64>,
 }
@@ -112,23 +112,23 @@ impl Script {
     /// Reads a file: YAML, or JSON.
     ///
     /// # Errors
-    /// It cannot be read, or is no script.
+    /// The file cannot be read, or is not a script.
     pub fn from_file(path: &Path) -> Result<Self, RecordingError> {
         let wrong = |what: String| RecordingError::new(path, what);
         let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
         Self::from_text(&text).map_err(wrong)
     }
 
-    /// Reads a text: YAML, or JSON.
+    /// Parses a text: YAML, or JSON.
     ///
     /// # Errors
-    /// One sentence: what is wrong with it.
+    /// One sentence about the error.
     pub fn from_text(text: &str) -> Result<Self, String> {
         let script: Self = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
         Ok(script.named("script"))
     }
 
-    /// The same under another name.
+    /// Sets the id.
     #[must_use]
     pub fn named(self, id: &str) -> Self {
         Self { id: id.to_owned(), ..self }
@@ -140,7 +140,8 @@ impl Script {
         let at = if self.repeat && holds > 0 { said % holds } else { said };
         let Some(answer) = self.answers.get(at) else {
             let wanted = said + 1;
-            let message = format!("the script holds {holds} answers, and this would be {wanted}");
+            let message =
+                format!("the script has {holds} answers, but number {wanted} is requested");
             return Err(ModelError::new(ModelErrorKind::NoRecording, message));
         };
         answer.fail()?;
@@ -184,7 +185,7 @@ impl ModelProvider for Script {
 }
 
 impl ScriptedAnswer {
-    /// The failure that comes first, as long as it does.
+    /// Returns the configured failure, while it has occurrences left.
     fn fail(&self) -> Result<(), ModelError> {
         let Some(ScriptedError { kind, times, retry_after_seconds }) = &self.error else {
             return Ok(());
@@ -194,7 +195,7 @@ impl ScriptedAnswer {
             return Ok(());
         }
         let retry_after = retry_after_seconds.map(Duration::from_secs);
-        Err(ModelError { retry_after, ..ModelError::new(*kind, "the script says so") })
+        Err(ModelError { retry_after, ..ModelError::new(*kind, "scripted failure") })
     }
 }
 

@@ -1,26 +1,26 @@
-//! A key, which nothing prints.
+//! A key that is never printed.
 
 use std::fmt;
 
 use serde::Deserialize;
 
-/// A key. Its `Debug` says only that there is one.
+/// A key. Its `Debug` output does not contain it.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Takes it out of sight.
+    /// Wraps a key.
     pub fn new(key: impl Into<String>) -> Self {
         Self(key.into())
     }
 
-    /// The key itself, for the header that it goes into.
+    /// The key itself, for a request header.
     pub(crate) fn expose(&self) -> &str {
         &self.0
     }
 
-    /// The text with the key struck out, in case a provider repeats it in what it says.
+    /// Removes the key from a text, in case a provider repeats it.
     pub(crate) fn strike_from(&self, text: &str) -> String {
         if self.0.is_empty() { text.to_owned() } else { text.replace(&self.0, "[key]") }
     }

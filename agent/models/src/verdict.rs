@@ -1,7 +1,7 @@
-//! What a provider's refusal means: from a status, headers and a body to a kind of error.
+//! Classification of provider errors: from a status, headers and a body to a kind of error.
 //!
-//! The tables below are the providers' documented errors, as of 2026. What is in none of them is
-//! judged by its status, and an unknown error inside a stream counts as a failure of the provider.
+//! The tables contain the providers' documented errors, as of 2026. Other errors are classified by status, and an
+//! unknown error within a stream counts as a failure of the provider.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use crate::{ModelError, ModelErrorKind};
 
-/// The most characters of a provider's words that an error repeats.
+/// Maximum number of characters of a provider's message that an error repeats.
 const WORDS_MAX: usize = 500;
 
-/// Words in `code`, `type` or `status` of an error that say more than the status of an answer.
+/// Values of `code`, `type` or `status` in an error that are more specific than the HTTP status.
 const NAMES: [(&str, ModelErrorKind); 17] = [
     ("insufficient_quota", ModelErrorKind::Unauthorized),
     ("billing_hard_limit_reached", ModelErrorKind::Unauthorized),
@@ -34,7 +34,8 @@ const NAMES: [(&str, ModelErrorKind); 17] = [
     ("RESOURCE_EXHAUSTED", ModelErrorKind::RateLimited),
 ];
 
-/// Words there that say less, for an event, which has no status. All others are the provider's failure.
+/// Values that are less specific than the status. They are used for events, which have no status. All others are
+/// failures of the provider.
 const GENERAL_NAMES: [&str; 5] = [
     "invalid_request_error",
     "invalid_prompt",
@@ -43,7 +44,7 @@ const GENERAL_NAMES: [&str; 5] = [
     "INVALID_ARGUMENT",
 ];
 
-/// How providers that have no name for it say that a conversation is too long. In lower case.
+/// Lower-case phrases for a conversation that is too long, from providers without a code for it.
 const TOO_LONG: [&str; 6] = [
     "context length",
     "context window",
@@ -53,10 +54,10 @@ const TOO_LONG: [&str; 6] = [
     "maximum number of tokens",
 ];
 
-/// How providers that have no name for it say that a key or an account is at fault. In lower case.
+/// Lower-case phrases for an invalid key or account, from providers without a code for it.
 const NOT_ALLOWED: [&str; 2] = ["api key not valid", "credit balance is too low"];
 
-/// The error that an answer with such a status is.
+/// The error for a response with this status.
 pub(crate) fn of_response(status: u16, headers: &HeaderMap, body: &str) -> ModelError {
     let body = serde_json::from_str(body).unwrap_or_else(|_| Value::from(body));
     let kind = named(&body).unwrap_or_else(|| of_status(status));
@@ -64,10 +65,10 @@ pub(crate) fn of_response(status: u16, headers: &HeaderMap, body: &str) -> Model
     ModelError { kind: refined(kind, &body), message, retry_after: retry_after(headers, &body) }
 }
 
-/// The error that an event inside a stream tells of.
+/// The error for an event within a stream.
 pub(crate) fn of_event(event: &Value) -> ModelError {
     let kind = named(event).unwrap_or_else(|| of_code(event));
-    let message = format!("the provider broke off: {}", words(event));
+    let message = format!("the provider reported an error: {}", words(event));
     let retry_after = retry_after(&HeaderMap::new(), event);
     ModelError { kind: refined(kind, event), message, retry_after }
 }
@@ -84,14 +85,14 @@ fn of_status(status: u16) -> ModelErrorKind {
     }
 }
 
-/// The object that tells of the error, wherever a provider puts it.
+/// The error object, which providers put in different places.
 fn core(body: &Value) -> &Value {
     let places = ["/0/error", "/error", "/response/error"];
     let found = places.iter().filter_map(|place| body.pointer(place));
     found.into_iter().find(|error| !error.is_null()).unwrap_or(body)
 }
 
-/// How an error calls itself.
+/// The codes of an error.
 fn names(body: &Value) -> impl Iterator<Item = &str> {
     let error = core(body);
     ["code", "type", "status"].into_iter().filter_map(|field| error[field].as_str())
@@ -102,7 +103,7 @@ fn named(body: &Value) -> Option<ModelErrorKind> {
         .find_map(|name| NAMES.iter().find_map(|(known, kind)| (*known == name).then_some(*kind)))
 }
 
-/// What an event says of itself where it has no name that says enough.
+/// Classifies an event by its code or general name.
 fn of_code(event: &Value) -> ModelErrorKind {
     let code = core(event)["code"].as_u64().and_then(|code| u16::try_from(code).ok());
     match code {
@@ -112,7 +113,7 @@ fn of_code(event: &Value) -> ModelErrorKind {
     }
 }
 
-/// What the words say where a request is refused for no reason that has a name.
+/// Refines the kind by the provider's message, if there is no specific code.
 fn refined(kind: ModelErrorKind, body: &Value) -> ModelErrorKind {
     if kind != ModelErrorKind::BadRequest {
         return kind;
@@ -126,7 +127,7 @@ fn refined(kind: ModelErrorKind, body: &Value) -> ModelErrorKind {
     }
 }
 
-/// What the provider says, on one line and cut short.
+/// The provider's message, on one line and truncated.
 fn words(body: &Value) -> String {
     let error = core(body);
     let said = [&error["message"], error, &body["message"], &body["detail"]];
@@ -134,11 +135,11 @@ fn words(body: &Value) -> String {
     one_line(&said.unwrap_or_else(|| error.to_string()))
 }
 
-/// The text on one line and cut short.
+/// The text, on one line and truncated.
 pub(crate) fn one_line(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if line.is_empty() {
-        return "nothing more".to_owned();
+        return "no details".to_owned();
     }
     match line.char_indices().nth(WORDS_MAX) {
         Some((at, _)) => format!("{}…", &line[..at]),
@@ -146,8 +147,8 @@ pub(crate) fn one_line(text: &str) -> String {
     }
 }
 
-/// How long the provider asks to be left alone: in milliseconds, in seconds, until a date, or as
-/// Gemini has it, in the body. A date is read against the provider's own clock where it tells it.
+/// The retry delay that the provider asks for: in milliseconds, in seconds, as a date, or in the body (Gemini). A
+/// date is compared with the provider's own clock if the response has a date.
 fn retry_after(headers: &HeaderMap, body: &Value) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     if let Some(milliseconds) = text("retry-after-ms").and_then(|value| value.parse::<f64>().ok()) {
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_says_more_than_a_status() {
+    fn a_code_is_more_specific_than_a_status() {
         let quota =
             r#"{"error":{"message":"You exceeded your\nquota","type":"insufficient_quota"}}"#;
         let expected = expect!["unauthorized · the provider answered 429: You exceeded your quota"];
@@ -192,7 +193,7 @@ mod tests {
             "context_too_long · the provider answered 400: prompt is too long: 210000 tokens > 200000 maximum"
         ];
         check(400, long, expected);
-        // A general name says less than the status.
+        // A general name is less specific than the status.
         let keyless =
             r#"{"error":{"message":"no key","type":"invalid_request_error","code":null}}"#;
         check(401, keyless, expect!["unauthorized · the provider answered 401: no key"]);
@@ -209,8 +210,8 @@ mod tests {
     }
 
     #[test]
-    fn a_body_may_be_anything() {
-        check(500, "", expect!["unavailable · the provider answered 500: nothing more"]);
+    fn any_body_is_accepted() {
+        check(500, "", expect!["unavailable · the provider answered 500: no details"]);
         let html = "<html>\n  Bad gateway\n</html>";
         let expected =
             expect!["unavailable · the provider answered 502: <html> Bad gateway </html>"];
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_to_be_left_alone_has_many_forms() {
+    fn a_retry_delay_has_many_forms() {
         let told = |headers: &[(&'static str, &'static str)], body: &str| {
             let pairs = headers.iter().map(|(name, value)| {
                 (name.parse().expect("a name"), HeaderValue::from_static(value))

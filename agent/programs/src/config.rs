@@ -1,5 +1,4 @@
-//! The declaration of a program: what to run, with what, and within which limits. The defaults are the
-//! seed's.
+//! The configuration of a program: the command, its environment, and limits.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,71 +10,71 @@ use serde_json::Value;
 
 use crate::program::Program;
 
-/// Host variables that a program is given by default: what it takes to find files and print text, and
-/// no secret of whoever runs it.
+/// The environment variables that a program inherits by default: enough to find files and print text, and no
+/// secrets.
 pub const ENV_ALLOWLIST: [&str; 12] = [
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TMPDIR", "TEMP", "TMP", "LANG", "LC_ALL",
     "LC_CTYPE",
 ];
 
-/// How a foreign program is run. In files it has the names of the seed: `timeout_seconds`,
-/// `max_output_bytes` …; only `command` must be there.
+/// How a foreign program is run. Files use the field names `timeout_seconds`, `max_output_bytes` …; only `command`
+/// is required.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CliConfig {
-    /// The program and its arguments. Where the program is a known one, the flags that make its output
-    /// readable are added if they are missing.
+    /// The program and its arguments. For a known program, the flags that its parser needs are added if they are
+    /// missing.
     pub command: Vec<String>,
-    /// What it writes on stdout. Default: `stream-json`, one JSON object a line.
+    /// The format of stdout. Default: `stream-json`, one JSON object per line.
     #[serde(default)]
     pub output_format: OutputFormat,
-    /// What it reads on stdin. Default: `text`, the prompt in the seed's layout, and then the end.
+    /// The format of stdin. Default: `text`, the prompt as text, followed by the end of input.
     #[serde(default)]
     pub input_format: InputFormat,
-    /// Everything has to be over by then: prompt written, output read, process gone. Default: 300 s.
+    /// Timeout of the whole run: writing the prompt, reading the output, and the process's exit. Default: 300 s.
     #[serde(default = "timeout", rename = "timeout_seconds", with = "seconds")]
     pub timeout: Duration,
-    /// Between SIGTERM and SIGKILL, and how long output is waited for that somebody else still holds
-    /// open when the process is gone. Default: 5 s.
+    /// Time between SIGTERM and SIGKILL. Also the maximum time to wait for output that another process holds open
+    /// after the program's exit. Default: 5 s.
     #[serde(default = "grace", rename = "grace_seconds", with = "seconds")]
     pub grace: Duration,
-    /// Bytes of stdout, with newlines and blank lines. Default: 4,000,000.
+    /// Maximum size of stdout in bytes, including newlines and blank lines. Default: 4,000,000.
     #[serde(default = "max_output_bytes")]
     pub max_output_bytes: usize,
-    /// Bytes of one line of it; never more than `max_output_bytes`. Default: 4,000,000.
+    /// Maximum size of a line in bytes; at most `max_output_bytes`. Default: 4,000,000.
     #[serde(default = "max_output_bytes")]
     pub max_line_bytes: usize,
-    /// Variables of its environment. They win over what is inherited.
+    /// Environment variables to set. They override inherited ones.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// What it inherits of the host's environment. Default: `allowlist`.
+    /// Which environment variables to inherit. Default: `allowlist`.
     #[serde(default)]
     pub inherit_env: InheritEnv,
-    /// The names that may be inherited. Default: [`ENV_ALLOWLIST`].
+    /// The names of the allowlist. Default: [`ENV_ALLOWLIST`].
     #[serde(default = "env_allowlist")]
     pub env_allowlist: Vec<String>,
-    /// The folder it runs in. Default: that of this process.
+    /// The working directory. Default: that of this process.
     #[serde(default)]
     pub working_dir: Option<PathBuf>,
-    /// Whose output it writes, where the command does not tell: a wrapper script, a container.
+    /// The program whose output format is used, if the command does not show it: a wrapper script, a container.
     #[serde(default)]
     pub program: Option<Program>,
-    /// What counts as its answer. Default: what the parser says is one.
+    /// Which output counts as the answer. Default: only what the parser recognizes.
     #[serde(default)]
     pub terminal: TerminalRule,
-    /// The program's own session to go on with, as an earlier run told it.
+    /// The id of the program's own session to resume, as reported by an earlier run.
     #[serde(default)]
     pub session: Option<String>,
-    /// The arguments that resume a session, with `{session}` for its id. Known programs have theirs.
+    /// The arguments that resume a session, with `{session}` for its id. Known programs have a default.
     #[serde(default)]
     pub resume_args: Option<Vec<String>>,
-    /// Arguments behind those of the command, before a final `-`.
+    /// Arguments to append to the command, before a final `-`.
     #[serde(default)]
     pub extra_args: Vec<String>,
 }
 
 impl CliConfig {
-    /// A program with its arguments, and everything else as the seed has it.
+    /// A configuration with a command and defaults.
     pub fn new(command: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self {
             command: command.into_iter().map(Into::into).collect(),
@@ -98,7 +97,7 @@ impl CliConfig {
     }
 }
 
-/// Values of the environment are not shown: they are where keys are passed.
+/// Values of environment variables are omitted, because they may be keys.
 impl fmt::Debug for CliConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CliConfig")
@@ -122,61 +121,61 @@ impl fmt::Debug for CliConfig {
     }
 }
 
-/// What a program writes on stdout.
+/// The format of stdout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OutputFormat {
-    /// One JSON object a line.
+    /// One JSON object per line.
     #[default]
     StreamJson,
-    /// Plain text: every line is something that the agent says. Goes with [`TerminalRule::ExitZero`].
+    /// Plain text: every line is part of the agent's message. Use with [`TerminalRule::ExitZero`].
     Text,
 }
 
-/// What a program reads on stdin.
+/// The format of stdin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum InputFormat {
-    /// The prompt in the seed's layout, and then the end.
+    /// The prompt as text, followed by the end of input.
     #[default]
     Text,
-    /// Claude Code's JSON lines, both ways: approvals can be answered and a turn interrupted.
+    /// Claude Code's bidirectional JSON lines: approvals can be answered and a turn interrupted.
     StreamJson,
 }
 
-/// What a program inherits of the host's environment.
+/// Which environment variables a program inherits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InheritEnv {
-    /// What the list names.
+    /// The variables of the allowlist.
     #[default]
     Allowlist,
-    /// Everything, secrets too: what the seed does.
+    /// All variables, including secrets.
     All,
 }
 
-/// What counts as a program's answer. What its parser says is one, always does.
+/// Which output counts as a program's answer, besides what its parser recognizes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TerminalRule {
-    /// Nothing else: a program that ends well without one gave bad output. So does the seed have it.
+    /// No other output. A program that exits successfully without an answer has failed.
     #[default]
     Parser,
-    /// Also a JSON line in which a place holds a value: of a generic program that has a last line.
+    /// A JSON line with a given value at a given location: for a generic program with a final line.
     Line {
-        /// Where to look, as a JSON pointer: `/type`.
+        /// The location, as a JSON pointer: `/type`.
         pointer: String,
-        /// What has to stand there.
+        /// The expected value.
         equals: Value,
-        /// Where the text of the answer stands; none: it is what was said until then.
+        /// The location of the answer's text; `None` for all text so far.
         text: Option<String>,
     },
-    /// Also the exit code 0: the answer is what was said until then.
+    /// Exit code 0: the answer is all text so far.
     ExitZero,
 }
 
 impl TerminalRule {
-    /// The line whose `type` is this, with its text at the pointer.
+    /// The line whose `type` has this value, with its text at the pointer.
     #[must_use]
     pub fn line_type(name: &str, text: Option<&str>) -> Self {
         Self::Line {
@@ -203,7 +202,7 @@ fn env_allowlist() -> Vec<String> {
     ENV_ALLOWLIST.map(str::to_owned).to_vec()
 }
 
-/// Durations as seconds with a fraction, as the seed writes them.
+/// Durations as fractional seconds.
 mod seconds {
     use std::time::Duration;
 
@@ -217,7 +216,7 @@ mod seconds {
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
         let seconds = f64::deserialize(from)?;
         Duration::try_from_secs_f64(seconds)
-            .map_err(|_| D::Error::custom(format!("{seconds} is no number of seconds")))
+            .map_err(|_| D::Error::custom(format!("{seconds} is not a valid number of seconds")))
     }
 }
 

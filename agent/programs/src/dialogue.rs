@@ -1,33 +1,32 @@
-//! What is written on the stdin of a program that takes JSON lines: Claude Code's control protocol.
+//! The input of a program that reads JSON lines: Claude Code's control protocol.
 //!
-//! One conversation, one turn: the prompt in the seed's layout as a single message of the user. Then stdin
-//! stays open for decisions until there is an answer, and is closed, which is how the program learns that
-//! it may go.
+//! A conversation has one turn: the prompt is a single user message. Stdin stays open for decisions until there is
+//! an answer. Then it is closed, which tells the program to exit.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::prompt::Prompt;
 
-/// What somebody decided about a tool that a program wants to run.
+/// The decision on a tool that a program wants to run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "decision", rename_all = "snake_case")]
 pub enum Decision {
-    /// It may.
+    /// Allow it.
     Allow {
-        /// With these arguments; none: with those that it asked for.
+        /// Replaces the requested arguments; `None` keeps them.
         input: Option<Value>,
     },
-    /// It may not.
+    /// Deny it.
     Deny {
-        /// What the agent is told.
+        /// The message for the agent.
         message: String,
-        /// Whether the whole turn ends with it.
+        /// Whether to end the whole turn.
         interrupt: bool,
     },
 }
 
-/// The first lines: what opens the control protocol, and the prompt.
+/// The first lines: the start of the control protocol, and the prompt.
 pub(crate) fn opening(prompt: &Prompt) -> String {
     let initialize = request("initialize", json!({"subtype": "initialize"}));
     let message = json!({"role": "user", "content": prompt.layout()});
@@ -37,12 +36,12 @@ pub(crate) fn opening(prompt: &Prompt) -> String {
     format!("{initialize}{user}\n")
 }
 
-/// Asks the program to leave off what it does.
+/// Asks the program to interrupt its turn.
 pub(crate) fn interrupt() -> String {
     request("interrupt", json!({"subtype": "interrupt"}))
 }
 
-/// Answers an approval. The program takes the arguments from the answer, so they are in it either way.
+/// The answer to an approval request. The program uses the arguments in the answer, so they are always included.
 pub(crate) fn decision(request_id: &str, asked: &Value, decision: Decision) -> String {
     let response = match decision {
         Decision::Allow { input } => {

@@ -1,9 +1,9 @@
-//! The task behind a run: one loop over everything that can happen to it.
+//! The task behind a run: one loop over all events of the process.
 //!
-//! Invariant: both output pipes are read and stdin is written in the same loop, so that none of the three
-//! waits for another; only a reader of the run that is slower than the program holds stdout back.
-//! Invariant: one deadline is kept over all of it. What happens after it is bounded by the grace.
-//! Invariant: terminal events of the parser are held until the process is gone; then one is told.
+//! Invariant: the loop reads both output pipes and writes stdin concurrently, so none of them blocks another. Only
+//! a reader of the run that is slower than the program delays stdout.
+//! Invariant: one deadline covers the whole run. The time after it is limited by the grace period.
+//! Invariant: terminal events of the parser are held back until the process has exited; then exactly one is sent.
 
 use std::collections::VecDeque;
 use std::io;
@@ -30,33 +30,33 @@ use crate::prompt::Prompt;
 use crate::run::{Ask, Line, Open};
 use crate::verdict::{Facts, Stop, verdict};
 
-/// Read from a pipe at once: what a Linux pipe holds.
+/// Maximum size of a read: the capacity of a Linux pipe.
 const READ_BYTES: usize = 64 * 1024;
 
-/// Kept of stderr: the end of it, which is where programs say what is wrong.
+/// Number of bytes at the end of stderr that are kept; error messages are usually at the end.
 const STDERR_TAIL_BYTES: usize = 8 * 1024;
 
-/// A timeout that no clock can hold is none; this is what stands for it.
+/// Replaces a timeout that the clock cannot represent.
 const FOR_EVER: Duration = Duration::from_secs(60 * 60 * 24 * 365);
 
-/// How far a run is.
+/// The phase of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Until the deadline.
     Running,
-    /// SIGTERM is sent; until the grace is over.
+    /// SIGTERM is sent; until the end of the grace period.
     Stopping,
     /// SIGKILL is sent.
     Killed,
-    /// The process is gone. What it wrote is still read, until the pipes end or fall silent for the
-    /// grace: something that it started may hold them open.
+    /// The process has exited. Its output is read until the pipes end, or have no data for the grace period: a
+    /// child process may hold them open.
     Exited,
 }
 
-/// Everything that wakes the loop.
+/// All events that wake the loop.
 enum Wake {
     Asked(Option<Ask>),
-    /// Nobody reads the run any more.
+    /// The reader of the run was dropped.
     Abandoned,
     Delivered,
     Stdout(io::Result<usize>),
@@ -66,7 +66,7 @@ enum Wake {
     Time,
 }
 
-/// A run from its start to its end.
+/// A run from start to end.
 pub(crate) struct Driver {
     process: Process,
     parser: Box<dyn Parser>,
@@ -82,16 +82,16 @@ pub(crate) struct Driver {
     to: mpsc::Sender<Line>,
     abandoned: bool,
     phase: Phase,
-    /// When the phase is over, if by time.
+    /// The deadline of the phase, if it has one.
     due: Instant,
-    /// To be written on stdin, from there on.
+    /// Data to write to stdin, and the position in it.
     outbox: Vec<u8>,
-    /// Something could be written there.
+    /// Whether the program has read any of it.
     reads: bool,
     lines: Lines,
-    /// Lines to be delivered. Nothing is read from stdout while there are any.
+    /// Lines to deliver. While there are any, stdout is not read.
     queue: VecDeque<Line>,
-    /// What is read of stdout is of no more interest.
+    /// Further output on stdout is ignored.
     deaf: bool,
     stdout_buffer: Box<[u8]>,
     stderr_buffer: Box<[u8]>,
@@ -101,7 +101,7 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// Starts the process; or the terminal event of a run that could not begin.
+    /// Starts the process. If that fails, returns the terminal event.
     pub(crate) fn start(
         config: CliConfig,
         prompt: &Prompt,
@@ -113,12 +113,12 @@ impl Driver {
         let environment = Environment::new(&config, std::env::vars_os());
         let refused = |failure| Box::new(ProgramEvent::Error(failure));
         let command = program::command(&config).map_err(|why| {
-            let what = format!("it is not known how this program resumes a session: {why}");
+            let what = format!("cannot resume a session of this program: {why}");
             refused(Failure::new(ErrorKind::CapabilityUnsupported, what))
         })?;
         let process = Process::spawn(&command, &config, &environment).map_err(|error| {
             let name = command.first().map_or("", String::as_str);
-            let what = format!("the program {name:?} does not start: {error}");
+            let what = format!("cannot start program {name:?}: {error}");
             refused(Failure::new(ErrorKind::RuntimeCrash, what))
         })?;
         let outbox = match config.input_format {
@@ -157,10 +157,10 @@ impl Driver {
         })
     }
 
-    /// Runs it to its end, and tells the end.
+    /// Runs the process to its end, and sends the terminal event.
     pub(crate) async fn drive(mut self) {
         while !self.is_over() {
-            // A program that always has something to say does not keep the clock from being looked at.
+            // A program with continuous output must not prevent the check of the deadline.
             if self.phase != Phase::Exited && Instant::now() >= self.due {
                 self.on_time();
             }
@@ -191,7 +191,7 @@ impl Driver {
     async fn wake(&mut self) -> Wake {
         let reading = self.queue.is_empty() || self.abandoned;
         let delivering = !reading;
-        // Silence is only silence while somebody listens.
+        // The absence of output counts only while a reader is active.
         let timed = self.phase != Phase::Killed && (self.phase != Phase::Exited || reading);
         tokio::select! {
             biased;
@@ -257,7 +257,7 @@ impl Driver {
             }
             Err(error) => {
                 self.process.stdout = None;
-                self.broke(format!("its output cannot be read: {error}"));
+                self.broke(format!("cannot read its output: {error}"));
             }
         }
     }
@@ -274,7 +274,7 @@ impl Driver {
         }
     }
 
-    /// A program that reads no more may have all it needs: its output tells.
+    /// A write error is not a failure: the program may have read all that it needs.
     fn on_written(&mut self, written: io::Result<usize>) {
         match written {
             Ok(bytes) => {
@@ -285,8 +285,8 @@ impl Driver {
         }
     }
 
-    /// The program will not read what there is still to write. One that never read anything is not worth
-    /// a word: it does without.
+    /// The program will not read the rest of its input. If it never read anything, it does not need its input, so
+    /// no notice is sent.
     fn unread(&mut self) {
         self.process.stdin = None;
         self.outbox.clear();
@@ -303,7 +303,7 @@ impl Driver {
     fn on_exit(&mut self, status: io::Result<ExitStatus>) {
         match status {
             Ok(status) => self.facts.exit = Some(process::exit(status)),
-            Err(error) => self.broke(format!("its end cannot be learnt: {error}")),
+            Err(error) => self.broke(format!("cannot get its exit status: {error}")),
         }
         self.process.sweep();
         if self.process.stdin.take().is_some() && !self.outbox.is_empty() {
@@ -332,7 +332,7 @@ impl Driver {
         }
     }
 
-    /// Ends the program. The first reason is the one that is told.
+    /// Stops the program. The first reason is reported.
     fn stop(&mut self, why: Stop) {
         self.facts.stop.get_or_insert(why);
         if self.phase == Phase::Running {
@@ -342,8 +342,8 @@ impl Driver {
         }
     }
 
-    /// Once the process is gone, pipes are given up when they were silent for the grace or the deadline
-    /// is reached, whichever is sooner.
+    /// After the process has exited, reads from the pipes end when there was no data for the grace period, or at
+    /// the deadline, whichever is earlier.
     fn heard(&mut self) {
         if self.phase == Phase::Exited {
             let now = Instant::now();
@@ -356,7 +356,7 @@ impl Driver {
         self.facts.broken.get_or_insert(failure);
     }
 
-    /// The end of the input is what tells a program that no more comes.
+    /// The end of the input tells a program that no more follows.
     fn close_stdin_if_done(&mut self) {
         let ended = self.facts.answer.is_some() || self.facts.failure.is_some();
         let kept = self.input == InputFormat::StreamJson && !ended && self.phase == Phase::Running;
@@ -388,7 +388,7 @@ impl Driver {
         }
     }
 
-    /// Notes what the events say of the run, and keeps back those that would end it.
+    /// Records the relevant events, and holds back terminal ones.
     fn keep(&mut self, events: Vec<ProgramEvent>) -> Vec<ProgramEvent> {
         events.into_iter().filter_map(|event| self.keep_one(event)).collect()
     }
@@ -399,7 +399,7 @@ impl Driver {
             ProgramEvent::Final(_)
                 if self.facts.answer.is_some() || self.facts.failure.is_some() =>
             {
-                let message = "the program gave another answer; the first counts".to_owned();
+                let message = "the program gave another answer; the first one is used".to_owned();
                 Some(ProgramEvent::Notice { code: NoticeCode::ExtraFinal, message })
             }
             ProgramEvent::Final(answer) => {
@@ -448,12 +448,12 @@ impl Driver {
         let stderr = String::from_utf8_lossy(&self.stderr).into_owned();
         self.facts.stderr = self.secrets.redact(stderr);
         events.push(verdict(self.facts));
-        // Nobody may be listening any more.
+        // The reader may have been dropped.
         let _ = self.to.send(Line { raw: None, events }).await;
     }
 }
 
-/// What stands for an answer where the program has no line for it.
+/// The text that serves as an answer if the program has no final line.
 #[derive(Debug, Default)]
 struct Said {
     /// The agent's last message.
@@ -479,7 +479,7 @@ impl Said {
     }
 }
 
-/// Reads from a pipe that may be closed already: then never.
+/// Reads from a pipe; never completes if it is closed.
 async fn read(pipe: &mut Option<impl AsyncRead + Unpin>, buffer: &mut [u8]) -> io::Result<usize> {
     match pipe {
         Some(pipe) => pipe.read(buffer).await,
@@ -487,7 +487,7 @@ async fn read(pipe: &mut Option<impl AsyncRead + Unpin>, buffer: &mut [u8]) -> i
     }
 }
 
-/// Writes what there is to write; if there is nothing, or nowhere, then never.
+/// Writes pending data; never completes if there is none or the pipe is closed.
 async fn write(pipe: &mut Option<ChildStdin>, bytes: &[u8]) -> io::Result<usize> {
     match pipe {
         Some(pipe) if !bytes.is_empty() => pipe.write(bytes).await,

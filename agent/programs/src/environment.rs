@@ -1,20 +1,20 @@
-//! What a program gets to see of the environment, and what must not be told of it again.
+//! The environment of a program, and the secrets in it that must not appear in errors.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 use crate::config::{CliConfig, InheritEnv};
 
-/// Shorter values are no secrets, and taking them out would make a text unreadable.
+/// Minimum length of a secret. Redacting shorter values would make texts unreadable.
 const SECRET_MIN_BYTES: usize = 8;
 
-/// What stands in the place of a secret.
+/// The replacement for a secret.
 const REDACTED: &str = "[redacted]";
 
-/// Parts of names under which the host keeps secrets.
+/// Parts of the names of variables with secrets.
 const SECRET_NAMES: [&str; 5] = ["KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL"];
 
-/// The environment of a program, and the values in it that are secret.
+/// The environment of a program, and the secret values in it.
 #[derive(Debug)]
 pub(crate) struct Environment {
     pub(crate) variables: BTreeMap<OsString, OsString>,
@@ -22,7 +22,7 @@ pub(crate) struct Environment {
 }
 
 impl Environment {
-    /// What is declared wins over what is inherited.
+    /// Configured variables override inherited ones.
     pub(crate) fn new(
         config: &CliConfig,
         host: impl Iterator<Item = (OsString, OsString)>,
@@ -43,7 +43,7 @@ impl Environment {
     }
 }
 
-/// Values that are told to a program and to nobody else.
+/// Values that must not appear in output.
 #[derive(Debug, Default)]
 pub(crate) struct Secrets(Vec<String>);
 
@@ -51,7 +51,7 @@ impl Secrets {
     fn new(values: impl Iterator<Item = String>) -> Self {
         let mut values: Vec<String> =
             values.filter(|value| value.len() >= SECRET_MIN_BYTES).collect();
-        // The longest first: one may be the beginning of another.
+        // Longest first, because one may be a prefix of another.
         values.sort_by_key(|value| std::cmp::Reverse(value.len()));
         Self(values)
     }
@@ -68,7 +68,7 @@ mod tests {
     const HOST: [(&str, &str); 4] =
         [("PATH", "/bin"), ("AWS_SECRET_KEY", "hunter2hunter2"), ("LANG", "C"), ("EDITOR", "ed")];
 
-    /// What a program sees of that host.
+    /// The environment of a program on this host.
     fn check(config: &CliConfig, expected: &str) -> Environment {
         let host = HOST.map(|(name, value)| (name.into(), value.into()));
         let environment = Environment::new(config, host.into_iter());
@@ -81,18 +81,18 @@ mod tests {
     }
 
     #[test]
-    fn by_default_what_the_allowlist_names_is_inherited() {
+    fn by_default_the_allowlist_is_inherited() {
         check(&CliConfig::new(["x"]), "LANG=C PATH=/bin");
     }
 
     #[test]
-    fn the_switch_inherits_all() {
+    fn inherit_all_inherits_all_variables() {
         let config = CliConfig { inherit_env: InheritEnv::All, ..CliConfig::new(["x"]) };
         check(&config, "AWS_SECRET_KEY=hunter2hunter2 EDITOR=ed LANG=C PATH=/bin");
     }
 
     #[test]
-    fn what_is_declared_wins() {
+    fn configured_variables_override_inherited_ones() {
         let mut config = CliConfig::new(["x"]);
         config.env.insert("LANG".to_owned(), "de".to_owned());
         config.env.insert("API_KEY".to_owned(), "k".to_owned());
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_taken_out_of_texts() {
+    fn secrets_are_removed_from_texts() {
         let mut config = CliConfig { inherit_env: InheritEnv::All, ..CliConfig::new(["x"]) };
         config.env.insert("API_TOKEN".to_owned(), "hunter2hunter2-and-more".to_owned());
         let host = HOST.map(|(name, value)| (name.into(), value.into()));

@@ -1,141 +1,140 @@
-//! What a program says, in one vocabulary for all programs. How it is read out of a program's lines
-//! is the parsers' business.
+//! The events of programs, in one vocabulary for all of them. The parsers produce them from a program's lines.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// One thing that a run tells. [`ProgramEvent::Final`] and [`ProgramEvent::Error`] are terminal: every
-/// run ends with exactly one of them, as its very last event.
+/// An event of a run. [`ProgramEvent::Final`] and [`ProgramEvent::Error`] are terminal: every run ends with exactly
+/// one of them, as its last event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ProgramEvent {
-    /// A piece of what the agent says. No text comes twice, however often the program repeats it.
+    /// A chunk of the agent's message. No text is sent twice, even if the program repeats it.
     AssistantDelta {
-        /// The piece.
+        /// The chunk.
         text: String,
-        /// The program's own id of the message it is a piece of, where there is one.
+        /// The program's id of the message, if it has one.
         message: Option<String>,
-        /// The call within which a sub-agent says it; none for the agent itself.
+        /// The call of the sub-agent that sends it; `None` for the agent itself.
         parent: Option<String>,
     },
-    /// A piece of what the agent thinks.
+    /// A chunk of the agent's reasoning.
     ThinkingDelta {
-        /// The piece.
+        /// The chunk.
         text: String,
-        /// The program's own id of the message it is a piece of, where there is one.
+        /// The program's id of the message, if it has one.
         message: Option<String>,
-        /// The call within which a sub-agent thinks it; none for the agent itself.
+        /// The call of the sub-agent that sends it; `None` for the agent itself.
         parent: Option<String>,
     },
-    /// The program runs a tool of its own.
+    /// The program has started one of its own tools.
     ToolCallStarted {
-        /// The program's own id of the call.
+        /// The program's id of the call.
         id: String,
         /// The program's name of the tool.
         name: String,
-        /// Its arguments, whole.
+        /// The complete arguments.
         arguments: Value,
-        /// The call within which a sub-agent makes this one; none for the agent itself.
+        /// The call of the sub-agent that makes this call; `None` for the agent itself.
         parent: Option<String>,
     },
-    /// A tool of the program's own has run.
+    /// One of the program's own tools has finished.
     ToolCallFinished {
         /// The id of the call.
         id: String,
-        /// What it gave, as the program tells it: text, or a list of blocks, or an object.
+        /// The result as the program reports it: text, a list of blocks, or an object.
         output: Value,
-        /// It failed, by the program's own word.
+        /// Whether the call failed, according to the program.
         is_error: bool,
-        /// The exit code of a command, where the program tells it.
+        /// The exit code of a command, if the program reports it.
         exit_code: Option<i64>,
-        /// The call within which a sub-agent made this one; none for the agent itself.
+        /// The call of the sub-agent that made this call; `None` for the agent itself.
         parent: Option<String>,
     },
     /// The program waits for a decision: see [`Handle::answer`](crate::Handle::answer).
     ApprovalRequested {
-        /// What the decision has to name.
+        /// The id to use in the decision.
         request_id: String,
         /// The tool that it wants to run.
         tool: String,
-        /// With these arguments.
+        /// The arguments.
         input: Value,
-        /// The id of the call that waits, where the program tells it.
+        /// The id of the waiting call, if the program reports it.
         call_id: Option<String>,
-        /// All else that the program says about it: suggestions, the blocked path, a description.
+        /// Other details from the program: suggestions, the blocked path, a description.
         details: Value,
     },
     /// The program no longer waits for this decision.
     ApprovalWithdrawn {
-        /// What it had asked under.
+        /// The id of the request.
         request_id: String,
     },
-    /// Anything else that the program tells, as it tells it.
+    /// Other output of the program, unchanged.
     Status {
-        /// The JSON object of the line, or the part of it that no other event carries.
+        /// The JSON object of the line, or the part of it that no other event contains.
         data: Value,
     },
-    /// Something a reader of the run should know that does not end it.
+    /// Information for a reader of the run that does not end it.
     Notice {
-        /// What kind of thing.
+        /// The kind of notice.
         code: NoticeCode,
-        /// In a sentence.
+        /// One sentence.
         message: String,
     },
-    /// What the run has used so far, as the program reports it. It replaces what was told before.
+    /// The usage of the run so far, as reported by the program. It replaces earlier reports.
     Usage(Usage),
-    /// The program's own session, by which a later run can resume it.
+    /// The id of the program's own session, with which a later run can resume it.
     SessionId {
         /// The id.
         id: String,
     },
-    /// Terminal: the program gave an answer, and all went well.
+    /// Terminal: the program gave an answer and exited successfully.
     Final(Answer),
     /// Terminal: the run failed.
     Error(Failure),
 }
 
 impl ProgramEvent {
-    /// Whether this ends a run.
+    /// Whether the event ends the run.
     #[must_use]
     pub const fn is_terminal(&self) -> bool {
         matches!(self, Self::Final(_) | Self::Error(_))
     }
 }
 
-/// What a [`ProgramEvent::Notice`] is about.
+/// The kinds of [`ProgramEvent::Notice`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum NoticeCode {
-    /// The program gave a second answer; the first one counts.
+    /// The program gave a second answer; the first one is used.
     ExtraFinal,
-    /// The program told of an error that it may yet get over.
+    /// The program reported an error that may be temporary.
     Reported,
-    /// The program closed its input, or ended, before it had read all of it.
+    /// The program closed its input, or exited, before it had read all of it.
     StdinUnread,
-    /// A message that was streamed in pieces reads otherwise as a whole; the pieces stand.
+    /// The complete text of a streamed message differs from its chunks; the chunks are kept.
     TextDiffers,
 }
 
-/// Tokens, as the program reports them: nothing is estimated, and what it does not tell is none. Whether
-/// `input_tokens` includes the cached ones is the program's own custom (Codex: yes; Claude Code: no).
+/// Token usage as reported by the program. Nothing is estimated; unreported values are `None`. Whether
+/// `input_tokens` includes cached tokens depends on the program (Codex: yes; Claude Code: no).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Usage {
-    /// What the models read.
+    /// Input tokens.
     pub input_tokens: Option<u64>,
-    /// What they wrote.
+    /// Output tokens.
     pub output_tokens: Option<u64>,
-    /// What of the input came out of a cache.
+    /// Input tokens that were read from a cache.
     pub cached_tokens: Option<u64>,
-    /// What of the input was put into a cache.
+    /// Input tokens that were written to a cache.
     pub cache_write_tokens: Option<u64>,
-    /// What of the output was thinking.
+    /// Output tokens of reasoning.
     pub reasoning_tokens: Option<u64>,
-    /// Whether the run's whole use is in it.
+    /// Whether this is the complete usage of the run.
     pub completeness: Completeness,
 }
 
@@ -147,7 +146,7 @@ impl Usage {
         *self == empty
     }
 
-    /// The sum of two reports; a number that neither tells stays none.
+    /// The sum of two reports. A value that neither report has stays `None`.
     #[must_use]
     pub fn plus(self, other: &Self) -> Self {
         let sum = |a: Option<u64>, b: Option<u64>| match (a, b) {
@@ -165,71 +164,71 @@ impl Usage {
     }
 }
 
-/// Whether a [`Usage`] is all that a run used.
+/// Whether a [`Usage`] is the complete usage of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Completeness {
-    /// The program told it as its total.
+    /// The program reported it as its total.
     Complete,
-    /// It is what was told so far.
+    /// The usage so far.
     #[default]
     Partial,
 }
 
-/// The program's last word, with what it reports beside it.
+/// The program's final answer, with the data that it reports.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Answer {
-    /// The answer's text; empty where the program ends without one.
+    /// The text; may be empty.
     pub text: String,
-    /// What the run used, by the program's word.
+    /// The usage of the run, as reported.
     pub usage: Option<Usage>,
-    /// What it cost in US dollars, by the program's word.
+    /// The cost in US dollars, as reported.
     pub cost_usd: Option<f64>,
-    /// The program's own session.
+    /// The id of the program's own session.
     pub session_id: Option<String>,
-    /// How many turns it took, by the program's word.
+    /// The number of turns, as reported.
     pub turns: Option<i64>,
-    /// The answer as data, where a schema was asked for.
+    /// The structured answer, if a schema was requested.
     pub structured: Option<Value>,
-    /// The tools that it wanted and was not let.
+    /// The tool calls that were denied.
     pub denials: Vec<Denial>,
-    /// What else stands in the line that the answer came in.
+    /// The other fields of the line with the answer.
     pub details: Value,
     /// How the process ended.
     pub exit: Option<Exit>,
 }
 
-/// A tool call that the program was not let make.
+/// A denied tool call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Denial {
     /// The tool.
     pub tool: String,
-    /// The program's own id of the call.
+    /// The program's id of the call.
     pub call_id: Option<String>,
     /// The arguments.
     pub input: Value,
 }
 
-/// Why a run failed, with all that is known of it.
+/// Why a run failed, with all available information.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Failure {
-    /// What went wrong.
+    /// The kind of failure.
     pub kind: ErrorKind,
-    /// In one sentence.
+    /// One sentence.
     pub message: String,
-    /// Whether the program says that trying again may help. Never guessed.
+    /// Whether the program reports that a retry may help. Never guessed.
     pub recoverable: bool,
-    /// How the process ended; none if there was none.
+    /// How the process ended; `None` if it did not start.
     pub exit: Option<Exit>,
-    /// The tail of what it wrote to stderr, with the secrets of its environment taken out.
+    /// The end of stderr, with the secrets of the environment removed.
     pub stderr: String,
-    /// The program's last word, if it had one: the run is no success all the same.
+    /// The program's answer, if it gave one before the failure.
     pub answer: Option<Box<Answer>>,
 }
 
 impl Failure {
-    /// A failure of which only this is known yet.
+    /// A failure without further information.
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let message = message.into();
@@ -237,24 +236,24 @@ impl Failure {
     }
 }
 
-/// The kinds of failure, with the codes of the seed.
+/// The kinds of failure, with stable codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The deadline passed. The name is the seed's contract; no MCP needs to be in it.
+    /// The deadline has passed. The name is part of the specified contract; it is not limited to MCP.
     McpTimeout,
-    /// More output than allowed, or the program's own budget of money is used up.
+    /// Too much output, or the program's own cost budget is used up.
     BudgetExceeded,
-    /// The process failed: an exit code, a signal, a program that does not start, a reported error.
+    /// The process failed: an exit code, a signal, a failed start, or a reported error.
     RuntimeCrash,
-    /// The program ended well and gave no answer.
+    /// The program exited successfully without an answer.
     BadModelOutput,
-    /// Somebody asked for the end.
+    /// The caller cancelled the run.
     Cancelled,
-    /// The program used up the turns it was given.
+    /// The program reached its limit of turns.
     LoopLimit,
-    /// What the declaration asks for, this program cannot do.
+    /// The program does not support a configured feature.
     CapabilityUnsupported,
 }
 
@@ -280,17 +279,17 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// How a process ended: by a code of its own, or by a signal.
+/// How a process ended: with an exit code, or by a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
-    /// The code that it gave.
+    /// The exit code.
     pub code: Option<i32>,
-    /// The signal that ended it.
+    /// The signal.
     pub signal: Option<i32>,
 }
 
 impl Exit {
-    /// Whether it ended by itself, with 0.
+    /// Whether the exit code is 0.
     #[must_use]
     pub const fn is_success(self) -> bool {
         matches!(self.code, Some(0))
@@ -301,8 +300,8 @@ impl fmt::Display for Exit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.code, self.signal) {
             (Some(code), _) => write!(f, "exited with code {code}"),
-            (None, Some(signal)) => write!(f, "was ended by signal {signal}"),
-            (None, None) => f.write_str("ended without saying how"),
+            (None, Some(signal)) => write!(f, "was killed by signal {signal}"),
+            (None, None) => f.write_str("ended with an unknown status"),
         }
     }
 }

@@ -1,13 +1,12 @@
-//! Foreign command-line agents as subprocesses: Claude Code, Codex, Gemini CLI, OpenCode, and any program
-//! that writes one JSON object a line. What they write becomes events; the lines are kept beside them.
+//! Foreign command-line agents as subprocesses: Claude Code, Codex, Gemini CLI, OpenCode, and any program that
+//! writes one JSON object per line. Their output becomes events, together with the original lines.
 //!
-//! It changes when the way such programs are run changes, or when one of them speaks otherwise. It knows
-//! nothing of sessions, models, storage or the rest of Abide, and keeps nothing: whoever reads a run makes
-//! of it what he wants. Unix only, for its process groups.
+//! This crate changes when the way such programs are run changes, or when one of them changes its format. It does
+//! not depend on sessions, models, storage or other crates of Abide, and keeps no state. It needs Unix process
+//! groups.
 //!
-//! In reading order: `config` (what may be said of a program), `program` (which one it is), `event` (what
-//! it tells), `parser` (how its lines tell that), `run` (a run as its caller sees it), `driver` (the loop
-//! behind that), `verdict` (how it ended).
+//! In reading order: `config` (the configuration), `program` (known programs), `event` (the events), `parser`
+//! (events from lines), `run` (the API of a run), `driver` (the loop behind it), `verdict` (the result of a run).
 //!
 //! ```no_run
 //! use abide_programs::{CliConfig, ProgramEvent, Prompt, run};

@@ -1,13 +1,13 @@
-//! Bytes of a pipe into lines, within the limits of a run. Pure: it neither reads nor waits.
+//! Splits the bytes of a pipe into lines, within the limits of a run. Pure: it does no I/O.
 //!
-//! Every byte counts, those of blank lines and of newlines too. The line that goes past a limit is
-//! dropped whole, not cut: half a JSON object says nothing, and half of a text might say the wrong thing.
+//! All bytes count, including those of blank lines and newlines. A line that exceeds a limit is dropped, not
+//! truncated: half a JSON object is useless, and half a text could be misleading.
 
 use std::collections::VecDeque;
 
 use thiserror::Error;
 
-/// What was too much.
+/// The limit that was exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum Overflow {
     #[error("the program wrote more than {0} bytes")]
@@ -19,9 +19,9 @@ pub(crate) enum Overflow {
 /// The lines of one pipe.
 #[derive(Debug)]
 pub(crate) struct Lines {
-    /// The line that has not ended yet.
+    /// The current, incomplete line.
     partial: Vec<u8>,
-    /// All bytes of lines that have ended.
+    /// Total size of the complete lines.
     ended: usize,
     max_output: usize,
     max_line: usize,
@@ -32,7 +32,7 @@ impl Lines {
         Self { partial: Vec::new(), ended: 0, max_output, max_line: max_line.min(max_output) }
     }
 
-    /// Takes what was read and appends the lines that it ends, without their newlines.
+    /// Adds data, and appends the completed lines without their newlines.
     pub(crate) fn push(
         &mut self,
         mut bytes: &[u8],
@@ -49,7 +49,7 @@ impl Lines {
         self.check(0)
     }
 
-    /// The last line, which need not end in a newline.
+    /// The last line, which may lack a newline.
     pub(crate) fn finish(&mut self) -> Option<String> {
         text(std::mem::take(&mut self.partial))
     }
@@ -65,7 +65,7 @@ impl Lines {
     }
 }
 
-/// A line as text, what is not UTF-8 replaced; none if it is blank.
+/// A line as text, with invalid UTF-8 replaced; `None` if it is blank.
 fn text(bytes: Vec<u8>) -> Option<String> {
     let text = String::from_utf8(bytes)
         .unwrap_or_else(|broken| String::from_utf8_lossy(broken.as_bytes()).into_owned());
@@ -77,7 +77,7 @@ fn text(bytes: Vec<u8>) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// The lines of the chunks, joined by `|`, and what was too much.
+    /// The lines of the chunks, joined by `|`, and the overflow.
     fn check(limits: (usize, usize), chunks: &[&[u8]], expected: &str) {
         let mut lines = Lines::new(limits.0, limits.1);
         let mut out = VecDeque::new();
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_what_a_newline_ends() {
+    fn newlines_end_lines() {
         check((99, 99), &[b"one\ntwo\n"], "one|two");
         check((99, 99), &[b"o", b"ne\r\ntw", b"o\n\n \n"], "one|two");
         check((99, 99), &[], "");
@@ -117,14 +117,14 @@ mod tests {
     }
 
     #[test]
-    fn the_line_that_crosses_is_dropped_and_not_cut() {
+    fn a_line_over_the_limit_is_dropped_and_not_truncated() {
         check((8, 99), &[b"one\ntwo\nthree\n"], "one|two! the program wrote more than 8 bytes");
         check((99, 4), &[b"one\nthree"], "one! the program wrote a line of more than 4 bytes");
         check((99, 4), &[b"four\n"], "four");
     }
 
     #[test]
-    fn a_line_may_not_be_longer_than_all() {
+    fn the_total_limit_applies_to_a_single_line() {
         check((3, 99), &[b"four"], "! the program wrote more than 3 bytes");
     }
 }

@@ -1,8 +1,8 @@
-//! Lines of a program's stdout into events: one parser for each program.
+//! Parsers that turn lines of stdout into events, one for each program.
 //!
-//! A parser is fed every line once, in order, and remembers what it needs of them: what was streamed
-//! already, which session it is, what was used. It never fails. What it does not know is a
-//! [`ProgramEvent::Status`]; what is no JSON object is nothing, and is kept as the raw line beside it.
+//! A parser receives every line once, in order, and keeps the state that it needs: streamed text, the session, the
+//! usage. It never fails. Unknown objects become [`ProgramEvent::Status`]. A line that is not a JSON object yields
+//! no event; the raw line is kept.
 
 mod claude;
 mod codex;
@@ -22,7 +22,7 @@ pub use opencode::OpenCodeParser;
 
 use crate::event::{NoticeCode, ProgramEvent};
 
-/// Reads the output of one run. Write one for a program that is not known here:
+/// Parses the output of one run. Implement it for a program that is not supported here:
 ///
 /// ```
 /// use abide_programs::{Answer, Parser, ProgramEvent};
@@ -49,23 +49,23 @@ use crate::event::{NoticeCode, ProgramEvent};
 /// assert!(parser.parse_line(r#"{"msg_type": "done", "text": "42"}"#)[0].is_terminal());
 /// ```
 pub trait Parser: Send {
-    /// The events of one line, in order. A terminal one is held back until the process is gone: only
-    /// then is it known whether it holds.
+    /// The events of one line, in order. A terminal event is held back until the process has exited, because only
+    /// then its outcome is certain.
     fn parse_line(&mut self, line: &str) -> Vec<ProgramEvent>;
 
-    /// What the end of the output says: for programs that have no line of their own for the end.
+    /// The events at the end of the output, for programs without a final line.
     fn finish(&mut self) -> Vec<ProgramEvent> {
         Vec::new()
     }
 
-    /// What the lines so far ask to be written on the program's stdin, as it is; only asked where
-    /// stdin is open for it. For questions of a program's protocol that nobody needs to decide.
+    /// Text to write to the program's stdin in response to the lines so far; only called while stdin is open for
+    /// it. For protocol requests that need no decision by a user.
     fn reply(&mut self) -> Option<String> {
         None
     }
 }
 
-/// The line as a JSON object; none if it is none. Integers that would lose digits are strings in it.
+/// The line as a JSON object, or `None`. Integers that would lose digits become strings.
 fn object(line: &str) -> Option<Map<String, Value>> {
     match serde_json::from_str(&integers::quoted(line)) {
         Ok(Value::Object(object)) => Some(object),
@@ -73,17 +73,17 @@ fn object(line: &str) -> Option<Map<String, Value>> {
     }
 }
 
-/// The text at a key; empty if there is none.
+/// The text at a key, or an empty text.
 fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value[key].as_str().unwrap_or_default()
 }
 
-/// The text at a key, owned; none if there is none or it is empty.
+/// The text at a key; `None` if it is missing or empty.
 fn some_text(value: &Value, key: &str) -> Option<String> {
     value[key].as_str().filter(|text| !text.is_empty()).map(str::to_owned)
 }
 
-/// What is left of an object once those keys are told otherwise.
+/// The object without these keys.
 fn without(value: &Value, keys: &[&str]) -> Value {
     let Value::Object(object) = value else { return value.clone() };
     let rest = object.iter().filter(|(key, _)| !keys.contains(&key.as_str()));
@@ -98,7 +98,7 @@ fn notice(code: NoticeCode, message: impl Into<String>) -> ProgramEvent {
     ProgramEvent::Notice { code, message: message.into() }
 }
 
-/// The program's session, told when it is first seen and when it changes.
+/// The id of the program's session. An event is sent when it is first seen and when it changes.
 #[derive(Debug, Default)]
 struct Session(Option<String>);
 

@@ -1,4 +1,4 @@
-//! A program as a process group with three pipes. It knows signals, and nothing of what is said.
+//! A program as a process group with three pipes. It handles signals and is independent of the pipes' content.
 
 use std::io;
 use std::process::{ExitStatus, Stdio};
@@ -10,14 +10,14 @@ use crate::config::CliConfig;
 use crate::environment::Environment;
 use crate::event::Exit;
 
-/// A running program. Dropped, it is killed with all that it started.
+/// A running program. Dropping it kills its process group.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) child: Child,
     pub(crate) stdin: Option<ChildStdin>,
     pub(crate) stdout: Option<ChildStdout>,
     pub(crate) stderr: Option<ChildStderr>,
-    /// Its process group, while there is one to signal. The leader's process id is the group's.
+    /// Its process group, while there is one. The group's id is the process id of its leader.
     group: Option<Pid>,
 }
 
@@ -33,7 +33,7 @@ impl Process {
         let mut command = Command::new(program);
         command.args(arguments).env_clear().envs(&environment.variables);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // A group of its own: what it starts is signalled with it, and we are not.
+        // A separate group, so that signals reach the program's child processes, but not this process.
         command.process_group(0).kill_on_drop(true);
         if let Some(folder) = &config.working_dir {
             command.current_dir(folder);
@@ -46,16 +46,16 @@ impl Process {
         Ok(Self { child, stdin, stdout, stderr, group })
     }
 
-    /// Signals all of the group. That nobody is left to be signalled is no failure.
+    /// Sends a signal to the group. It is not an error if no process is left.
     pub(crate) fn signal(&self, signal: Signal) {
         if let Some(group) = self.group {
             let _ = kill_process_group(group, signal);
         }
     }
 
-    /// Ends what the program left behind, once it has exited itself. A process id is not given out again
-    /// while a group still bears it, so this meets either what is left or nobody; called at once after
-    /// the program was reaped, before ids could have gone round.
+    /// Kills remaining child processes after the program has exited. A process id is not reused while a group has
+    /// it, so this reaches either the group or no process. It is called immediately after the program was reaped,
+    /// before ids can wrap around.
     pub(crate) fn sweep(&mut self) {
         self.signal(Signal::KILL);
         self.group = None;
@@ -68,7 +68,7 @@ impl Drop for Process {
     }
 }
 
-/// How a process ended, of what the system says.
+/// The exit status of a process.
 pub(crate) fn exit(status: ExitStatus) -> Exit {
     use std::os::unix::process::ExitStatusExt as _;
     Exit { code: status.code(), signal: status.signal() }

@@ -1,5 +1,5 @@
-//! Which program a command runs, and what follows from that: its parser, the flags that its parser
-//! needs, and how it resumes a session.
+//! The program that a command runs, and what depends on it: its parser, the flags that the parser needs, and the
+//! way to resume a session.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::parser::{
     ClaudeParser, CodexParser, GeminiParser, GenericParser, OpenCodeParser, Parser, TextParser,
 };
 
-/// The programs whose output is understood.
+/// The programs whose output is supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Program {
@@ -20,11 +20,11 @@ pub enum Program {
     Gemini,
     /// OpenCode: `opencode run --format json`.
     OpenCode,
-    /// Any other that writes one JSON object a line.
+    /// Any other program that writes one JSON object per line.
     Generic,
 }
 
-/// Names under which the programs are run or installed.
+/// Names of executables and packages.
 const NAMES: [(&str, Program); 7] = [
     ("claude", Program::Claude),
     ("claude-code", Program::Claude),
@@ -35,7 +35,7 @@ const NAMES: [(&str, Program); 7] = [
     ("opencode-ai", Program::OpenCode),
 ];
 
-/// Programs that run the program that their arguments name, and their options that take a value.
+/// Programs that run another program from their arguments, and their options with a value.
 const WRAPPERS: [(&str, &[&str]); 15] = [
     ("bun", &["--preload", "-r", "--cwd"]),
     ("bunx", &["-p", "--package"]),
@@ -54,17 +54,17 @@ const WRAPPERS: [(&str, &[&str]); 15] = [
     ("yarn", &["--cwd"]),
 ];
 
-/// Words between a package manager and the package that it runs.
+/// Words between a package manager and the package to run.
 const VERBS: [&str; 5] = ["dlx", "exec", "run", "x", "--"];
 
-/// Endings of names that say how a program is run and not which one it is.
+/// File name extensions to ignore.
 const ENDINGS: [&str; 8] = [".exe", ".cmd", ".bat", ".ps1", ".js", ".mjs", ".cjs", ".ts"];
 
 impl Program {
-    /// The program that a command runs, by its basename: `claude`, `/opt/bin/claude`, `claude.exe`. Behind
-    /// a wrapper (`npx`, `node`, `env`, `timeout` …) it is what the wrapper runs: a package
-    /// (`@openai/codex@latest`), a path, or a script in a folder of that name
-    /// (`node …/claude-code/cli.js`). What a shell or a container runs is not looked into: declare it.
+    /// Detects the program of a command by its basename: `claude`, `/opt/bin/claude`, `claude.exe`. After a wrapper
+    /// (`npx`, `node`, `env`, `timeout` …), it is the wrapped command: a package (`@openai/codex@latest`), a path,
+    /// or a script in a folder of that name (`node …/claude-code/cli.js`). Commands within a shell or a container
+    /// are not detected; set [`CliConfig::program`] for them.
     #[must_use]
     pub fn of(command: &[String]) -> Self {
         Self::named(command).unwrap_or(Self::Generic)
@@ -90,7 +90,7 @@ impl Program {
         None
     }
 
-    /// A parser for its output, fresh: parsers remember what they read.
+    /// A new parser for its output. Parsers have state, so each run needs its own.
     #[must_use]
     pub fn parser(self) -> Box<dyn Parser> {
         match self {
@@ -102,7 +102,7 @@ impl Program {
         }
     }
 
-    /// The arguments that resume a session; none if it is not known how.
+    /// The arguments that resume a session; `None` if unknown.
     const fn resume(self) -> Option<&'static [&'static str]> {
         match self {
             Self::Claude | Self::Gemini => Some(&["--resume", "{session}"]),
@@ -112,7 +112,7 @@ impl Program {
         }
     }
 
-    /// Flags without which the output cannot be read, each with what else may stand for it.
+    /// The flags that the parser needs, each with an alternative spelling.
     fn flags(self, config: &CliConfig) -> Vec<Flag> {
         let input = config.input_format == InputFormat::StreamJson;
         match self {
@@ -161,7 +161,7 @@ impl Flag {
     }
 }
 
-/// The parser for a declaration: by what it says, else by its command.
+/// The parser for a configuration: of the configured program, else of the detected one.
 pub(crate) fn parser(config: &CliConfig) -> Box<dyn Parser> {
     match config.output_format {
         OutputFormat::Text => Box::new(TextParser),
@@ -171,13 +171,13 @@ pub(crate) fn parser(config: &CliConfig) -> Box<dyn Parser> {
     }
 }
 
-/// The whole command: what is declared, the flags that are missing, the session to resume, the extra
-/// arguments, and last a `-` if the command ends in one. Or why it cannot be.
+/// The complete command: the configured one, missing flags, the session to resume, extra arguments, and a final `-`
+/// if the command has one. An error if the session cannot be resumed.
 pub(crate) fn command(config: &CliConfig) -> Result<Vec<String>, &'static str> {
     let program = config.program.unwrap_or_else(|| Program::of(&config.command));
     let mut words = config.command.clone();
     let dash = words.pop_if(|word| word == "-" && config.command.len() > 1).is_some();
-    // Who declares whose output a command writes has wrapped it: its arguments may not be the program's.
+    // If the program is configured explicitly, the command may be a wrapper, whose arguments are not the program's.
     if config.program.is_none() {
         let missing: Vec<Flag> = program.flags(config);
         for flag in missing.iter().filter(|flag| !flag.stands_in(&config.command)) {
@@ -191,20 +191,20 @@ pub(crate) fn command(config: &CliConfig) -> Result<Vec<String>, &'static str> {
         words.extend(template.into_iter().map(|word| word.replace("{session}", session)));
     }
     words.extend(config.extra_args.iter().cloned());
-    // Claude Code takes JSON lines from stdin by itself, and would take the dash for a prompt.
+    // In this mode, Claude Code reads JSON lines from stdin by default and would use the dash as a prompt.
     let streamed = config.input_format == InputFormat::StreamJson;
     words.extend((dash && !streamed).then(|| "-".to_owned()));
     Ok(words)
 }
 
-/// The last part of a path, without the ending of an executable or script.
+/// The last part of a path, without the extension of an executable or script.
 fn basename(path: &str) -> &str {
     let name = path.rsplit(['/', '\\']).next().unwrap_or(path);
     ENDINGS.iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name)
 }
 
-/// By its name; for a script (`cli.js`, `index.js`) by the folders that it lies in, the last one first.
-/// A package may carry its version: `codex@0.169`.
+/// Detects a program by its name; for a script (`cli.js`, `index.js`) by its folders, the innermost first. A
+/// package may have a version: `codex@0.169`.
 fn of_path(path: &str) -> Option<Program> {
     let known = |name: &str| {
         let name = name.split('@').next().filter(|name| !name.is_empty()).unwrap_or(name);
@@ -219,7 +219,7 @@ fn of_path(path: &str) -> Option<Program> {
     })
 }
 
-/// What may stand between a wrapper and what it runs: `A=b` of env, `5m` of timeout, `exec` of npm.
+/// Words that may precede the wrapped command: `A=b` of env, `5m` of timeout, `exec` of npm.
 fn is_filler(word: &str) -> bool {
     let assignment = word.split_once('=').is_some_and(|(name, _)| !name.contains(['/', '@']));
     let span = word.trim_end_matches(['s', 'm', 'h', 'd']);

@@ -1,5 +1,4 @@
-//! What is asked of a program, and the text that it becomes on its stdin: the seed's layout, to the
-//! byte.
+//! The prompt for a program, and its text layout on stdin, which is specified to the byte.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +19,7 @@ impl Prompt {
         Self { system: None, messages: vec![("user".to_owned(), content.into())] }
     }
 
-    /// Two sections, the first one only where there are instructions; no newline at the end.
+    /// Two sections; the first one is omitted if there are no instructions. There is no newline at the end.
     ///
     /// ```text
     /// System instructions:

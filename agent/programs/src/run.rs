@@ -1,5 +1,5 @@
-//! A run as its caller sees it: a stream of lines that ends with one terminal event, and a handle to
-//! decide, interrupt and cancel. What happens behind it is the driver's.
+//! The API of a run: a stream of lines that ends with one terminal event, and a handle to decide, interrupt and
+//! cancel. The driver does the work.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -20,25 +20,25 @@ use crate::parser::Parser;
 use crate::program;
 use crate::prompt::Prompt;
 
-/// Lines between the driver and its reader. A reader that is slower than the program holds it back.
+/// Capacity of the channel between the driver and its reader. A slow reader delays the program.
 const LINES_WAITING_MAX: usize = 16;
 
-/// A line of the program's stdout and what it says. What says something without a line has none: notices
-/// of ours, and the terminal event, which comes last and alone knows how the process ended.
+/// A line of stdout and its events. Events without a line have no raw text: notices of the driver, and the terminal
+/// event. The terminal event is the last one, and has the exit status.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Line {
-    /// The line as it was written, without its newline; what is not UTF-8 in it is replaced.
+    /// The line without its newline, with invalid UTF-8 replaced.
     pub raw: Option<String>,
-    /// Its events in order; none if the line says nothing that is understood.
+    /// The events in order; empty if the line is not recognized.
     pub events: Vec<ProgramEvent>,
 }
 
-/// Starts a program and asks it. It never fails: what goes wrong is the terminal event.
+/// Starts a program with a prompt. It does not fail: errors are reported as the terminal event.
 ///
-/// Without a parser the one for the program is used: see [`Program::of`](crate::Program::of).
+/// Without a parser, the one for the detected program is used: see [`Program::of`](crate::Program::of).
 ///
 /// # Panics
-/// Outside of a tokio runtime with time and IO.
+/// Outside of a tokio runtime with time and IO enabled.
 pub fn run(config: CliConfig, prompt: Prompt, parser: Option<Box<dyn Parser>>) -> Running {
     let (lines, receiver) = mpsc::channel(LINES_WAITING_MAX);
     let (asks, asked) = mpsc::unbounded_channel();
@@ -49,14 +49,14 @@ pub fn run(config: CliConfig, prompt: Prompt, parser: Option<Box<dyn Parser>>) -
         Ok(driver) => drop(tokio::spawn(driver.drive())),
         Err(end) => {
             let line = Line { raw: None, events: vec![*end] };
-            lines.try_send(line).expect("the channel is new, so it has room");
+            lines.try_send(line).expect("the channel is empty");
         }
     }
     Running { lines: receiver, handle, ended: false }
 }
 
-/// A run. It is a stream of [`Line`]s; the last event of the last one is terminal, and then the process
-/// is gone with all that it started. Dropped before that, the run is cancelled in the background.
+/// A run: a stream of [`Line`]s. The last event of the last line is terminal; by then, the process group has ended.
+/// Dropping the run cancels it in the background.
 #[derive(Debug)]
 pub struct Running {
     lines: mpsc::Receiver<Line>,
@@ -65,7 +65,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Decides, interrupts and cancels while the stream is read elsewhere.
+    /// A handle to decide, interrupt and cancel while the stream is read elsewhere.
     #[must_use]
     pub fn handle(&self) -> Handle {
         self.handle.clone()
@@ -84,7 +84,7 @@ impl Running {
     /// See [`Handle::answer`].
     ///
     /// # Errors
-    /// Nobody waits for that decision.
+    /// The decision is not pending.
     pub fn answer(&self, request_id: &str, decision: Decision) -> Result<(), DecisionError> {
         self.handle.answer(request_id, decision)
     }
@@ -98,9 +98,9 @@ impl Stream for Running {
             return Poll::Ready(None);
         }
         let line = std::task::ready!(self.lines.poll_recv(context));
-        // The driver says something last, unless it panicked, say in a parser: that is an end too.
+        // The driver always sends a terminal event, unless it panics, for example in a parser.
         let line = line.unwrap_or_else(|| {
-            let failure = Failure::new(ErrorKind::RuntimeCrash, "the run itself failed");
+            let failure = Failure::new(ErrorKind::RuntimeCrash, "the run's driver panicked");
             Line { raw: None, events: vec![ProgramEvent::Error(failure)] }
         });
         self.ended = line.events.last().is_some_and(ProgramEvent::is_terminal);
@@ -108,7 +108,7 @@ impl Stream for Running {
     }
 }
 
-/// Approvals that are asked for and not decided, with the arguments asked for.
+/// The pending approvals, with the requested arguments.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Open(Arc<Mutex<BTreeMap<String, Value>>>);
 
@@ -117,7 +117,7 @@ impl Open {
         self.lock().insert(request_id, input);
     }
 
-    /// Takes one out: whoever gets it is the one who decides it.
+    /// Removes an approval. Only the caller that gets it may decide it.
     pub(crate) fn take(&self, request_id: &str) -> Option<Value> {
         self.lock().remove(request_id)
     }
@@ -127,7 +127,7 @@ impl Open {
     }
 }
 
-/// What is asked of a driver from outside.
+/// Requests to a driver.
 #[derive(Debug)]
 pub(crate) enum Ask {
     Decide { request_id: String, asked: Value, decision: Decision },
@@ -135,7 +135,7 @@ pub(crate) enum Ask {
     Cancel,
 }
 
-/// The reins of a run, for as many as want to hold them.
+/// A cloneable handle to control a run.
 #[derive(Clone, Debug)]
 pub struct Handle {
     asks: mpsc::UnboundedSender<Ask>,
@@ -144,22 +144,22 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Ends the run: SIGTERM to the process group, SIGKILL after the grace. The run then ends with
-    /// `cancelled`, whatever the program had said by then. Again, or too late, it does nothing.
+    /// Ends the run: SIGTERM to the process group, and SIGKILL after the grace period. The run then ends with
+    /// `cancelled`, regardless of its output. Repeated or late calls have no effect.
     pub fn cancel(&self) {
         let _ = self.asks.send(Ask::Cancel);
     }
 
-    /// Asks the program to leave off and say its last word, which it need not do: by its protocol where
-    /// its input is `stream-json`, else by SIGINT. A failure that follows is told as `cancelled`.
+    /// Asks the program to stop and give its answer, which it may ignore: through its protocol if the input is
+    /// `stream-json`, else with SIGINT. A subsequent failure is reported as `cancelled`.
     pub fn interrupt(&self) {
         let _ = self.asks.send(Ask::Interrupt);
     }
 
-    /// Decides what a [`ProgramEvent::ApprovalRequested`] asks. The first decision counts.
+    /// Decides an [`ProgramEvent::ApprovalRequested`]. The first decision counts.
     ///
     /// # Errors
-    /// Nobody waits for that decision, or nobody could hear it.
+    /// The decision is not pending, or the program cannot receive it.
     pub fn answer(&self, request_id: &str, decision: Decision) -> Result<(), DecisionError> {
         if self.input == InputFormat::Text {
             return Err(DecisionError::Deaf);
@@ -172,17 +172,15 @@ impl Handle {
     }
 }
 
-/// Why a decision reaches nobody.
+/// Why a decision cannot be delivered.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DecisionError {
-    /// It was not asked for, is decided already, or was withdrawn.
-    #[error("no approval {0} is open")]
+    /// It was not requested, is already decided, or was withdrawn.
+    #[error("approval {0} is not pending")]
     NotOpen(String),
     /// The program's stdin is closed.
-    #[error(
-        "the program takes no decisions: its input_format is text, and would have to be stream-json"
-    )]
+    #[error("the program does not accept decisions: its input_format must be stream-json")]
     Deaf,
     /// The run is over.
     #[error("the run is over")]

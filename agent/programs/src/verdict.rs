@@ -1,15 +1,15 @@
-//! How a run ended: one terminal event out of all that is known of it. Pure.
+//! The result of a run: one terminal event from all available facts. Pure.
 //!
-//! One rule: a run is a [`ProgramEvent::Final`] if its program gave an answer, said of no failure, and
-//! exited with 0, within its limits and uncancelled. Anything else is a [`ProgramEvent::Error`], and what
-//! is known beside its cause goes with it: the answer if there was one, and how the process ended.
+//! The rule: a run ends with [`ProgramEvent::Final`] if its program gave an answer, reported no failure, and exited
+//! with code 0, within its limits and without cancellation. Otherwise it ends with [`ProgramEvent::Error`], which
+//! also has the answer if there was one, and the exit status.
 
 use std::time::Duration;
 
 use crate::event::{Answer, ErrorKind, Exit, Failure, ProgramEvent};
 use crate::lines::Overflow;
 
-/// Why we ended it.
+/// Why the driver stopped the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     Cancelled,
@@ -17,29 +17,30 @@ pub(crate) enum Stop {
     Overflow(Overflow),
 }
 
-/// All that is known of a run when its process is gone.
+/// The facts about a run whose process has exited.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
-    /// The first reason for which we ended it.
+    /// The first reason to stop it.
     pub(crate) stop: Option<Stop>,
-    /// Why it could not start, or its output not be read.
+    /// Why it could not start, or its output could not be read.
     pub(crate) broken: Option<Failure>,
-    /// Somebody asked the program to leave off.
+    /// Whether it was interrupted.
     pub(crate) interrupted: bool,
-    /// The failure that the program told of.
+    /// The failure that the program reported.
     pub(crate) failure: Option<Failure>,
-    /// The error that the program told of last and did not call the end.
+    /// The last error that the program reported without failing.
     pub(crate) reported: Option<String>,
-    /// The first answer that it gave.
+    /// The first answer.
     pub(crate) answer: Option<Answer>,
     /// How the process ended.
     pub(crate) exit: Option<Exit>,
-    /// The tail of its stderr, without secrets.
+    /// The end of stderr, without secrets.
     pub(crate) stderr: String,
 }
 
-/// The terminal event. What is looked at first wins: whoever cancels wants to hear `cancelled`; a failure
-/// that the program explains says more than its exit code; an exit code says more than a missing answer.
+/// The terminal event. Earlier checks take precedence: a cancellation is always reported as `cancelled`; a failure
+/// that the program explains is more specific than its exit code; an exit code is more specific than a missing
+/// answer.
 pub(crate) fn verdict(mut facts: Facts) -> ProgramEvent {
     let succeeded = facts.exit.is_some_and(Exit::is_success);
     let failure = if let Some(stop) = facts.stop.take() {
@@ -47,7 +48,7 @@ pub(crate) fn verdict(mut facts: Facts) -> ProgramEvent {
     } else if let Some(broken) = facts.broken.take() {
         broken
     } else if let Some(failure) = facts.failure.take() {
-        // Who is interrupted reports it as a failure; it is none.
+        // Programs report an interrupt as a failure.
         let kind = if facts.interrupted { ErrorKind::Cancelled } else { failure.kind };
         Failure { kind, ..failure }
     } else if !succeeded {
@@ -57,7 +58,7 @@ pub(crate) fn verdict(mut facts: Facts) -> ProgramEvent {
     } else {
         silent(&facts)
     };
-    // The first answer counts, also beside a failure that brought a last word of its own.
+    // The first answer counts, even if the failure has an answer of its own.
     let answer = facts.answer.map(Box::new).or(failure.answer);
     let answer = answer.map(|answer| Box::new(Answer { exit: facts.exit, ..*answer }));
     let exit = facts.exit;
@@ -69,14 +70,14 @@ fn stopped(stop: Stop) -> Failure {
         Stop::Cancelled => Failure::new(ErrorKind::Cancelled, "the run was cancelled"),
         Stop::TimedOut(timeout) => Failure::new(
             ErrorKind::McpTimeout,
-            format!("the program was not done after {} s", timeout.as_secs_f64()),
+            format!("the program timed out after {} s", timeout.as_secs_f64()),
         ),
         Stop::Overflow(overflow) => Failure::new(ErrorKind::BudgetExceeded, overflow.to_string()),
     }
 }
 
 fn crashed(facts: &Facts) -> Failure {
-    let how = facts.exit.map_or_else(|| "is gone without an exit code".to_owned(), told);
+    let how = facts.exit.map_or_else(|| "ended without an exit code".to_owned(), told);
     let after = if facts.answer.is_some() { " after it had given an answer" } else { "" };
     let kind = if facts.interrupted { ErrorKind::Cancelled } else { ErrorKind::RuntimeCrash };
     Failure::new(kind, format!("the program {how}{after}{}", said(facts)))
@@ -91,7 +92,7 @@ fn told(exit: Exit) -> String {
     exit.to_string()
 }
 
-/// What the program itself said was wrong: its last report, else the last line of its stderr.
+/// The program's own error message: its last report, else the last line of stderr.
 fn said(facts: &Facts) -> String {
     let stderr = facts.stderr.lines().map(str::trim).rfind(|line| !line.is_empty());
     let words = facts.reported.as_deref().or(stderr);

@@ -1,18 +1,17 @@
-//! A program that does as its arguments say, however badly: each is a step, some with a value. For the
-//! tests, which run it in the place of an agent. Not an agent, and it knows of none.
+//! A test program that replaces an agent. Its arguments are steps, some with a value:
 //!
 //! ```text
 //! line TEXT      writes the text and a newline         text TEXT    writes it without one
 //! hex BYTES      writes bytes that need not be text    long N       writes a line of N bytes
 //! stderr N       writes N bytes on stderr, and a last line
-//! echo           reads stdin to its end and tells it   echo-line    reads a line and tells it
-//! close-stdin    reads nothing, ever                   hang         waits for ever
-//! ignore-term    does not mind SIGTERM from now on     hold PATH    opens it for writing, and keeps it
-//! on-int TEXT    says that it listens; at SIGINT writes the text and goes on
+//! echo           reads stdin to its end and prints it  echo-line    reads a line and prints it
+//! close-stdin    never reads stdin                     hang         waits forever
+//! ignore-term    ignores SIGTERM from now on           hold PATH    opens it for writing, and keeps it
+//! on-int TEXT    prints that it listens; at SIGINT writes the text and goes on
 //! on-term TEXT   the same at SIGTERM
-//! drip TEXT      writes the text again and again       env NAME     tells a variable
-//! cwd            tells the folder                      child        starts one that hangs, in its group
-//! stray          starts one that hangs, in another group, and tells its id
+//! drip TEXT      writes the text again and again       env NAME     prints a variable
+//! cwd            prints the folder                     child        starts one that hangs, in its group
+//! stray          starts one that hangs, in another group, and prints its id
 //! die            kills itself                          exit CODE    exits
 //! ```
 
@@ -26,7 +25,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use serde_json::json;
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
-/// Between two drips: short beside every deadline of the tests.
+/// Delay between two writes: short compared to all deadlines of the tests.
 const DRIP: Duration = Duration::from_millis(20);
 
 #[tokio::main(flavor = "current_thread")]
@@ -50,7 +49,9 @@ async fn main() {
             "ignore-term" => heard.push(listen(SignalKind::terminate())),
             "on-int" => at(SignalKind::interrupt(), &value()).await,
             "on-term" => at(SignalKind::terminate(), &value()).await,
-            "hold" => held.push(File::options().write(true).open(value()).expect("it is there")),
+            "hold" => {
+                held.push(File::options().write(true).open(value()).expect("the file exists"))
+            }
             "drip" => drip(&value()),
             "env" => tell("env", std::env::var(value()).ok()),
             "cwd" => tell("cwd", std::env::current_dir().expect("there is a folder").to_str()),
@@ -60,14 +61,14 @@ async fn main() {
                 tell("stray", Some(child.id()));
                 left.push(child);
             }
-            "die" => kill_process(getpid(), Signal::KILL).expect("it may"),
+            "die" => kill_process(getpid(), Signal::KILL).expect("the signal can be sent"),
             "exit" => std::process::exit(number(&value()).try_into().expect("it is a code")),
             other => panic!("there is no step {other}"),
         }
     }
 }
 
-/// Whoever reads may be gone; then there is nobody to write to.
+/// The reader may have closed the pipe.
 fn write(bytes: &[u8]) {
     let mut out = std::io::stdout();
     if out.write_all(bytes).and_then(|()| out.flush()).is_err() {
@@ -97,9 +98,9 @@ fn echo_line() {
     tell("echo", read);
 }
 
-/// Puts something else in the place of stdin, so that the pipe has no reader.
+/// Replaces stdin, so that the pipe has no reader.
 fn close_stdin() {
-    let nothing = File::open("/dev/null").expect("there is nothing");
+    let nothing = File::open("/dev/null").expect("/dev/null exists");
     rustix::stdio::dup2_stdin(nothing).expect("stdin is replaced");
 }
 
@@ -125,10 +126,10 @@ async fn at(kind: SignalKind, text: &str) {
 }
 
 fn listen(kind: SignalKind) -> Signals {
-    signal(kind).expect("signals can be heard")
+    signal(kind).expect("signals can be handled")
 }
 
-/// One more of this, which has stdout and stderr of this one and does nothing.
+/// A second instance that shares stdout and stderr, and does nothing.
 fn hanging() -> Command {
     let mut command = Command::new(std::env::current_exe().expect("it has a path"));
     command.arg("hang").stdin(Stdio::null());

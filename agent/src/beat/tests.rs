@@ -1,5 +1,6 @@
-//! One by one, ten thousand runs took ten thousand commits every few seconds, and the last of them came too late;
-//! in one batch, a single run that had ended meanwhile would have cost all others their leases.
+//! Regression: with one commit per run, ten thousand runs needed ten thousand commits every few seconds, and the
+//! last renewals came too late. With one batch for all, a single run that had ended would have cost all others
+//! their leases.
 
 use std::time::Duration;
 
@@ -7,9 +8,12 @@ use abide_client::{Abide, Call, Hold, NewAgent, NewRun, NewSession};
 
 use super::{TOGETHER, prolong};
 
-/// Runs of a driver, each in a session of its own.
+/// Starts runs for one driver, each in its own session.
 async fn drive(abide: &Abide, runs: usize) -> Vec<Hold> {
-    abide.register_agent(NewAgent::of("clerk", Default::default())).await.expect("it is one");
+    abide
+        .register_agent(NewAgent::of("clerk", Default::default()))
+        .await
+        .expect("the agent is valid");
     let mut calls: Vec<Call> = Vec::new();
     for number in 0..runs {
         let id = format!("s{number}");
@@ -20,33 +24,33 @@ async fn drive(abide: &Abide, runs: usize) -> Vec<Hold> {
         calls.push(abide.claim_run(&id, "me", Duration::from_secs(60)).into());
     }
     for together in calls.chunks(900) {
-        abide.batch(together.to_vec()).await.expect("they begin");
+        abide.batch(together.to_vec()).await.expect("the runs start");
     }
     let sql = "SELECT id, fencing_token FROM runs ORDER BY created_at, id";
-    let held: Vec<(String, i64)> = abide.sql(sql).fetch().await.expect("it can be read");
+    let held: Vec<(String, i64)> = abide.sql(sql).fetch().await.expect("the query succeeds");
     let holds = held.into_iter().map(|(run_id, fencing_token)| Hold { run_id, fencing_token });
     holds.collect()
 }
 
 async fn number(abide: &Abide, sql: &str) -> i64 {
-    let rows: Vec<(i64,)> = abide.sql(sql).fetch().await.expect("it can be read");
+    let rows: Vec<(i64,)> = abide.sql(sql).fetch().await.expect("the query succeeds");
     rows[0].0
 }
 
 #[tokio::test]
-async fn a_run_that_is_refused_costs_no_other_its_lease() {
-    let folder = tempfile::tempdir().expect("there is room");
+async fn a_refused_renewal_does_not_affect_other_runs() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
     let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
     let runs = TOGETHER + 20;
     let holds = drive(&abide, runs).await;
-    // Two have ended since it was asked which there are: one in each batch.
+    // Two runs have ended since the list was read, one in each batch.
     for gone in [7, TOGETHER + 3] {
-        abide.batch([holds[gone].failed("over", "it is over")]).await.expect("it ends");
+        abide.batch([holds[gone].failed("over", "it is over")]).await.expect("the run ends");
     }
     let latest = "SELECT max(lease_expires_at) FROM runs";
     let before = number(&abide, latest).await;
-    prolong(&abide, &holds, Duration::from_secs(600)).await.expect("it is there");
+    prolong(&abide, &holds, Duration::from_secs(600)).await.expect("the database is open");
     let sql = format!("SELECT count(*) FROM runs WHERE lease_expires_at > {before}");
-    assert_eq!(number(&abide, &sql).await, i64::try_from(runs).expect("it fits") - 2);
+    assert_eq!(number(&abide, &sql).await, i64::try_from(runs).expect("it is in range") - 2);
     abide.close().await;
 }

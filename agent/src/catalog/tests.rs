@@ -1,4 +1,4 @@
-//! What a folder of definitions gives.
+//! Reading a folder of definitions.
 
 use abide_tools::{Effect, Function, ToolContext, Tools};
 use schemars::JsonSchema;
@@ -12,11 +12,12 @@ struct Nothing {}
 
 /// A folder with these files, and a catalog of it with two tools.
 fn catalog(files: &[(&str, &str)]) -> (TempDir, Catalog) {
-    let folder = tempfile::tempdir().expect("there is room");
+    let folder = tempfile::tempdir().expect("a temporary folder");
     for (path, text) in files {
         let path = folder.path().join(path);
-        std::fs::create_dir_all(path.parent().expect("it has one")).expect("there is room");
-        std::fs::write(path, text).expect("there is room");
+        std::fs::create_dir_all(path.parent().expect("the path has a parent"))
+            .expect("the folder can be created");
+        std::fs::write(path, text).expect("the file can be written");
     }
     let tools = Tools::new();
     for (name, effect) in [
@@ -28,14 +29,14 @@ fn catalog(files: &[(&str, &str)]) -> (TempDir, Catalog) {
         let run = |_: Nothing, _: ToolContext| async { Ok::<_, String>("done") };
         let function = Function::new(name, "Does it.", run);
         let function = effect.into_iter().fold(function, Function::effect);
-        tools.add(function).expect("it is a tool");
+        tools.add(function).expect("the tool is valid");
     }
     let catalog = Catalog::new(folder.path(), tools);
     (folder, catalog)
 }
 
 #[test]
-fn the_native_agents_are_there_without_a_file() {
+fn native_agents_need_no_file() {
     let (_folder, catalog) = catalog(&[]);
     let (definitions, problems) = catalog.read();
     assert_eq!(problems, []);
@@ -51,21 +52,22 @@ fn the_native_agents_are_there_without_a_file() {
             ("readonly", vec!["read_file"], true)
         ]
     );
-    assert!(definitions[1].interrupt_on.values().all(|it| it.0), "every call asks");
+    assert!(definitions[1].interrupt_on.values().all(|it| it.0), "every call needs approval");
 }
 
-/// `readonly` went by the beginnings of names, and the tools of an MCP server begin with the server's: so it had
-/// `files_write_file`. What counts is what a tool declares, and who declares nothing is not let in.
+/// Regression: `readonly` selected tools by name prefix. The tools of an MCP server start with the server's name,
+/// so it included `files_write_file`. Now only the declared effect counts; a tool without a declaration is
+/// excluded.
 #[test]
-fn readonly_has_what_declares_to_change_nothing_and_no_other() {
+fn readonly_has_only_tools_that_declare_to_be_read_only() {
     let (_folder, catalog) = catalog(&[]);
     let (definitions, _) = catalog.read();
-    let readonly = definitions.iter().find(|it| it.name == "readonly").expect("it is native");
+    let readonly = definitions.iter().find(|it| it.name == "readonly").expect("readonly is native");
     assert_eq!(readonly.tools, ["read_file"]);
 }
 
 #[test]
-fn a_file_that_is_none_is_told_and_the_others_count() {
+fn invalid_files_are_reported_and_valid_files_are_used() {
     let (folder, catalog) = catalog(&[
         ("agents/good.md", "---\ntools: [read_file]\n---\nBe kind."),
         ("agents/default.yaml", "tools: [read_file]"),
@@ -77,7 +79,7 @@ fn a_file_that_is_none_is_told_and_the_others_count() {
     let (definitions, problems) = catalog.read();
     let names: Vec<&str> = definitions.iter().map(|it| it.name.as_str()).collect();
     assert_eq!(names, ["default", "good", "hitl_test", "readonly"]);
-    assert!(!definitions[0].native, "a file's agent goes before the native one of its name");
+    assert!(!definitions[0].native, "a file overrides the native agent of the same name");
     let told: Vec<(String, &str)> = problems
         .iter()
         .map(|it| {
@@ -103,6 +105,6 @@ fn a_changed_file_changes_the_signature() {
     let before = catalog.signature();
     assert_eq!(catalog.signature(), before);
     std::fs::write(folder.path().join("agents/a.yaml"), "description: another")
-        .expect("there is room");
+        .expect("the file can be written");
     assert_ne!(catalog.signature(), before);
 }

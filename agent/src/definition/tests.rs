@@ -1,4 +1,4 @@
-//! What a definition is read from, and what is refused.
+//! Parsing of definitions, and refusals.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{AgentDefinition, DefinitionError, Mode, PromptSource, PromptStore};
 
-/// Every field, as a file says it.
+/// Every field.
 const WHOLE: &str = r#"
 name: security-auditor
 mode: subagent
@@ -38,41 +38,43 @@ limits: { tool_calls: 4, parallel_tools: 2, wall_clock_seconds: 60, tokens: 1000
 
 fn check_refused(yaml: &str, expected: Expect) {
     let read = AgentDefinition::from_yaml(yaml);
-    let error =
-        read.and_then(|it| it.resolved(Path::new("nowhere"), None)).expect_err("it is refused");
+    let error = read
+        .and_then(|it| it.resolved(Path::new("nowhere"), None))
+        .expect_err("the definition is refused");
     expected.assert_eq(&format!("{}: {error}", error.code()));
 }
 
 #[test]
-fn every_field_is_read_and_comes_back() {
-    let read = AgentDefinition::from_yaml(WHOLE).expect("it is one");
+fn every_field_round_trips() {
+    let read = AgentDefinition::from_yaml(WHOLE).expect("the definition is valid");
     assert_eq!((read.mode, read.config.recursion_limit), (Mode::Subagent, Some(7)));
     assert_eq!(read.subagents[1].name(), "inner");
     let registered = read.to_register();
-    let again: AgentDefinition =
-        serde_json::from_value(json!(registered.definition)).expect("what is registered is one");
-    assert_eq!(again, read, "a revision says all that the file said");
+    let again: AgentDefinition = serde_json::from_value(json!(registered.definition))
+        .expect("the registered definition is valid");
+    assert_eq!(again, read, "a revision has all fields of the file");
     assert!(registered.hidden && registered.mode == Some(abide_client::AgentMode::Subagent));
 }
 
 #[test]
-fn markdown_names_it_by_its_file_and_prompts_it_by_its_body() {
+fn markdown_takes_its_name_from_the_file_and_its_prompt_from_the_body() {
     let text = "---\nmode: all\ntools: [web_search]\n---\n\nYou are a research assistant.\n\
          ---\nStill you.\n";
-    let read = AgentDefinition::from_markdown("researcher", text).expect("it is one");
+    let read = AgentDefinition::from_markdown("researcher", text).expect("the definition is valid");
     assert_eq!((read.name.as_str(), read.mode), ("researcher", Mode::All));
     let prompt = "You are a research assistant.\n---\nStill you.".to_owned();
     assert_eq!(read.system_prompt, Some(PromptSource::Inline(prompt)));
-    let plain = AgentDefinition::from_markdown("plain", "Be kind.").expect("it is one");
+    let plain = AgentDefinition::from_markdown("plain", "Be kind.").expect("it is valid");
     assert_eq!(plain.system_prompt, Some(PromptSource::Inline("Be kind.".to_owned())));
-    let open = AgentDefinition::from_markdown("x", "---\nmode: all\n").expect_err("it has no end");
+    let open = AgentDefinition::from_markdown("x", "---\nmode: all\n")
+        .expect_err("the front matter is open");
     assert_eq!(open.code(), "malformed_definition");
     let twice = AgentDefinition::from_markdown("x", "---\nsystem_prompt: a\n---\nb");
     assert_eq!(twice.expect_err("two prompts").code(), "contradiction");
 }
 
 #[test]
-fn what_is_no_definition_is_refused() {
+fn invalid_definitions_are_refused() {
     for named in ["name: a b", "name: a/b", "name: {}"] {
         let read = AgentDefinition::from_yaml(named);
         let error = read.and_then(|it| it.resolved(Path::new("nowhere"), None));
@@ -82,20 +84,24 @@ fn what_is_no_definition_is_refused() {
     check_refused(
         "name: \"\"",
         expect![[
-            r#"bad_agent_name: "" is no name of an agent: letters, digits, . _ and -, at most 100"#
+            r#"bad_agent_name: invalid agent name "": letters, digits, . _ and -, at most 100"#
         ]],
     );
     check_refused(
         "name: a\nsystem_prompt: { file: ../secret }",
-        expect!["missing_text: prompts/../secret.md cannot be read: it is a name without folders"],
+        expect![
+            "missing_text: prompts/../secret.md cannot be read: the name must not contain a path"
+        ],
     );
     check_refused(
         "name: a\nsystem_prompt: { mlflow: greeting@v3 }",
-        expect!["missing_text: the prompt greeting@v3 cannot be read: there is no prompt store"],
+        expect!["missing_text: prompt greeting@v3 cannot be read: no prompt store is configured"],
     );
     check_refused(
         "name: a\ncli: { command: [claude] }\ntools: [look]",
-        expect!["contradiction: a program brings its own tools: leave out tools and subagents"],
+        expect![
+            "contradiction: an agent with cli uses the program's tools: remove tools and subagents"
+        ],
     );
     for unknown in
         ["tool: [x]", "mode: sometimes", "middleware: [{ name: pii }]", "config: { modell: x }"]
@@ -112,22 +118,23 @@ impl PromptStore for Shelf {
     fn prompt(&self, name: &str) -> Result<String, String> {
         match name {
             "greeting@v3" => Ok("Hello.".to_owned()),
-            _ => Err("there is no such prompt".to_owned()),
+            _ => Err("unknown prompt".to_owned()),
         }
     }
 }
 
 #[test]
-fn texts_are_read_when_it_is_registered() {
-    let folder = tempfile::tempdir().expect("there is room");
+fn texts_are_read_at_registration() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
     for (path, text) in [
         ("prompts/deploy.md", "Deploy."),
         ("skills/audit.md", "Look twice."),
         ("AGENTS.md", "Be brief."),
     ] {
         let path = folder.path().join(path);
-        std::fs::create_dir_all(path.parent().expect("it has one")).expect("there is room");
-        std::fs::write(path, text).expect("there is room");
+        std::fs::create_dir_all(path.parent().expect("the path has a parent"))
+            .expect("the folder can be created");
+        std::fs::write(path, text).expect("the file can be written");
     }
     let resolved = |yaml: &str| {
         AgentDefinition::from_yaml(yaml).and_then(|it| it.resolved(folder.path(), Some(&Shelf)))
@@ -135,9 +142,10 @@ fn texts_are_read_when_it_is_registered() {
     let all =
         resolved("name: a\nsystem_prompt: { file: deploy }\nskills: [audit]\nmemory: [AGENTS.md]");
     let expected = "Deploy.\n\nBe brief.\n\n## Skill: audit\n\nLook twice.";
-    assert_eq!(all.expect("all is there").instructions.as_deref(), Some(expected));
-    let stored = resolved("name: a\nsystem_prompt: { store: greeting@v3 }").expect("it is there");
+    assert_eq!(all.expect("all texts can be read").instructions.as_deref(), Some(expected));
+    let stored = resolved("name: a\nsystem_prompt: { store: greeting@v3 }")
+        .expect("the prompt is in the store");
     assert_eq!(stored.instructions.as_deref(), Some("Hello."));
-    let missing = resolved("name: a\nskills: [none]").expect_err("it is not there");
+    let missing = resolved("name: a\nskills: [none]").expect_err("the skill does not exist");
     assert!(matches!(missing, DefinitionError::Missing { .. }), "{missing}");
 }

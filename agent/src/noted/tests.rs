@@ -1,10 +1,10 @@
-//! What programs tell of their plans, in their own ways.
+//! Plans of foreign programs, in their own formats.
 
 use serde_json::{Value, json};
 
 use super::Noted;
 
-/// The kinds of what is told, with what matters of each.
+/// The kinds of the events, with their relevant fields.
 fn told(events: Vec<Value>) -> Vec<String> {
     let told = events.into_iter().map(|event| match event["kind"].as_str() {
         Some("planning") => format!("{} v{}", event["data"]["todos"], event["data"]["version"]),
@@ -14,7 +14,7 @@ fn told(events: Vec<Value>) -> Vec<String> {
 }
 
 #[test]
-fn claude_code_writes_its_todos_with_a_tool() {
+fn claude_code_reports_todos_with_a_tool() {
     let mut noted = Noted::default();
     let todos = |first: &str, second: &str| {
         json!({"todos": [{"content": "look", "status": first, "activeForm": "Looking"},
@@ -25,13 +25,13 @@ fn claude_code_writes_its_todos_with_a_tool() {
     let second = noted.of_call("TodoWrite", &todos("completed", "in_progress"));
     assert_eq!(told(second), [r#"["look","pay"] v2"#, "done 1 of 2"]);
     let again = noted.of_call("TodoWrite", &todos("completed", "in_progress"));
-    assert!(again.is_empty(), "nothing has changed");
+    assert!(again.is_empty(), "the plan has not changed");
     assert!(noted.of_call("Bash", &todos("completed", "completed")).is_empty());
 }
 
-/// The lines are those of a recording.
+/// The lines are copied from a recording.
 #[test]
-fn codex_tells_its_list_as_an_item() {
+fn codex_reports_its_list_as_an_item() {
     let mut noted = Noted::default();
     let line = |kind: &str, done: bool| {
         json!({"type": kind, "item": {"id": "item_0", "type": "todo_list", "items": [

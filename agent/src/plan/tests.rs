@@ -1,15 +1,15 @@
-//! What may be done to a plan, and what is told of it.
+//! Changes of a plan, and the events that they publish.
 
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
 
 use super::{Plan, Wish};
 
-/// Does one after another; what each tells, or why it is refused.
+/// Executes calls in order. Shows the events or the refusal of each.
 fn check(wishes: &[Value], expected: Expect) {
     let (mut plan, mut lines) = (Plan::default(), Vec::new());
     for wish in wishes {
-        let wish: Wish = serde_json::from_value(wish.clone()).expect("it fits");
+        let wish: Wish = serde_json::from_value(wish.clone()).expect("the arguments are valid");
         let operation = wish.operation;
         match plan.changed(wish) {
             Ok(after) => {
@@ -27,7 +27,7 @@ fn step(id: i64, title: &str, status: &str) -> Value {
 }
 
 #[test]
-fn it_is_told_whole_at_each_change_and_each_step_once_when_it_is_done() {
+fn each_change_publishes_the_plan_and_each_completed_step_once() {
     check(
         &[
             json!({"operation": "write", "todos": [
@@ -49,7 +49,7 @@ fn it_is_told_whole_at_each_change_and_each_step_once_when_it_is_done() {
 }
 
 #[test]
-fn a_done_step_with_other_words_is_done_already_but_not_in_another_plan() {
+fn a_renamed_step_stays_completed_in_an_update_but_not_in_a_new_plan() {
     check(
         &[
             json!({"operation": "write", "todos": [step(1, "look", "completed")]}),
@@ -69,7 +69,7 @@ fn a_done_step_with_other_words_is_done_already_but_not_in_another_plan() {
 }
 
 #[test]
-fn what_is_refused_changes_nothing() {
+fn refused_calls_change_nothing() {
     check(
         &[
             json!({"operation": "update", "todos": [{"id": 1, "status": "completed"}]}),
@@ -86,22 +86,22 @@ fn what_is_refused_changes_nothing() {
             json!({"operation": "update", "todos": [{"id": 7, "status": "completed"}]}),
         ],
         expect![[r#"
-            refused: there is no plan yet: write one
-            refused: the ids are 1, 2, 3 … in order, and 2 is not 1
+            refused: there is no plan yet: write one first
+            refused: the ids must be 1, 2, 3 … in order, but 2 is not 1
             refused: step 1 has no title
-            refused: at most one step is in-progress at a time
-            refused: an id comes twice
-            refused: the plan is at version 0, not 3: read it, and change that
+            refused: only one step can be in-progress
+            refused: duplicate id
+            refused: the plan is at version 0, not 3: read it and repeat the change
             {"data":{"items":[{"id":1,"status":"blocked","title":"a"}],"todos":["a"],"version":1},"kind":"planning"}
             refused: the plan has no step 7
         "#]],
     );
 }
 
-/// The original went by the text alone: a step whose text was changed was told twice, and of two of one text only
-/// one was.
+/// Regression: steps were compared by text alone. A renamed step was published twice, and only one of two steps
+/// with equal text was published.
 #[test]
-fn steps_of_one_text_are_two() {
+fn steps_with_equal_text_are_distinct() {
     check(
         &[
             json!({"operation": "write", "todos": [

@@ -1,19 +1,19 @@
-//! A test for each row of the seed's table of errors of a foreign program (Condition, Error Kind, Recoverable), as a
-//! run of an agent ends with it. The programs are shells: what they do wrong is in the open.
+//! One test for each row of the specification's table of program errors (Condition, Error Kind, Recoverable),
+//! observed as the end of a run. The programs are shell commands.
 
 use abide_client::Run;
 
 use crate::house::House;
 
-/// How a run of this program ends: its status, code and message.
+/// The end of a run with this program: status, code and message.
 async fn ends(cli: &str) -> (String, String, String) {
     let house = House::of(&format!("cli: {cli}\n"), "answers: []").await;
     let run = house.begin("Go on.").await;
     house.told(&run.id, 0).await;
     let sql = "SELECT * FROM runs";
-    let runs: Vec<Run> = house.abide.sql(sql).fetch().await.expect("it can be read");
+    let runs: Vec<Run> = house.abide.sql(sql).fetch().await.expect("the query succeeds");
     house.close().await;
-    let run = runs.into_iter().next().expect("there is one");
+    let run = runs.into_iter().next().expect("there is at least one");
     let told = |text: Option<String>| text.unwrap_or_default();
     (run.status.as_str().to_owned(), told(run.error_code), told(run.error_message))
 }

@@ -1,12 +1,12 @@
-//! A test for each of the eleven events that the seed names canonical, in its order: its fields, with what is true in
-//! them. The seed's dataclass stands above each.
+//! One test for each of the eleven canonical events of the specification, in its order: the fields and their
+//! values. The specified dataclass is quoted above each test.
 
 use abide_client::{Abide, RunEvent};
 use serde_json::{Value, json};
 
 use crate::house::House;
 
-/// The data of a run's events of a kind.
+/// The data of a run's events of one kind.
 async fn events(definition: &str, script: &str, kind: &str) -> Vec<Value> {
     let house = House::of(definition, script).await;
     let run = house.begin("Go on.").await;
@@ -47,7 +47,7 @@ async fn tool_result_event() {
     let result = json!({"tool_call_id": "r1~1.1", "output": "look A is done", "exit_code": 0});
     assert_eq!(told, [result]);
     let told = events("tools: [look]\nblocked_tools: [look]\n", LOOKS, "tool_result").await;
-    assert_eq!(told[0]["exit_code"], 1, "what went wrong is no 0");
+    assert_eq!(told[0]["exit_code"], 1, "a failure has a non-zero exit code");
 }
 
 const PLANS: &str = "
@@ -129,6 +129,6 @@ async fn done_event() {
 #[tokio::test]
 async fn error_event() {
     let told = events("", "answers: []", "error").await;
-    let message = "the script holds 0 answers, and this would be 1";
+    let message = "the script has 0 answers, but number 1 is requested";
     assert_eq!(told, [json!({"message": message, "code": "no_recording"})]);
 }

@@ -1,5 +1,5 @@
-//! One file, one runtime over it, a model that answers from a script, and three tools that keep a ledger of
-//! what they did.
+//! The test fixture: one database file, a runtime, a scripted model, and three tools that record their calls in a
+//! ledger.
 
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
@@ -19,14 +19,14 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// What a tool is called with.
+/// The arguments of a tool.
 #[derive(Deserialize, JsonSchema)]
 pub(crate) struct Order {
-    /// Which order.
+    /// The order's id.
     order: String,
 }
 
-/// The tools: `look` changes nothing, `note` may run twice, `pay` must not.
+/// The tools: `look` is read-only, `note` is idempotent, `pay` must run at most once.
 pub(crate) fn tools(ledger: PathBuf) -> Tools {
     let tools = Tools::new();
     for (name, effect) in
@@ -41,36 +41,36 @@ pub(crate) fn tools(ledger: PathBuf) -> Tools {
             }
         };
         let function = Function::new(name, "Does something with an order.", run).effect(effect);
-        tools.add(function).expect("the tool is one");
+        tools.add(function).expect("the tool is valid");
     }
     tools
 }
 
-/// Notes on the disk that a tool did something.
+/// Appends an entry to the ledger on disk.
 fn enter(ledger: &Path, what: &str) {
     let file = OpenOptions::new().create(true).append(true).open(ledger);
     let mut file = file.expect("the ledger can be opened");
-    writeln!(file, "{what}").expect("the ledger takes it");
-    file.sync_all().expect("the disk takes it");
+    writeln!(file, "{what}").expect("the ledger can be written");
+    file.sync_all().expect("the ledger can be synced");
 }
 
-/// What the tools did.
+/// The entries of the ledger.
 pub(crate) fn ledger(path: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
 }
 
-/// A runtime over a file, on its own task.
+/// A runtime over a file, in its own task.
 pub(crate) struct House {
     pub(crate) folder: TempDir,
     pub(crate) abide: Abide,
-    /// The files that are no definition.
+    /// The invalid files.
     pub(crate) problems: watch::Receiver<Vec<Problem>>,
     stop: CancellationToken,
     runtime: Option<JoinHandle<()>>,
 }
 
-/// What differs from test to test.
+/// The settings that differ between tests.
 pub(crate) struct Plan {
     pub(crate) folder: TempDir,
     pub(crate) models: Models,
@@ -78,25 +78,24 @@ pub(crate) struct Plan {
     pub(crate) settings: Settings,
 }
 
-/// Models of which one answers, from a script.
+/// Models with one scripted provider.
 pub(crate) fn scripted(script: &str) -> Models {
-    answering(Script::from_text(script).expect("the script is one").named("script"))
+    answering(Script::from_text(script).expect("the script is valid").named("script"))
 }
 
-/// Models of which one answers.
+/// Models with one provider.
 pub(crate) fn answering(provider: impl ModelProvider) -> Models {
     let surroundings = Surroundings::of_process();
-    let mut models = Models::new(ModelsConfig::default(), &surroundings).expect("nothing is wrong");
-    models
-        .add(Arc::new(provider), vec!["scripted".to_owned()], 0)
-        .expect("nothing else has its name");
+    let mut models =
+        Models::new(ModelsConfig::default(), &surroundings).expect("the configuration is valid");
+    models.add(Arc::new(provider), vec!["scripted".to_owned()], 0).expect("the id is unique");
     models
 }
 
-/// The lease of runtimes that are killed: who comes after does not wait for long.
+/// The lease of runtimes that are killed; it is short, so that the next runtime does not wait long.
 pub(crate) const LEASE: Duration = Duration::from_millis(200);
 
-/// A runtime as it is in all tests.
+/// The runtime that all tests use.
 pub(crate) fn runtime(abide: &Abide, folder: &Path, script: &str, lease: Duration) -> Runtime {
     let tools = tools(folder.join("ledger"));
     let catalog = Catalog::new(folder, tools.clone());
@@ -105,9 +104,9 @@ pub(crate) fn runtime(abide: &Abide, folder: &Path, script: &str, lease: Duratio
 }
 
 impl Plan {
-    /// One agent, `clerk`, the three tools, and what the model answers.
+    /// A plan with one agent, `clerk`, the three tools, and the model's script.
     pub(crate) fn of(definition: &str, script: &str) -> Plan {
-        let folder = tempfile::tempdir().expect("there is room");
+        let folder = tempfile::tempdir().expect("a temporary folder");
         let tools = tools(folder.path().join("ledger"));
         let settings = Settings { grace: Duration::from_millis(50), ..Settings::named("house") };
         let plan = Plan { folder, models: scripted(script), tools, settings };
@@ -120,7 +119,7 @@ impl Plan {
         define(self.folder.path(), file, text);
     }
 
-    /// Opens the file, registers what there is, and drives runs.
+    /// Opens the file, registers definitions and tools, and starts the runtime.
     pub(crate) async fn open(self) -> House {
         let Plan { folder, models, tools, settings } = self;
         let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
@@ -131,93 +130,96 @@ impl Plan {
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let task = tokio::spawn(async move {
-            runtime.run(stopped).await.expect("it runs");
+            runtime.run(stopped).await.expect("the runtime runs");
         });
         House { folder, abide, problems, stop, runtime: Some(task) }
     }
 }
 
-/// Writes a definition into a folder of agents, whole at once: whoever looks sees the old one or the new one.
+/// Writes a definition into an agent folder atomically.
 pub(crate) fn define(folder: &Path, file: &str, text: &str) {
     let agents = folder.join("agents");
-    std::fs::create_dir_all(&agents).expect("there is room");
+    std::fs::create_dir_all(&agents).expect("the folder can be created");
     let beside = folder.join("being-written");
-    std::fs::write(&beside, text).expect("there is room");
-    std::fs::rename(&beside, agents.join(file)).expect("there is room");
+    std::fs::write(&beside, text).expect("the file can be written");
+    std::fs::rename(&beside, agents.join(file)).expect("the file can be written");
 }
 
 impl House {
-    /// With one agent, `clerk`, and what the model answers.
+    /// Starts a runtime with one agent, `clerk`, and the model's script.
     pub(crate) async fn of(definition: &str, script: &str) -> House {
         let house = Plan::of(definition, script).open().await;
-        assert_eq!(*house.problems.borrow(), [], "every file is a definition");
+        assert_eq!(*house.problems.borrow(), [], "every file is valid");
         house
     }
 
-    /// Begins a run of a new session.
+    /// Starts a run in a new session.
     pub(crate) async fn begin(&self, input: &str) -> Run {
         let session = NewSession { id: Some("s1".to_owned()), ..NewSession::of("clerk") };
-        self.abide.create_session(session).await.expect("it is made");
+        self.abide.create_session(session).await.expect("it is created");
         let run = NewRun { id: Some("r1".to_owned()), ..NewRun::of("s1").input(input) };
-        self.abide.start_run(run).await.expect("it begins").into_inner()
+        self.abide.start_run(run).await.expect("the run starts").into_inner()
     }
 
-    /// What a run tells until a turn of it ends, a line each. How many pieces an answer comes in is the
-    /// disk's to say: here they are one.
+    /// The events of a run up to the end of a turn, one per line. The number of chunks of an answer depends on
+    /// timing, so they are joined.
     pub(crate) async fn told(&self, run_id: &str, after: i64) -> (String, AgentEvent) {
-        let mut events = Events::of(&self.abide, run_id, after).await.expect("it can be followed");
+        let mut events =
+            Events::of(&self.abide, run_id, after).await.expect("the subscription starts");
         let (mut told, mut said) = (String::new(), String::new());
         loop {
-            let event = events.next().await.expect("it goes on").expect("the turn has an end");
+            let event =
+                events.next().await.expect("the stream continues").expect("the turn has an end");
             if event.kind == RunEventKind::Token {
                 said.push_str(event.data["content"].as_str().expect("it is text"));
                 continue;
             }
             if !said.is_empty() {
-                writeln!(told, "{} says {said:?}", event.turn).expect("a string takes it");
+                writeln!(told, "{} says {said:?}", event.turn)
+                    .expect("writing to a string succeeds");
                 said.clear();
             }
             writeln!(told, "{} {} {}", event.turn, event.kind, event.data)
-                .expect("a string takes it");
+                .expect("writing to a string succeeds");
             if event.ends_turn() {
                 return (told, event);
             }
         }
     }
 
-    /// The session's messages, a line each.
+    /// The session's messages, one per line.
     pub(crate) async fn transcript(&self) -> String {
         transcript(&self.abide).await
     }
 
     /// Waits until a query has a row.
     pub(crate) async fn until(&self, sql: &str) {
-        let mut rows = self.abide.subscribe(sql).await.expect("it can be followed");
+        let mut rows = self.abide.subscribe(sql).await.expect("the subscription starts");
         while rows.next().await.is_some() {
             if rows.rows().len() > 0 {
                 return;
             }
         }
-        panic!("the file was closed before there was a row of {sql}");
+        panic!("the database was closed before a row appeared: {sql}");
     }
 
     pub(crate) fn ledger(&self) -> Vec<String> {
         ledger(&self.folder.path().join("ledger"))
     }
 
-    /// Ends the runtime, and closes the file.
+    /// Stops the runtime and closes the file.
     pub(crate) async fn close(mut self) {
         self.stop.cancel();
-        let runtime = self.runtime.take().expect("it runs");
-        runtime.await.expect("it ends well");
+        let runtime = self.runtime.take().expect("the runtime runs");
+        runtime.await.expect("the task succeeds");
         self.abide.close().await;
     }
 }
 
-/// The messages of session `s1`, a line each.
+/// The messages of session `s1`, one per line.
 pub(crate) async fn transcript(abide: &Abide) -> String {
     let sql = "SELECT * FROM agent_state WHERE session_id = 's1' ORDER BY id";
-    let entries: Vec<AgentState> = abide.sql(sql).fetch().await.expect("it can be read");
+    let entries: Vec<AgentState> = abide.sql(sql).fetch().await.expect("the query succeeds");
     let mut text = String::new();
     for entry in entries {
         let data = entry.data.as_ref().map(Json::value).unwrap_or_default();
@@ -230,7 +232,7 @@ pub(crate) async fn transcript(abide: &Abide) -> String {
         let content = entry.content.unwrap_or_default();
         let answers = data["call_id"].as_str().map(|id| format!(" [{id}]")).unwrap_or_default();
         writeln!(text, "{}{answers}: {content} {}", entry.role, calls.join(", "))
-            .expect("a string takes it");
+            .expect("writing to a string succeeds");
     }
     text
 }

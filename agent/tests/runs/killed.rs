@@ -1,6 +1,6 @@
-//! SIGKILL at every step: a run with three tools, an approval and a parallel fan-out is driven by a process
-//! that is killed as soon as the log has grown to seq 1, 2, 3 … Whoever drives it after that ends it as if
-//! nothing had been; a tool that must not run twice has run once at most.
+//! SIGKILL at every step: a process drives a run with three tools, an approval and parallel calls. It is killed
+//! when the log reaches seq 1, 2, 3 … The next process must finish the run with the same result, and a tool that
+//! must not run twice has run at most once.
 
 use std::path::Path;
 use std::process::{Command, ExitStatus};
@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::house::{LEASE, ledger, runtime, transcript};
 
-/// What this binary is told when it is to be the victim: the folder, and the seq at which it dies.
+/// Environment variable that makes this binary the victim process: its value is the folder.
 const VICTIM: &str = "ABIDE_AGENT_VICTIM";
 const DIES_AT: &str = "ABIDE_AGENT_DIES_AT";
 
@@ -25,10 +25,10 @@ answers:
   - text: It is paid.
 "#;
 
-/// What was said of the call of `pay` where the process died between claiming and paying.
+/// The error of the `pay` call if the process died between the claim and the payment.
 const NOT_PAID: &str = "it was not paid";
 
-/// The process that is killed: this binary again, with this test alone.
+/// The process that is killed: this binary, running only this test.
 #[test]
 fn victim() {
     let Ok(folder) = std::env::var(VICTIM) else { return };
@@ -37,11 +37,11 @@ fn victim() {
     runtime.block_on(work(Path::new(&folder), dies_at));
 }
 
-/// Begins the run if nobody has, drives it, decides for its supervisor, until it is over.
+/// Starts the run unless it exists, drives it, and decides as its supervisor, until it is over.
 async fn work(folder: &Path, dies_at: Option<i64>) {
-    std::fs::create_dir_all(folder.join("agents")).expect("there is room");
+    std::fs::create_dir_all(folder.join("agents")).expect("the folder can be created");
     let definition = "tools: [look, note, pay]\ninterrupt_on: { pay: true }\n";
-    std::fs::write(folder.join("agents/clerk.yaml"), definition).expect("there is room");
+    std::fs::write(folder.join("agents/clerk.yaml"), definition).expect("the file can be written");
     let abide = Abide::open(folder.join("abide.db")).expect("the file opens");
     if let Some(seq) = dies_at {
         let engine = abide.engine().expect("it is embedded").clone();
@@ -51,7 +51,7 @@ async fn work(folder: &Path, dies_at: Option<i64>) {
             }
             let me = std::process::id().to_string();
             let killed = Command::new("kill").args(["-KILL", &me]).status();
-            unreachable!("the process lives: {killed:?}");
+            unreachable!("the process survived the kill: {killed:?}");
         });
     }
     let house = runtime(&abide, folder, SCRIPT, LEASE);
@@ -67,29 +67,29 @@ async fn work(folder: &Path, dies_at: Option<i64>) {
         stop.cancel();
     };
     let (driven, ()) = tokio::join!(drives, asks);
-    driven.expect("it runs");
+    driven.expect("the runtime runs");
     abide.close().await;
 }
 
-/// Approves what waits for approval, and finds out what became of what is unknown, until the run is over.
+/// Approves pending calls and settles unknown ones, until the run is over.
 async fn supervise(abide: &Abide, folder: &Path) {
     let sql = "SELECT status FROM runs WHERE id = 'r1'";
-    let mut runs = abide.subscribe(sql).await.expect("it can be followed");
+    let mut runs = abide.subscribe(sql).await.expect("the subscription starts");
     let sql =
         "SELECT call_id, status FROM tool_calls WHERE status IN ('awaiting_approval', 'unknown')";
-    let mut calls = abide.subscribe(sql).await.expect("it can be followed");
+    let mut calls = abide.subscribe(sql).await.expect("the subscription starts");
     loop {
         tokio::select! {
             update = runs.next() => {
                 update.expect("the file is open");
-                let now: Vec<(String,)> = runs.typed_rows().expect("it is a text");
+                let now: Vec<(String,)> = runs.typed_rows().expect("the id is text");
                 if now.iter().any(|(status,)| status == "done" || status == "failed") {
                     return;
                 }
             }
             update = calls.next() => {
                 update.expect("the file is open");
-                let waiting: Vec<(String, String)> = calls.typed_rows().expect("they are texts");
+                let waiting: Vec<(String, String)> = calls.typed_rows().expect("text columns");
                 for (id, status) in waiting {
                     decide(abide, folder, &id, &status).await;
                 }
@@ -103,7 +103,7 @@ async fn decide(abide: &Abide, folder: &Path, id: &str, status: &str) {
         return settle(abide, folder, id).await;
     }
     let call = abide_client::ApprovalOf::Call(id.to_owned());
-    abide.decide_approval(call, Decision::Approve).await.expect("it is decided");
+    abide.decide_approval(call, Decision::Approve).await.expect("the decision succeeds");
 }
 
 async fn settle(abide: &Abide, folder: &Path, call_id: &str) {
@@ -114,7 +114,7 @@ async fn settle(abide: &Abide, folder: &Path, call_id: &str) {
         false => serde_json::json!({"call_id": call_id, "outcome": "failed", "error": NOT_PAID,
             "evidence": "the ledger"}),
     };
-    abide.call("settle_tool_call", args).await.expect("it is settled");
+    abide.call("settle_tool_call", args).await.expect("the call is settled");
 }
 
 fn spawn(folder: &Path, dies_at: Option<i64>) -> ExitStatus {
@@ -131,7 +131,7 @@ fn spawn(folder: &Path, dies_at: Option<i64>) -> ExitStatus {
     output.status
 }
 
-/// The transcript that a finished folder holds, and what the tools did.
+/// The transcript in a finished folder, and the ledger.
 fn outcome(folder: &Path) -> (String, Vec<String>) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let told = runtime.block_on(async {
@@ -145,21 +145,21 @@ fn outcome(folder: &Path) -> (String, Vec<String>) {
 
 #[test]
 fn at_every_step() {
-    let unkilled = tempfile::tempdir().expect("there is room");
+    let unkilled = tempfile::tempdir().expect("a temporary folder");
     assert!(spawn(unkilled.path(), None).success());
     let (expected, _) = outcome(unkilled.path());
     assert!(expected.ends_with("assistant: It is paid. \n"), "{expected}");
     let (mut killed, mut unpaid) = (0, 0);
     for seq in 1.. {
-        let folder = tempfile::tempdir().expect("there is room");
+        let folder = tempfile::tempdir().expect("a temporary folder");
         if spawn(folder.path(), Some(seq)).success() {
             break;
         }
         killed += 1;
-        assert!(spawn(folder.path(), None).success(), "killed at {seq}, it does not go on");
+        assert!(spawn(folder.path(), None).success(), "not resumed after a kill at {seq}");
         let (told, done) = outcome(folder.path());
         let paid = done.iter().filter(|what| *what == "pay A").count();
-        assert!(paid <= 1, "killed at {seq}, it paid {paid} times");
+        assert!(paid <= 1, "paid {paid} times after a kill at {seq}");
         if told.contains(NOT_PAID) {
             assert_eq!(paid, 0, "killed at {seq}: {done:?}");
             assert_eq!(told.replace(NOT_PAID, "pay A is done"), expected, "killed at {seq}");
@@ -168,6 +168,6 @@ fn at_every_step() {
             assert_eq!((told.as_str(), paid), (expected.as_str(), 1), "killed at {seq}");
         }
     }
-    assert!(killed > 15, "it was killed {killed} times only");
-    println!("killed at {killed} steps; {unpaid} times before it had paid");
+    assert!(killed > 15, "killed only {killed} times");
+    println!("killed at {killed} steps; {unpaid} of them before the payment");
 }

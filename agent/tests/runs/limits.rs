@@ -1,4 +1,4 @@
-//! A test for each limit of a run.
+//! One test for each limit of a run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ use crate::house::{House, Plan};
 #[derive(Deserialize, JsonSchema)]
 struct Nothing {}
 
-/// The run's last event, and what the tools did.
+/// The run's last event, and the ledger.
 async fn ends(definition: &str, script: &str) -> (String, Vec<String>) {
     let house = House::of(definition, script).await;
     let run = house.begin("Go on.").await;
@@ -34,7 +34,10 @@ const FOR_EVER: &str =
 #[tokio::test]
 async fn recursion_limit() {
     let (told, ledger) = ends("tools: [look]\nconfig: { recursion_limit: 3 }\n", FOR_EVER).await;
-    assert_eq!(told, r#"error {"code":"recursion_limit","message":"the model was asked 3 times"}"#);
+    assert_eq!(
+        told,
+        r#"error {"code":"recursion_limit","message":"the model has answered 3 times"}"#
+    );
     assert_eq!(ledger, ["look A"; 3]);
 }
 
@@ -43,21 +46,24 @@ async fn token_limit() {
     let script = "repeat: true\nanswers: [{ calls: [{ name: look, arguments: { order: A } }], \
                   usage: { input_tokens: 5, output_tokens: 5 } }]\n";
     let (told, ledger) = ends("tools: [look]\nlimits: { tokens: 20 }\n", script).await;
-    assert_eq!(told, r#"error {"code":"token_limit","message":"the run has used its 20 tokens"}"#);
+    assert_eq!(
+        told,
+        r#"error {"code":"token_limit","message":"the run has reached its limit of 20 tokens"}"#
+    );
     assert_eq!(ledger, ["look A"; 2]);
 }
 
-/// Models of which one answers from a script, at two dollars a million tokens in and eight out.
+/// Models with one scripted provider, at two dollars per million input tokens and eight per million output tokens.
 fn priced(plan: &Plan, script: &str) -> Models {
     let folder = plan.folder.path();
-    std::fs::write(folder.join("answers.yaml"), script).expect("there is room");
+    std::fs::write(folder.join("answers.yaml"), script).expect("the file can be written");
     let config = "providers: [{ id: script, kind: script, script: answers.yaml, \
                   models: [scripted], price: { input_per_million: 2, output_per_million: 8 } }]";
     let config = serde_saphyr::from_str(config).expect("it is a configuration");
-    Models::new(config, &Surroundings { environment: &|_| None, folder }).expect("it is right")
+    Models::new(config, &Surroundings { environment: &|_| None, folder }).expect("it is valid")
 }
 
-/// Nobody knew what anything cost, so the limit bound nothing.
+/// Regression: without configured prices, the limit had no effect.
 #[tokio::test]
 async fn cost_limit() {
     let script = "repeat: true\nanswers: [{ calls: [{ name: look, arguments: { order: A } }], \
@@ -67,11 +73,11 @@ async fn cost_limit() {
     let house = Plan { models, ..plan }.open().await;
     let run = house.begin("Go on.").await;
     let (told, last) = house.told(&run.id, 0).await;
-    let why = "the run has used its 0.005 dollars";
+    let why = "the run has reached its limit of 0.005 dollars";
     assert_eq!(last.data, json!({"code": "cost_limit", "message": why}));
     assert_eq!(told.matches(r#""estimated_cost":0.0028"#).count(), 2, "{told}");
     let sql = "SELECT cost_micros FROM runs";
-    let cost: Vec<(Option<i64>,)> = house.abide.sql(sql).fetch().await.expect("it can be read");
+    let cost: Vec<(Option<i64>,)> = house.abide.sql(sql).fetch().await.expect("the query succeeds");
     assert_eq!(cost, [(Some(5_600),)]);
     house.close().await;
 }
@@ -79,12 +85,12 @@ async fn cost_limit() {
 #[tokio::test]
 async fn cost_limit_without_a_price_is_refused() {
     let (told, _) = ends("limits: { cost_usd: 1 }\n", "answers: [{ text: hi }]\n").await;
-    let why = "the run has a limit of cost, and script/scripted has no price";
+    let why = "the run has a cost limit, but script/scripted has no price";
     assert_eq!(told, format!("error {}", json!({"code": "price_unknown", "message": why})));
 }
 
 #[tokio::test]
-async fn parallel_tools_run_so_many_at_once() {
+async fn parallel_tools_run_up_to_the_limit() {
     let call = "{ name: meet, arguments: {} }";
     let calls = [call; 6].join(", ");
     let script = format!("answers: [{{ calls: [{calls}] }}, {{ text: All met. }}]\n");
@@ -92,7 +98,7 @@ async fn parallel_tools_run_so_many_at_once() {
     let (pair, at_once) = (Arc::new(Barrier::new(2)), Arc::new(AtomicUsize::new(0)));
     let most = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&most);
-    // Each waits for another: alone it would wait for ever.
+    // Each call waits for another one, so a sequential execution would hang.
     let meet = move |_: Nothing, _: ToolContext| {
         let (pair, at_once, most) = (pair.clone(), at_once.clone(), most.clone());
         async move {
@@ -112,7 +118,7 @@ async fn parallel_tools_run_so_many_at_once() {
 }
 
 #[tokio::test]
-async fn tool_token_limit_before_evict_cuts_what_the_model_is_shown_and_keeps_all() {
+async fn tool_token_limit_before_evict_shortens_only_the_models_view() {
     let script = "answers: [{ calls: [{ name: long, arguments: {} }] }, { text: Long. }]\n";
     let definition = "tools: [\"*\"]\nconfig: { tool_token_limit_before_evict: 100 }\n";
     let plan = Plan::of(definition, script);
@@ -123,14 +129,14 @@ async fn tool_token_limit_before_evict_cuts_what_the_model_is_shown_and_keeps_al
     house.told(&run.id, 0).await;
     let sql = "SELECT length(content), (SELECT length(result ->> '$.text') FROM tool_calls) \
                FROM agent_state WHERE role = 'tool'";
-    let found: Vec<(i64, i64)> = house.abide.sql(sql).fetch().await.expect("it can be read");
+    let found: Vec<(i64, i64)> = house.abide.sql(sql).fetch().await.expect("the query succeeds");
     let [(shown, kept)] = found[..] else { panic!("{found:?}") };
     assert!(shown < 1_000 && kept == 5_000, "{shown} of {kept}");
     house.close().await;
 }
 
 #[tokio::test]
-async fn tool_call_limit_skips_what_is_over_it() {
+async fn tool_call_limit_skips_further_calls() {
     let script = r#"
 answers:
   - calls:
@@ -145,13 +151,13 @@ answers:
     assert!(told.contains("Two are enough."), "{told}");
 }
 
-/// It went on to the recursion limit: each time the model was told again, and called again.
+/// Regression: the model was reminded and called again each time, up to the recursion limit.
 #[tokio::test]
-async fn tool_call_limit_is_told_once_more_and_then_the_run_ends() {
+async fn tool_call_limit_is_repeated_once_before_the_run_ends() {
     let house = House::of("tools: [look]\nlimits: { tool_calls: 1 }\n", FOR_EVER).await;
     let run = house.begin("Go on.").await;
     let (_, last) = house.told(&run.id, 0).await;
-    let why = "the run has made its 1 tool calls, and the model gave no answer";
+    let why = "the run has reached its limit of 1 tool calls, and the model gave no answer";
     assert_eq!(last.data, json!({"code": "tool_call_limit", "message": why}));
     assert_eq!(house.ledger(), ["look A"]);
     expect![[r#"
@@ -159,16 +165,16 @@ async fn tool_call_limit_is_told_once_more_and_then_the_run_ends() {
         assistant:  "r1~1.1" "look"
         tool [r1~1.1]: look A is done 
         assistant:  "r1~2.1" "look"
-        tool [r1~2.1]: This call was skipped: the run may make no more calls. 
+        tool [r1~2.1]: This call was skipped: the run has reached its tool call limit. 
         assistant:  "r1~3.1" "look"
-        tool [r1~3.1]: This call was skipped: the run may make no more calls. 
+        tool [r1~3.1]: This call was skipped: the run has reached its tool call limit. 
     "#]]
     .assert_eq(&house.transcript().await);
     house.close().await;
 }
 
 #[tokio::test]
-async fn tool_call_limit_ends_with_what_the_model_says_beside_its_calls() {
+async fn tool_call_limit_ends_with_the_text_of_the_last_answer() {
     let script = "repeat: true\nanswers: [{ text: Well then., calls: [{ name: look, arguments: \
                   { order: A } }] }]\n";
     let (told, ledger) = ends("tools: [look]\nlimits: { tool_calls: 1 }\n", script).await;
@@ -176,7 +182,7 @@ async fn tool_call_limit_ends_with_what_the_model_says_beside_its_calls() {
     assert_eq!(ledger, ["look A"]);
 }
 
-/// A run of one call of a tool that takes for ever, with a second to live: how its call ends.
+/// The end of a call that never returns, in a run with a limit of one second.
 async fn overtime(effect: Effect) -> (String, Option<String>) {
     let script = "answers: [{ calls: [{ name: wait, arguments: {} }] }, { text: late }]\n";
     let plan = Plan::of("limits: { wall_clock_seconds: 1 }\ntools: [\"*\"]\n", script);
@@ -191,26 +197,26 @@ async fn overtime(effect: Effect) -> (String, Option<String>) {
     house.until("SELECT call_id FROM tool_calls WHERE status <> 'claimed'").await;
     let sql = "SELECT status, error FROM tool_calls";
     let mut calls: Vec<(String, Option<String>)> =
-        house.abide.sql(sql).fetch().await.expect("it can be read");
+        house.abide.sql(sql).fetch().await.expect("the query succeeds");
     house.close().await;
     calls.remove(0)
 }
 
-/// The wall clock stood still while tools ran: a tool that hung, hung its run.
+/// Regression: the limit was not checked while tools ran, so a hanging tool blocked its run.
 #[tokio::test]
-async fn wall_clock_limit_cancels_a_tool_that_changes_nothing() {
+async fn wall_clock_limit_cancels_a_read_only_call() {
     assert_eq!(overtime(Effect::ReadOnly).await, ("cancelled".to_owned(), None));
 }
 
 #[tokio::test]
-async fn wall_clock_limit_fails_a_call_that_may_run_twice() {
+async fn wall_clock_limit_fails_an_idempotent_call() {
     let failed = ("failed".to_owned(), Some("wait was cancelled".to_owned()));
     assert_eq!(overtime(Effect::Idempotent).await, failed);
 }
 
-/// It may have had its effect: nobody says that it had not.
+/// The call may have taken effect, so it must not be recorded as failed.
 #[tokio::test]
-async fn wall_clock_limit_leaves_a_call_unknown_that_must_not_run_twice() {
+async fn wall_clock_limit_leaves_an_at_most_once_call_unknown() {
     assert_eq!(overtime(Effect::AtMostOnce).await, ("unknown".to_owned(), None));
 }
 
@@ -230,16 +236,16 @@ async fn wall_clock_limit_ends_a_stalled_answer() {
 }
 
 #[tokio::test]
-async fn an_unknown_model_is_an_error_that_names_those_that_there_are() {
+async fn an_unknown_model_is_an_error_that_lists_the_models() {
     let script = "answers: [{ text: hi }]\n";
     let (told, _) = ends("config: { model: other }\n", script).await;
     assert!(told.starts_with("error") && told.contains("scripted"), "{told}");
 }
 
-/// An answer of 20 MB could not be put on record, and the call was left claimed: it ran three times, and ended as one whose
-/// worker had vanished.
+/// Regression: a result of 20 MB could not be recorded, and the call stayed claimed. It ran three times, and ended
+/// like a call whose worker had crashed.
 #[tokio::test]
-async fn an_answer_that_is_too_large_to_keep_fails_its_call() {
+async fn a_result_that_is_too_large_fails_its_call() {
     let script = "answers:\n  - { calls: [{ name: big, arguments: {} }] }\n  \
                   - { calls: [{ name: wrong, arguments: {} }] }\n  \
                   - { text: Done. }\n";
@@ -247,8 +253,8 @@ async fn an_answer_that_is_too_large_to_keep_fails_its_call() {
     let answer = |_: Nothing, _: ToolContext| async { Ok::<_, String>("x".repeat(20 << 20)) };
     let fail = |_: Nothing, _: ToolContext| async { Err::<String, _>("x".repeat(20 << 20)) };
     let big = Function::new("big", "Answers.", answer).effect(Effect::Idempotent);
-    plan.tools.add(big).expect("it is one");
-    plan.tools.add(Function::new("wrong", "Fails.", fail)).expect("it is one");
+    plan.tools.add(big).expect("the tool is valid");
+    plan.tools.add(Function::new("wrong", "Fails.", fail)).expect("the tool is valid");
     let house = plan.open().await;
     let run = house.begin("Go on.").await;
     let (_, last) = house.told(&run.id, 0).await;
@@ -256,12 +262,12 @@ async fn an_answer_that_is_too_large_to_keep_fails_its_call() {
     let sql = "SELECT tool_name, status, attempt, substr(error, 1, 80), length(error) \
                FROM tool_calls ORDER BY call_id";
     let calls: Vec<(String, String, i64, String, i64)> =
-        house.abide.sql(sql).fetch().await.expect("it can be read");
+        house.abide.sql(sql).fetch().await.expect("the query succeeds");
     let [big, wrong] = &calls[..] else { panic!("two calls: {calls:?}") };
     assert_eq!((big.0.as_str(), big.1.as_str(), big.2), ("big", "failed", 1), "{big:?}");
-    assert!(big.3.starts_with("big ran, and answered with 4"), "{big:?}");
+    assert!(big.3.starts_with("big ran, but its result of 4"), "{big:?}");
     assert_eq!((wrong.0.as_str(), wrong.1.as_str(), wrong.2), ("wrong", "failed", 1), "{wrong:?}");
-    assert_eq!(wrong.4, 256 << 10, "its beginning is kept");
+    assert_eq!(wrong.4, 256 << 10, "the beginning is stored");
     house.close().await;
 }
 

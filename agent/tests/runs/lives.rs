@@ -1,4 +1,4 @@
-//! A run as its user and its consumers see it.
+//! Runs as seen by users and clients.
 
 use abide_client::{Decision, RunEventKind};
 use expect_test::expect;
@@ -21,15 +21,16 @@ answers:
 "#;
 
 #[tokio::test]
-async fn asks_runs_waits_goes_on_and_answers() {
+async fn a_run_with_tools_and_an_approval() {
     let house = House::of(TOOLS, THREE_TOOLS).await;
     let run = house.begin("Pay order A.").await;
     let (first, interrupt) = house.told(&run.id, 0).await;
     assert_eq!(interrupt.kind, RunEventKind::Interrupt);
-    assert!(!house.ledger().contains(&"pay A".to_owned()), "nobody has said yes");
-    let call = interrupt.data["tool_call_id"].as_str().expect("it names the call").to_owned();
+    assert!(!house.ledger().contains(&"pay A".to_owned()), "nobody has approved the call");
+    let call =
+        interrupt.data["tool_call_id"].as_str().expect("the event has the call id").to_owned();
     let approval = abide_client::ApprovalOf::Call(call);
-    house.abide.decide_approval(approval, Decision::Approve).await.expect("it is decided");
+    house.abide.decide_approval(approval, Decision::Approve).await.expect("the decision succeeds");
     let (second, _) = house.told(&run.id, interrupt.number).await;
     expect![[r#"
         1 status {"status":"thinking"}
@@ -70,7 +71,7 @@ async fn asks_runs_waits_goes_on_and_answers() {
 }
 
 #[tokio::test]
-async fn who_is_refused_is_told_and_does_otherwise() {
+async fn refused_calls_are_reported_to_the_model() {
     let script = r#"
 answers:
   - calls:
@@ -92,17 +93,17 @@ answers:
     expect![[r#"
         user: Look. 
         assistant:  "r1~1.1" "nothing", "r1~1.2" "look", "r1~1.3" "look", "r1~1.4" "note"
-        tool [r1~1.1]: there is no tool nothing; there are: look, note 
-        tool [r1~1.2]: look: the arguments do not fit: at /order: 7 is not of type "string". It takes: order (string, required) 
-        tool [r1~1.3]: look: the arguments are not JSON: key must be a string at line 1 column 2. It takes: order (string, required) 
-        tool [r1~1.4]: calls of note are blocked for this agent: go on without it 
+        tool [r1~1.1]: unknown tool nothing; available: look, note 
+        tool [r1~1.2]: look: invalid arguments: at /order: 7 is not of type "string". Parameters: order (string, required) 
+        tool [r1~1.3]: look: the arguments are not JSON: key must be a string at line 1 column 2. Parameters: order (string, required) 
+        tool [r1~1.4]: calls of note are blocked for this agent: continue without it 
         assistant: I could not. 
     "#]].assert_eq(&house.transcript().await);
     house.close().await;
 }
 
 #[tokio::test]
-async fn another_agent_does_a_task() {
+async fn a_task_is_delegated_to_another_agent() {
     let definition = "
 subagents:
   - { name: helper, tools: [look], system_prompt: You look things up. }
@@ -112,7 +113,7 @@ answers:
   - calls: [{ name: task, arguments: { agent: helper, task: "Look at A." } }]
   - text: All is well.
 "#;
-    // The helper's first answer is the script's first too: it has nobody to give the task to, and says so.
+    // The helper uses the same script. Its first answer calls `task`, which fails because it has no subagents.
     let house = House::of(definition, script).await;
     let run = house.begin("Is all well?").await;
     let (told, _) = house.told(&run.id, 0).await;
@@ -129,7 +130,7 @@ answers:
     "#]].assert_eq(&told);
     let sql = "SELECT id, parent_id, agent, status FROM runs ORDER BY created_at";
     let runs: Vec<(String, Option<String>, String, String)> =
-        house.abide.sql(sql).fetch().await.expect("it can be read");
+        house.abide.sql(sql).fetch().await.expect("the query succeeds");
     expect![[r#"[("r1", None, "clerk", "done"), ("r1~1.1~run", Some("r1"), "helper", "done")]"#]]
         .assert_eq(&format!("{runs:?}"));
     house.close().await;
@@ -140,16 +141,17 @@ async fn aborted_in_the_middle_of_an_answer() {
     let script = "token_ms: 600000\nanswers: [{ text: one two three four }]\n";
     let house = House::of("", script).await;
     let run = house.begin("Count.").await;
-    // The first word has been told, the second never comes.
+    // The first word is published; the second never arrives.
     let mut events =
-        abide_agent::Events::of(&house.abide, &run.id, 0).await.expect("it can be followed");
+        abide_agent::Events::of(&house.abide, &run.id, 0).await.expect("the subscription starts");
     loop {
-        let event = events.next().await.expect("it goes on").expect("it has not ended");
+        let event =
+            events.next().await.expect("the stream continues").expect("the run has not ended");
         if event.kind == RunEventKind::Token {
             break;
         }
     }
-    house.abide.abort_run(&run.id).reason("enough").await.expect("it is asked for");
+    house.abide.abort_run(&run.id).reason("enough").await.expect("the abort succeeds");
     let (told, _) = house.told(&run.id, 0).await;
     expect![[r#"
         1 status {"status":"thinking"}
@@ -158,16 +160,17 @@ async fn aborted_in_the_middle_of_an_answer() {
         1 error {"code":"aborted","message":"enough"}
     "#]]
     .assert_eq(&told);
-    // It was told and then forgotten: neither the user nor the next run found it in the session.
+    // Regression: the text was published but not stored, so neither the user nor the next run found it in the
+    // session.
     assert_eq!(house.transcript().await, "user: Count. \nassistant: one  \n");
     let sql = "SELECT kind FROM agent_state WHERE role = 'assistant'";
-    let kinds: Vec<(String,)> = house.abide.sql(sql).fetch().await.expect("it can be read");
+    let kinds: Vec<(String,)> = house.abide.sql(sql).fetch().await.expect("the query succeeds");
     assert_eq!(kinds, [("partial".to_owned(),)]);
     house.close().await;
 }
 
 #[tokio::test]
-async fn what_a_guardrail_denies_is_not_asked_and_not_said() {
+async fn a_guardrail_blocks_requests_and_answers() {
     let definition = r#"
 middleware:
   - { name: guardrail, at: request, deny: "(?i)password", message: I do not talk about that. }
@@ -179,7 +182,7 @@ middleware:
     let (told, _) = house.told(&run.id, 0).await;
     assert!(told.contains("I may not say that."), "{told}");
     let again = abide_client::NewRun::of("s1").input("What is the PASSWORD?");
-    let again = house.abide.start_run(again).await.expect("it begins").into_inner();
+    let again = house.abide.start_run(again).await.expect("the run starts").into_inner();
     let (told, _) = house.told(&again.id, 0).await;
     expect![[r#"
         1 status {"status":"thinking"}

@@ -1,5 +1,4 @@
-//! Runs from their beginning to their end, over a real engine: what is told, what is on record, and that
-//! a runtime may be killed at any moment of it.
+//! Complete runs over a real engine: events, stored rows, and recovery after a runtime is killed.
 
 mod contract;
 mod errors;

@@ -1,5 +1,5 @@
-//! A driver that panicked was forgotten while its run still counted as driven: nobody took it up again, and it hung
-//! until the next start of the runtime. Now it is taken up anew, and ended when it panics again and again.
+//! Regression: after a panic of its driver, a run still counted as driven, so it hung until the next start of the
+//! runtime. Now the run is retried, and fails after repeated panics.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -7,7 +7,7 @@ use abide_models::{ModelProvider, ModelRequest, ModelStream, Script};
 
 use crate::house::{House, Plan, answering};
 
-/// A model that breaks whoever asks it, so many times.
+/// A model that panics the given number of times.
 struct Breaks {
     times: u32,
     asked: AtomicU32,
@@ -21,19 +21,20 @@ impl ModelProvider for Breaks {
 
     fn stream(&self, request: ModelRequest) -> ModelStream {
         let asked = self.asked.fetch_add(1, Ordering::Relaxed);
-        assert!(asked >= self.times, "a defect, on purpose");
+        assert!(asked >= self.times, "a deliberate panic");
         self.script.stream(request)
     }
 }
 
 async fn broken(times: u32) -> House {
-    let script = Script::from_text("answers: [{ text: All is well. }]").expect("it is one");
+    let script =
+        Script::from_text("answers: [{ text: All is well. }]").expect("the script is valid");
     let models = answering(Breaks { times, asked: AtomicU32::new(0), script });
     Plan { models, ..Plan::of("", "answers: []") }.open().await
 }
 
 #[tokio::test]
-async fn a_run_whose_driver_panics_is_taken_up_again() {
+async fn a_run_is_retried_after_a_panic_of_its_driver() {
     let house = broken(1).await;
     let run = house.begin("Go on.").await;
     let (told, _) = house.told(&run.id, 0).await;
@@ -42,16 +43,16 @@ async fn a_run_whose_driver_panics_is_taken_up_again() {
 }
 
 #[tokio::test]
-async fn a_run_whose_driver_panics_each_time_fails() {
+async fn a_run_fails_after_repeated_panics() {
     let house = broken(u32::MAX).await;
     let run = house.begin("Go on.").await;
     let (_, last) = house.told(&run.id, 0).await;
     assert_eq!(last.data["code"], "runtime_crash");
     assert_eq!(
         last.data["message"],
-        "the driver of the run broke down 3 times, which is a defect of it"
+        "the run's driver panicked 3 times; this is a bug in the runtime"
     );
-    // The session is free for the next run.
+    // The session accepts a new run.
     house.until("SELECT id FROM runs WHERE status = 'failed' AND driver IS NULL").await;
     house.close().await;
 }

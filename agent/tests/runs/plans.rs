@@ -1,4 +1,4 @@
-//! Plans of agents, and what is told of them.
+//! Plans of agents, and their events.
 
 use expect_test::expect;
 
@@ -20,7 +20,7 @@ answers:
   - text: Looked.
 "#;
 
-/// The events of a run that tell of its plan, a line each.
+/// The planning events of a run, one per line.
 async fn told(definition: &str) -> (String, String) {
     let house = House::of(definition, SCRIPT).await;
     let run = house.begin("Look and note.").await;
@@ -33,7 +33,7 @@ async fn told(definition: &str) -> (String, String) {
 }
 
 #[tokio::test]
-async fn a_plan_is_told_when_it_is_written_and_its_steps_when_they_are_done() {
+async fn plans_and_completed_steps_are_published() {
     let (told, transcript) = told("tools: [look]\nplanning: true\n").await;
     expect![[r#"
         1 planning {"items":[{"id":1,"status":"in-progress","title":"look"},{"id":2,"status":"not-started","title":"note"}],"todos":["look","note"],"version":1}

@@ -1,5 +1,5 @@
-//! Runs whose agent is a foreign program: a shell script that speaks as Claude Code does. It is killed with its
-//! runtime at every step, it is aborted, and it asks to be let do things.
+//! Runs of foreign programs: a shell script with Claude Code's output format. It is killed with its runtime at
+//! every step, it is aborted, and it requests permissions.
 
 use std::path::Path;
 use std::process::{Command, ExitStatus};
@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::house::{House, LEASE, Plan, define, runtime, transcript};
 
-/// Tells its session, says something, answers. It notes with what it was called.
+/// Reports its session id, sends a message, and answers. It records its arguments.
 const ANSWERS: &str = r#"
 echo "called with $*" >> calls
 cat > /dev/null
@@ -21,9 +21,9 @@ echo '{"type":"result","subtype":"success","is_error":false,"result":"It is 42."
 "total_cost_usd":0.25,"usage":{"input_tokens":10,"output_tokens":5}}' | tr -d '\n'
 "#;
 
-/// The definition of an agent that is a script in a folder.
+/// The definition of an agent that runs a script in a folder.
 fn script(folder: &Path, text: &str, more: &str) -> String {
-    std::fs::write(folder.join("agent.sh"), text).expect("there is room");
+    std::fs::write(folder.join("agent.sh"), text).expect("the file can be written");
     let folder = folder.display();
     format!(
         "cli: {{ command: [sh, agent.sh], program: claude, working_dir: '{folder}', \
@@ -39,7 +39,7 @@ async fn house(text: &str, more: &str) -> House {
 }
 
 #[tokio::test]
-async fn what_a_program_says_it_took_is_on_record() {
+async fn the_usage_that_a_program_reports_is_recorded() {
     let house = house(ANSWERS, "").await;
     let run = house.begin("How much?").await;
     let (told, last) = house.told(&run.id, 0).await;
@@ -47,25 +47,26 @@ async fn what_a_program_says_it_took_is_on_record() {
     assert!(told.contains(r#""estimated_cost":0.25"#), "{told}");
     let sql = "SELECT input_tokens, output_tokens, cost_micros, iterations FROM runs";
     let took: Vec<(i64, i64, Option<i64>, i64)> =
-        house.abide.sql(sql).fetch().await.expect("it can be read");
+        house.abide.sql(sql).fetch().await.expect("the query succeeds");
     assert_eq!(took, [(10, 5, Some(250_000), 1)]);
     house.close().await;
 }
 
-/// Who may register an agent need not be who may run programs on the machine that drives it: a definition that came
-/// as a row is not run, neither under a name of its own nor under one of the folder's.
+/// Permission to register an agent does not include permission to run programs on the runtime's machine. A
+/// definition that exists only as a row does not run, neither under a new name nor under that of an agent in the
+/// folder.
 #[tokio::test]
-async fn a_program_that_the_folder_does_not_name_is_not_run() {
+async fn a_program_outside_the_folder_is_not_run() {
     let house = house(ANSWERS, "").await;
     let cli = json!({"command": ["touch", house.folder.path().join("harm")]});
     for name in ["intruder", "clerk"] {
         let definition = json!({"name": name, "cli": cli}).as_object().cloned();
         let agent = NewAgent::of(name, definition.expect("it is an object"));
-        house.abide.register_agent(agent).await.expect("it is a row");
+        house.abide.register_agent(agent).await.expect("the agent is registered");
         let session = NewSession::of(name);
-        let session = house.abide.create_session(session).await.expect("it is made");
+        let session = house.abide.create_session(session).await.expect("it is created");
         let run = NewRun::of(&session.id).input("Go.");
-        let run = house.abide.start_run(run).await.expect("it begins").into_inner();
+        let run = house.abide.start_run(run).await.expect("the run starts").into_inner();
         let (told, last) = house.told(&run.id, 0).await;
         assert_eq!(last.data["code"], "program_not_trusted", "{told}");
     }
@@ -73,11 +74,11 @@ async fn a_program_that_the_folder_does_not_name_is_not_run() {
     house.close().await;
 }
 
-/// What this binary is told when it is to be the victim: the folder, and the seq at which it dies.
+/// Environment variable that makes this binary the victim process: its value is the folder.
 const VICTIM: &str = "ABIDE_PROGRAM_VICTIM";
 const DIES_AT: &str = "ABIDE_PROGRAM_DIES_AT";
 
-/// The process that is killed: this binary again, with this test alone.
+/// The process that is killed: this binary, running only this test.
 #[test]
 fn victim() {
     let Ok(folder) = std::env::var(VICTIM) else { return };
@@ -86,7 +87,7 @@ fn victim() {
     runtime.block_on(work(Path::new(&folder), dies_at));
 }
 
-/// Begins the run if nobody has, and drives it until it is over.
+/// Starts the run unless it exists, and drives it until it is over.
 async fn work(folder: &Path, dies_at: Option<i64>) {
     define(folder, "clerk.yaml", &script(folder, ANSWERS, ""));
     let abide = Abide::open(folder.join("abide.db")).expect("the file opens");
@@ -98,7 +99,7 @@ async fn work(folder: &Path, dies_at: Option<i64>) {
             }
             let me = std::process::id().to_string();
             let killed = Command::new("kill").args(["-KILL", &me]).status();
-            unreachable!("the process lives: {killed:?}");
+            unreachable!("the process survived the kill: {killed:?}");
         });
     }
     let house = runtime(&abide, folder, "answers: []", LEASE);
@@ -111,14 +112,14 @@ async fn work(folder: &Path, dies_at: Option<i64>) {
         let run = NewRun { id: Some("r1".to_owned()), ..NewRun::of("s1").input("How much?") };
         let _ = abide.start_run(run).await;
         let sql = "SELECT id FROM runs WHERE id = 'r1' AND ended_at IS NOT NULL";
-        let mut ended = abide.subscribe(sql).await.expect("it can be followed");
+        let mut ended = abide.subscribe(sql).await.expect("the subscription starts");
         while ended.rows().len() == 0 {
             ended.next().await.expect("the file is open");
         }
         stop.cancel();
     };
     let (driven, ()) = tokio::join!(drives, waits);
-    driven.expect("it runs");
+    driven.expect("the runtime runs");
     abide.close().await;
 }
 
@@ -140,13 +141,13 @@ fn spawn(folder: &Path, dies_at: Option<i64>) -> ExitStatus {
     output.status
 }
 
-/// The run's status and the transcript of a finished folder, and how the program was called.
+/// The run's status and transcript in a finished folder, and the program's invocations.
 fn outcome(folder: &Path) -> (String, String, String) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let (status, told) = runtime.block_on(async {
         let abide = Abide::open(folder.join("abide.db")).expect("the file opens");
         let sql = "SELECT status || coalesce(' ' || error_code, '') FROM runs WHERE id = 'r1'";
-        let status: Vec<(String,)> = abide.sql(sql).fetch().await.expect("it can be read");
+        let status: Vec<(String,)> = abide.sql(sql).fetch().await.expect("the query succeeds");
         let told = transcript(&abide).await;
         abide.close().await;
         (status[0].0.clone(), told)
@@ -155,18 +156,18 @@ fn outcome(folder: &Path) -> (String, String, String) {
     (status, told, calls)
 }
 
-/// A program that was begun is not begun again: it goes on with its own session. Where it had said nothing yet, nobody
-/// knows that it was begun, and it is begun anew.
+/// A program that reported a session is resumed, not restarted. If it has reported nothing yet, it is started
+/// again.
 #[test]
-fn killed_at_every_step_a_program_is_resumed_by_its_own_session() {
+fn a_program_is_resumed_after_a_kill_at_every_step() {
     let (mut killed, mut resumed) = (0, 0);
     for seq in 1.. {
-        let folder = tempfile::tempdir().expect("there is room");
+        let folder = tempfile::tempdir().expect("a temporary folder");
         if spawn(folder.path(), Some(seq)).success() {
             break;
         }
         killed += 1;
-        assert!(spawn(folder.path(), None).success(), "killed at {seq}, it does not go on");
+        assert!(spawn(folder.path(), None).success(), "not resumed after a kill at {seq}");
         let (status, told, calls) = outcome(folder.path());
         assert_eq!(
             (status.as_str(), told.as_str()),
@@ -175,7 +176,7 @@ fn killed_at_every_step_a_program_is_resumed_by_its_own_session() {
         );
         resumed += i32::from(calls.contains("--resume p1"));
     }
-    assert!(killed > 5, "it was killed {killed} times only");
+    assert!(killed > 5, "killed only {killed} times");
     println!("killed at {killed} steps; {resumed} times the program was resumed");
 }
 
@@ -185,23 +186,26 @@ async fn an_abort_ends_the_program() {
         "echo $$ > pid\necho '{\"type\":\"system\",\"subtype\":\"init\"}'\nexec sleep 600\n";
     let house = house(hangs, "").await;
     let run = house.begin("Go on.").await;
-    let mut events = Events::of(&house.abide, &run.id, 0).await.expect("it can be followed");
+    let mut events = Events::of(&house.abide, &run.id, 0).await.expect("the subscription starts");
     loop {
-        let event = events.next().await.expect("it goes on").expect("it has not ended");
+        let event =
+            events.next().await.expect("the stream continues").expect("the run has not ended");
         if event.kind == RunEventKind::Line {
             break;
         }
     }
-    house.abide.abort_run(&run.id).reason("enough").await.expect("it is asked for");
+    house.abide.abort_run(&run.id).reason("enough").await.expect("the abort succeeds");
     let (_, last) = house.told(&run.id, 0).await;
     assert_eq!(last.data, json!({"code": "aborted", "message": "enough"}));
-    let pid = std::fs::read_to_string(house.folder.path().join("pid")).expect("it was begun");
-    let lives = Command::new("kill").args(["-0", pid.trim()]).output().expect("kill is there");
+    let pid =
+        std::fs::read_to_string(house.folder.path().join("pid")).expect("the program has started");
+    let lives =
+        Command::new("kill").args(["-0", pid.trim()]).output().expect("the kill command exists");
     assert!(!lives.status.success(), "process {pid} lives");
     house.close().await;
 }
 
-/// Asks to run `ls`, notes what it hears, answers.
+/// Requests permission to run `ls`, records the decision, answers.
 const ASKS: &str = r#"
 read hello; read prompt
 echo '{"type":"control_request","request_id":"q1","request":{"subtype":"can_use_tool",
@@ -210,7 +214,7 @@ read decision; echo "$decision" > decision
 echo '{"type":"result","subtype":"success","is_error":false,"result":"Listed."}'
 "#;
 
-/// What the program hears once somebody has decided.
+/// The decision that the program receives.
 async fn hears(decision: Decision, comment: Option<&str>) -> Value {
     let house = house(ASKS, ", input_format: stream-json").await;
     let run = house.begin("List.").await;
@@ -218,31 +222,32 @@ async fn hears(decision: Decision, comment: Option<&str>) -> Value {
     let sql = "SELECT call_id, arguments ->> '$.tool', arguments ->> '$.input.command' \
                FROM approvals";
     let mut asked: Vec<(String, String, String)> =
-        house.abide.sql(sql).fetch().await.expect("it can be read");
+        house.abide.sql(sql).fetch().await.expect("the query succeeds");
     let (call, tool, command) = asked.remove(0);
     assert_eq!((tool.as_str(), command.as_str()), ("Bash", "ls"));
     let decide = house.abide.decide_approval(ApprovalOf::Call(call), decision);
     match comment {
-        Some(comment) => decide.comment(comment).await.expect("it is decided"),
-        None => decide.await.expect("it is decided"),
+        Some(comment) => decide.comment(comment).await.expect("the decision succeeds"),
+        None => decide.await.expect("the decision succeeds"),
     };
     let (told, last) = house.told(&run.id, 0).await;
     assert_eq!(last.data["assistant_data"]["content"], "Listed.", "{told}");
     assert!(told.contains("waiting_for_approval"), "{told}");
-    let heard = std::fs::read_to_string(house.folder.path().join("decision")).expect("it heard");
+    let heard = std::fs::read_to_string(house.folder.path().join("decision"))
+        .expect("the program received a decision");
     house.close().await;
     let heard: Value = serde_json::from_str(&heard).expect("it is JSON");
     heard["response"]["response"].clone()
 }
 
 #[tokio::test]
-async fn what_a_program_asks_is_an_approval_and_yes_lets_it() {
+async fn a_program_request_can_be_approved() {
     let heard = hears(Decision::Approve, None).await;
     assert_eq!(heard, json!({"behavior": "allow", "updatedInput": {"command": "ls"}}));
 }
 
 #[tokio::test]
-async fn what_a_program_asks_is_an_approval_and_no_tells_it_why() {
+async fn a_program_request_can_be_rejected_with_a_reason() {
     let heard = hears(Decision::Reject, Some("not here")).await;
     assert_eq!(heard["behavior"], "deny");
     assert_eq!(heard["message"], "not here");

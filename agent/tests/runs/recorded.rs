@@ -1,10 +1,10 @@
-//! Every recorded conversation, held again by the real runtime over a real file: the user says what it said, the
-//! model answers what it answered, each tool gives what it gave. What is on record then is what was recorded.
+//! Runs every recorded conversation through the real runtime and a real file: user messages, model answers and tool
+//! results come from the recording. The stored messages must equal the recording.
 //!
-//! Where a recording holds what the loop does not do, the difference is told, counted and held to:
-//! - arguments that are no JSON reach no tool: the model is told so (one of the recorded agents wrote Python there);
-//! - a placeholder in a tool's name (`${shell}`) loses its signs: no provider takes such a name;
-//! - a call that was never answered is one that still runs when its run is aborted.
+//! The following differences are intended, and are counted:
+//! - Arguments that are not JSON reach no tool. The model gets an error (one recorded agent wrote Python).
+//! - A placeholder in a tool's name (`${shell}`) loses its punctuation, because providers reject such names.
+//! - A call without a recorded result is still running when its run is aborted.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -23,24 +23,24 @@ use futures_util::{StreamExt as _, stream};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-/// Conversations that are held at once: they share commits.
+/// Number of concurrent conversations, which share commits.
 const AT_ONCE: usize = 40;
 
-/// Of the recordings beside this repository every so many is held, unless all are asked for.
+/// Of the unpublished recordings, every n-th is run, unless all are requested.
 const EVERY: usize = 30;
 
-/// Asks for all of them.
+/// Environment variable that requests all of them.
 const ALL: &str = "ABIDE_ALL_RECORDINGS";
 
-/// What was held.
+/// Counters of a test run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Held {
     conversations: usize,
     answers: usize,
     results: usize,
-    /// Calls whose arguments are no JSON.
+    /// Calls whose arguments are not JSON.
     unread: usize,
-    /// Runs that ended with a call that was never answered.
+    /// Runs that ended with an unanswered call.
     unanswered: usize,
 }
 
@@ -57,27 +57,28 @@ impl std::ops::AddAssign for Held {
 /// One run of a conversation.
 #[derive(Default)]
 struct Turn {
-    /// What is said before the model answers.
+    /// The messages before the model answers.
     says: Vec<ModelMessage>,
-    /// What the tools give, by the id of the call.
+    /// The results of the tools, by call id.
     results: Vec<(String, ToolOutcome)>,
-    /// The call that is never answered.
+    /// The unanswered call.
     open: Option<String>,
     answers: i64,
 }
 
-/// Stands for the role of what the loop itself tells the model in a tool's place: how that begins is expected.
+/// Role of an error that the loop returns instead of a tool result; only its beginning is compared.
 const REFUSED: &str = "refused";
 
-/// A message as it is compared: who, what, and which calls.
+/// A message in the compared form: role, text and calls.
 type Row = (String, String, Vec<(String, String, String)>);
 
-/// The runs that a conversation is made of: each begins where the model speaks after somebody else did, or once more.
+/// Splits a conversation into runs. A run starts when the model answers after another party's message, or answers
+/// again.
 fn turns(session: &str, conversation: &Conversation) -> Vec<Turn> {
     let mut turns = vec![Turn::default()];
     for (at, message) in conversation.messages.iter().enumerate() {
         let number = turns.len();
-        let turn = turns.last_mut().expect("there is one");
+        let turn = turns.last_mut().expect("there is at least one");
         match message {
             ModelMessage::Assistant { calls, .. } => {
                 turn.answers += 1;
@@ -98,7 +99,7 @@ fn turns(session: &str, conversation: &Conversation) -> Vec<Turn> {
                 if turn.answers > 0 {
                     turns.push(Turn::default());
                 }
-                turns.last_mut().expect("there is one").says.push(said.clone());
+                turns.last_mut().expect("there is at least one").says.push(said.clone());
             }
         }
     }
@@ -112,11 +113,11 @@ fn outcome(result: &ModelMessage) -> ToolOutcome {
             ToolOutcome::failed(Failure::Tool, content)
         }
         ModelMessage::Tool { content, .. } => ToolOutcome::text(content),
-        other => panic!("{other:?} is no result"),
+        other => panic!("{other:?} is not a result"),
     }
 }
 
-/// A replay that is silent where the recording has no answer, although there is one further on: the user spoke.
+/// A replay without an answer where the next recorded message is not the model's.
 struct Strict {
     replay: Replay,
     by_id: HashMap<String, Vec<bool>>,
@@ -145,14 +146,17 @@ impl ModelProvider for Strict {
         match self.by_id.get(&request.model).and_then(|answers| answers.get(spoken)) {
             Some(true) => self.replay.stream(request),
             _ => {
-                let silent = ModelError::new(ModelErrorKind::NoRecording, "nobody answered here");
+                let silent = ModelError::new(
+                    ModelErrorKind::NoRecording,
+                    "the recording has no answer here",
+                );
                 stream::iter([Err(silent)]).boxed()
             }
         }
     }
 }
 
-/// Tools of all names that are called, which give what was recorded.
+/// Tools with all names that are called. They return the recorded results.
 fn tools(conversations: &[Conversation], results: HashMap<String, ToolOutcome>) -> Tools {
     let (tools, results) = (Tools::new(), Arc::new(results));
     let names: BTreeSet<&str> = calls_of(conversations).map(|call| call.name.as_str()).collect();
@@ -181,7 +185,7 @@ fn calls_of(conversations: &[Conversation]) -> impl Iterator<Item = &ModelCall> 
     })
 }
 
-/// The conversations of a file, every so many of them, with names of tools that are names.
+/// Every n-th conversation of a file, with valid tool names.
 fn read(path: &Path, every: usize) -> Vec<Conversation> {
     let all = read_conversations(path).expect("the recordings can be read");
     let mut some: Vec<Conversation> = all.into_iter().step_by(every).collect();
@@ -199,7 +203,7 @@ fn is_json(arguments: &str) -> bool {
     arguments.trim().is_empty() || serde_json::from_str::<serde_json::Value>(arguments).is_ok()
 }
 
-/// What must be on record of a conversation, and what differs by design.
+/// The expected messages of a conversation, and the intended differences.
 fn expected(conversation: &Conversation) -> (Vec<Row>, Held) {
     let mut held = Held { conversations: 1, ..Held::default() };
     let mut rows: Vec<Row> = Vec::new();
@@ -225,7 +229,7 @@ fn expected(conversation: &Conversation) -> (Vec<Row>, Held) {
                             (REFUSED, format!("{}: the arguments are not JSON", call.name))
                         }
                         Some(ModelMessage::Tool { content, .. }) => ("tool", content.clone()),
-                        other => panic!("{other:?} is no result"),
+                        other => panic!("{other:?} is not a result"),
                     };
                     held.results += 1;
                     rows.push((role.to_owned(), content, vec![]));
@@ -236,11 +240,11 @@ fn expected(conversation: &Conversation) -> (Vec<Row>, Held) {
     (rows, held)
 }
 
-/// What is on record of a session.
+/// The stored messages of a session.
 async fn on_record(abide: &Abide, session: &str) -> Vec<Row> {
     let sql = "SELECT * FROM agent_state WHERE session_id = :sid ORDER BY id";
     let entries: Vec<AgentState> =
-        abide.sql(sql).param("sid", session).fetch().await.expect("it can be read");
+        abide.sql(sql).param("sid", session).fetch().await.expect("the query succeeds");
     let row = |entry: AgentState| {
         let data = entry.data.as_ref().map(Json::value).unwrap_or_default();
         let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
@@ -253,10 +257,10 @@ async fn on_record(abide: &Abide, session: &str) -> Vec<Row> {
     entries.into_iter().map(row).collect()
 }
 
-/// Holds a conversation, run by run.
+/// Runs a conversation.
 async fn hold(abide: &Abide, session: &str, conversation: &Conversation) {
     let new = NewSession { id: Some(session.to_owned()), ..NewSession::of(session) };
-    abide.create_session(new).await.expect("it is made");
+    abide.create_session(new).await.expect("it is created");
     for (number, mut turn) in turns(session, conversation).into_iter().enumerate() {
         let input = match turn.says.pop() {
             Some(ModelMessage::User { text }) if turn.answers > 0 => Some(text),
@@ -269,29 +273,30 @@ async fn hold(abide: &Abide, session: &str, conversation: &Conversation) {
             let said = match said {
                 ModelMessage::System { text } => Message::system(text),
                 ModelMessage::User { text } => Message::user(text),
-                other => panic!("{other:?} is said by no one"),
+                other => panic!("unexpected message {other:?}"),
             };
-            abide.append_message(session, said).await.expect("it is taken");
+            abide.append_message(session, said).await.expect("the message is appended");
         }
         if turn.answers == 0 {
             continue;
         }
         let id = format!("{session}-{}", number + 1);
         let run = NewRun { input, id: Some(id.clone()), ..NewRun::of(session) };
-        abide.start_run(run).await.expect("it begins");
+        abide.start_run(run).await.expect("the run starts");
         if let Some(open) = turn.open {
             let sql = "SELECT call_id FROM tool_calls WHERE call_id = :id AND status = 'claimed'";
-            let mut calls = abide.subscribe(sql).param("id", open).await.expect("it is followed");
+            let mut calls =
+                abide.subscribe(sql).param("id", open).await.expect("the subscription starts");
             while calls.rows().len() == 0 {
                 calls.next().await.expect("the file is open");
             }
-            abide.abort_run(&id).await.expect("it runs");
+            abide.abort_run(&id).await.expect("the runtime runs");
         }
-        until_turn_ends(abide, &id, 0).await.expect("it ends");
+        until_turn_ends(abide, &id, 0).await.expect("the run ends");
     }
 }
 
-/// The agent of a conversation: its instructions, and a model of its name.
+/// Registers the agent of a conversation: its instructions, and a model with its name.
 async fn register(abide: &Abide, name: &str, conversation: &Conversation) {
     let definition = AgentDefinition {
         name: name.to_owned(),
@@ -306,29 +311,30 @@ async fn register(abide: &Abide, name: &str, conversation: &Conversation) {
         instructions: conversation.system.clone(),
         ..AgentDefinition::default()
     };
-    abide.register_agent(definition.to_register()).await.expect("it is one");
+    abide.register_agent(definition.to_register()).await.expect("the agent is valid");
 }
 
-/// Holds the conversations of a file, every so many of them, and compares each with what was recorded.
+/// Runs every n-th conversation of a file, and compares the result with the recording.
 async fn held(path: &Path, every: usize) -> Held {
     let conversations = read(path, every);
-    let folder = tempfile::tempdir().expect("there is room");
+    let folder = tempfile::tempdir().expect("a temporary folder");
     let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
     let names: Vec<String> = (0..conversations.len()).map(|at| format!("c{at}")).collect();
     let results = names.iter().zip(&conversations).flat_map(|(name, it)| turns(name, it));
     let results = results.flat_map(|turn| turn.results).collect();
     let tools = tools(&conversations, results);
     let surroundings = Surroundings::of_process();
-    let mut models = Models::new(ModelsConfig::default(), &surroundings).expect("it is right");
+    let mut models = Models::new(ModelsConfig::default(), &surroundings).expect("it is valid");
     let strict = Arc::new(Strict::of(conversations.clone()));
-    models.add(strict, Vec::new(), 0).expect("it is the only one");
+    models.add(strict, Vec::new(), 0).expect("the id is unique");
     let catalog = Catalog::new(folder.path(), tools.clone());
     let settings = Settings::named("house");
     let runtime = Runtime::new(abide.clone(), models, tools, catalog, settings);
-    runtime.register().await.expect("the tools are");
+    runtime.register().await.expect("the tools are registered");
     let stop = CancellationToken::new();
     let stopped = stop.clone();
-    let driving = tokio::spawn(async move { runtime.run(stopped).await.expect("it runs") });
+    let driving =
+        tokio::spawn(async move { runtime.run(stopped).await.expect("the runtime runs") });
     let one = |(name, conversation): (String, &Conversation)| {
         let (abide, conversation) = (abide.clone(), conversation.clone());
         async move {
@@ -344,7 +350,7 @@ async fn held(path: &Path, every: usize) -> Held {
         sum += held;
     }
     stop.cancel();
-    driving.await.expect("it ends well");
+    driving.await.expect("the task succeeds");
     abide.close().await;
     sum
 }
@@ -367,17 +373,17 @@ fn beside(path: &str) -> PathBuf {
 }
 
 #[tokio::test]
-async fn every_conversation_of_the_fixture_is_held_again() {
+async fn every_conversation_of_the_fixture_is_reproduced() {
     let held = held(&beside("tests/fixtures/conversations.jsonl.zst"), 1).await;
     println!("{held:?}");
     assert_eq!((held.conversations, held.answers), (24, 326));
 }
 
 #[tokio::test]
-async fn conversations_beside_the_repository_are_held_again() {
+async fn unpublished_conversations_are_reproduced() {
     let folder = beside("../shared/data/conversations");
     if !folder.is_dir() {
-        println!("left out: the recordings that are not in this repository");
+        println!("left out: the unpublished recordings");
         return;
     }
     let every = if std::env::var_os(ALL).is_some() { 1 } else { EVERY };

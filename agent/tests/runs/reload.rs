@@ -1,4 +1,4 @@
-//! Definitions and tools change while runs are under way.
+//! Changes of definitions and tools while runs are active.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ const BEFORE: &str = "tools: [pay]\ninterrupt_on: { pay: true }\nsystem_prompt: 
 #[derive(Deserialize, JsonSchema)]
 struct Nothing {}
 
-/// Adds a tool of which nothing is asked.
+/// Adds a tool that is never called.
 fn add(tools: &Tools, name: &str, effect: Effect) {
     let run = |_: Nothing, _: ToolContext| async { Ok::<_, String>("done") };
     tools.add(Function::new(name, "Does it.", run).effect(effect)).expect("it is a tool");
@@ -28,7 +28,7 @@ fn add(tools: &Tools, name: &str, effect: Effect) {
 
 async fn approve(house: &House, call_id: &str) {
     let call = ApprovalOf::Call(call_id.to_owned());
-    house.abide.decide_approval(call, Decision::Approve).await.expect("it is decided");
+    house.abide.decide_approval(call, Decision::Approve).await.expect("the decision succeeds");
 }
 
 fn agents(house: &House) -> &Path {
@@ -36,71 +36,72 @@ fn agents(house: &House) -> &Path {
 }
 
 #[tokio::test]
-async fn a_changed_file_is_a_new_revision_and_a_run_under_way_keeps_its_own() {
+async fn a_changed_file_creates_a_revision_and_active_runs_keep_theirs() {
     let house = House::of(BEFORE, PAYS).await;
     let run = house.begin("Pay A.").await;
     let (_, interrupt) = house.told(&run.id, 0).await;
-    // The new one has no tool any more: with it, this run could not go on as it does.
+    // The new revision has no tools: with it, this run could not continue as it does.
     define(agents(&house), "clerk.yaml", "name: clerk\nsystem_prompt: Be strict.\n");
     house.until("SELECT name FROM agents WHERE name = 'clerk' AND revision = 2").await;
     approve(&house, "r1~1.1").await;
     let (told, _) = house.told(&run.id, interrupt.number).await;
     assert!(told.contains("pay A is done") && told.contains("It is paid."), "{told}");
     let session = NewSession { id: Some("s2".to_owned()), ..NewSession::of("clerk") };
-    house.abide.create_session(session).await.expect("it is made");
-    let next = house.abide.start_run(NewRun::of("s2").input("Pay B.")).await.expect("it begins");
+    house.abide.create_session(session).await.expect("it is created");
+    let next =
+        house.abide.start_run(NewRun::of("s2").input("Pay B.")).await.expect("the run starts");
     assert_eq!((run.revision, next.revision), (1, 2));
     let (told, _) = house.told(&next.id, 0).await;
-    assert!(told.contains("there is no tool pay"), "{told}");
+    assert!(told.contains("unknown tool pay"), "{told}");
     house.close().await;
 }
 
 #[tokio::test]
-async fn a_broken_file_is_told_and_its_agent_stays_as_it_was() {
+async fn an_invalid_file_is_reported_and_its_agent_is_unchanged() {
     let mut house = House::of(BEFORE, PAYS).await;
     define(agents(&house), "clerk.yaml", "name: clerk\ntools: [fly]\n");
     let problems = house.problems.wait_for(|problems| !problems.is_empty()).await;
-    let problems = problems.expect("the runtime is there").clone();
+    let problems = problems.expect("the runtime is running").clone();
     let told: Vec<String> = problems.iter().map(|it| it.error.to_string()).collect();
-    assert_eq!(told, ["there is no tool fly; there are: look, note, pay"]);
+    assert_eq!(told, ["unknown tool fly; available: look, note, pay"]);
     let sql = "SELECT revision, retired_at IS NULL FROM agents WHERE name = 'clerk'";
-    let stands: Vec<(i64, bool)> = house.abide.sql(sql).fetch().await.expect("it can be read");
+    let stands: Vec<(i64, bool)> = house.abide.sql(sql).fetch().await.expect("the query succeeds");
     assert_eq!(stands, [(1, true)]);
     house.close().await;
 }
 
-/// An agent whose file was gone went on beginning runs until the database was made anew.
+/// Regression: an agent whose file was removed continued to start runs until the database was recreated.
 #[tokio::test]
-async fn an_agent_whose_file_is_gone_begins_no_more_runs_until_it_is_back() {
+async fn an_agent_without_a_file_starts_no_runs_until_the_file_is_back() {
     let house = House::of(BEFORE, PAYS).await;
     let run = house.begin("Pay A.").await;
     let (_, interrupt) = house.told(&run.id, 0).await;
-    std::fs::remove_file(agents(&house).join("agents/clerk.yaml")).expect("it is there");
+    std::fs::remove_file(agents(&house).join("agents/clerk.yaml")).expect("the file exists");
     house.until("SELECT name FROM agents WHERE name = 'clerk' AND retired_at IS NOT NULL").await;
     let session = NewSession { id: Some("s2".to_owned()), ..NewSession::of("default") };
-    house.abide.create_session(session).await.expect("it is made");
+    house.abide.create_session(session).await.expect("it is created");
     let again = NewRun { agent: Some("clerk".to_owned()), ..NewRun::of("s2") };
-    let refused = house.abide.start_run(again.clone()).await.expect_err("it is retired");
+    let refused = house.abide.start_run(again.clone()).await.expect_err("the agent is retired");
     assert_eq!(refused.code(), Some(Code::BadTransition), "{refused}");
     assert!(refused.to_string().contains("agent clerk is retired"), "{refused}");
     approve(&house, "r1~1.1").await;
     let (told, _) = house.told(&run.id, interrupt.number).await;
-    assert!(told.contains("It is paid."), "the run under way goes on: {told}");
+    assert!(told.contains("It is paid."), "the active run continues: {told}");
     define(agents(&house), "clerk.yaml", &format!("name: clerk\n{BEFORE}"));
     house.until("SELECT name FROM agents WHERE name = 'clerk' AND retired_at IS NULL").await;
-    house.abide.start_run(again).await.expect("it is back");
+    house.abide.start_run(again).await.expect("the agent is active again");
     house.close().await;
 }
 
-/// What came between the start and the first look was never seen, and tools that an MCP server told of after the
-/// start were of no use to `readonly` until the next.
+/// Regression: changes between the start and the first check were missed, and `readonly` did not get tools that an
+/// MCP server added after the start.
 #[tokio::test]
-async fn tools_that_come_later_are_the_native_agents_too_and_mend_definitions_that_wait_for_them() {
+async fn tools_added_later_reach_native_agents_and_fix_definitions_that_need_them() {
     let plan = Plan::of(BEFORE, PAYS);
     plan.define("late.yaml", "tools: [files_read]\n");
     let tools = plan.tools.clone();
     let house = plan.open().await;
-    assert_eq!(house.problems.borrow().len(), 1, "there is no files_read yet");
+    assert_eq!(house.problems.borrow().len(), 1, "files_read does not exist yet");
     add(&tools, "files_read", Effect::ReadOnly);
     add(&tools, "files_write_file", Effect::Idempotent);
     house.until("SELECT name FROM agents WHERE name = 'late'").await;
@@ -112,7 +113,7 @@ async fn tools_that_come_later_are_the_native_agents_too_and_mend_definitions_th
         .await;
     let sql = "SELECT definition ->> '$.tools' FROM agent_revisions WHERE agent = 'readonly' \
                ORDER BY revision DESC LIMIT 1";
-    let tools: Vec<(String,)> = house.abide.sql(sql).fetch().await.expect("it can be read");
+    let tools: Vec<(String,)> = house.abide.sql(sql).fetch().await.expect("the query succeeds");
     assert_eq!(tools, [(r#"["files_read","look"]"#.to_owned(),)]);
     house.close().await;
 }

@@ -1,4 +1,4 @@
-//! Each event, error and limit has a test that is named after it: `docs/agents.md` lists them, and the tests that it lists
+//! The rows of the specification's tables: `docs/agents.md` lists a test for each, and this test checks that they
 //! exist.
 
 use std::path::Path;
@@ -20,5 +20,5 @@ fn every_row_of_the_table_has_its_test() {
         assert!(source.contains(&format!("fn {name}()")), "agent/{file}.rs has no test {name}");
         tests += 1;
     }
-    assert!(tests > 30, "the table names {tests} tests only");
+    assert!(tests > 30, "the table lists only {tests} tests");
 }

@@ -1,5 +1,5 @@
-//! Answers of a shape that the definition asks for. They were parsed and not held to it: what did not fit was told as
-//! `null`, and the run was done.
+//! Structured answers. Regression: they were parsed but not validated. A mismatch was reported as `null`, and the
+//! run succeeded.
 
 use expect_test::expect;
 use serde_json::json;
@@ -13,7 +13,7 @@ response_format:
   required: [total]
 "#;
 
-/// What the run's last event is, and the transcript.
+/// The run's last event, and the transcript.
 async fn ends(definition: &str, script: &str) -> (String, String) {
     let house = House::of(definition, script).await;
     let run = house.begin("How much?").await;
@@ -24,7 +24,7 @@ async fn ends(definition: &str, script: &str) -> (String, String) {
 }
 
 #[tokio::test]
-async fn an_answer_that_fits_is_told_as_data() {
+async fn a_matching_answer_is_returned_as_data() {
     let script = "answers: [{ text: '{\"total\": 7}' }]";
     let (told, _) = ends(FORMAT, script).await;
     let data = json!({"assistant_data": {"content": "{\"total\": 7}", "message_id": 2,
@@ -33,30 +33,30 @@ async fn an_answer_that_fits_is_told_as_data() {
 }
 
 #[tokio::test]
-async fn a_code_fence_is_no_part_of_an_answer() {
+async fn a_code_fence_around_an_answer_is_ignored() {
     let script = "answers: [{ text: \"```json\\n{\\\"total\\\": 7}\\n```\" }]";
     let (told, _) = ends(FORMAT, script).await;
     assert!(told.contains(r#""structured":{"total":7}"#), "{told}");
 }
 
 #[tokio::test]
-async fn what_does_not_fit_is_told_to_the_model_once() {
+async fn the_model_can_correct_an_answer_once() {
     let script = "answers: [{ text: '{\"total\": \"seven\"}' }, { text: '{\"total\": 7}' }]";
     let (told, transcript) = ends(FORMAT, script).await;
     assert!(told.starts_with("done") && told.contains(r#""structured":{"total":7}"#), "{told}");
     expect![[r#"
         user: How much? 
         assistant: {"total": "seven"} 
-        system: Your answer does not have the form that was asked for: at /total: "seven" is not of type "integer". Answer again, with JSON of that form and nothing else. 
+        system: Your answer does not match the required format: at /total: "seven" is not of type "integer". Answer again, with JSON in that format and nothing else. 
         assistant: {"total": 7} 
     "#]].assert_eq(&transcript);
 }
 
 #[tokio::test]
-async fn what_does_not_fit_then_either_is_an_error() {
+async fn a_second_mismatch_is_an_error() {
     let script = "repeat: true\nanswers: [{ text: Seven. }]";
     let (told, transcript) = ends(FORMAT, script).await;
-    let why = "the answer does not have the form that was asked for: it is not JSON: expected \
+    let why = "the answer does not match the response_format: it is not JSON: expected \
                value at line 1 column 1";
     assert_eq!(
         told,
@@ -65,9 +65,9 @@ async fn what_does_not_fit_then_either_is_an_error() {
     assert_eq!(transcript.matches("assistant: Seven.").count(), 2, "{transcript}");
 }
 
-/// It speaks instead of the model, and nobody asked it for JSON.
+/// The guardrail's message replaces the answer, so the schema does not apply.
 #[tokio::test]
-async fn what_a_guardrail_says_needs_no_shape() {
+async fn a_guardrail_message_needs_no_schema() {
     let definition = format!(
         "{FORMAT}middleware: [{{ name: guardrail, at: response, deny: secret, message: No. }}]\n"
     );

@@ -1,9 +1,9 @@
-//! Runs of a tenant while another has asked beforehand for every id that their drivers use. Call ids, sessions and runs of
-//! delegations followed from the id of the run, which callers choose, and were one room for all: a run went on with the
-//! arguments and results that another tenant had stored there, an approval was skipped, and a task was given in a
-//! session that another tenant reads. What both tenants see is held to the same without the attacker.
+//! Runs of one tenant, after another tenant has created rows with every id that the drivers use. Regression: the
+//! ids of calls, sessions and child runs were derived from the run's id, which callers choose, and were shared by
+//! all tenants. A run continued with arguments and results of another tenant, an approval was skipped, and a task
+//! ran in a session that another tenant could read. Both tenants must see the same as without the attack.
 //!
-//! Delegation without an end is here too.
+//! Limits of delegation are tested here, too.
 
 use std::time::Duration;
 
@@ -33,22 +33,22 @@ answers:
 /// Waits until no run is active.
 async fn until_all_ended(house: &House) {
     let sql = "SELECT id FROM runs WHERE ended_at IS NULL";
-    let mut active = house.abide.subscribe(sql).await.expect("it can be followed");
+    let mut active = house.abide.subscribe(sql).await.expect("the subscription starts");
     while active.next().await.is_some() {
         if active.rows().len() == 0 {
             return;
         }
     }
-    panic!("the file was closed before all runs had ended");
+    panic!("the database was closed before all runs had ended");
 }
 
 async fn tenant(house: &House, name: &str) -> Abide {
     let scope = Scope::from([("tenant".to_owned(), name.to_owned())]);
-    house.abide.acting_for(&scope).await.expect("nothing bounds who embeds the engine")
+    house.abide.acting_for(&scope).await.expect("an embedded client has no restrictions")
 }
 
-/// What the attacker asks for, in this order: rows of every kind under the ids that the drivers of acme's run use, as
-/// they were, as they are, and as they are stored.
+/// The attacker's preparation, in one of several orders: rows of every kind with the ids that the drivers of acme's
+/// run use, in the former, the current and the stored form.
 async fn prepare(zeta: &Abide, order: usize) {
     let mut ids: Vec<String> = Vec::new();
     for run in ["order-42", "tenant=acme/order-42"] {
@@ -66,9 +66,9 @@ async fn prepare(zeta: &Abide, order: usize) {
         ids.reverse();
     }
     let mine = NewSession { id: Some("mine".to_owned()), ..NewSession::of("spy") };
-    zeta.create_session(mine).await.expect("it is its own");
+    zeta.create_session(mine).await.expect("the session is its own");
     for id in ids {
-        // Some are refused, and some become rows of zeta's own.
+        // Some are refused, and some become zeta's own rows.
         let session = NewSession { id: Some(id.clone()), ..NewSession::of("spy") };
         let _: Result<_, Error> = zeta.create_session(session).await;
         for tool in ["look", "pay", "task"] {
@@ -93,7 +93,7 @@ async fn prepare(zeta: &Abide, order: usize) {
     }
 }
 
-/// All that a tenant sees of what runs do, without the log's numbers and times.
+/// Everything that a tenant sees of runs, without seqs and times.
 async fn sight(abide: &Abide) -> Vec<Vec<Value>> {
     let mut seen = Vec::new();
     for sql in [
@@ -119,7 +119,7 @@ async fn sight(abide: &Abide) -> Vec<Vec<Value>> {
     seen
 }
 
-/// Has acme's order handled, from the request to the answer; what acme sees then, what zeta sees, and what was done.
+/// Handles acme's order from the request to the answer. Returns what acme sees, what zeta sees, and the ledger.
 async fn handled(attack: Option<usize>) -> (Vec<Vec<Value>>, Vec<Vec<Value>>, Vec<String>) {
     let plan = Plan::of(DEFINITION, SCRIPT);
     plan.define("spy.yaml", "name: spy\nmode: all\n");
@@ -127,30 +127,36 @@ async fn handled(attack: Option<usize>) -> (Vec<Vec<Value>>, Vec<Vec<Value>>, Ve
     let (acme, zeta) = (tenant(&house, "acme").await, tenant(&house, "zeta").await);
     if let Some(order) = attack {
         prepare(&zeta, order).await;
-        // Its own runs, if any began, are over before acme comes.
+        // Its own runs, if any started, end before acme's run.
         until_all_ended(&house).await;
     }
     let before = sight(&zeta).await;
     let done_before = house.ledger().len();
     let session = NewSession { id: Some("order-42".to_owned()), ..NewSession::of("clerk") };
-    acme.create_session(session).await.expect("it is made");
+    acme.create_session(session).await.expect("it is created");
     let run = NewRun { id: Some("order-42".to_owned()), ..NewRun::of("order-42").input("Pay A.") };
-    let run = acme.start_run(run).await.expect("it begins");
+    let run = acme.start_run(run).await.expect("the run starts");
     let (_, interrupt) = house.told(&run.id, 0).await;
     assert_eq!(interrupt.kind, RunEventKind::Interrupt, "{:?}", interrupt.data);
-    let call = interrupt.data["tool_call_id"].as_str().expect("it names the call").to_owned();
-    assert!(!house.ledger()[done_before..].contains(&"pay A".to_owned()), "no one has approved it");
-    acme.decide_approval(ApprovalOf::Call(call), Decision::Approve).await.expect("it is decided");
+    let call =
+        interrupt.data["tool_call_id"].as_str().expect("the event has the call id").to_owned();
+    assert!(
+        !house.ledger()[done_before..].contains(&"pay A".to_owned()),
+        "the call is not approved yet"
+    );
+    acme.decide_approval(ApprovalOf::Call(call), Decision::Approve)
+        .await
+        .expect("the decision succeeds");
     let (_, done) = house.told(&run.id, interrupt.number).await;
     assert_eq!(done.kind, RunEventKind::Done, "{:?}", done.data);
-    assert_eq!(sight(&zeta).await, before, "zeta sees nothing of it");
+    assert_eq!(sight(&zeta).await, before, "zeta does not see acme's run");
     let seen = (sight(&acme).await, before, house.ledger()[done_before..].to_vec());
     house.close().await;
     seen
 }
 
 #[tokio::test]
-async fn a_run_is_the_same_whatever_another_tenant_has_prepared() {
+async fn a_run_is_not_affected_by_rows_of_another_tenant() {
     let (alone, nothing, done) = handled(None).await;
     assert_eq!(nothing, Vec::<Vec<Value>>::new());
     assert!(done.contains(&"pay A".to_owned()), "{done:?}");
@@ -158,33 +164,33 @@ async fn a_run_is_the_same_whatever_another_tenant_has_prepared() {
         let (beside, theirs, done_beside) = handled(Some(order)).await;
         assert_eq!(alone, beside, "order {order}");
         assert_eq!(done, done_beside, "order {order}");
-        assert!(!theirs.is_empty(), "the attacker made rows of its own");
+        assert!(!theirs.is_empty(), "the attacker created rows");
     }
 }
 
-/// What a driver does for a run is bounded by the scope of the run's session, and the log says so.
+/// The driver of a run is limited to the scope of the run's session, and the log records that.
 #[tokio::test]
 async fn a_driver_acts_within_the_scope_of_the_session() {
     let house = House::of("tools: [look]\n", "answers: [{ text: Hello. }]").await;
     let acme = tenant(&house, "acme").await;
     let run =
         NewRun::of(acme.create_session(NewSession::of("clerk")).await.expect("made").id.as_str());
-    let run = acme.start_run(run.input("Hello?")).await.expect("it begins");
+    let run = acme.start_run(run.input("Hello?")).await.expect("the run starts");
     house.told(&run.id, 0).await;
     let sql = "SELECT DISTINCT reducer, authority ->> '$.scope.tenant' FROM events \
                WHERE reducer IN ('record_run', 'append_message', 'finish_run') ORDER BY 1";
     let events: Vec<(String, Option<String>)> =
-        house.abide.sql(sql).fetch().await.expect("it can be read");
+        house.abide.sql(sql).fetch().await.expect("the query succeeds");
     let of = |reducer: &str| (reducer.to_owned(), Some("acme".to_owned()));
     assert_eq!(events, [of("append_message"), of("finish_run"), of("record_run")]);
     house.close().await;
 }
 
-/// A model that delegates twice in each of its answers, to agents that do the same. The tree stops growing at its
-/// limit, and an abort of the run at the top ends all of it.
+/// A model that delegates twice in each answer, to agents that do the same. The tree stops growing at its limit,
+/// and an abort of the root run ends all of it.
 #[tokio::test]
-async fn delegation_is_bounded_and_an_abort_ends_all_of_it() {
-    // Each level may delegate to the next one only; what else it asks for is refused.
+async fn delegation_is_limited_and_an_abort_ends_the_whole_tree() {
+    // Each level may delegate only to the next one; other requests are refused.
     let call =
         |agent: &str| format!("{{ name: task, arguments: {{ agent: {agent}, task: Go on. }} }}");
     let calls = ["two", "two", "three", "three", "four", "four"].map(call).join(", ");
@@ -215,12 +221,12 @@ async fn delegation_is_bounded_and_an_abort_ends_all_of_it() {
         .expect("it can be read");
     let [(runs, depth, delegated)] = counts[..] else { panic!("one row") };
     assert!(runs == delegated + 1 && delegated <= 12 && depth <= 2, "{counts:?}");
-    tokio::time::timeout(Duration::from_secs(60), house.close()).await.expect("it ends");
+    tokio::time::timeout(Duration::from_secs(60), house.close()).await.expect("the runtime stops");
 }
 
-/// An agent that delegates to itself, by way of others or not, is no definition; nor can it be registered.
+/// An agent that delegates to itself, directly or indirectly, is invalid in a file and at registration.
 #[tokio::test]
-async fn a_circle_of_delegation_is_refused() {
+async fn a_delegation_cycle_is_refused() {
     let plan = Plan::of("subagents: [other]\nmode: all\n", "answers: [{ text: Hello. }]");
     plan.define("other.yaml", "name: other\nmode: all\nsubagents: [clerk]\n");
     plan.define("own.yaml", "name: own\nmode: all\nsubagents: [own]\n");
@@ -231,9 +237,9 @@ async fn a_circle_of_delegation_is_refused() {
     assert_eq!(
         problems,
         [
-            "it delegates in a circle: clerk → other → clerk",
-            "it delegates in a circle: other → clerk → other",
-            "it delegates in a circle: own → own"
+            "delegation cycle: clerk → other → clerk",
+            "delegation cycle: other → clerk → other",
+            "delegation cycle: own → own"
         ]
     );
     let names: Vec<(String,)> = house
@@ -247,10 +253,10 @@ async fn a_circle_of_delegation_is_refused() {
         let args = json!({"name": name, "definition": {"subagents": subagents}});
         house.abide.call("register_agent", args).await.map(drop)
     };
-    register("a", json!(["b"])).await.expect("there is no b yet");
-    register("b", json!([{"name": "c", "subagents": ["d"]}])).await.expect("no circle");
+    register("a", json!(["b"])).await.expect("b does not exist yet");
+    register("b", json!([{"name": "c", "subagents": ["d"]}])).await.expect("there is no cycle");
     for (name, subagents) in [("d", json!(["a"])), ("e", json!(["e"])), ("c", json!(["a"]))] {
-        let refused = register(name, subagents).await.expect_err("it is a circle");
+        let refused = register(name, subagents).await.expect_err("the cycle is refused");
         assert!(refused.to_string().contains("would delegate to itself"), "{name}: {refused}");
     }
     house.close().await;

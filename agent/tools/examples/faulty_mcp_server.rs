@@ -1,6 +1,7 @@
-//! An MCP server over pipes that does on demand what servers do when things go wrong. The tests of this crate run it.
+//! An MCP server over pipes that produces faults on demand, for the tests of this crate.
 //!
-//! `faulty_mcp_server` serves until its input ends; `faulty_mcp_server refuse` says why it cannot and exits 7.
+//! `faulty_mcp_server` runs until its stdin is closed; `faulty_mcp_server refuse` prints an error and exits with
+//! code 7.
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -18,7 +19,7 @@ use rmcp::{ServerHandler, transport};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-/// What the 10 MB result and the flood are made of.
+/// Size of the large result and of the stderr flood.
 const TEN_MEGABYTES: usize = 10_000_000;
 
 /// A server with a tool for each fault.
@@ -29,14 +30,14 @@ struct Faulty {
     era: Era,
 }
 
-/// Which revisions of the protocol it speaks.
+/// The protocol versions that it supports.
 #[derive(Clone, Copy, PartialEq)]
 enum Era {
-    /// All of them.
+    /// All versions.
     Both,
-    /// It has never heard of being discovered.
+    /// Versions without discovery.
     Old,
-    /// It can be discovered, and is of the older ones all the same.
+    /// It supports discovery, but requires `initialize`.
     OldButDiscovered,
 }
 
@@ -117,12 +118,12 @@ impl ServerHandler for Faulty {
             }
             "cancelled" => {
                 let mut count = self.cancelled.subscribe();
-                let count = *count.wait_for(|count| *count > 0).await.expect("we hold the sender");
+                let count = *count.wait_for(|count| *count > 0).await.expect("the sender is alive");
                 Ok(said(&count.to_string()))
             }
             "flood" => {
                 let flood = "x".repeat(TEN_MEGABYTES);
-                std::io::stderr().write_all(flood.as_bytes()).expect("somebody drains stderr");
+                std::io::stderr().write_all(flood.as_bytes()).expect("stderr is drained");
                 Ok(said("it is drained"))
             }
             "nonsense" => {
@@ -145,7 +146,7 @@ impl ServerHandler for Faulty {
             }
             "kinds" => Ok(CallToolResponse::Complete(kinds())),
             "unsigned" => Ok(structured(&json!({"a/b": [u64::MAX]}))),
-            // The SDK of a server writes no longer integer, so it writes the line itself.
+            // The SDK cannot write such an integer, so the server writes the line itself.
             "long" => {
                 let n = format!("1{}", "0".repeat(23));
                 let result = format!(r#"{{"content":[],"structuredContent":{{"n":{n}}}}}"#);
@@ -171,7 +172,7 @@ fn tool(name: &str, annotations: &Value) -> Tool {
     serde_json::from_value(tool).expect("it is a tool")
 }
 
-/// Content of every kind that there is.
+/// Content of every kind.
 fn kinds() -> CallToolResult {
     let result = json!({
         "content": [

@@ -1,4 +1,4 @@
-//! What is wrong with a tool's definition, and what definitions of all kinds have in common.
+//! Errors in tool definitions, and parts that all kinds of definitions share.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 use crate::template::Template;
 use crate::tool::DEFAULT_TIMEOUT;
 
-/// Why a tool cannot be made of its definition.
+/// Why a tool definition is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the definition of {tool} cannot be used: {why}")]
+#[error("invalid definition of {tool}: {why}")]
 pub struct ConfigError {
     /// The tool or server.
     pub tool: String,
-    /// What is wrong, in one sentence.
+    /// The error, in one sentence.
     pub why: String,
 }
 
@@ -22,28 +22,28 @@ impl ConfigError {
         ConfigError { tool: tool.to_owned(), why: why.into() }
     }
 
-    /// A name that does not change, for programs.
+    /// A stable error code.
     #[must_use]
     pub fn code(&self) -> &'static str {
         "bad_tool_config"
     }
 }
 
-/// A timeout in a definition.
+/// The timeout of a definition.
 pub(crate) fn timeout(tool: &str, timeout_ms: Option<u64>) -> Result<Duration, ConfigError> {
     match timeout_ms {
         None => Ok(DEFAULT_TIMEOUT),
-        Some(0) => Err(ConfigError::new(tool, "a timeout of 0 ms leaves no time to run")),
+        Some(0) => Err(ConfigError::new(tool, "timeout_ms must not be 0")),
         Some(timeout_ms) => Ok(Duration::from_millis(timeout_ms)),
     }
 }
 
-/// The schema of a tool that takes nothing.
+/// The schema of a tool without parameters.
 pub(crate) fn no_parameters() -> Value {
     json!({ "type": "object", "properties": {}, "additionalProperties": false })
 }
 
-/// A template whose places are all parameters of the tool.
+/// Parses a template and checks that its placeholders are parameters of the tool.
 pub(crate) fn template(
     tool: &str,
     text: &str,
@@ -53,7 +53,7 @@ pub(crate) fn template(
     let known = parameters["properties"].as_object();
     let unknown = template.names().find(|name| !known.is_some_and(|all| all.contains_key(*name)));
     if let Some(name) = unknown {
-        let why = format!("{text:?} has a place for {name}, which is none of the parameters");
+        let why = format!("{text:?} has the placeholder {name}, which is not a parameter");
         return Err(ConfigError::new(tool, why));
     }
     Ok(template)

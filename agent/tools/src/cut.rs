@@ -1,42 +1,43 @@
-//! Results cut for the model: the beginning and the end of what is too long, with a mark between them that says how
-//! much was left out, and of which call. The result itself stays whole, on record.
+//! Shortening of results for the model: the beginning and the end of a long result, with a marker between them that
+//! has the number of omitted bytes and the call id. The stored result is complete.
 
 #[cfg(test)]
 mod tests;
 
-/// How much of a result a model is shown.
+/// How much of a result a model sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// So many characters, the mark included.
+    /// Maximum number of characters, including the marker.
     pub max_chars: usize,
-    /// So many tokens as well, at four characters each, which is how the seeds' budgets are counted.
+    /// Optional maximum number of tokens, at four characters per token, as in the token budgets of agent
+    /// definitions.
     pub max_tokens: Option<usize>,
 }
 
-/// Characters that a token is taken for.
+/// Assumed characters per token.
 const TOKEN_CHARS: usize = 4;
 
-/// The balanced profile of the seeds.
+/// The default budget.
 impl Default for Cut {
     fn default() -> Cut {
         Cut { max_chars: 32_000, max_tokens: Some(8_000) }
     }
 }
 
-/// A result as a model is shown it.
+/// A result in the form that a model sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
     /// The text.
     pub text: String,
-    /// Bytes of the result that are not in it.
+    /// Number of omitted bytes.
     pub left_out: usize,
 }
 
 impl Cut {
-    /// Cuts what is too long. Two thirds of what is shown are its beginning, the rest its end.
+    /// Shortens a long text. Two thirds of the budget are for its beginning, the rest for its end.
     ///
-    /// JSON is cut between values where that is possible. Where one string is most of it, it is cut within that, never
-    /// inside an escape, and the mark says that it stands inside a string.
+    /// JSON is cut between values if possible. If a single string makes up most of it, the cut is inside the
+    /// string, never inside an escape, and the marker says so.
     #[must_use]
     pub fn apply(&self, text: &str, call_id: &str) -> Shown {
         let by_tokens = self.max_tokens.map(|tokens| tokens.saturating_mul(TOKEN_CHARS));
@@ -45,7 +46,7 @@ impl Cut {
         if chars <= budget {
             return Shown { text: text.to_owned(), left_out: 0 };
         }
-        // The longest mark there can be, so that what is shown with it stays within the budget.
+        // The longest possible marker, so that the result stays within the budget.
         let room = budget.saturating_sub(mark(text.len(), call_id, true).chars().count());
         let head = room - room / 3;
         let head_end = byte_of_char(text, head);
@@ -60,7 +61,7 @@ impl Cut {
 
 fn mark(bytes: usize, call_id: &str, inside_string: bool) -> String {
     let place = if inside_string { ", from inside a string" } else { "" };
-    format!("\n[… {bytes} bytes of the result of call {call_id} left out here{place} …]\n")
+    format!("\n[… {bytes} bytes of the result of call {call_id} were left out{place} …]\n")
 }
 
 fn byte_of_char(text: &str, nth: usize) -> usize {
@@ -75,7 +76,7 @@ struct Seams {
 }
 
 impl Seams {
-    /// The seams nearest to where the text would be cut, such that less is shown and not more.
+    /// The nearest cut positions that do not exceed the budget.
     fn of(text: &str, head_end: usize, tail_start: usize) -> Seams {
         let is_json = text.trim_start().starts_with(['{', '['])
             && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
@@ -84,7 +85,7 @@ impl Seams {
         }
         let (mut head, mut tail) = (0, text.len());
         let mut scan = Scan::default();
-        // Where an escape may be cut before, or after.
+        // Positions before or after which an escape is complete.
         let (mut whole_head, mut whole_tail) = (0, text.len());
         let (mut head_in_string, mut tail_in_string) = (false, false);
         for (at, c) in text.char_indices() {
@@ -107,7 +108,7 @@ impl Seams {
                 }
             }
         }
-        // A boundary that would cost more than half of what may be shown is too far away.
+        // A boundary that would waste more than half of the budget is too far away.
         let head_far = head_end - head > head_end / 2;
         let tail_far = tail - tail_start > (text.len() - tail_start) / 2;
         Seams {
@@ -118,11 +119,11 @@ impl Seams {
     }
 }
 
-/// Where in JSON text one is.
+/// The state of a scan through JSON text.
 #[derive(Default)]
 struct Scan {
     in_string: bool,
-    /// Characters of an escape that are still to come, from its backslash on.
+    /// Remaining characters of an escape, counted from its backslash.
     escape_left: usize,
     escaped: bool,
 }

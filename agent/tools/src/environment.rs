@@ -1,6 +1,6 @@
-//! The variables of the environment: which a program inherits, and those that secrets are read from.
+//! Environment variables: those that a program inherits, and those that secrets are read from.
 //!
-//! Nothing else in this crate reads the process's environment, and nothing here is ever told to a model.
+//! No other module of this crate reads the process's environment. Values are never sent to a model.
 
 use std::collections::BTreeMap;
 use std::{env, fmt};
@@ -9,20 +9,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::ConfigError;
 
-/// What programs inherit unless said: enough to find programs, a home and a language, and no secret.
+/// The variables that programs inherit by default: enough to find programs, a home directory and a locale, and no
+/// secrets.
 pub const INHERITED: [&str; 12] = [
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TMPDIR", "TEMP", "TMP", "LANG", "LC_ALL",
     "LC_CTYPE",
 ];
 
-/// Variables with their values, taken once.
+/// A snapshot of variables and their values.
 #[derive(Clone, Default)]
 pub struct Environment {
     variables: BTreeMap<String, String>,
 }
 
 impl Environment {
-    /// Those of this process. What is not Unicode is left out.
+    /// The variables of this process, without those that are not Unicode.
     #[must_use]
     pub fn of_process() -> Environment {
         let unicode = env::vars_os().filter_map(|(name, value)| {
@@ -37,13 +38,13 @@ impl Environment {
         self.variables.get(name).map(String::as_str)
     }
 
-    /// All of them, by name.
+    /// All variables, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.variables.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
     /// # Errors
-    /// It is not set, or empty.
+    /// The variable is not set, or empty.
     pub(crate) fn get(&self, tool: &str, name: &str) -> Result<String, ConfigError> {
         let set = self.variables.get(name).filter(|value| !value.is_empty());
         set.cloned().ok_or_else(|| {
@@ -51,10 +52,10 @@ impl Environment {
         })
     }
 
-    /// What a program sees: what it inherits, and on top of it what is set for it.
+    /// The environment of a program: the inherited variables, then the configured ones.
     ///
     /// # Errors
-    /// A variable that a setting names is not set.
+    /// A setting refers to a variable that is not set.
     pub(crate) fn for_program(
         &self,
         tool: &str,
@@ -76,7 +77,7 @@ impl Environment {
     }
 }
 
-/// Values are not shown.
+/// Values are omitted.
 impl fmt::Debug for Environment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.variables.keys()).finish()
@@ -89,13 +90,13 @@ impl FromIterator<(String, String)> for Environment {
     }
 }
 
-/// What a program inherits: `allowlist` (unless said), `all`, `none`, or a list of names.
+/// What a program inherits: `allowlist` (the default), `all`, `none`, or a list of names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "inherit_env is allowlist, all, none, or a list of names")]
 pub enum Inherit {
-    /// By a word.
+    /// A preset.
     Preset(Preset),
-    /// These and no others.
+    /// Exactly these names.
     These(Vec<String>),
 }
 
@@ -105,36 +106,36 @@ impl Default for Inherit {
     }
 }
 
-/// The words of [`Inherit`].
+/// The presets of [`Inherit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Preset {
     /// [`INHERITED`].
     Allowlist,
-    /// Everything, secrets included.
+    /// All variables, including secrets.
     All,
-    /// Nothing.
+    /// No variables.
     None,
 }
 
-/// A value in a definition: as it stands, or by the name of the environment variable that holds it, so that no secret
-/// stands in a definition.
+/// A value in a definition: a literal, or the name of the environment variable that has the value, so that
+/// definitions contain no secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "a value is text, or {env: NAME, prefix: text}")]
 pub enum Setting {
-    /// As it stands.
+    /// A literal.
     Literal(String),
-    /// `{env: NAME}`, with what stands before it, such as `prefix: "Bearer "`.
+    /// `{env: NAME}`, with an optional prefix, such as `prefix: "Bearer "`.
     Named(Named),
 }
 
-/// A value by the name of its environment variable.
+/// The value of an environment variable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Named {
     /// The variable.
     pub env: String,
-    /// What stands before its value.
+    /// The text before the value.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub prefix: String,
 }

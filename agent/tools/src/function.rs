@@ -1,7 +1,7 @@
-//! A Rust function as a tool: its parameters are a type, from which the schema is derived.
+//! A Rust function as a tool; the schema is derived from its parameter type.
 //!
-//! A panic in it is an outcome. What cannot be helped is a function that blocks its thread: neither its timeout nor
-//! a cancellation reaches it before it waits for something.
+//! A panic becomes an outcome. A function that blocks its thread cannot be stopped: timeout and cancellation take
+//! effect only when it awaits something.
 
 use std::any::Any;
 use std::fmt::Display;
@@ -29,7 +29,7 @@ pub struct Function {
 }
 
 impl Function {
-    /// A function of typed arguments. They are read by serde from what has been held to their schema.
+    /// A function with typed arguments. They are deserialized after validation.
     #[must_use]
     pub fn new<A, F, R>(name: &str, description: &str, function: F) -> Function
     where
@@ -41,22 +41,22 @@ impl Function {
         let declaration = ToolDeclaration::new(name, description, parameters);
         Function::of(declaration, move |invocation| {
             let read = serde_json::from_value::<A>(invocation.arguments);
-            // Called here and not in the future, so that the future need not borrow the function.
+            // Called outside of the future, so that the future need not borrow the function.
             let answer = read.map(|arguments| function(arguments, invocation.context));
             async move {
                 match answer {
                     Ok(answer) => answer.await.into_outcome(),
                     Err(why) => ToolOutcome::failed(
                         Failure::Arguments,
-                        format!("the arguments cannot be read: {why}"),
+                        format!("cannot deserialize the arguments: {why}"),
                     ),
                 }
             }
         })
     }
 
-    /// A function of whatever it is called with, declared by hand: it sees the call's id and whether it is
-    /// cancelled.
+    /// A function with untyped arguments and an explicit declaration. It sees the call id and the cancellation
+    /// token.
     #[must_use]
     pub fn of<F, R>(declaration: ToolDeclaration, function: F) -> Function
     where
@@ -67,21 +67,21 @@ impl Function {
         Function { declaration, body: Arc::new(body) }
     }
 
-    /// Says what running it twice means; without it, that it must not.
+    /// Sets the effect; the default is [`Effect::AtMostOnce`].
     #[must_use]
     pub fn effect(mut self, effect: Effect) -> Function {
         self.declaration.effect = effect;
         self
     }
 
-    /// Has somebody approve each call.
+    /// Requires approval of each call.
     #[must_use]
     pub fn needs_approval(mut self) -> Function {
         self.declaration.needs_approval = true;
         self
     }
 
-    /// Gives it so long, instead of [`DEFAULT_TIMEOUT`](crate::DEFAULT_TIMEOUT).
+    /// Sets the timeout; the default is [`DEFAULT_TIMEOUT`](crate::DEFAULT_TIMEOUT).
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Function {
         self.declaration.timeout = timeout;
@@ -100,7 +100,7 @@ impl Tool for Function {
         let body = Arc::clone(&self.body);
         async move {
             let cancel = invocation.cancel.clone();
-            // The call of the function itself may panic, not only the future that it gives.
+            // Not only the future may panic, but also the function that creates it.
             let work = AssertUnwindSafe(async move { body(invocation).await }).catch_unwind();
             tokio::select! {
                 biased;
@@ -118,23 +118,23 @@ impl Tool for Function {
     }
 }
 
-/// What a panic comes to. What it says is for who reads the log: it may quote what the model must not see.
+/// The outcome of a panic. The message is only logged, because it may contain data that the model must not see.
 fn panicked(name: &str, panic: &(dyn Any + Send)) -> ToolOutcome {
     let text = panic.downcast_ref::<&str>().copied();
     let said = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     tracing::error!(tool = name, panic = said.unwrap_or("not text"), "a tool panicked");
-    ToolOutcome::failed(Failure::Panicked, format!("{name} broke down, which is a defect of it"))
+    ToolOutcome::failed(Failure::Panicked, format!("{name} panicked; this is a bug in the tool"))
 }
 
-/// What a run comes to that was not done in time.
+/// The outcome of a timeout.
 pub(crate) fn timed_out(name: &str, timeout: Duration) -> ToolOutcome {
-    let text = format!("{name} was not done within {} s", timeout.as_secs_f64());
+    let text = format!("{name} timed out after {} s", timeout.as_secs_f64());
     ToolOutcome::failed(Failure::TimedOut, text)
 }
 
-/// What a function may return.
+/// The return type of a function.
 pub trait Returned {
-    /// As what came of the call.
+    /// Converts the value to an outcome.
     fn into_outcome(self) -> ToolOutcome;
 }
 
@@ -144,14 +144,14 @@ impl Returned for ToolOutcome {
     }
 }
 
-/// Any value that becomes JSON, or an error that the model is told.
+/// Any serializable value, or an error for the model.
 impl<T: Serialize, E: Display> Returned for Result<T, E> {
     fn into_outcome(self) -> ToolOutcome {
         match self.map(|value| serde_json::to_value(value)) {
             Ok(Ok(value)) => ToolOutcome::json(value),
             Ok(Err(why)) => ToolOutcome::failed(
                 Failure::Tool,
-                format!("it ran, but what it gave cannot be told as JSON: {why}"),
+                format!("the tool ran, but its result cannot be converted to JSON: {why}"),
             ),
             Err(why) => ToolOutcome::failed(Failure::Tool, why.to_string()),
         }

@@ -1,8 +1,8 @@
 //! An HTTP request as a tool.
 //!
-//! Where it goes is the definition's to say: arguments fill places in the path, the query and the body, escaped as is
-//! due there, and can change neither scheme nor host nor the path's shape. Each request bears its call's id as an
-//! idempotency key, so that a server which knows such keys does nothing twice.
+//! The definition determines the target: arguments fill placeholders in path, query and body, with the proper
+//! escaping. They cannot change the scheme, the host or the structure of the path. Each request has the call id as
+//! its idempotency key, so a server that supports such keys does not repeat a request.
 
 mod address;
 mod exchange;
@@ -27,77 +27,77 @@ use crate::template::Template;
 use crate::tool::{Invocation, Tool, ToolDeclaration};
 use address::Address;
 
-/// An HTTP request as a tool, as a definition has it.
+/// The definition of an HTTP tool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HttpToolConfig {
-    /// The tool's name.
+    /// The name.
     pub name: String,
-    /// What it does, for the model.
+    /// The description for the model.
     pub description: String,
-    /// The JSON Schema of its arguments; it takes none where this is left out.
+    /// The JSON Schema of the arguments; the default is no arguments.
     #[serde(default = "config::no_parameters")]
     pub parameters: Value,
-    /// The method; GET unless said.
+    /// The method; the default is GET.
     #[serde(default = "get")]
     pub method: String,
-    /// Where it goes, with `{placeholders}` in the path and the query.
+    /// The URL, with `{placeholders}` in path and query.
     pub url: String,
-    /// Further parts of the query, each with `{placeholders}`; one whose argument is left out is left out.
+    /// Additional query parameters with `{placeholders}`. A parameter is omitted if its argument is absent.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub query: BTreeMap<String, String>,
-    /// Headers. They take no placeholders: a model does not write headers.
+    /// Headers. Placeholders are not supported: a model must not write headers.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, Setting>,
-    /// What is sent; nothing unless said.
+    /// The request body; the default is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<HttpBody>,
-    /// The header that bears the call's id; `Idempotency-Key` unless said, none where it is empty.
+    /// The header for the call id. The default is `Idempotency-Key`; an empty name disables it.
     #[serde(default = "idempotency_key")]
     pub idempotency_header: String,
-    /// Statuses that are no error, beside those from 200 to 299.
+    /// Statuses that count as success, besides those from 200 to 299.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ok_statuses: Vec<u16>,
-    /// Redirects that are followed, on the same host alone. None unless said.
+    /// Maximum number of redirects, only within the same host; the default is 0.
     #[serde(default)]
     pub redirects: usize,
-    /// Bytes that are taken of the answer: 4,000,000 unless said. A longer one is an error.
+    /// Maximum size of the response in bytes; the default is 4,000,000. A larger response is an error.
     #[serde(default = "four_megabytes")]
     pub max_bytes: usize,
-    /// How long one run may take, in milliseconds; 60,000 unless said.
+    /// Timeout of a call, in milliseconds; the default is 60,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// What running it twice would mean. Unless said it is what the method means: GET and HEAD change nothing, PUT and
-    /// DELETE may run twice, all others must not (RFC 9110, section 9.2).
+    /// The effect of the tool. The default follows from the method (RFC 9110, section 9.2): GET and HEAD are
+    /// read-only, PUT and DELETE are idempotent, all others must run at most once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<Effect>,
-    /// Whether somebody must approve each call.
+    /// Whether each call needs approval.
     #[serde(default)]
     pub needs_approval: bool,
-    /// How approvals are asked for.
+    /// How approvals are requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<ApprovalPolicy>,
-    /// How a call is tried again.
+    /// How failed calls are retried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<Retry>,
-    /// What whoever runs it must be capable of.
+    /// The capability that a worker needs to run it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub required_capability: Option<String>,
-    /// What the world behind it can bear.
+    /// Rate and concurrency limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<ToolLimits>,
 }
 
-/// What a request sends.
+/// The body of a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HttpBody {
     /// All arguments, as JSON.
     Arguments,
-    /// JSON whose strings have `{placeholders}`. A string that is nothing but one becomes the argument as it is, of any
-    /// type; a member whose argument is left out is left out.
+    /// JSON whose strings have `{placeholders}`. A string that consists of one placeholder becomes the argument
+    /// itself, of any type. A member is omitted if its argument is absent.
     Json(Value),
-    /// A form, each field with `{placeholders}`; one whose argument is left out is left out.
+    /// A form whose fields have `{placeholders}`. A field is omitted if its argument is absent.
     Form(BTreeMap<String, String>),
     /// Text with `{placeholders}`, which are not escaped.
     Text(String),
@@ -121,7 +121,7 @@ pub struct HttpTool {
     plan: Arc<Plan>,
 }
 
-/// What each request has in common.
+/// The parts that all requests share.
 struct Plan {
     name: String,
     client: Client,
@@ -135,7 +135,7 @@ struct Plan {
     timeout: Duration,
 }
 
-/// A body with its templates read.
+/// A body with parsed templates.
 enum Body {
     Arguments,
     Json(Value),
@@ -144,16 +144,16 @@ enum Body {
 }
 
 impl HttpTool {
-    /// Reads a definition.
+    /// Parses a definition.
     ///
     /// # Errors
-    /// What is wrong with it, a secret that is not set included.
+    /// The definition is invalid, or a variable for a secret is not set.
     pub fn new(config: HttpToolConfig, environment: &Environment) -> Result<HttpTool, ConfigError> {
         let name = config.name.as_str();
         let bad = |why: String| ConfigError::new(name, why);
         let timeout = config::timeout(name, config.timeout_ms)?;
         let method = Method::from_bytes(config.method.as_bytes())
-            .map_err(|_| bad(format!("{:?} is no HTTP method", config.method)))?;
+            .map_err(|_| bad(format!("{:?} is not a valid HTTP method", config.method)))?;
         let idempotency_header = Some(&config.idempotency_header).filter(|name| !name.is_empty());
         let idempotency_header =
             idempotency_header.map(|header| header_name(name, header)).transpose()?;
@@ -183,7 +183,7 @@ impl HttpTool {
     }
 }
 
-/// A client that follows so many redirects, none of them to another host: the headers are meant for this one.
+/// A client that follows at most this many redirects within the same host; the headers are only for that host.
 pub(crate) fn client(redirects: usize) -> Result<Client, reqwest::Error> {
     let same_host = Policy::custom(move |attempt| {
         let first = attempt.previous().first().map(|url| url.origin());
@@ -193,7 +193,7 @@ pub(crate) fn client(redirects: usize) -> Result<Client, reqwest::Error> {
             attempt.follow()
         }
     });
-    // Who has installed one before us has installed one as good.
+    // An error means that a provider is already installed, which is fine.
     let _ = rustls::crypto::ring::default_provider().install_default();
     Client::builder().redirect(same_host).user_agent("abide").build()
 }
@@ -208,10 +208,10 @@ fn effect_of(method: &Method) -> Effect {
 
 fn header_name(tool: &str, header: &str) -> Result<HeaderName, ConfigError> {
     HeaderName::from_bytes(header.as_bytes())
-        .map_err(|_| ConfigError::new(tool, format!("{header:?} is no name of a header")))
+        .map_err(|_| ConfigError::new(tool, format!("{header:?} is not a valid header name")))
 }
 
-/// Headers of a definition, those from the environment marked as not to be shown.
+/// The headers of a definition. Values from the environment are marked as sensitive.
 pub(crate) fn headers(
     tool: &str,
     settings: &BTreeMap<String, Setting>,
@@ -221,7 +221,10 @@ pub(crate) fn headers(
     for (name, setting) in settings {
         let value = setting.value(tool, environment)?;
         let mut value = HeaderValue::from_str(&value).map_err(|_| {
-            ConfigError::new(tool, format!("the value of the header {name} cannot be sent"))
+            ConfigError::new(
+                tool,
+                format!("the value of header {name} has characters that are not allowed"),
+            )
         })?;
         value.set_sensitive(setting.is_secret());
         headers.insert(header_name(tool, name)?, value);
@@ -259,7 +262,7 @@ fn check_strings(
     }
 }
 
-/// JSON with the arguments in their places; none where it is nothing but one that is left out.
+/// JSON with filled placeholders; `None` if it is a placeholder whose argument is absent.
 fn filled(value: &Value, arguments: &Map<String, Value>) -> Option<Value> {
     match value {
         Value::String(text) => {

@@ -1,8 +1,8 @@
-//! What an agent may call, on the side of the worker that runs it: Rust functions, HTTP requests, programs,
-//! and the tools of MCP servers, all behind one trait.
+//! Tools that an agent may call, for the worker that runs them: Rust functions, HTTP requests, programs, and the
+//! tools of MCP servers, behind one trait.
 //!
-//! Changes when it changes what a tool can be, or what a model is told of one. It knows nothing of models and loops,
-//! and it never calls Abide: whoever runs a tool claims the call and puts its outcome on record.
+//! This crate changes when the kinds of tools or their presentation to models change. It does not depend on models
+//! or agent loops, and it never calls Abide: the worker claims calls and records their outcomes.
 //!
 //! ```
 //! use abide_tools::{Selection, ToolContext, Tools};
@@ -23,21 +23,21 @@
 //! })?;
 //!
 //! let of_the_agent = tools.view(Selection::default())?;
-//! let admitted = of_the_agent.admit("track", r#"{"number": "A-7"}"#).expect("it fits");
+//! let admitted = of_the_agent.admit("track", r#"{"number": "A-7"}"#).expect("the arguments are valid");
 //! let outcome = admitted.run("call-1", ToolContext::default()).await;
 //! assert_eq!(outcome.text, "A-7 is in Vienna");
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! **A tool never throws.** Whatever goes wrong, a panic included, is an outcome that says so, with what is known of
-//! whether the tool had its effect ([`Failure`]).
+//! **A tool never fails with an error or a panic.** Every failure, including a panic, is an outcome that states
+//! whether the tool may have had an effect ([`Failure`]).
 //!
-//! **Nothing is cut but for the model.** An outcome is whole.
+//! **Outcomes are complete.** They are shortened only for the model.
 //!
-//! In reading order: `tool` what a tool is · `outcome` what comes of a call · `registry` which there are, and which
-//! an agent may use · `arguments` what a model wrote, held to a schema · the kinds of tools: `function`, `http`,
-//! `subprocess`, `mcp` · `cut` what a model is shown of a long result.
+//! In reading order: `tool` the trait · `outcome` the result of a call · `registry` all tools, and those that an
+//! agent may use · `arguments` validation of a model's arguments · the kinds of tools: `function`, `http`,
+//! `subprocess`, `mcp` · `cut` shortening of long results for the model.
 
 mod arguments;
 mod config;

@@ -1,9 +1,9 @@
-//! MCP servers as tools: every tool that a server lists becomes one of ours, under a prefix.
+//! MCP servers as tools: each tool of a server becomes a tool of the registry, with a prefix.
 //!
-//! A server is a program that speaks over its pipes, or an address that speaks streamable HTTP; both eras of the
-//! protocol are spoken, 2026-07-28 and the ones that begin with `initialize`. A server that dies costs the calls that it
-//! was at, which say so, and is started again for the next one: at once the first time, and no sooner than its backoff
-//! says while it keeps failing. When it says that its tools have changed, they are listed anew.
+//! A server is a program with pipes, or a URL with streamable HTTP. Both generations of the protocol are supported:
+//! 2026-07-28, and earlier ones that start with `initialize`. When a server dies, the calls in progress fail with
+//! that reason, and the server is restarted for the next call: immediately the first time, then with a backoff
+//! while it keeps failing. When it reports that its tools have changed, they are listed again.
 
 mod connection;
 mod lines;
@@ -28,60 +28,60 @@ use crate::tool::Tool;
 use connection::{Connection, Door};
 use tool::McpTool;
 
-/// The wait after a second failure in a row, and the longest one; each is twice the one before.
+/// Delay after the second consecutive failure; it doubles up to the maximum below.
 const BACKOFF: Duration = Duration::from_secs(1);
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
 
-/// Tools that are taken of one server. What lists more is no list for a model.
+/// Maximum number of tools per server. A longer list is not usable for a model.
 const TOOLS_MAX: usize = 1_000;
 
-/// An MCP server, as a definition has it: `command` or `url`.
+/// The definition of an MCP server: with `command` or `url`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct McpServerConfig {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// The program that speaks over its pipes, with its arguments.
+    /// The program and its arguments, for a server with pipes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
-    /// The folder that it runs in; that of the worker unless said.
+    /// The working directory; the default is that of the worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<PathBuf>,
-    /// Variables that are set for it, on top of what it inherits.
+    /// Environment variables to set, in addition to the inherited ones.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, Setting>,
-    /// Variables that it inherits.
+    /// The environment variables to inherit.
     #[serde(default)]
     pub inherit_env: Inherit,
-    /// The address that speaks streamable HTTP.
+    /// The URL, for a server with streamable HTTP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// Headers of every request to it.
+    /// Headers of every request.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, Setting>,
-    /// What its tools' names begin with here; its name and `_` unless said. It may be empty.
+    /// The prefix of its tools' names; the default is the server's name and `_`. It may be empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
-    /// Whether there is no point in starting without it; there is none unless said. An optional server that is not there
-    /// is tried again until it is.
+    /// Whether the start fails without the server; the default is false. An optional server that is unavailable is
+    /// retried.
     #[serde(default = "yes")]
     pub required: bool,
-    /// Its tools that are taken, by its own names; a name that ends in `*` stands for all that begin so. All unless said.
+    /// The tools to use, by the server's names; `*` at the end of a name matches any suffix. The default is all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub only: Option<Vec<String>>,
-    /// Its tools whose calls somebody must approve, by its own names, likewise.
+    /// The tools whose calls need approval, in the same format.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub needs_approval: Vec<String>,
-    /// What running a tool twice would mean, by its own name, where its annotations do not say it or are not believed.
+    /// The effects of tools, by the server's names, if annotations are missing or not trusted.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub effects: BTreeMap<String, Effect>,
-    /// How long one call may take, in milliseconds; 60,000 unless said.
+    /// Timeout of a call, in milliseconds; the default is 60,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// How long it has to start and to list its tools, in milliseconds; 30,000 unless said.
+    /// Timeout for the start and the listing of tools, in milliseconds; the default is 30,000.
     #[serde(default = "half_a_minute")]
     pub connect_timeout_ms: u64,
-    /// Bytes of one message that are taken of it: 32 MiB unless said. One that is longer ends the connection.
+    /// Maximum size of a message in bytes; the default is 32 MiB. A larger message ends the connection.
     #[serde(default = "message_bytes")]
     pub max_message_bytes: usize,
 }
@@ -109,7 +109,7 @@ impl McpServerConfig {
         McpServerConfig { command, ..McpServerConfig::named(name) }
     }
 
-    /// A server at an address.
+    /// A server at a URL.
     #[must_use]
     pub fn at(name: &str, url: &str) -> McpServerConfig {
         McpServerConfig { url: Some(url.to_owned()), ..McpServerConfig::named(name) }
@@ -140,24 +140,24 @@ impl McpServerConfig {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum McpError {
-    /// Its definition is wrong.
+    /// Its definition is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// There is another of its name.
+    /// Its name is already in use.
     #[error(transparent)]
     Tools(#[from] ToolsError),
-    /// It is required and not there.
-    #[error("the MCP server {name} is not there: {why}")]
+    /// It is required but unavailable.
+    #[error("MCP server {name} is unavailable: {why}")]
     Unavailable {
         /// The server.
         name: String,
-        /// What happened.
+        /// The reason.
         why: String,
     },
 }
 
 impl McpError {
-    /// A name that does not change, for programs.
+    /// A stable error code.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -168,30 +168,30 @@ impl McpError {
     }
 }
 
-/// How a server is.
+/// The status of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum McpStatus {
-    /// It is there.
+    /// It is connected.
     Up {
-        /// The revision of the protocol that is spoken.
+        /// The protocol version.
         protocol: String,
-        /// What it calls itself, with its version.
+        /// The server's own name and version.
         server: String,
     },
-    /// It is not there, and why. It is started for the next call.
+    /// It is disconnected. The next call starts it.
     Down {
-        /// What happened last.
+        /// The last error.
         why: String,
     },
 }
 
-/// An MCP server whose tools are in a registry. When this is dropped, they are taken back and it is ended.
+/// An MCP server whose tools are in a registry. Dropping it removes the tools and stops the server.
 pub struct McpServer {
     server: Arc<Server>,
 }
 
-/// What a server's tools share.
+/// State that a server's tools share.
 struct Server {
     name: String,
     prefix: String,
@@ -210,18 +210,18 @@ struct Server {
 #[derive(Default)]
 struct Link {
     connection: Option<Arc<Connection>>,
-    /// Attempts to connect in a row that failed.
+    /// Number of consecutive failed attempts to connect.
     failures: u32,
-    /// Before then it is not tried again.
+    /// No further attempt before this time.
     rests_until: Option<Instant>,
     why: String,
 }
 
 impl McpServer {
-    /// Connects to a server and puts its tools into a registry.
+    /// Connects to a server and adds its tools to a registry.
     ///
     /// # Errors
-    /// Its definition is wrong, or it is required and not there.
+    /// The definition is invalid, or the server is required but unavailable.
     pub async fn start(
         config: McpServerConfig,
         environment: &Environment,
@@ -242,7 +242,7 @@ impl McpServer {
                 let headers = crate::http::headers(&name, &config.headers, environment)?;
                 Door::address(&name, &url, headers, config.max_message_bytes)?
             }
-            _ => return Err(ConfigError::new(&name, "it has either a command or a url").into()),
+            _ => return Err(ConfigError::new(&name, "it needs either command or url").into()),
         };
         let server = Arc::new(Server {
             door,
@@ -270,13 +270,13 @@ impl McpServer {
         Ok(handle)
     }
 
-    /// Its name.
+    /// The name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.server.name
     }
 
-    /// How it is.
+    /// The status.
     pub async fn status(&self) -> McpStatus {
         let link = self.server.link.lock().await;
         match link.open() {
@@ -291,7 +291,7 @@ impl McpServer {
         }
     }
 
-    /// Takes its tools back and ends it: its input is closed, and what does not end by that is made to.
+    /// Removes its tools and stops it: its stdin is closed, and it is killed if it does not exit.
     pub async fn close(self) {
         self.server.closing.cancel();
         let connection = self.server.link.lock().await.connection.take();
@@ -303,7 +303,7 @@ impl McpServer {
 
 impl Drop for McpServer {
     fn drop(&mut self) {
-        // Its tools hold the server, so they have to go for it to go.
+        // The tools hold references to the server, so they are removed first.
         self.server.closing.cancel();
         self.server.tools.withdraw(&self.server.name);
     }
@@ -316,15 +316,15 @@ impl Link {
 }
 
 impl Server {
-    /// The connection, made if there is none.
+    /// Returns the connection, and connects if there is none.
     ///
     /// # Errors
-    /// Why there is none. Nothing was sent.
+    /// Why there is no connection. No request was sent.
     async fn connection(self: &Arc<Server>) -> Result<Arc<Connection>, String> {
-        // In a task of its own, so that a call which is cancelled meanwhile does not break it off for the others.
+        // In a separate task, so that the cancellation of one call does not abort the attempt for others.
         let server = Arc::clone(self);
         let connecting = tokio::spawn(async move { server.connect().await });
-        connecting.await.unwrap_or_else(|_| Err("connecting to it broke down".to_owned()))
+        connecting.await.unwrap_or_else(|_| Err("the attempt to connect panicked".to_owned()))
     }
 
     async fn connect(self: &Arc<Server>) -> Result<Arc<Connection>, String> {
@@ -333,11 +333,11 @@ impl Server {
             return Ok(Arc::clone(connection));
         }
         if self.closing.is_cancelled() {
-            return Err("it was closed".to_owned());
+            return Err("the server was closed".to_owned());
         }
         if let Some(until) = link.rests_until.filter(|until| Instant::now() < *until) {
             let wait = until.duration_since(Instant::now()).as_secs_f64();
-            return Err(format!("{}; it is tried again in {wait:.1} s", link.why));
+            return Err(format!("{}; the next attempt is in {wait:.1} s", link.why));
         }
         link.connection = None;
         match self.connect_and_list().await {
@@ -350,7 +350,7 @@ impl Server {
                 let doublings = link.failures.saturating_sub(1).min(16);
                 let wait = BACKOFF.saturating_mul(1 << doublings).min(BACKOFF_MAX);
                 link.rests_until = Some(Instant::now() + wait);
-                tracing::warn!(server = self.name, why, ?wait, "an MCP server is not there");
+                tracing::warn!(server = self.name, why, ?wait, "an MCP server is unavailable");
                 link.why.clone_from(&why);
                 Err(why)
             }
@@ -361,8 +361,8 @@ impl Server {
         let connection = Connection::open(&self.door, self.connect_timeout).await?;
         let listed = match tokio::time::timeout(self.connect_timeout, connection.list()).await {
             Ok(Ok(listed)) => listed,
-            Ok(Err(why)) => return Err(format!("it does not list its tools: {why}")),
-            Err(_) => return Err("it did not list its tools in time".to_owned()),
+            Ok(Err(why)) => return Err(format!("it failed to list its tools: {why}")),
+            Err(_) => return Err("timeout while listing its tools".to_owned()),
         };
         self.publish(listed);
         let connection = Arc::new(connection);
@@ -370,7 +370,7 @@ impl Server {
         Ok(connection)
     }
 
-    /// Lists the tools again whenever they have changed, as long as the connection is there.
+    /// Lists the tools again after each change, while the connection is open.
     fn follow(self: &Arc<Server>, connection: &Arc<Connection>) {
         let server = Arc::downgrade(self);
         let mut changes = connection.changes();
@@ -384,9 +384,9 @@ impl Server {
                 match tokio::time::timeout(server.connect_timeout, connection.list()).await {
                     Ok(Ok(listed)) => server.publish(listed),
                     Ok(Err(why)) => {
-                        tracing::warn!(server = server.name, why, "tools are not listed")
+                        tracing::warn!(server = server.name, why, "tools could not be listed")
                     }
-                    Err(_) => tracing::warn!(server = server.name, "tools are not listed in time"),
+                    Err(_) => tracing::warn!(server = server.name, "timeout while listing tools"),
                 }
             }
         });
@@ -398,18 +398,18 @@ impl Server {
         }
         listed.retain(|tool| self.only.as_ref().is_none_or(|only| matches_any(only, &tool.name)));
         if listed.len() > TOOLS_MAX {
-            tracing::warn!(server = self.name, "only its first {TOOLS_MAX} tools are taken");
+            tracing::warn!(server = self.name, "only the first {TOOLS_MAX} tools are used");
             listed.truncate(TOOLS_MAX);
         }
         let tools = listed
             .into_iter()
             .map(|tool| Arc::new(McpTool::of(Arc::clone(self), tool)) as Arc<dyn Tool>);
         for problem in self.tools.replace(&self.name, tools.collect()) {
-            tracing::warn!(server = self.name, problem, "a tool is left out");
+            tracing::warn!(server = self.name, problem, "a tool is not used");
         }
     }
 
-    /// Tries to connect until it has worked once, or the server is closed.
+    /// Retries until the first success, or until the server is closed.
     fn keep_trying(self: &Arc<Server>) {
         let server = Arc::clone(self);
         tokio::spawn(async move {

@@ -1,50 +1,50 @@
-//! What comes of a call. It is whole: what a model is shown of it is cut elsewhere.
+//! The outcome of a call. It is complete; shortening for the model is done elsewhere.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// What came of a call.
+/// The outcome of a call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ToolOutcome {
-    /// All that the tool gave, never cut. What it is made of depends on the kind of tool.
+    /// The complete result. Its structure depends on the kind of tool.
     pub content: Value,
-    /// The same as text, for the model; not cut either.
+    /// The complete result as text for the model.
     pub text: String,
-    /// Whether it went wrong.
+    /// Whether the call failed.
     pub is_error: bool,
-    /// A program's exit code, 128 and the signal's number where a signal ended it; of all other tools 0 or 1.
+    /// A program's exit code, or 128 plus the signal number. For other tools 0 or 1.
     pub exit_code: i32,
-    /// Where it went wrong: how.
+    /// The kind of failure, if the call failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
 }
 
-/// How a call went wrong, split by what may be done about it.
+/// The kinds of failure, by what the caller can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Failure {
-    /// The tool ran and says that it failed.
+    /// The tool ran and reported a failure.
     Tool,
-    /// The agent may not call it, or there is no such tool. It did not run.
+    /// The agent may not call the tool, or it does not exist. It did not run.
     Denied,
-    /// The arguments do not fit. It did not run.
+    /// The arguments are invalid. The tool did not run.
     Arguments,
-    /// What the tool needs is not there: a server, a program. It did not run, so it may be tried again.
+    /// A server or program that the tool needs is unavailable. The tool did not run, so the call can be retried.
     Unavailable,
-    /// It was not done in time. Whether it had its effect is not known.
+    /// The timeout expired. Whether the call had an effect is unknown.
     TimedOut,
-    /// Nobody wanted the outcome any more. Whether it had its effect is not known.
+    /// The call was cancelled. Whether it had an effect is unknown.
     Cancelled,
-    /// What ran it vanished or spoke nonsense. Whether it had its effect is not known.
+    /// The tool's process or server crashed, or broke the protocol. Whether the call had an effect is unknown.
     Lost,
-    /// Its code panicked. Whether it had its effect is not known.
+    /// The tool's code panicked. Whether the call had an effect is unknown.
     Panicked,
-    /// It gave more than is taken. It ran.
+    /// The result exceeds the maximum size. The tool ran.
     TooLarge,
 }
 
 impl Failure {
-    /// A name that does not change, for programs.
+    /// A stable error code.
     #[must_use]
     pub fn code(self) -> &'static str {
         match self {
@@ -60,13 +60,14 @@ impl Failure {
         }
     }
 
-    /// Whether it is certain that the tool did nothing.
+    /// Whether the tool certainly had no effect.
     #[must_use]
     pub fn did_nothing(self) -> bool {
         matches!(self, Failure::Denied | Failure::Arguments | Failure::Unavailable)
     }
 
-    /// Whether nobody knows if the tool had its effect: a tool that may not run twice must not run again.
+    /// Whether it is unknown if the tool had an effect. If so, a tool that must run at most once must not run
+    /// again.
     #[must_use]
     pub fn leaves_open(self) -> bool {
         matches!(self, Failure::TimedOut | Failure::Cancelled | Failure::Lost | Failure::Panicked)
@@ -74,7 +75,7 @@ impl Failure {
 }
 
 impl ToolOutcome {
-    /// A tool that answers with text.
+    /// A successful result with text.
     #[must_use]
     pub fn text(text: impl Into<String>) -> ToolOutcome {
         let text = text.into();
@@ -82,7 +83,7 @@ impl ToolOutcome {
         ToolOutcome { content, text, is_error: false, exit_code: 0, failure: None }
     }
 
-    /// A tool that answers with any JSON. A string is told to the model as it is, all else as JSON.
+    /// A successful result with JSON. A model sees a string as it is, and other values as JSON.
     #[must_use]
     pub fn json(content: Value) -> ToolOutcome {
         let text = match &content {
@@ -92,7 +93,7 @@ impl ToolOutcome {
         ToolOutcome { content, text, is_error: false, exit_code: 0, failure: None }
     }
 
-    /// A call that went wrong, with one sentence for the model.
+    /// A failed call, with one sentence for the model.
     #[must_use]
     pub fn failed(failure: Failure, text: impl Into<String>) -> ToolOutcome {
         let text = text.into();

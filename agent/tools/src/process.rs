@@ -1,5 +1,5 @@
-//! Programs that are run for a tool or as an MCP server: each in a process group of its own, so that what it started
-//! ends with it, and with the environment that was said and no other.
+//! Processes of tools and MCP servers. Each has its own process group, so that its child processes end with it, and
+//! only the configured environment.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 
-/// Bytes of what a program says on stderr that are kept: its last words.
+/// Number of bytes at the end of stderr that are kept.
 const TAIL_BYTES: usize = 16 << 10;
 
 /// How a program is started.
@@ -23,7 +23,7 @@ pub(crate) struct Launch {
 }
 
 impl Launch {
-    /// Starts it, with pipes for all three streams.
+    /// Starts the program with pipes for all three streams.
     pub(crate) fn spawn(&self) -> io::Result<(Child, Group)> {
         let (program, arguments) = self.argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut command = Command::new(program);
@@ -44,25 +44,25 @@ impl Launch {
     }
 }
 
-/// A program and what it started. What is left of it when this is dropped is killed.
+/// A process group. Dropping it kills the remaining processes.
 pub(crate) struct Group {
     leader: Option<Pid>,
 }
 
 impl Group {
-    /// Asks all of them to end.
+    /// Sends SIGTERM to the group.
     pub(crate) fn terminate(&self) {
         self.signal(Signal::TERM);
     }
 
-    /// Ends all of them.
+    /// Sends SIGKILL to the group.
     pub(crate) fn kill(&self) {
         self.signal(Signal::KILL);
     }
 
     fn signal(&self, signal: Signal) {
         if let Some(leader) = self.leader {
-            // The group may be gone, which is what is wanted.
+            // The group may already be gone, which is fine.
             let _ = kill_process_group(leader, signal);
         }
     }
@@ -74,14 +74,14 @@ impl Drop for Group {
     }
 }
 
-/// The exit code, or 128 and the number of the signal, as shells tell it.
+/// The exit code, or 128 plus the signal number, as in shells.
 pub(crate) fn exit_code(status: ExitStatus) -> i32 {
     use std::os::unix::process::ExitStatusExt;
     let by_signal = || status.signal().map(|signal| 128 + signal);
     status.code().or_else(by_signal).unwrap_or(1)
 }
 
-/// The last of what a program says, however much it is.
+/// The end of a program's output, limited in size.
 #[derive(Clone, Default)]
 pub(crate) struct Tail {
     kept: Arc<Mutex<Kept>>,
@@ -90,7 +90,7 @@ pub(crate) struct Tail {
 #[derive(Default)]
 struct Kept {
     bytes: VecDeque<u8>,
-    /// Bytes there were in all.
+    /// Total number of bytes.
     all: usize,
 }
 
@@ -111,12 +111,12 @@ impl Tail {
         kept.bytes.drain(..over);
     }
 
-    /// The text, and how many bytes before it were dropped. What is not UTF-8 is replaced.
+    /// The text, and the number of omitted bytes before it. Invalid UTF-8 is replaced.
     pub(crate) fn text(&self) -> (String, usize) {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes: Vec<u8> = kept.bytes.iter().copied().collect();
         let dropped = kept.all - bytes.len();
-        // A character that the cut went through is left out.
+        // Skip a character that was cut.
         let from = if dropped > 0 {
             bytes.iter().position(|byte| byte & 0xC0 != 0x80).unwrap_or(bytes.len())
         } else {
@@ -125,12 +125,12 @@ impl Tail {
         (String::from_utf8_lossy(&bytes[from..]).trim_end().to_owned(), dropped + from)
     }
 
-    /// For the end of a sentence: `; it said: …`, or nothing.
+    /// A suffix for an error message: `; stderr: …`, or nothing.
     pub(crate) fn told(&self) -> String {
         match self.text() {
             (text, _) if text.is_empty() => String::new(),
-            (text, 0) => format!("; it said on stderr:\n{text}"),
-            (text, dropped) => format!("; it said on stderr, after {dropped} bytes more:\n{text}"),
+            (text, 0) => format!("; stderr:\n{text}"),
+            (text, dropped) => format!("; stderr, without its first {dropped} bytes:\n{text}"),
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Which tools there are, and which of them an agent may use.
+//! The registry of tools.
 //!
-//! The registry is one for a worker; what an agent may use is a **view** of it, made of the names in its definition.
-//! Tools come and go while it stands (an MCP server learns a new one), so a view is a question that is asked of the
-//! registry anew each time, and not a copy.
+//! A worker has one registry. The tools that an agent may use are a **view** of it, derived from the names in the
+//! agent's definition. Tools can be added and removed at any time (an MCP server may add one), so a view queries
+//! the registry each time instead of copying it.
 
 mod view;
 
@@ -26,19 +26,19 @@ use crate::tool::{Tool, ToolContext, ToolDeclaration};
 pub(crate) use view::matches_any;
 pub use view::{Admitted, Selection, ToolView};
 
-/// The longest name that every provider takes.
+/// Maximum length of a name that all providers accept.
 pub(crate) const NAME_CHARS: usize = 64;
 
-/// All tools of a worker, by name. A clone is the same registry.
+/// All tools of a worker, by name. A clone refers to the same registry.
 #[derive(Clone)]
 pub struct Tools {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    /// Nothing is awaited and nothing can panic while it is held.
+    /// Code that holds this lock neither awaits nor panics.
     stock: RwLock<Stock>,
-    /// How often the stock has changed.
+    /// The number of changes.
     revision: watch::Sender<u64>,
 }
 
@@ -48,62 +48,62 @@ struct Stock {
     sources: BTreeMap<String, SourceState>,
 }
 
-/// A tool, ready to be called.
+/// A registered tool.
 #[derive(Clone)]
 pub(crate) struct Entry {
     pub(crate) tool: Arc<dyn Tool>,
     pub(crate) parameters: Arc<Parameters>,
-    /// The source that may take it back.
+    /// The source that may remove it.
     source: Option<String>,
 }
 
-/// Something whose tools come and go together.
+/// A source: a set of tools that are added and removed together.
 #[derive(Clone, Default)]
 struct SourceState {
-    /// What all of its tools' names begin with.
+    /// The prefix of its tools' names.
     prefix: String,
-    /// Whether it has told which tools it has.
+    /// Whether it has listed its tools.
     told: bool,
-    /// Tools of it that are left out, each with the reason.
+    /// The reasons why some of its tools are not used.
     problems: Vec<String>,
 }
 
-/// Why the registry does not take or give something.
+/// Errors of the registry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ToolsError {
-    /// Two tools of one name.
-    #[error("there is already a tool {name}")]
+    /// Two tools have the same name.
+    #[error("tool {name} already exists")]
     Duplicate {
         /// The name.
         name: String,
     },
-    /// A name that models cannot be told.
-    #[error("{name:?} is no name of a tool: letters, digits, _ and -, {NAME_CHARS} at most")]
+    /// A name that models do not accept.
+    #[error("invalid tool name {name:?}: use letters, digits, _ and -, at most {NAME_CHARS}")]
     Name {
         /// The name.
         name: String,
     },
-    /// A schema that is none.
-    #[error("the parameters of {name} are no JSON Schema: {why}")]
+    /// An invalid schema.
+    #[error("the parameters of {name} are not a valid JSON Schema: {why}")]
     Schema {
         /// The tool.
         name: String,
-        /// What is wrong with it.
+        /// The error.
         why: String,
     },
-    /// Two sources of one name.
-    #[error("there are already tools of a source {name}")]
+    /// Two sources have the same name.
+    #[error("tool source {name} already exists")]
     Source {
         /// The name.
         name: String,
     },
-    /// Names that a definition uses and nothing bears.
-    #[error("there is no tool {}; there are: {}", .names.join(", "), listed(.known))]
+    /// A definition uses unknown names.
+    #[error("unknown tool {}; available: {}", .names.join(", "), listed(.known))]
     Unknown {
         /// The names.
         names: Vec<String>,
-        /// What there is.
+        /// The available tools.
         known: Vec<String>,
     },
 }
@@ -113,7 +113,7 @@ fn listed(names: &[String]) -> String {
 }
 
 impl ToolsError {
-    /// A name that does not change, for programs.
+    /// A stable error code.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -133,7 +133,7 @@ impl Default for Tools {
 }
 
 impl Tools {
-    /// A registry with nothing in it.
+    /// An empty registry.
     #[must_use]
     pub fn new() -> Tools {
         let (revision, _) = watch::channel(0);
@@ -143,16 +143,17 @@ impl Tools {
     /// Adds a tool.
     ///
     /// # Errors
-    /// There is one of its name, or its name or schema is none.
+    /// The name already exists, or the name or the schema is invalid.
     pub fn add(&self, tool: impl Tool) -> Result<(), ToolsError> {
         let entry = Entry::of(Arc::new(tool), None)?;
         self.change(|stock| stock.insert(entry))
     }
 
-    /// Adds a Rust function: its parameters are what `A` derives. It may not run twice, see [`Function::effect`].
+    /// Adds a Rust function; the parameters are derived from `A`. It must run at most once, unless
+    /// [`Function::effect`] says otherwise.
     ///
     /// # Errors
-    /// As of [`Tools::add`].
+    /// As [`Tools::add`].
     pub fn function<A, F, R, T, E>(
         &self,
         name: &str,
@@ -169,19 +170,19 @@ impl Tools {
         self.add(Function::new(name, description, function))
     }
 
-    /// The tool of a name.
+    /// The tool with this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<Arc<dyn Tool>> {
         self.read(|stock| stock.entries.get(name).map(|entry| Arc::clone(&entry.tool)))
     }
 
-    /// All names, in order.
+    /// All names, sorted.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         self.read(|stock| stock.entries.keys().cloned().collect())
     }
 
-    /// All declarations, by name.
+    /// All declarations, sorted by name.
     #[must_use]
     pub fn declarations(&self) -> Vec<ToolDeclaration> {
         self.read(|stock| {
@@ -189,25 +190,25 @@ impl Tools {
         })
     }
 
-    /// A number that changes whenever the tools do, to be waited on.
+    /// A counter that increases with every change of the tools.
     #[must_use]
     pub fn revision(&self) -> watch::Receiver<u64> {
         self.shared.revision.subscribe()
     }
 
-    /// What an agent may use.
+    /// The tools that an agent may use.
     ///
     /// # Errors
-    /// It names what is not there, and cannot come from a source that has not told yet.
+    /// A name is unknown, and no source that has not listed its tools yet could provide it.
     pub fn view(&self, selection: Selection) -> Result<ToolView, ToolsError> {
         ToolView::of(self.clone(), selection)
     }
 
-    /// Announces a source, whose tools' names will begin so: until it tells which it has, names that begin so may be
-    /// used in definitions.
+    /// Announces a source and the prefix of its tools' names. Until it lists its tools, definitions may use any
+    /// name with that prefix.
     ///
     /// # Errors
-    /// There is a source of its name.
+    /// A source with that name exists.
     pub fn announce(&self, source: &str, prefix: &str) -> Result<(), ToolsError> {
         self.change(|stock| {
             if stock.sources.contains_key(source) {
@@ -219,8 +220,7 @@ impl Tools {
         })
     }
 
-    /// Puts a source's tools in the place of those that it had. Tools that cannot be taken are left out, and the
-    /// reasons are returned and kept.
+    /// Replaces a source's tools. Tools that cannot be added are skipped; the reasons are returned and stored.
     pub fn replace(&self, source: &str, tools: Vec<Arc<dyn Tool>>) -> Vec<String> {
         let mut problems = Vec::new();
         let mut entries = Vec::new();
@@ -242,7 +242,7 @@ impl Tools {
         problems
     }
 
-    /// Takes a source and its tools back.
+    /// Removes a source and its tools.
     pub fn withdraw(&self, source: &str) {
         self.change(|stock| {
             stock.entries.retain(|_, entry| entry.source.as_deref() != Some(source));
@@ -250,7 +250,7 @@ impl Tools {
         });
     }
 
-    /// Tools of sources that are left out, each with the reason.
+    /// The reasons why some tools of sources are not used.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         self.read(|stock| {
@@ -281,7 +281,7 @@ impl Stock {
         Ok(())
     }
 
-    /// Whether a name may yet come.
+    /// Whether a source may still provide a name.
     fn may_come(&self, name: &str) -> bool {
         let mut waiting = self.sources.values().filter(|source| !source.told);
         waiting.any(|source| name.starts_with(&source.prefix))

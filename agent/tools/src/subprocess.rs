@@ -1,8 +1,8 @@
-//! A program as a tool: an argument vector with places for arguments, and no shell anywhere.
+//! A program as a tool: an argument vector with placeholders, without a shell.
 //!
-//! It runs in a process group of its own, under one deadline for everything: writing its input, reading its output,
-//! and its end. What is over time is asked to end (SIGTERM) and then made to (SIGKILL), with all that it started.
-//! (What has left the group by `setsid` is out of reach; that it holds a pipe open keeps nobody waiting.)
+//! It runs in its own process group. One deadline covers the writing of its input, the reading of its output, and
+//! its exit. At the deadline, the group receives SIGTERM and then SIGKILL. (A process that left the group with
+//! `setsid` is not killed. If it holds a pipe open, the call does not wait for it.)
 
 mod running;
 mod script;
@@ -26,90 +26,91 @@ use crate::template::{Template, as_text};
 use crate::tool::{Invocation, Tool, ToolDeclaration};
 use running::Run;
 
-/// A program as a tool, as a definition has it.
+/// The definition of a program tool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SubprocessToolConfig {
-    /// The tool's name.
+    /// The name.
     pub name: String,
-    /// What it does, for the model.
+    /// The description for the model.
     pub description: String,
-    /// The JSON Schema of its arguments; it takes none where this is left out.
+    /// The JSON Schema of the arguments; the default is no arguments.
     #[serde(default = "config::no_parameters")]
     pub parameters: Value,
-    /// The program and its arguments, each with `{placeholders}`. One that is nothing but a placeholder becomes as many
-    /// arguments as a list has items. One whose argument is left out is left out as a whole.
+    /// The program and its arguments, with `{placeholders}`. An argument that consists of one placeholder expands
+    /// to one argument per item of a list. An argument is omitted if its placeholder's argument is absent.
     ///
-    /// A value that begins with `-` may not begin an argument, where a program would take it for an option, unless a
-    /// literal `--` stands before. A placeholder is a whole argument, or the whole value of `--name={place}`. Of an
-    /// interpreter it stands behind a script that is spelled out, which reads it as an argument.
+    /// A value that begins with `-` must not be at the start of an argument, where a program would parse it as an
+    /// option, unless a literal `--` precedes it. A placeholder must be a whole argument, or the whole value of
+    /// `--name={place}`. For an interpreter, placeholders must follow a literal script, which receives them as
+    /// arguments.
     pub command: Vec<String>,
-    /// What it reads on stdin.
+    /// The input on stdin.
     #[serde(default)]
     pub stdin: Stdin,
-    /// The folder that it runs in; that of the worker unless said.
+    /// The working directory; the default is that of the worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<PathBuf>,
-    /// Variables that are set for it, on top of what it inherits.
+    /// Environment variables to set, in addition to the inherited ones.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, Setting>,
-    /// Variables that it inherits.
+    /// The environment variables to inherit.
     #[serde(default)]
     pub inherit_env: Inherit,
-    /// Exit codes that mean that all went well; 0 unless said.
+    /// Exit codes that mean success; the default is 0.
     #[serde(default = "zero")]
     pub ok_exit_codes: Vec<i32>,
-    /// What it writes on stdout.
+    /// The format of stdout.
     #[serde(default)]
     pub output: Output,
-    /// Bytes that are taken of its stdout: 4,000,000 unless said. With more it is ended.
+    /// Maximum size of stdout in bytes; the default is 4,000,000. A program that writes more is stopped.
     #[serde(default = "four_megabytes")]
     pub max_output_bytes: usize,
-    /// How long one run may take, in milliseconds; 60,000 unless said.
+    /// Timeout of a call, in milliseconds; the default is 60,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// How long it has to end when it is asked to, in milliseconds; 2,000 unless said.
+    /// Grace period between SIGTERM and SIGKILL, in milliseconds; the default is 2,000.
     #[serde(default = "two_seconds")]
     pub grace_ms: u64,
-    /// What running it twice would mean; that it must not, unless said.
+    /// The effect of the tool; the default is at most once.
     #[serde(default = "at_most_once")]
     pub effect: Effect,
-    /// Whether somebody must approve each call.
+    /// Whether each call needs approval.
     #[serde(default)]
     pub needs_approval: bool,
-    /// How approvals are asked for.
+    /// How approvals are requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<ApprovalPolicy>,
-    /// How a call is tried again.
+    /// How failed calls are retried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<Retry>,
-    /// What whoever runs it must be capable of.
+    /// The capability that a worker needs to run it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub required_capability: Option<String>,
-    /// What the world behind it can bear.
+    /// Rate and concurrency limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<ToolLimits>,
 }
 
-/// What a program reads on stdin.
+/// The input on stdin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stdin {
-    /// The arguments as JSON, in one line.
+    /// The arguments as JSON, on one line.
     #[default]
     Arguments,
     /// Nothing.
     Empty,
 }
 
-/// What a program writes on stdout.
+/// The format of stdout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Output {
     /// Text.
     #[default]
     Text,
-    /// One JSON value; anything else is an error.
+    /// One JSON value; other output is an error.
     Json,
 }
 
@@ -135,7 +136,7 @@ pub struct SubprocessTool {
     plan: Arc<Plan>,
 }
 
-/// What each run has in common.
+/// The parts that all runs share.
 struct Plan {
     name: String,
     argv: Vec<Template>,
@@ -150,10 +151,10 @@ struct Plan {
 }
 
 impl SubprocessTool {
-    /// Reads a definition.
+    /// Parses a definition.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The definition is invalid.
     pub fn new(
         config: SubprocessToolConfig,
         environment: &Environment,
@@ -169,10 +170,7 @@ impl SubprocessTool {
         match argv.first() {
             None => return Err(ConfigError::new(&name, "its command is empty")),
             Some(program) if program.names().next().is_some() => {
-                return Err(ConfigError::new(
-                    &name,
-                    "which program runs is not the model's to say",
-                ));
+                return Err(ConfigError::new(&name, "the program must not be a placeholder"));
             }
             Some(_) => {}
         }
@@ -252,17 +250,19 @@ impl Plan {
                     .collect(),
                 _ => match template.fill(arguments, str::to_owned) {
                     Ok(filled) => vec![(filled, only.is_some_and(Value::is_number))],
-                    // What is left out, is left out with what stands around it.
+                    // An absent argument removes the whole word.
                     Err(_) => continue,
                 },
             };
             for (value, is_number) in values {
                 let is_option = template.begins_with_place() && value.starts_with('-');
                 if is_option && !options_over && !is_number {
-                    return Err(format!("{value:?} begins with -, where it would be an option"));
+                    return Err(format!(
+                        "{value:?} begins with - and would be parsed as an option"
+                    ));
                 }
                 if value.contains('\0') {
-                    return Err("an argument holds a zero byte, which none can".to_owned());
+                    return Err("an argument contains a zero byte".to_owned());
                 }
                 argv.push(value);
             }

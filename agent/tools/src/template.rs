@@ -1,13 +1,13 @@
-//! Text with `{placeholders}` that a call's arguments fill. `{{` and `}}` stand for braces.
+//! Text with `{placeholders}` for a call's arguments. `{{` and `}}` are literal braces.
 //!
-//! It knows nothing of where the text goes: what a value must be escaped to there is the caller's to say.
+//! Escaping is up to the caller, because it depends on the context of the text.
 
 #[cfg(test)]
 mod tests;
 
 use serde_json::{Map, Value};
 
-/// Text with places for arguments.
+/// Text with placeholders.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Template {
     parts: Vec<Part>,
@@ -21,7 +21,7 @@ enum Part {
 
 impl Template {
     /// # Errors
-    /// Which brace has no partner.
+    /// A brace has no partner.
     pub(crate) fn parse(text: &str) -> Result<Template, String> {
         let mut parts = Vec::new();
         let mut plain = String::new();
@@ -34,7 +34,7 @@ impl Template {
                         std::iter::from_fn(|| chars.next_if(|c| *c != '}' && *c != '{')).collect();
                     if chars.next() != Some('}') || name.is_empty() {
                         return Err(format!(
-                            "{text:?} has a {{ that is no placeholder: write {{{{"
+                            "{text:?} has a {{ without a name: write {{{{ for a literal brace"
                         ));
                     }
                     if !plain.is_empty() {
@@ -42,7 +42,11 @@ impl Template {
                     }
                     parts.push(Part::Place(name));
                 }
-                '}' => return Err(format!("{text:?} has a }} without its {{: write }}}}")),
+                '}' => {
+                    return Err(format!(
+                        "{text:?} has an unmatched }}: write }}}} for a literal brace"
+                    ));
+                }
                 other => plain.push(other),
             }
         }
@@ -52,7 +56,7 @@ impl Template {
         Ok(Template { parts })
     }
 
-    /// The names in it, in the order in which they stand.
+    /// The placeholder names, in order.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().filter_map(|part| match part {
             Part::Place(name) => Some(name.as_str()),
@@ -60,7 +64,7 @@ impl Template {
         })
     }
 
-    /// The name, if it is nothing but one placeholder.
+    /// The name, if the text consists of one placeholder.
     pub(crate) fn only_place(&self) -> Option<&str> {
         match self.parts.as_slice() {
             [Part::Place(name)] => Some(name),
@@ -68,12 +72,12 @@ impl Template {
         }
     }
 
-    /// Whether it begins with a placeholder.
+    /// Whether the text begins with a placeholder.
     pub(crate) fn begins_with_place(&self) -> bool {
         matches!(self.parts.first(), Some(Part::Place(_)))
     }
 
-    /// The text with the arguments in their places, and nothing where one is left out.
+    /// Fills the placeholders; absent arguments become empty.
     pub(crate) fn fill_loosely(&self, arguments: &Map<String, Value>) -> String {
         let parts = self.parts.iter().map(|part| match part {
             Part::Text(text) => text.clone(),
@@ -82,10 +86,10 @@ impl Template {
         parts.collect()
     }
 
-    /// The text with the arguments in their places.
+    /// Fills the placeholders.
     ///
     /// # Errors
-    /// The name of an argument that is left out.
+    /// The name of an absent argument.
     pub(crate) fn fill(
         &self,
         arguments: &Map<String, Value>,
@@ -106,7 +110,7 @@ impl Template {
     }
 }
 
-/// An argument as text: strings as they are, lists and objects as JSON, null as left out.
+/// An argument as text: strings unchanged, lists and objects as JSON. Null counts as absent.
 pub(crate) fn as_text(value: &Value) -> Option<String> {
     match value {
         Value::Null => None,
@@ -115,7 +119,8 @@ pub(crate) fn as_text(value: &Value) -> Option<String> {
     }
 }
 
-/// Everything but what RFC 3986 leaves unreserved, percent-encoded: it stays within its segment, or its part of a query.
+/// Percent-encodes all characters except the unreserved ones of RFC 3986, so that a value stays within its path
+/// segment or query part.
 pub(crate) fn percent_encoded(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -1,5 +1,5 @@
-//! What a tool is: a declaration, for the model and for the row that its calls are held to, and a way
-//! to run it. Which tools there are is the registry's business.
+//! The trait of tools: a declaration, for the model and for the registered row, and a method to run it. The
+//! registry holds the tools.
 
 use std::time::Duration;
 
@@ -11,53 +11,51 @@ use tokio_util::sync::CancellationToken;
 
 use crate::outcome::ToolOutcome;
 
-/// How long one run may take where a tool does not say: most answers come within seconds, and an agent that
-/// waits in vain for longer is a person who waits in vain.
+/// The default timeout of a call. Most answers take seconds, and users wait for the agent meanwhile.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Something that an agent may call.
 pub trait Tool: Send + Sync + 'static {
-    /// What it is called, what it takes, and what running it means.
+    /// The name, the parameters and the properties of the tool.
     fn declaration(&self) -> &ToolDeclaration;
 
-    /// Runs it. The arguments have been held to [`ToolDeclaration::parameters`] by
-    /// [`ToolView::admit`](crate::ToolView::admit).
+    /// Runs the tool. The arguments are valid for [`ToolDeclaration::parameters`];
+    /// [`ToolView::admit`](crate::ToolView::admit) has checked them.
     ///
-    /// The future ends within [`ToolDeclaration::timeout`], and soon after the invocation is cancelled. To drop it
-    /// stops the tool as well, as far as it can be stopped.
+    /// The future completes within [`ToolDeclaration::timeout`], and soon after the invocation is cancelled.
+    /// Dropping it also stops the tool, as far as possible.
     fn run(&self, invocation: Invocation) -> BoxFuture<'static, ToolOutcome>;
 }
 
-/// What is said of a tool before it is called.
+/// The declaration of a tool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolDeclaration {
-    /// Its name: letters, digits, `_` and `-`, at most 64, which is what all providers take.
+    /// The name: letters, digits, `_` and `-`, at most 64 characters, as all providers accept.
     pub name: String,
-    /// What it does, for the model.
+    /// The description for the model.
     pub description: String,
-    /// The JSON Schema of its arguments, an object.
+    /// The JSON Schema of the arguments, an object.
     pub parameters: Value,
-    /// What running it twice would mean.
+    /// What a repeated call would mean.
     pub effect: Effect,
-    /// Whether somebody must approve each call.
+    /// Whether each call needs approval.
     pub needs_approval: bool,
-    /// How approvals are asked for.
+    /// How approvals are requested.
     pub approval: Option<ApprovalPolicy>,
-    /// How long one run may take.
+    /// Timeout of a call.
     pub timeout: Duration,
-    /// How a call is tried again that failed for now.
+    /// How calls with temporary failures are retried.
     pub retry: Option<Retry>,
-    /// What whoever runs it must be capable of.
+    /// The capability that a worker needs to run it.
     pub required_capability: Option<String>,
-    /// What the world behind it can bear.
+    /// Rate and concurrency limits.
     pub limits: Option<ToolLimits>,
-    /// The MCP annotations that it came with.
+    /// The MCP annotations of the tool.
     pub annotations: Option<Value>,
 }
 
 impl ToolDeclaration {
-    /// A tool that takes what the schema says, and of which nothing else is assumed: it may not run twice, nobody
-    /// need approve it.
+    /// A declaration with defaults: the tool must run at most once and needs no approval.
     #[must_use]
     pub fn new(
         name: impl Into<String>,
@@ -79,7 +77,7 @@ impl ToolDeclaration {
         }
     }
 
-    /// The arguments of `register_tool` that make it known to Abide.
+    /// The arguments of `register_tool`.
     #[must_use]
     pub fn manifest(&self) -> NewTool {
         let retry = self.retry.as_ref().map(|retry| json!(retry));
@@ -99,7 +97,7 @@ impl ToolDeclaration {
     }
 }
 
-/// On whose behalf a tool is called. None of it comes from the model.
+/// The context of a call. None of it comes from the model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ToolContext {
@@ -107,27 +105,27 @@ pub struct ToolContext {
     pub session_id: String,
     /// The agent's name.
     pub agent: String,
-    /// The session's scope: keys of the builder's own, such as a tenant.
+    /// The session's scope: application-defined keys, such as a tenant.
     pub scope: Map<String, Value>,
-    /// The run, where there is one.
+    /// The run, if there is one.
     pub run_id: Option<String>,
 }
 
-/// One call, about to be run.
+/// A call to run.
 #[derive(Clone, Debug)]
 pub struct Invocation {
-    /// The call's id. The same call has the same id each time that it is tried.
+    /// The call's id. Retries of a call have the same id.
     pub call_id: String,
-    /// What the tool is called with.
+    /// The arguments.
     pub arguments: Value,
-    /// On whose behalf.
+    /// The context.
     pub context: ToolContext,
-    /// Cancelled when the outcome is not wanted any more.
+    /// Cancelled when the outcome is no longer needed.
     pub cancel: CancellationToken,
 }
 
 impl Invocation {
-    /// A call that nobody means to cancel.
+    /// A call that is never cancelled.
     #[must_use]
     pub fn new(call_id: impl Into<String>, arguments: Value, context: ToolContext) -> Invocation {
         Invocation { call_id: call_id.into(), arguments, context, cancel: CancellationToken::new() }

@@ -1,4 +1,4 @@
-//! Many runs at once, in a process of their own, whose memory is what they take.
+//! Many concurrent runs, in a separate process to measure its memory.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -15,15 +15,15 @@ use crate::live::report::{count, figure, table};
 /// Options of the process.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
-    /// Runs at once.
+    /// Number of concurrent runs.
     #[arg(long)]
     runs: usize,
-    /// Where the file is made.
+    /// The folder for the file.
     #[arg(long)]
     dir: PathBuf,
 }
 
-/// Answers of each run: two calls of a tool, and the last.
+/// Answers of each run: two tool calls, and the final answer.
 const ANSWERS: usize = 3;
 
 pub(super) fn in_a_process(options: &super::Options, runs: usize) -> String {
@@ -40,24 +40,24 @@ pub(super) fn in_a_process(options: &super::Options, runs: usize) -> String {
         figure(number("peak_mib"), 0),
     ];
     let header = [
-        "runs at once",
-        "asked at once, at most",
-        "seconds to the last end",
+        "concurrent runs",
+        "max. concurrent requests",
+        "seconds in total",
         "runs/s",
         "answers/s",
         "MiB before",
-        "MiB at most",
+        "MiB peak",
     ];
     let met = if number("peak_mib") <= 1_024.0 { "met" } else { "missed" };
     format!(
-        "**Many runs at once**, all begun before the first is driven, each of {ANSWERS} answers that take a second \
-         and two tool calls; resident memory of the whole process, engine included (goal: 10,000 within 1 GiB: \
-         {met}).\n\n{}",
+        "**Concurrent runs**, all started before the driver. Each has {ANSWERS} answers that take a second, and \
+         two tool calls. Resident memory is that of the whole process with the engine (goal: 10,000 within \
+         1 GiB: {met}).\n\n{}",
         table(&header, [row])
     )
 }
 
-/// What the process does: prints what it found as JSON.
+/// The main function of the process. Prints the results as JSON.
 pub(crate) fn measure(options: &Options) {
     let runtime = Runtime::new().expect("a tokio runtime");
     let told = runtime.block_on(async {
@@ -82,7 +82,7 @@ pub(crate) fn measure(options: &Options) {
     println!("{told}");
 }
 
-/// A figure of this process in MiB; 0 where the system does not tell (Linux does).
+/// A value of this process in MiB; 0 if the system does not report it (Linux does).
 fn status_mib(name: &str) -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(name));

@@ -1,4 +1,4 @@
-//! A file, a runtime over it, an agent with one tool that does nothing.
+//! The fixture: a file, a runtime, and an agent with one tool that does nothing.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use super::model::{Model, Notes, Pace};
 
 #[derive(Deserialize, JsonSchema)]
 struct Order {
-    /// Which order.
+    /// The order's id.
     order: String,
 }
 
-/// The house of one measurement.
+/// The fixture of one measurement.
 pub(crate) struct House {
     pub(crate) engine: Engine,
     pub(crate) abide: Abide,
@@ -33,31 +33,33 @@ pub(crate) struct House {
     _folder: TempDir,
 }
 
-/// How many runs are begun in one transaction.
+/// Number of runs that are started in one transaction.
 const BEGUN_TOGETHER: usize = 100;
 
 impl House {
-    /// A new file, with nobody who drives its runs yet.
+    /// A new file, without a driver.
     pub(crate) async fn new(dir: &Path, pace: Pace) -> House {
         let folder = TempDir::new_in(dir).expect("a folder for the files");
-        std::fs::create_dir_all(folder.path().join("agents")).expect("there is room");
+        std::fs::create_dir_all(folder.path().join("agents")).expect("the folder can be created");
         let definition =
             "tools: [look]\nlimits: { tool_calls: 1000 }\nconfig: { recursion_limit: 1000 }\n";
-        std::fs::write(folder.path().join("agents/clerk.yaml"), definition).expect("there is room");
+        std::fs::write(folder.path().join("agents/clerk.yaml"), definition)
+            .expect("the file can be written");
         let config = Config::new(abide_reducers::modules());
-        let engine = Engine::open(folder.path().join("abide.db"), config).expect("it opens");
+        let engine =
+            Engine::open(folder.path().join("abide.db"), config).expect("the engine opens");
         let abide = Abide::embed(engine.clone());
         let notes = Arc::new(Notes::new());
         let mut models = Models::new(ModelsConfig::default(), &Surroundings::of_process())
-            .expect("nothing is wrong");
+            .expect("the configuration is valid");
         let model = Model { pace, notes: Arc::clone(&notes) };
-        models.add(Arc::new(model), vec!["bench".to_owned()], 0).expect("it is the only one");
+        models.add(Arc::new(model), vec!["bench".to_owned()], 0).expect("the id is unique");
         let tools = Tools::new();
         let look = |order: Order, _: ToolContext| async move {
             Ok::<_, String>(format!("{} is there", order.order))
         };
         let look = Function::new("look", "Looks an order up.", look).effect(Effect::ReadOnly);
-        tools.add(look).expect("the tool is one");
+        tools.add(look).expect("the tool is valid");
         let catalog = Catalog::new(folder.path(), tools.clone());
         let runtime = Runtime::new(abide.clone(), models, tools, catalog, Settings::named("bench"));
         assert_eq!(runtime.register().await.expect("it is registered"), []);
@@ -65,7 +67,7 @@ impl House {
         House { engine, abide, notes, stop, runtime: Some(runtime), running, _folder: folder }
     }
 
-    /// Begins so many runs, `r0` and on; each of a session of its own, whose user says its run's id.
+    /// Starts runs `r0`, `r1` …, each in its own session, with the run's id as the user's message.
     pub(crate) async fn begin(&self, from: usize, runs: usize) {
         let ids: Vec<String> = (from..from + runs).map(|number| format!("r{number}")).collect();
         for some in ids.chunks(BEGUN_TOGETHER) {
@@ -77,22 +79,22 @@ impl House {
                     Call::from(self.abide.start_run(run)),
                 ]
             });
-            self.abide.batch(calls).await.expect("they begin");
+            self.abide.batch(calls).await.expect("the runs start");
         }
     }
 
-    /// Has the runs driven from now on.
+    /// Starts the driver.
     pub(crate) fn drive(&mut self) {
         let runtime = self.runtime.take().expect("once");
         let stop = self.stop.clone();
         self.running =
-            Some(tokio::spawn(async move { runtime.run(stop).await.expect("it drives") }));
+            Some(tokio::spawn(async move { runtime.run(stop).await.expect("the runtime runs") }));
     }
 
-    /// Waits until every run has ended; each is to end well.
+    /// Waits until every run has ended, and checks that all succeeded.
     pub(crate) async fn all_done(&self) {
         let open = "SELECT count(*) FROM runs WHERE status IN ('running', 'waiting')";
-        let mut open = self.abide.subscribe(open).await.expect("it can be followed");
+        let mut open = self.abide.subscribe(open).await.expect("the subscription starts");
         while open.next().await.is_some() {
             let left: Vec<i64> = open.typed_rows().expect("it is a count");
             if left == [0] {
@@ -101,10 +103,10 @@ impl House {
         }
         let badly = "SELECT count(*) FROM runs WHERE status <> 'done'";
         let badly: Vec<i64> = self.abide.sql(badly).fetch().await.expect("it is a count");
-        assert_eq!(badly, [0], "runs that did not end well");
+        assert_eq!(badly, [0], "failed runs");
     }
 
-    /// Transactions so far.
+    /// Number of transactions so far.
     pub(crate) fn commits(&self) -> f64 {
         self.engine.metrics().commits_total.get() as f64
     }
@@ -112,10 +114,10 @@ impl House {
     pub(crate) async fn close(mut self) {
         self.stop.cancel();
         if let Some(running) = self.running.take() {
-            running.await.expect("it ends well");
+            running.await.expect("the task succeeds");
         }
         self.abide.close().await;
         let engine = self.engine.clone();
-        tokio::task::spawn_blocking(move || engine.close()).await.expect("it closes");
+        tokio::task::spawn_blocking(move || engine.close()).await.expect("the engine closes");
     }
 }

@@ -1,4 +1,4 @@
-//! A model that waits, and notes when it was asked and when it had answered.
+//! A model that waits, and records the times of requests and answers.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,26 +11,26 @@ use abide_models::{
 };
 use futures_util::{StreamExt as _, stream};
 
-/// How it answers.
+/// How the model answers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
-    /// Answers of a run; all but the last call the tool.
+    /// Number of answers per run; all except the last one call the tool.
     pub(crate) answers: usize,
-    /// How long it takes to the first piece of an answer.
+    /// Delay before the first chunk of an answer.
     pub(crate) first: Duration,
-    /// Pieces of the last answer.
+    /// Number of chunks of the last answer.
     pub(crate) pieces: usize,
-    /// Between two of them.
+    /// Delay between two chunks.
     pub(crate) between: Duration,
 }
 
-/// What it noted.
+/// Recorded times.
 #[derive(Debug)]
 pub(crate) struct Notes {
     born: Instant,
-    /// When it had last answered a run.
+    /// The time of the last answer, by run.
     answered: Mutex<HashMap<String, Instant>>,
-    /// From an answer to the next question of its run.
+    /// Durations from an answer to the next request of its run.
     gaps: Mutex<Vec<Duration>>,
     asked_now: AtomicUsize,
     asked_most: AtomicUsize,
@@ -47,18 +47,18 @@ impl Notes {
         }
     }
 
-    /// Microseconds since it was made: what a piece says.
+    /// Microseconds since the start: the content of a chunk.
     pub(crate) fn now_us(&self) -> u128 {
         self.born.elapsed().as_micros()
     }
 
-    /// From each answer to the next question of its run, in milliseconds.
+    /// Durations from each answer to the next request of its run, in milliseconds.
     pub(crate) fn gaps_ms(&self) -> Vec<f64> {
         let gaps = self.gaps.lock().unwrap_or_else(PoisonError::into_inner);
         gaps.iter().map(|gap| gap.as_secs_f64() * 1e3).collect()
     }
 
-    /// How many were asked at once, at most.
+    /// Maximum number of concurrent requests.
     pub(crate) fn asked_most(&self) -> usize {
         self.asked_most.load(Ordering::Relaxed)
     }

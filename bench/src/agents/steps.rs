@@ -1,5 +1,5 @@
-//! What a step costs over the model's own time: from an answer of the model to the next question, with the answer
-//! on the disk, a tool claimed, run and reported, and its result told.
+//! The overhead of a step: from an answer of the model to the next request, with the answer on disk, and a tool
+//! call claimed, run, recorded and published.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::model::Pace;
 use crate::live::report::{figure, table};
 use crate::statistics::{median, percentile};
 
-/// Runs at once.
+/// Numbers of concurrent runs.
 const AT_ONCE: [usize; 3] = [1, 16, 64];
 
 pub(super) fn measure(options: &Options) -> String {
@@ -29,17 +29,11 @@ pub(super) fn measure(options: &Options) -> String {
             figure(found.commits, 2),
         ]
     });
-    let header = [
-        "runs at once",
-        "steps",
-        "over the model p50 ms",
-        "p99 ms",
-        "events a step",
-        "commits a step",
-    ];
+    let header =
+        ["concurrent runs", "steps", "overhead p50 ms", "p99 ms", "events/step", "commits/step"];
     format!(
-        "**A step over the model's own time**: from the model's answer, which calls a tool that does nothing, to \
-         its next question; the model takes 20 ms.\n\n{}",
+        "**Overhead of a step**: from an answer of the model, which calls a tool that does nothing, to its next \
+         request; the model takes 20 ms.\n\n{}",
         table(&header, rows)
     )
 }

@@ -1,5 +1,4 @@
-//! From the moment the model has said a word to the moment a subscriber has it: on the disk in between, as
-//! everything is that anybody hears of.
+//! The latency from a token of the model to a subscriber. Each token is on disk before it is published.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +17,7 @@ use super::model::{Notes, Pace};
 use crate::live::report::{figure, table};
 use crate::statistics::{median, percentile};
 
-/// How the subscriber is reached.
+/// The subscriber's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Embedded,
@@ -45,11 +44,11 @@ pub(super) fn measure(options: &Options) -> String {
             ]);
         }
     }
-    let header = ["subscriber", "runs at once", "tokens/s", "p50 ms", "p99 ms", "tokens a commit"];
+    let header = ["subscriber", "concurrent runs", "tokens/s", "p50 ms", "p99 ms", "tokens/commit"];
     let met = if worst < 5.0 { "met" } else { "missed" };
     format!(
-        "**From the model's token to a subscriber**, every token on the disk before; each run says 20 tokens a \
-         second, and each is subscribed to (goal: p50 under 5 ms, in every row: {met}).\n\n{}",
+        "**From a token of the model to a subscriber**, with each token on disk before it is sent; each run \
+         produces 20 tokens per second and has a subscriber (goal: p50 under 5 ms, in every row: {met}).\n\n{}",
         table(&header, rows)
     )
 }
@@ -62,7 +61,7 @@ struct Found {
 
 async fn tokens(options: &Options, way: Way, runs: usize, pieces: usize) -> Found {
     let between = Duration::from_millis(50);
-    // Time for everybody to have subscribed before the first word.
+    // The delay gives all clients time to subscribe before the first token.
     let pace = Pace { answers: 1, first: Duration::from_secs(1), pieces, between };
     let mut house = House::new(&options.dir, pace).await;
     let (end, ended) = oneshot::channel::<()>();
@@ -72,7 +71,7 @@ async fn tokens(options: &Options, way: Way, runs: usize, pieces: usize) -> Foun
         let _ = ended.await;
     });
     let served = tokio::spawn(served);
-    let remote = Abide::connect(&url).await.expect("it is there");
+    let remote = Abide::connect(&url).await.expect("the server is running");
     house.begin(0, runs).await;
     let mut listeners = JoinSet::new();
     for run in 0..runs {
@@ -85,7 +84,7 @@ async fn tokens(options: &Options, way: Way, runs: usize, pieces: usize) -> Foun
     let late_ms: Vec<f64> = listeners.join_all().await.into_iter().flatten().collect();
     let seconds = began.elapsed().as_secs_f64() - pace.first.as_secs_f64();
     let commits = house.commits() - commits;
-    assert_eq!(late_ms.len(), runs * pieces, "every token was heard once");
+    assert_eq!(late_ms.len(), runs * pieces, "each token is received once");
     remote.close().await;
     let _ = end.send(());
     served.await.expect("no panic").expect("no error");
@@ -94,11 +93,11 @@ async fn tokens(options: &Options, way: Way, runs: usize, pieces: usize) -> Foun
     Found { late_ms, tokens_a_second: told / seconds, tokens_a_commit: told / commits }
 }
 
-/// How late each token of a run is heard, in milliseconds.
+/// The latency of each token of a run, in milliseconds.
 async fn listen(abide: &Abide, run: &str, notes: &Notes) -> Vec<f64> {
-    let mut events = Events::of(abide, run, 0).await.expect("it can be followed");
+    let mut events = Events::of(abide, run, 0).await.expect("the subscription starts");
     let mut late = Vec::new();
-    while let Some(event) = events.next().await.expect("it goes on") {
+    while let Some(event) = events.next().await.expect("the stream continues") {
         let now = notes.now_us();
         if event.kind != RunEventKind::Token {
             continue;

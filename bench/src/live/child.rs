@@ -1,12 +1,12 @@
-//! Processes of our own: this program again, with one of its hidden commands.
+//! Child processes: this program with one of its hidden commands.
 
 use std::process::{Command, Stdio};
 
 use serde_json::Value as JsonValue;
 
-/// Runs it to its end and reads the JSON that it prints.
+/// Runs the child process and parses its JSON output.
 pub(crate) fn output(arguments: &[&str]) -> JsonValue {
-    let program = std::env::current_exe().expect("the program that runs is there");
+    let program = std::env::current_exe().expect("the program has a path");
     let output = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())

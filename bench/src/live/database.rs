@@ -1,5 +1,5 @@
-//! The connection that live queries run on here: as the engine sets its own up, and with its work
-//! counted. Nothing is synced: what is measured are deltas, not the disk.
+//! The connection for live queries: configured like the engine's, and with a count of its work. Nothing is synced,
+//! because deltas are measured and not the disk.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use abide_schema::Value;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, StatementStatus, ToSql};
 
-/// A connection, and the virtual machine steps that its statements took.
+/// A connection, and the number of virtual machine steps of its statements.
 pub(crate) struct Database {
     connection: Connection,
     steps: u64,
@@ -33,7 +33,7 @@ impl Database {
         Database { connection, steps: 0 }
     }
 
-    /// Runs a statement for its effect.
+    /// Runs a statement.
     pub(crate) fn execute(&mut self, sql: &str, params: &[Value]) {
         self.run(sql, params, &mut |_| {}).unwrap_or_else(|why| panic!("{why} in {sql}"));
     }
@@ -46,7 +46,7 @@ impl Database {
         rows
     }
 
-    /// The steps since this was last asked.
+    /// The number of steps since the last call.
     pub(crate) fn take_steps(&mut self) -> u64 {
         std::mem::take(&mut self.steps)
     }

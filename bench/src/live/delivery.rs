@@ -1,5 +1,5 @@
-//! Part 3: from a call to the delta at the last of so many WebSockets, and deltas a second. A real
-//! server on loopback; callers and listeners are a process of their own.
+//! Part 3: the latency from a call to the delta at the last of many WebSockets, and deltas per second. A real
+//! server on loopback; callers and listeners are in a separate process.
 
 use std::net::SocketAddr;
 
@@ -18,29 +18,29 @@ use crate::cpu;
 use crate::plot::{Axis, Line, Panel, Plot, QUIET};
 use crate::statistics::{median, percentile};
 
-/// Deltas a second that are to be had.
+/// The goal in deltas per second.
 const GOAL: f64 = 150_000.0;
-/// Open files beside the sockets.
+/// Open files in addition to the sockets.
 const OTHER_FILES: usize = 100;
 
-/// How calls are made as fast as it goes.
+/// How calls are sent.
 #[derive(Clone, Copy)]
 enum Pace {
-    /// So many a second, evenly.
+    /// This many per second, evenly spaced.
     Evenly(usize),
-    /// When one is answered the next is made; so many are in flight.
+    /// The next call when one is answered, with this many in flight.
     Answered(usize),
 }
 
-/// What one WebSocket may have in flight.
+/// Maximum number of calls in flight on one WebSocket.
 const IN_FLIGHT: usize = 256;
 
-/// How much is measured.
+/// The sizes of the measurement.
 struct Plan {
     rounds: usize,
-    /// Numbers of listeners, each with how many calls are made.
+    /// Numbers of listeners, each with the number of calls.
     crowds: &'static [(usize, usize)],
-    /// Listeners of the row that is updated as fast as it goes.
+    /// Number of listeners in the throughput measurement.
     listeners: usize,
     paces: &'static [Pace],
     seconds: f64,
@@ -73,14 +73,14 @@ const FULL: Plan = Plan {
     seconds: 4.0,
 };
 
-/// From a call to the delta at the last.
+/// Latencies from a call to the last delta.
 struct Reach {
     listeners: usize,
     answer_ms: Vec<f64>,
     last_ms: Vec<f64>,
 }
 
-/// Deltas a second at a pace; one figure for each round.
+/// Throughput with one pace; one value per round.
 struct Flood {
     pace: Pace,
     calls: Vec<f64>,
@@ -128,7 +128,7 @@ pub(crate) fn section(scope: &Scope) -> Section {
     let mut text = text(&plan, &reaches, &floods);
     for (listeners, _) in left_out {
         text += &format!(
-            "\n\nLeft out: {} listeners, because a process may open {may_open} files only.",
+            "\n\nOmitted: {} listeners, because a process may open only {may_open} files.",
             count(listeners)
         );
     }
@@ -159,7 +159,7 @@ impl Server {
         Server { engine, address, stop, served, runtime, _dir: dir }
     }
 
-    /// What the process of the listeners measured.
+    /// The results of the listener process.
     fn listen(&self, arguments: &[String]) -> JsonValue {
         let address = format!("--address={}", self.address);
         let mut all = vec!["live-listen", &address];
@@ -231,7 +231,7 @@ impl Flood {
     }
 }
 
-/// What the server has done so far.
+/// The server's counters.
 struct Counted {
     commits: f64,
     lags: f64,
@@ -356,7 +356,7 @@ fn flood_plot(plan: &Plan, floods: &[Flood]) -> Plot {
         line("goal", QUIET, true, &|_, _| GOAL),
     ];
     Plot {
-        title: format!("Deltas a second, {} listeners of one row", plan.listeners),
+        title: format!("Deltas per second, {} listeners of one row", plan.listeners),
         x: Axis { label: "calls/s, made evenly".to_owned(), log: false },
         y: Axis { label: "deltas/s".to_owned(), log: false },
         panels: vec![Panel { title: String::new(), lines }],

@@ -1,5 +1,5 @@
-//! What live queries are measured over: a help desk of four tables with the indexes that its user
-//! would give it, as many rows as wanted, and commits that leave its size as it is.
+//! The test data of live queries: a help desk of four tables with suitable indexes, any number of rows, and commits
+//! that do not change its size.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::database::Database;
 
-/// Who works at the desk.
+/// An agent at the desk.
 #[table(name = "agents", index(team))]
 pub(crate) struct Agent {
     #[column(key)]
@@ -40,7 +40,7 @@ pub(crate) struct Message {
     content: String,
 }
 
-/// What somebody thought of a message.
+/// A review of a message.
 #[table(name = "reviews", index(message_id))]
 pub(crate) struct Review {
     #[column(key)]
@@ -50,7 +50,7 @@ pub(crate) struct Review {
     score: i64,
 }
 
-/// Something that is counted: the one row that many watch.
+/// A counter: the single row that many subscribers watch.
 #[table(name = "counters", without_rowid)]
 pub(crate) struct Counter {
     #[column(key)]
@@ -58,7 +58,7 @@ pub(crate) struct Counter {
     value: i64,
 }
 
-/// Counts once more.
+/// Increments a counter.
 #[reducer]
 pub(crate) fn count(ctx: &mut Context<'_>, id: String) -> Result<i64, Abort> {
     let Some(mut counter) = ctx.get::<Counter>(&id)? else {
@@ -67,12 +67,12 @@ pub(crate) fn count(ctx: &mut Context<'_>, id: String) -> Result<i64, Abort> {
     counter.value = counter
         .value
         .checked_add(1)
-        .ok_or_else(|| Refusal::new(Code::LimitExceeded, "nothing counts higher"))?;
+        .ok_or_else(|| Refusal::new(Code::LimitExceeded, "the counter is at its maximum"))?;
     ctx.update(&counter)?;
     Ok(counter.value)
 }
 
-/// The help desk as an engine takes it.
+/// The help desk as a module of an engine.
 pub(crate) fn module() -> Module {
     Module::new("desk")
         .table::<Agent>()
@@ -83,31 +83,31 @@ pub(crate) fn module() -> Module {
         .reducer(count::definition())
 }
 
-/// Agents, whatever the size; two of each team.
+/// Number of agents, for all sizes; two in each team.
 const AGENTS: i64 = 10;
 const ROLES: [&str; 4] = ["user", "assistant", "tool", "system"];
-/// What the role of every message is that a commit changes.
+/// The role of every message that a commit changes.
 pub(crate) const ROLE: &str = "tool";
-/// The agent whose session a commit is about.
+/// The agent whose session a commit changes.
 pub(crate) const AGENT: i64 = 1;
-/// Their team.
+/// The team of that agent.
 pub(crate) const TEAM: &str = "team 1";
-/// Tokens of a message at the start: below this.
+/// Upper bound of a message's tokens at the start.
 const TOKENS: i64 = 1_000_000;
-/// Tokens that put a message before all others. Ends in 7, where no watched range lies.
+/// Tokens that sort a message before all others. Ends in 7, where there is no watched range.
 const HIGH: i64 = 5_000_007;
-/// Tokens that put it behind most.
+/// Tokens that sort it behind most others.
 const LOW: i64 = 507;
 const CONTENT: &str = "Where is my parcel? It was to be here on Tuesday, by noon.";
 
-/// The tables in a file, and what was last done to them.
+/// The tables in a file, and the state of the last change.
 pub(crate) struct Desk {
     pub(crate) database: Database,
     pub(crate) catalog: Arc<Catalog>,
     sessions: i64,
     messages: i64,
     commits: i64,
-    /// The message that comes and goes, and its review, as they are.
+    /// The message that is inserted and deleted, with its review.
     message: Option<Row>,
     review: Option<Row>,
     session: Row,
@@ -115,14 +115,14 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    /// With so many messages, a tenth as many sessions and reviews.
+    /// A desk with this many messages, and a tenth as many sessions and reviews.
     pub(crate) fn new(messages: i64, dir: &std::path::Path) -> Desk {
         let dir = TempDir::new_in(dir).expect("a folder for the tables");
         let mut database = Database::create(&dir.path().join("desk.db"));
         let catalog = Arc::new(Catalog::new(module().tables, Vec::new()));
         let sessions = (messages / 10).max(AGENTS);
         for table in module().tables {
-            // Indexes are made when the rows are there: that is faster.
+            // Creating indexes after the inserts is faster.
             database.execute(&table.ddl()[0], &[]);
         }
         fill(&mut database, sessions, messages);
@@ -148,16 +148,15 @@ impl Desk {
         }
     }
 
-    /// Does, in a transaction that it leaves open, what one call does: a message comes with a review,
-    /// changes together with it, or goes; its session is touched. Every other message comes with
-    /// the most tokens of all, and the ones between get them when they change: so that one in three
-    /// commits leaves the top alone.
+    /// Makes the changes of one call in a transaction that it leaves open: a message is inserted with a review,
+    /// updated together with it, or deleted, and its session is updated. Every second message is inserted with the
+    /// most tokens of all; the others get them in an update. So one of three commits does not affect the top.
     pub(crate) fn change(&mut self) -> Changes {
         let (cycle, stage) = (self.commits / 3, self.commits % 3);
         self.commits += 1;
         self.database.execute("BEGIN IMMEDIATE", &[]);
         if stage == 0 {
-            // Spread over the sessions of one agent.
+            // Distributed over the sessions of one agent.
             let of_agent = self.sessions / AGENTS;
             self.session = self.stored_session(cycle.wrapping_mul(7_919) % of_agent * AGENTS);
         }
@@ -186,7 +185,7 @@ impl Desk {
         changes
     }
 
-    /// Ends the transaction.
+    /// Commits the transaction.
     pub(crate) fn commit(&mut self) {
         self.database.execute("COMMIT", &[]);
     }
@@ -223,8 +222,8 @@ impl Desk {
         let outcome = abide_live::Sql::run(&mut self.database, sql, &id, &mut |row| {
             found = Some(row.into());
         });
-        outcome.expect("the session is read");
-        found.expect("the session is there")
+        outcome.expect("the session can be read");
+        found.expect("the session exists")
     }
 }
 
@@ -240,7 +239,7 @@ fn fill(database: &mut Database, sessions: i64, messages: i64) {
     }
     let sql = insert("messages", 5);
     for number in 0..messages {
-        // Rounds over the sessions; roles take turns within each.
+        // Iterates over the sessions; roles alternate within each session.
         let role = ROLES[((number / sessions + number) % 4) as usize].to_owned();
         let tokens = number.wrapping_mul(2_654_435_761) % TOKENS;
         let session_id = session_id(number % sessions);
@@ -273,6 +272,6 @@ fn insert(table: &str, columns: usize) -> String {
 fn text(cell: &Value) -> String {
     match cell {
         Value::Text(text) => text.clone(),
-        other => panic!("{other:?} is no text"),
+        other => panic!("{other:?} is not text"),
     }
 }

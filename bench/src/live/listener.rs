@@ -1,5 +1,5 @@
-//! The process of those who listen: so many WebSockets that all watch one row, and calls that change
-//! it, made on the first of them. One clock for both ends of what is measured.
+//! The listener process: WebSockets that all watch one row, and calls on the first of them that change it. Both
+//! ends of a measurement use the same clock.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -16,30 +16,30 @@ use tokio::task::{JoinSet, LocalSet};
 use super::raise_open_files;
 use super::socket::{self, Reader, Writer};
 
-/// Options of the process that listens.
+/// Options of the listener process.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
-    /// Where the server is.
+    /// The server's address.
     #[arg(long)]
     address: SocketAddr,
-    /// How many WebSockets.
+    /// Number of WebSockets.
     #[arg(long)]
     listeners: usize,
-    /// One call after another, each when the one before has reached everybody: so many.
+    /// Number of sequential calls, each sent when all listeners have the previous delta.
     #[arg(long, default_value_t = 0)]
     calls: usize,
-    /// Or calls for so many seconds.
+    /// Or the duration in seconds.
     #[arg(long, default_value_t = 0.0)]
     seconds: f64,
-    /// Of which so many are in flight at most.
+    /// Maximum number of calls in flight.
     #[arg(long, default_value_t = 1)]
     in_flight: usize,
-    /// So many a second, evenly; 0: as fast as they are answered.
+    /// Calls per second, evenly spaced; 0: as fast as they are answered.
     #[arg(long, default_value_t = 0.0)]
     rate: f64,
 }
 
-/// Sockets that are opened at a time.
+/// Number of sockets that are opened concurrently.
 const OPENED_AT_A_TIME: usize = 64;
 const SUBSCRIBE: &str = concat!(
     r#"{"op":"subscribe","id":"q","params":{"id":"c"},"#,
@@ -47,21 +47,21 @@ const SUBSCRIBE: &str = concat!(
 );
 const CALL: &str = r#"{"op":"call","id":"c","reducer":"count","args":{"id":"c"}}"#;
 
-/// What all sockets have heard.
+/// What the sockets have received.
 struct Heard {
-    /// Deltas, over all sockets.
+    /// Number of deltas on all sockets.
     deltas: Cell<usize>,
-    /// The moment at which there were so many.
+    /// The time when that number was reached.
     at: Cell<(usize, Instant)>,
-    /// Answers to calls, and the seq of the last.
+    /// Number of answers to calls, and the seq of the last one.
     answers: Arc<AtomicUsize>,
     last_answer: Cell<(i64, Instant)>,
-    /// The seq that each socket was told everything up to.
+    /// The seq up to which each socket has received deltas.
     told: RefCell<Vec<i64>>,
     changed: Notify,
 }
 
-/// Connects, listens, calls, and prints what was measured as JSON.
+/// Connects, subscribes, sends calls, and prints the results as JSON.
 pub(crate) fn run(options: &Options) {
     raise_open_files();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
@@ -95,7 +95,7 @@ pub(crate) fn run(options: &Options) {
     });
 }
 
-/// Connects, subscribes, and leaves a task that listens.
+/// Connects, subscribes, and starts a task that reads.
 async fn begin(address: SocketAddr, number: usize, heard: Rc<Heard>) -> (usize, Writer) {
     let (mut reader, mut writer) = socket::connect(address).await;
     writer.send(SUBSCRIBE, 1).await;
@@ -124,7 +124,7 @@ impl Heard {
             let (from, rest) = leading_number(rest);
             let (to, _) = leading_number(rest.strip_prefix(br#","to":"#).expect("a delta's form"));
             let before = std::mem::replace(&mut self.told.borrow_mut()[number], to);
-            assert!(from <= before && before < to, "told up to {before}, then {from} to {to}");
+            assert!(from <= before && before < to, "received up to {before}, then {from} to {to}");
             let deltas = self.deltas.get() + 1;
             self.deltas.set(deltas);
             if deltas == self.at.get().0 {
@@ -136,7 +136,7 @@ impl Heard {
         } else if let Some(rest) = message.strip_prefix(br#"{"op":"progress","seq":"#) {
             self.told.borrow_mut()[number] = leading_number(rest).0;
         } else {
-            panic!("not to be expected: {}", String::from_utf8_lossy(message));
+            panic!("unexpected message: {}", String::from_utf8_lossy(message));
         }
     }
 
@@ -155,7 +155,7 @@ impl Heard {
     }
 }
 
-/// The number that a text begins with, and what follows.
+/// Parses the number at the start of a text. Returns it with the rest.
 fn leading_number(text: &[u8]) -> (i64, &[u8]) {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (number, rest) = text.split_at(digits);
@@ -199,7 +199,7 @@ async fn in_flight(options: &Options, caller: &mut Writer, heard: &Heard) {
     println!("{found}");
 }
 
-/// Calls as soon as there is room. Returns how many.
+/// Sends a call whenever fewer than the maximum are in flight. Returns the number of calls.
 async fn call_when_answered(
     options: &Options,
     caller: &mut Writer,
@@ -218,7 +218,7 @@ async fn call_when_answered(
     called
 }
 
-/// Calls at a rate, as long as there is room. Returns how many.
+/// Sends calls at a rate, while fewer than the maximum are in flight. Returns the number of calls.
 async fn call_evenly(
     options: &Options,
     caller: &mut Writer,

@@ -1,6 +1,6 @@
-//! What this process holds of the machine's memory.
+//! Memory usage of this process.
 
-/// Resident bytes; 0 where the system does not tell (Linux does).
+/// Resident bytes; 0 if the system does not report it (Linux does).
 pub(crate) fn resident_bytes() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

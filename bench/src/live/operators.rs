@@ -1,8 +1,7 @@
-//! Part 2: what a commit costs a query that it changes, by how many rows there are, beside running the
-//! query again.
+//! Part 2: the cost of a commit for a query that it affects, by table size, compared with running the query again.
 //!
-//! Tables of all sizes live side by side and take commits in turn; each commit goes through a router of
-//! every query. So the figures of one row of the table were taken within moments of each other.
+//! Tables of all sizes exist at the same time and take commits in turn. Each commit goes through a router with all
+//! queries. So all values in a row of the report were measured at almost the same time.
 
 use std::time::{Duration, Instant};
 
@@ -53,7 +52,7 @@ const OPERATORS: [Operator; 6] = [
     },
 ];
 
-/// A commit in each of its forms, with the most tokens and with few.
+/// Each kind of commit, with the most tokens and with few.
 const ROUND: usize = 6;
 
 /// One query over tables of one size.
@@ -94,11 +93,11 @@ pub(crate) fn section(scope: &Scope) -> Section {
         }
     }
     for watched in all.iter().flat_map(|tables| &tables.watched) {
-        assert!(watched.deltas > 0, "{} was changed by no commit", watched.operator.name);
+        assert!(watched.deltas > 0, "no commit changed {}", watched.operator.name);
     }
     Section {
         number: 2,
-        title: "What a commit costs a query that it changes",
+        title: "The cost of a commit for a query that it changes",
         text: text(&all),
         plots: vec![("live-operators.svg", plot(&all))],
     }
@@ -109,10 +108,12 @@ fn tables(messages: i64, scope: &Scope) -> Tables {
     let mut desk = Desk::new(messages, &scope.dir);
     let planner = Planner::new(desk.catalog.clone());
     let watched = OPERATORS.iter().map(|operator| {
-        let JsonValue::Object(params) = (operator.params)() else { unreachable!("it is one") };
+        let JsonValue::Object(params) = (operator.params)() else {
+            unreachable!("parameters are an object")
+        };
         let binding = planner.bind(operator.sql, &params).expect("the query can be live");
         let mut router = Router::new(desk.catalog.clone());
-        router.attach(&binding).expect("there is room");
+        router.attach(&binding).expect("the limit is not reached");
         Watched {
             operator,
             router,
@@ -127,7 +128,7 @@ fn tables(messages: i64, scope: &Scope) -> Tables {
         }
     });
     let mut watched: Vec<Watched> = watched.collect();
-    // The first touch may set state up. Then every form of commit is seen once.
+    // The first change may create state. The warm-up covers each kind of commit.
     for commit in 0..2 * ROUND {
         let changes = desk.change();
         for watched in &mut watched {
@@ -142,11 +143,11 @@ fn tables(messages: i64, scope: &Scope) -> Tables {
 }
 
 impl Tables {
-    /// Every form of commit once; then each query again.
+    /// Makes each kind of commit once, and then runs each query again.
     fn round(&mut self, round: usize) {
         for commit in 0..ROUND {
             let changes = self.desk.change();
-            // Who comes first finds the pages cold: they take turns.
+            // The first query runs with cold pages, so the order rotates.
             self.watched.rotate_left(1);
             for watched in &mut self.watched {
                 let (us, steps) = watched.commit(&changes, &mut self.desk);
@@ -162,7 +163,7 @@ impl Tables {
 }
 
 impl Watched {
-    /// Microseconds and steps of a commit.
+    /// Measures a commit in microseconds and steps.
     fn commit(&mut self, changes: &abide_live::Changes, desk: &mut Desk) -> (f64, f64) {
         desk.database.take_steps();
         let started = Instant::now();
@@ -184,7 +185,7 @@ impl Watched {
     }
 }
 
-/// What is quoted of one query at one size.
+/// The reported values of one query at one size.
 struct Found {
     messages: i64,
     rows: usize,
@@ -258,14 +259,13 @@ fn text(all: &[Tables]) -> String {
         OPERATORS.iter().map(|operator| format!("- {}: `{}`", operator.name, operator.sql));
     let queries = queries.collect::<Vec<_>>().join("\n");
     format!(
-        "A commit adds, changes or removes a message and its review, and touches their session. \
-         *Delta* is the router's work: it writes the changed rows to temporary tables, finds the \
-         query, and computes its delta. *Again* is a new run of the query with all its rows. \
-         *Steps* are those of SQLite's virtual machine, which do not depend on the machine. \
-         *First delta* is the delta of the first commit after a subscription started, which also \
-         builds the state. (In an engine a reader builds it if that takes too \
-         long.)\n\n{queries}\n\n{}\n\n\
-         From the smallest tables to the largest a delta takes:\n\n{}",
+        "A commit inserts, updates or deletes a message and its review, and updates their session. \
+         *Delta* is the router's part of it: it arranges the changed rows, finds the query and makes \
+         its delta. *Again* runs the query and reads its rows. *Steps* are those of SQLite's virtual \
+         machine, which do not depend on the hardware. *First delta* is that of the first commit after \
+         the start of a subscription, which creates the state (in an engine, a reader does that \
+         concurrently if it takes too long).\n\n{queries}\n\n{}\n\n\
+         From the smallest to the largest tables, a delta takes:\n\n{}",
         table(&header, rows),
         growth.join("\n"),
     )
@@ -279,13 +279,13 @@ fn plot(all: &[Tables]) -> Plot {
             Line { name: name.to_owned(), color, dashed: color == 1, points: points.collect() }
         };
         let lines = vec![
-            line("the query again, p50", 1, |found| found.again_us),
+            line("query run again, p50", 1, |found| found.again_us),
             line("its delta, p50", 0, |found| found.delta_us),
         ];
         Panel { title: operator.name.to_owned(), lines }
     });
     Plot {
-        title: "A delta beside the query again".to_owned(),
+        title: "A delta compared with running the query again".to_owned(),
         x: Axis { label: "rows of messages".to_owned(), log: true },
         y: Axis { label: "µs".to_owned(), log: true },
         panels: panels.collect(),

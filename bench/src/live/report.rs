@@ -1,4 +1,4 @@
-//! The document: tables, plots, the machine, and the command that made them.
+//! The document: tables, plots, the machine, and the command.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -8,17 +8,17 @@ use comfy_table::{CellAlignment, Table, presets};
 use crate::plot::Plot;
 use crate::statistics::thousands;
 
-/// What one part found.
+/// The results of one part.
 pub(crate) struct Section {
     pub(crate) number: u8,
     pub(crate) title: &'static str,
     /// Markdown.
     pub(crate) text: String,
-    /// By file name.
+    /// Plots by file name.
     pub(crate) plots: Vec<(&'static str, Plot)>,
 }
 
-/// A Markdown table; all columns but the first are figures.
+/// A Markdown table; all columns except the first are right-aligned.
 pub(crate) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);
@@ -32,28 +32,28 @@ pub(crate) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>
     table.to_string()
 }
 
-/// A figure with so many digits behind the point.
+/// A number with this many decimal places.
 pub(crate) fn figure(figure: f64, digits: usize) -> String {
     if figure.abs() >= 1_000.0 { thousands(figure) } else { format!("{figure:.digits$}") }
 }
 
-/// A count with its thousands apart.
+/// A number with thousands separators.
 pub(crate) fn count(count: usize) -> String {
     thousands(count as f64)
 }
 
-/// The document of some sections.
+/// A document with these sections.
 pub(crate) fn document(machine: &Machine, sections: &[Section], quick: bool) -> String {
     let mut text = String::from("# Live queries, measured\n\n");
     let mut command: Vec<String> = std::env::args().skip(1).collect();
-    // The folder of the databases says nothing to a reader.
+    // Omit the folder of the databases, which is specific to the machine.
     if let Some(at) = command.iter().position(|word| word == "--dir") {
         command.drain(at..command.len().min(at + 2));
     }
     let _ = writeln!(
         text,
-        "Made by `cargo run --release -p abide-bench -- {}` in one run on one machine. Another \
-         machine gives other figures; compare figures of the same run only.\n\n{}\n",
+        "Made by `cargo run --release -p abide-bench -- {}` in one run on one machine. Other \
+         machines give other figures; the comparison within a run is what matters.\n\n{}\n",
         command.join(" "),
         machine.0,
     );
@@ -71,7 +71,7 @@ pub(crate) fn document(machine: &Machine, sections: &[Section], quick: bool) -> 
     text
 }
 
-/// Writes the document and its plots into a folder.
+/// Writes the document and its plots to a folder.
 pub(crate) fn write(document: &str, sections: &[Section], folder: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(folder)?;
     for (file, plot) in sections.iter().flat_map(|section| &section.plots) {
@@ -80,16 +80,16 @@ pub(crate) fn write(document: &str, sections: &[Section], folder: &Path) -> std:
     std::fs::write(folder.join("live.md"), document)
 }
 
-/// What it was measured on, as far as the system tells.
+/// A description of the machine, as far as the system reports it.
 pub(crate) struct Machine(String);
 
 impl Machine {
-    /// In Markdown, a line each.
+    /// One Markdown line per property.
     pub(crate) fn text(&self) -> &str {
         &self.0
     }
 
-    /// As it is now: before the measurements, for they are a load themselves.
+    /// Reads the current state. Call it before the measurements, which are a load themselves.
     pub(crate) fn read() -> Machine {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let of = |path: &str, name: &str| {
@@ -103,13 +103,13 @@ impl Machine {
         let kib = kib.and_then(|kib| kib.split(' ').next()?.parse::<f64>().ok()).unwrap_or(0.0);
         let load = read("/proc/loadavg");
         Machine(format!(
-            "- Machine: {processor}, {cores} cores, {:.0} GiB, {} {}; load {} when it began\n\
+            "- Machine: {processor}, {cores} cores, {:.0} GiB, {} {}; load {} at the start\n\
              - Build: {}, SQLite {}",
             kib / f64::from(1 << 20),
             std::env::consts::OS,
             read("/proc/sys/kernel/osrelease").trim(),
             load.split(' ').next().unwrap_or("unknown"),
-            if cfg!(debug_assertions) { "debug, whose figures mean nothing" } else { "release" },
+            if cfg!(debug_assertions) { "debug (the figures are meaningless)" } else { "release" },
             rusqlite::version(),
         ))
     }

@@ -1,8 +1,8 @@
-//! Part 1: what a commit costs the router beside so many subscriptions that it does not concern, all
-//! with parameters of their own; what such a subscription takes of memory and time.
+//! Part 1: the cost of a commit in the router with many subscriptions that it does not affect, each with its own
+//! parameters. Also the memory and time of such a subscription.
 //!
-//! Each kind of query has a process of its own, so that its memory can be told from what the system
-//! gave the process. In it the routers of all sizes live side by side and take each commit in turn.
+//! Each kind of query has its own process, so that its memory can be measured. In it, the routers of all sizes
+//! exist at the same time and take each commit in turn.
 
 use std::time::Instant;
 
@@ -44,7 +44,7 @@ const KINDS: [Kind; 4] = [
         name: "range",
         sql: "SELECT id, session_id FROM messages WHERE tokens BETWEEN :low AND :high",
         params: |n| {
-            // Scattered, so that the tree is not built in order; a commit's tokens lie between two.
+            // Scattered, so that the tree is not built in order; a commit's tokens are between two ranges.
             let low = n.wrapping_mul(611_953) % 1_000_000 * 10;
             json!({"low": low, "high": low + 3})
         },
@@ -62,18 +62,18 @@ const MIXED: &str = "all four";
 /// Options of the process that measures one kind.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
-    /// Which of [`KINDS`]; beyond them, all in turn.
+    /// An index into [`KINDS`]; a larger value means all in turn.
     #[arg(long)]
     kind: usize,
     /// Numbers of subscriptions.
     #[arg(long, value_delimiter = ',')]
     sizes: Vec<usize>,
-    /// Commits.
+    /// Number of commits.
     #[arg(long)]
     commits: usize,
 }
 
-/// One number of subscriptions.
+/// The state of one number of subscriptions.
 struct Crowd {
     size: usize,
     router: Router,
@@ -85,7 +85,7 @@ struct Crowd {
     before: Work,
 }
 
-/// Measures one kind and prints what it found as JSON.
+/// Measures one kind and prints the results as JSON.
 pub(crate) fn measure(options: &Options) {
     let mut desk = Desk::new(1_000, &std::env::temp_dir());
     let planner = Planner::new(desk.catalog.clone());
@@ -101,13 +101,13 @@ pub(crate) fn measure(options: &Options) {
             let started = Instant::now();
             let deltas = crowd.router.commit(&changes, &mut desk.database);
             let us = started.elapsed().as_secs_f64() * 1e6;
-            assert!(deltas.is_empty(), "nobody watches what is changed");
+            assert!(deltas.is_empty(), "no subscription is affected");
             if number >= warm_up {
                 crowd.commit_us.push(us);
             }
         }
         desk.commit();
-        // Another is the first next time: who is first finds SQLite's pages of a commit in no cache.
+        // The first router runs with cold pages of a commit, so the order rotates.
         crowds.rotate_left(1);
     }
     crowds.sort_by_key(|crowd| crowd.size);
@@ -130,7 +130,7 @@ fn crowd(desk: &Desk, planner: &Planner, kind: usize, size: usize) -> Crowd {
         .expect("the queries can be live");
     let register_s = started.elapsed().as_secs_f64();
     let register_cpu_s = cpu::of_process() - cpu_before;
-    assert_eq!(router.len(), size, "every subscription has parameters of its own");
+    assert_eq!(router.len(), size, "all subscriptions have different parameters");
     let bytes = memory::resident_bytes() - before - (size_of::<BindingId>() * size) as f64;
     let before = router.counters();
     Crowd { size, router, ids, register_s, register_cpu_s, bytes, commit_us: Vec::new(), before }
@@ -145,13 +145,13 @@ fn tell(mut crowd: Crowd, options: &Options) -> JsonValue {
         each(|work| work.probes),
         each(|work| work.spent.statements),
     ];
-    // Not in the order they came; the sizes have no factor in common with this prime.
+    // Not in insertion order; the sizes are not multiples of this prime.
     let scattered = (0..crowd.ids.len()).map(|n| crowd.ids[n * 7_919 % crowd.ids.len()]);
     let scattered: Vec<BindingId> = scattered.collect();
     let started = Instant::now();
     scattered.into_iter().for_each(|id| crowd.router.detach(id));
     let unregister_s = started.elapsed().as_secs_f64();
-    assert!(crowd.router.is_empty(), "all were detached");
+    assert!(crowd.router.is_empty(), "all are detached");
     json!({
         "size": crowd.size,
         "p50_us": median(crowd.commit_us.iter().copied()),
@@ -164,7 +164,7 @@ fn tell(mut crowd: Crowd, options: &Options) -> JsonValue {
     })
 }
 
-/// What was found of one kind with one number of subscriptions.
+/// The results of one kind with one number of subscriptions.
 struct Found {
     kind: &'static str,
     size: usize,
@@ -177,7 +177,7 @@ struct Found {
     unregister_s: f64,
 }
 
-/// Measures all kinds, each in its process.
+/// Measures all kinds, each in its own process.
 pub(crate) fn section(scope: &Scope) -> Section {
     let (sizes, commits): (&[usize], usize) = if scope.quick {
         (&[0, 1, 1_000], 300)
@@ -188,7 +188,7 @@ pub(crate) fn section(scope: &Scope) -> Section {
     for kind in 0..=KINDS.len() {
         let name = KINDS.get(kind).map_or(MIXED, |kind| kind.name);
         eprintln!("part 1: {name}");
-        // Where kinds take turns, the few that there is one of each.
+        // The smallest size has one subscription of each kind.
         let few = if kind < KINDS.len() { 1 } else { KINDS.len() };
         let sizes: Vec<String> =
             sizes.iter().map(|size| if *size == 1 { few } else { *size }.to_string()).collect();
@@ -202,7 +202,7 @@ pub(crate) fn section(scope: &Scope) -> Section {
     }
     Section {
         number: 1,
-        title: "What a commit costs beside subscriptions that it does not concern",
+        title: "The cost of a commit with subscriptions that it does not affect",
         text: format!("{}\n\n{}", text(&found, commits), whole::text(scope)),
         plots: vec![("live-routing.svg", plot(&found))],
     }

@@ -1,5 +1,5 @@
-//! A WebSocket of the least that a client can be: it finds the messages and looks at no more of them
-//! than it must, so that the machine's time goes to the server and not to those who listen.
+//! A minimal WebSocket client. It parses messages only as far as necessary, so that the machine's time goes to the
+//! server.
 
 use std::io::{ErrorKind, Write as _};
 use std::net::SocketAddr;
@@ -10,21 +10,21 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-/// What is read at a time, as long as no message is larger.
+/// Initial size of the buffer.
 const BUFFER_BYTES: usize = 8 << 10;
 
 /// The reading half.
 pub(crate) struct Reader {
     socket: OwnedReadHalf,
     buffer: Vec<u8>,
-    /// What of the buffer was read from the socket and not yet given out.
+    /// The part of the buffer that was read from the socket and not yet returned.
     filled: Range<usize>,
 }
 
-/// The writing half. The server takes its end for the client's.
+/// The writing half. The server treats its end as the end of the connection.
 pub(crate) struct Writer(OwnedWriteHalf);
 
-/// Opens `abide.v1` and waits for the greeting.
+/// Connects with `abide.v1` and waits for the greeting.
 pub(crate) async fn connect(address: SocketAddr) -> (Reader, Writer) {
     let socket = TcpStream::connect(address).await.expect("the server takes connections");
     socket.set_nodelay(true).expect("a TCP socket");
@@ -44,7 +44,7 @@ pub(crate) async fn connect(address: SocketAddr) -> (Reader, Writer) {
 }
 
 impl Reader {
-    /// The next text message, waiting for it.
+    /// Waits for the next text message.
     pub(crate) async fn next(&mut self) -> &[u8] {
         loop {
             if let Some(range) = self.take_message() {
@@ -54,13 +54,13 @@ impl Reader {
         }
     }
 
-    /// The next text message, if all of it was read already.
+    /// The next text message, if it is already in the buffer.
     pub(crate) fn buffered(&mut self) -> Option<&[u8]> {
         let range = self.take_message()?;
         Some(&self.buffer[range])
     }
 
-    /// Waits for more and reads it.
+    /// Reads more data from the socket.
     pub(crate) async fn fill(&mut self) {
         if self.filled.is_empty() {
             self.filled = 0..0;
@@ -72,12 +72,12 @@ impl Reader {
             }
         }
         let read = self.socket.read(&mut self.buffer[self.filled.end..]).await;
-        let read = read.expect("the socket is whole");
+        let read = read.expect("the socket can be read");
         assert!(read > 0, "the server closed the socket");
         self.filled.end += read;
     }
 
-    /// The next text message; pings before it are answered.
+    /// The next text message; answers pings before it.
     fn take_message(&mut self) -> Option<Range<usize>> {
         loop {
             let bytes = &self.buffer[self.filled.clone()];
@@ -95,7 +95,7 @@ impl Reader {
             match first {
                 0x81 => return Some(start..start + length),
                 0x89 => self.pong(start..start + length),
-                other => panic!("a frame that the server does not send: {other:#x}"),
+                other => panic!("unexpected frame: {other:#x}"),
             }
         }
     }
@@ -103,7 +103,7 @@ impl Reader {
     fn pong(&self, payload: Range<usize>) {
         let mut frame = Vec::new();
         write_frame(0x8a, &self.buffer[payload], &mut frame);
-        // Where there is no room at the moment, the next ping is answered.
+        // If the socket's buffer is full, the next ping is answered instead.
         let _ = self.socket.as_ref().try_write(&frame);
     }
 
@@ -121,13 +121,14 @@ impl Reader {
 }
 
 impl Writer {
-    /// The same socket for a thread that blocks.
+    /// The same socket for a blocking thread.
     pub(crate) fn for_thread(&self) -> ThreadWriter {
-        let socket = self.0.as_ref().as_fd().try_clone_to_owned().expect("a file more");
+        let socket =
+            self.0.as_ref().as_fd().try_clone_to_owned().expect("the descriptor can be cloned");
         ThreadWriter(socket.into())
     }
 
-    /// Sends a text message so many times, all in one write.
+    /// Sends a text message the given number of times in one write.
     pub(crate) async fn send(&mut self, text: &str, times: usize) {
         let mut frames = Vec::new();
         for _ in 0..times {
@@ -137,7 +138,7 @@ impl Writer {
     }
 }
 
-/// A writing half that needs no runtime, whose timers are too coarse for thousands of calls a second.
+/// A writing half without a runtime, because runtime timers are too coarse for thousands of calls per second.
 pub(crate) struct ThreadWriter(std::net::TcpStream);
 
 impl ThreadWriter {
@@ -149,7 +150,7 @@ impl ThreadWriter {
         while !left.is_empty() {
             match self.0.write(left) {
                 Ok(written) => left = &left[written..],
-                // The socket does not block, for it is the runtime's too.
+                // The socket is non-blocking, because the runtime shares it.
                 Err(why) if why.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
                 Err(why) => panic!("the server does not read: {why}"),
             }
@@ -157,14 +158,14 @@ impl ThreadWriter {
     }
 }
 
-/// A client's frame is masked; a mask of zeros leaves the payload as it is.
+/// Frames of a client must be masked; a mask of zeros keeps the payload unchanged.
 fn write_frame(opcode: u8, payload: &[u8], out: &mut Vec<u8>) {
     out.push(opcode);
     match u8::try_from(payload.len()) {
         Ok(length @ ..126) => out.push(0x80 | length),
         _ => {
             out.push(0x80 | 126);
-            let length = u16::try_from(payload.len()).expect("what is sent here is short");
+            let length = u16::try_from(payload.len()).expect("messages are short");
             out.extend_from_slice(&length.to_be_bytes());
         }
     }

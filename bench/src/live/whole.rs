@@ -1,5 +1,5 @@
-//! Part 1, through the whole engine: what subscriptions that a call does not concern cost the writer,
-//! and what each takes with all that a connection keeps for it. A process of its own, for its memory.
+//! Part 1, through the whole engine: the cost of subscriptions for the writer if a call does not affect them, and
+//! the memory per subscription including its connection. A separate process, to measure its memory.
 
 use std::time::Instant;
 
@@ -18,23 +18,23 @@ use crate::statistics::median;
 /// Options of the process.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
-    /// How many subscriptions.
+    /// Number of subscriptions.
     #[arg(long)]
     subscriptions: usize,
-    /// Calls of each turn.
+    /// Number of calls per turn.
     #[arg(long)]
     calls: usize,
-    /// Where the files are made.
+    /// The folder for the files.
     #[arg(long)]
     dir: std::path::PathBuf,
 }
 
-/// Turns that the engine with subscriptions and the one without take.
+/// Number of turns for the engine with subscriptions and the one without.
 const TURNS: usize = 40;
-/// Subscriptions of one connection: as many as it may have.
+/// Subscriptions per connection: the maximum.
 const OF_ONE: usize = abide_schema::limits::SUBSCRIPTIONS_PER_CONNECTION;
 
-/// Measures and prints what it found as JSON.
+/// Measures and prints the results as JSON.
 pub(crate) fn measure(options: &Options) {
     let runtime = Runtime::new().expect("a tokio runtime");
     let dir = TempDir::new_in(&options.dir).expect("a folder for the files");
@@ -43,7 +43,7 @@ pub(crate) fn measure(options: &Options) {
         Engine::open(dir.path().join(name), config).expect("the engine opens")
     };
     let (alone, watched) = (open("alone.db"), open("watched.db"));
-    // Threads and caches are there before the memory is looked at.
+    // Start threads and fill caches before the memory is measured.
     runtime.block_on(async {
         call(&alone, 10).await;
         call(&watched, 10).await;
@@ -64,7 +64,7 @@ pub(crate) fn measure(options: &Options) {
     }
     let started = Instant::now();
     drop(connections);
-    // Places are given back in the order they were dropped, before whatever comes later.
+    // Dropped subscriptions are removed in order, before later calls run.
     runtime.block_on(call(&watched, 1));
     let unsubscribe_s = started.elapsed().as_secs_f64();
     let found = json!({
@@ -78,7 +78,7 @@ pub(crate) fn measure(options: &Options) {
 async fn call(engine: &Engine, calls: usize) {
     let (caller, args) = (Caller::new("bench"), json!({"id": "c"}));
     for _ in 0..calls {
-        engine.call(&caller, "count", &args, None).await.expect("it is counted");
+        engine.call(&caller, "count", &args, None).await.expect("the call succeeds");
     }
 }
 
@@ -90,7 +90,7 @@ async fn subscribe_all(engine: &Engine, subscriptions: usize) -> Vec<Connection>
     });
     let mut connections = Vec::new();
     for task in tasks.collect::<Vec<_>>() {
-        connections.push(task.await.expect("the subscriptions begin"));
+        connections.push(task.await.expect("the subscriptions start"));
     }
     connections
 }
@@ -109,7 +109,7 @@ async fn subscribe(engine: &Engine, first: usize, end: usize) -> Connection {
     connection
 }
 
-/// What is told of it.
+/// The section of the report.
 pub(crate) fn text(scope: &Scope) -> String {
     let (subscriptions, calls) = if scope.quick { (200, 3) } else { (100_000, 50) };
     eprintln!("part 1: the whole engine");
@@ -137,11 +137,9 @@ pub(crate) fn text(scope: &Scope) -> String {
         "unsubscribe all, s",
     ];
     format!(
-        "Through the whole engine, on connections of {} subscriptions. The table has the writer \
-         thread's processor time for a call, with and without subscriptions, measured in turns, \
-         and the memory of a subscription in planner, router, hub and connection. Each \
-         subscription starts \
-         with a snapshot.\n\n{}",
+        "The whole engine, with connections of {} subscriptions: the writer thread's processor time per \
+         call, alternating with an engine without subscriptions, and the memory per subscription in \
+         planner, router, hub and connection. Each subscription starts with its own snapshot.\n\n{}",
         count(OF_ONE),
         table(&header, [row]),
     )

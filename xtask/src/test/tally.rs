@@ -1,8 +1,8 @@
-//! What the lines of `cargo test` add up to.
+//! Totals of the output of `cargo test`.
 
 use std::fmt;
 
-/// The sums over all suites: test binaries, and the doc tests of each crate.
+/// The totals over all suites: test binaries, and the doc tests of each crate.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) passed: usize,
@@ -15,7 +15,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Takes one line of output, of whatever kind.
+    /// Reads one line of output of any kind.
     pub(crate) fn read(&mut self, line: &str) {
         if let Some(result) = line.strip_prefix("test result: ") {
             self.suites += 1;
@@ -31,13 +31,13 @@ impl Tally {
         }
     }
 
-    /// Takes cargo's own verdict. A suite that did not build and a test binary that was killed
-    /// print no result line, and must not look like success.
+    /// Reads cargo's exit status. A suite that does not build and a test binary that was killed print no result
+    /// line, and must not count as success.
     pub(crate) fn end(&mut self, success: bool) {
         if !success && self.failed == 0 {
             self.failed = 1;
             self.failures
-                .push("cargo test itself: no build, or a test binary that died".to_owned());
+                .push("cargo test itself: the build failed, or a test binary crashed".to_owned());
         }
     }
 }
@@ -46,7 +46,7 @@ impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "suites    {}", self.suites)?;
         if self.ignored > 0 {
-            writeln!(f, "left out  {} that their authors marked as ignored", self.ignored)?;
+            writeln!(f, "left out  {} tests with #[ignore]", self.ignored)?;
         }
         for what in &self.left_out {
             writeln!(f, "left out  {what}")?;

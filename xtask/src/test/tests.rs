@@ -1,4 +1,4 @@
-//! The account at the end says what the lines said.
+//! The summary matches the output.
 
 use super::tally::Tally;
 
@@ -19,14 +19,14 @@ test result: ok. 39 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; fin
 ";
     let expected = "\
 suites    2
-left out  2 that their authors marked as ignored
+left out  2 tests with #[ignore]
 42 passed, 0 failed
 ";
     assert_eq!(account(true, output), expected);
 }
 
 #[test]
-fn names_what_failed_and_what_was_left_out() {
+fn lists_failed_and_omitted_tests() {
     let output = "\
 test b::c ... FAILED
 test d ... left out: 12 of 13 files, ../shared is not here
@@ -42,19 +42,19 @@ failed    b::c
     assert_eq!(account(false, output), expected);
 }
 
-/// A build error ends cargo before any result line: nothing failed by count, all of it in fact.
+/// A build error ends cargo before any result line: the count of failures is zero, but the run has failed.
 #[test]
 fn a_broken_build_is_a_failure() {
     let expected = "\
 suites    0
-failed    cargo test itself: no build, or a test binary that died
+failed    cargo test itself: the build failed, or a test binary crashed
 0 passed, 1 failed
 ";
     assert_eq!(account(false, ""), expected);
 }
 
 #[test]
-fn repeats_what_was_counted() {
+fn repeats_the_counted_lines() {
     let output = "\
 test proof::random ... counted: live SQL: 412 seeds in 20 s
 ok

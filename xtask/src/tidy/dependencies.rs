@@ -1,4 +1,4 @@
-//! Rule: arrows between crates go one way.
+//! Rule: the dependencies between crates have one direction.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use cargo_metadata::{DependencyKind, Metadata};
 
 use super::Finding;
 
-/// That one crate of ours names another in its manifest.
+/// A dependency of one of our crates on another.
 #[derive(Debug)]
 pub(crate) struct Edge {
     pub(crate) from: String,
@@ -14,7 +14,7 @@ pub(crate) struct Edge {
     pub(crate) optional: bool,
 }
 
-/// What a crate of ours may see of the others. A `?` means: only as an optional dependency.
+/// The crates that a crate may depend on. A `?` means: only as an optional dependency.
 struct Room {
     name: &'static str,
     may_see: &'static [&'static str],
@@ -27,7 +27,7 @@ const ROOMS: [Room; 21] = [
     Room { name: "abide-json-schema", may_see: &[] },
     Room { name: "abide-log", may_see: &["abide-schema"] },
     Room { name: "abide-live", may_see: &["abide-schema"] },
-    // The disk keeps the log's events: it encodes and chains them as the log says.
+    // The store writes the log's events, with the log's encoding and hash chain.
     Room { name: "abide-store", may_see: &["abide-schema", "abide-log"] },
     Room {
         name: "abide-engine",
@@ -92,11 +92,11 @@ const EVERYTHING: &[&str] = &[
     "abide",
 ];
 
-/// Rooms that test by what the simulator made.
+/// Test crates that use the simulator's data.
 const PROOFS: [Room; 2] =
     [Room { name: "abide-siege", may_see: TESTS }, Room { name: "abide-fuzz", may_see: TESTS }];
 
-/// What those may see.
+/// The crates that those may depend on.
 const TESTS: &[&str] = &[
     "abide-schema",
     "abide-store",
@@ -107,12 +107,12 @@ const TESTS: &[&str] = &[
     "abide-sim",
 ];
 
-/// The database, and the only crates that may name it.
+/// The database library, and the only crate that may depend on it.
 const SQLITE: [&str; 2] = ["rusqlite", "libsqlite3-sys"];
 const KNOW_SQLITE: [&str; 3] = ["abide-store", "abide-bench", "abide-sim"];
 
-/// The dependencies that what we ship is built with: normal and build ones, for every platform.
-/// A test may see whom it likes, so dev-dependencies are left out.
+/// The normal and build dependencies of our crates, for all platforms. Tests may use any crate, so dev-dependencies
+/// are not checked.
 pub(crate) fn edges(metadata: &Metadata) -> Vec<Edge> {
     let packages = metadata.workspace_packages().into_iter();
     let edges = packages.flat_map(|package| {
@@ -143,11 +143,11 @@ fn room(name: &str) -> Option<&'static Room> {
     ROOMS.iter().chain(&PROOFS).find(|room| room.name == name)
 }
 
-/// Why an arrow may not be, if so.
+/// Why a dependency is not permitted, if so.
 fn refusal(edge: &Edge) -> Option<String> {
     let to = edge.to.as_str();
     if SQLITE.contains(&to) && !KNOW_SQLITE.contains(&edge.from.as_str()) {
-        return Some(format!("depends on {to}: only abide-store knows the disk"));
+        return Some(format!("depends on {to}: only abide-store may use it"));
     }
     let (from, _) = (room(&edge.from)?, room(to)?);
     if from.may_see.contains(&to) {
@@ -157,6 +157,6 @@ fn refusal(edge: &Edge) -> Option<String> {
     match (optionally, edge.optional) {
         (true, true) => None,
         (true, false) => Some(format!("depends on {to}, which must be optional")),
-        (false, _) => Some(format!("depends on {to}: arrows go the other way")),
+        (false, _) => Some(format!("depends on {to}, which is the wrong direction")),
     }
 }

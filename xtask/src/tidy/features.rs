@@ -1,30 +1,30 @@
-//! Rule: no dependency turns on a feature that changes what we write. Features are united over the whole graph,
-//! so that any crate, however far away, could.
+//! Rule: no dependency enables a feature that changes our output. Features are unified over the whole graph, so any
+//! crate could enable one.
 
 use cargo_metadata::Metadata;
 
 use super::Finding;
 
-/// A package, its feature, and why nobody may turn it on.
+/// A package, its feature, and why it must not be enabled.
 const FORBIDDEN: [(&str, &str, &str); 2] = [
     (
         "serde_json",
         "preserve_order",
-        "objects would keep the order in which they were written, and the log's hashes are over \
+        "objects would keep the order of their input, but the log's hashes are computed from \
          sorted ones",
     ),
     (
         "serde_json",
         "arbitrary_precision",
-        "numbers would keep the digits in which they were written, and the log's hashes are over \
+        "numbers would keep the digits of their input, but the log's hashes are computed from \
          canonical ones",
     ),
 ];
 
-/// A package, and what it is built with.
+/// A package and its enabled features.
 pub(crate) type Built = (String, Vec<String>);
 
-/// What everything is built with.
+/// All packages and their enabled features.
 pub(crate) fn built(metadata: &Metadata) -> Vec<Built> {
     let nodes = metadata.resolve.iter().flat_map(|resolve| &resolve.nodes);
     nodes
@@ -41,8 +41,7 @@ pub(crate) fn check(built: &[Built]) -> Vec<Finding> {
         let is_on =
             |(name, features): &&Built| name == package && features.iter().any(|on| on == feature);
         if built.iter().any(|it| is_on(&it)) {
-            let what =
-                format!("some dependency turns on {feature} (cargo tree -e features): {why}");
+            let what = format!("a dependency enables {feature} (cargo tree -e features): {why}");
             findings.push(Finding::new(package, what));
         }
     }

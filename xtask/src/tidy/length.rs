@@ -1,7 +1,7 @@
-//! Rule: a function fits a screen, a file fits a head, a line fits beside another.
+//! Rule: limits for the length of functions, files and lines.
 //!
-//! Functions and files are held by a ratchet: what is too long today may stand in
-//! `xtask/ratchet.txt` with its length, and that length may only shrink, down to leaving the list.
+//! Functions and files have a ratchet: existing exceptions are listed in `xtask/ratchet.txt` with their length,
+//! which may only decrease until they leave the list.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,14 +9,14 @@ use std::fmt;
 use super::Finding;
 use super::source::{Line, Source, is_word};
 
-/// The list of today's exceptions: `<lines> <path>` or `<lines> <path> <function>` a line.
+/// The list of exceptions: `<lines> <path>` or `<lines> <path> <function>` per line.
 pub(crate) const RATCHET: &str = "xtask/ratchet.txt";
 
 const FUNCTION_LINES: usize = 70;
 const FILE_LINES: usize = 800;
 const LINE_CHARS: usize = 100;
 
-/// A file, or one function in it.
+/// A file, or a function in it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Item {
     path: String,
@@ -32,8 +32,8 @@ impl fmt::Display for Item {
     }
 }
 
-/// Lines whose code goes beyond the limit. Comments are left to judgement (a URL, a table), and so
-/// is what stands inside a string of several lines, or is a line of nothing but a string: SQL, mostly.
+/// Finds lines whose code exceeds the limit. Comments are not checked (they may have a URL or a table). Neither are
+/// the insides of multi-line strings and lines with only a string, which are mostly SQL.
 pub(crate) fn check_lines(source: &Source) -> Vec<Finding> {
     let width = |line: &Line| {
         let chars: Vec<_> = line.text.chars().zip(line.comment.chars()).collect();
@@ -45,27 +45,27 @@ pub(crate) fn check_lines(source: &Source) -> Vec<Finding> {
     lines
         .filter(|(_, line)| !line.inside_literal && !is_string(line) && width(line) > LINE_CHARS)
         .map(|(at, line)| {
-            let what = format!("{} characters of code, {LINE_CHARS} at most", width(line));
+            let what = format!("{} characters of code; the maximum is {LINE_CHARS}", width(line));
             Finding::new(format!("{}:{}", source.path, at + 1), what)
         })
         .collect()
 }
 
-/// Compares what is too long with the ratchet, both ways.
+/// Compares the long items with the ratchet, in both directions.
 pub(crate) fn check(sources: &[Source], ratchet: &str) -> Vec<Finding> {
     let long = too_long(sources);
     let (recorded, mut findings) = read(ratchet);
     for (item, lines) in &long {
         let what = match recorded.get(item) {
-            None => format!("{lines} lines, {} at most: split it", limit(item)),
+            None => format!("{lines} lines; the maximum is {}: split it", limit(item)),
             Some(was) if lines > was => format!("grew from {was} to {lines} lines: split it"),
-            Some(was) if lines < was => format!("is down to {lines} lines: say so in {RATCHET}"),
+            Some(was) if lines < was => format!("shrank to {lines} lines: update {RATCHET}"),
             Some(_) => continue,
         };
         findings.push(Finding::new(item, what));
     }
     let mended = recorded.keys().filter(|item| !long.contains_key(item));
-    findings.extend(mended.map(|item| Finding::new(item, format!("take it out of {RATCHET}"))));
+    findings.extend(mended.map(|item| Finding::new(item, format!("remove it from {RATCHET}"))));
     findings
 }
 
@@ -73,7 +73,7 @@ fn limit(item: &Item) -> usize {
     if item.function.is_some() { FUNCTION_LINES } else { FILE_LINES }
 }
 
-/// Everything over its limit. Of functions of one name in one file the longest counts.
+/// All items over the limit. For functions with the same name in one file, the longest counts.
 fn too_long(sources: &[Source]) -> BTreeMap<Item, usize> {
     let mut long = BTreeMap::new();
     for source in sources {
@@ -90,7 +90,7 @@ fn too_long(sources: &[Source]) -> BTreeMap<Item, usize> {
     long
 }
 
-/// The entries of the ratchet, and those that nobody can read.
+/// The entries of the ratchet, and findings for invalid ones.
 fn read(ratchet: &str) -> (BTreeMap<Item, usize>, Vec<Finding>) {
     let (mut recorded, mut findings) = (BTreeMap::new(), Vec::new());
     for (at, line) in ratchet.lines().enumerate() {
@@ -113,7 +113,7 @@ fn read(ratchet: &str) -> (BTreeMap<Item, usize>, Vec<Finding>) {
     (recorded, findings)
 }
 
-/// Name and lines of every function with a body, from `fn` to the brace that closes it.
+/// Name and length of every function with a body, from `fn` to its closing brace.
 fn functions(source: &Source) -> Vec<(String, usize)> {
     let code: String = source.lines.iter().flat_map(|line| [line.code.as_str(), "\n"]).collect();
     let mut functions = Vec::new();
@@ -132,8 +132,8 @@ fn functions(source: &Source) -> Vec<(String, usize)> {
     functions
 }
 
-/// Where the body ends that begins with the first brace outside parentheses and brackets; none
-/// if a semicolon comes first.
+/// The end of the body that starts with the first brace outside of parentheses and brackets; `None` if a semicolon
+/// comes first.
 fn body_end(code: &str) -> Option<usize> {
     let (mut round, mut curly) = (0, 0);
     for (at, c) in code.char_indices() {

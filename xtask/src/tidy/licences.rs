@@ -1,18 +1,17 @@
-//! Rule: every package that we build with is under a licence that lets anyone use Abide as its own
-//! licence says.
+//! Rule: the licences of all packages permit the use of Abide under its own licence.
 
 use cargo_metadata::Metadata;
 
 use super::Finding;
 
-/// Each enough by itself.
+/// Licences of which each is sufficient by itself.
 const ALLOWED: [&str; 12] = [
     "0BSD",
     "Apache-2.0",
     "Apache-2.0 WITH LLVM-exception",
     "BSD-2-Clause",
     "BSD-3-Clause",
-    // Of data: the roots of trust that browsers ship. It asks that its text goes along, no more.
+    // A data licence, for the root certificates of browsers. It only requires its text to be included.
     "CDLA-Permissive-2.0",
     "CC0-1.0",
     "ISC",
@@ -32,25 +31,25 @@ pub(crate) fn check(metadata: &Metadata) -> Vec<Finding> {
         .collect()
 }
 
-/// What is wrong with a licence expression, if anything.
+/// Why a licence expression is not permitted, if so.
 pub(crate) fn refusal(licence: Option<&str>) -> Option<String> {
     let Some(licence) = licence else {
-        return Some("names no licence".to_owned());
+        return Some("has no licence".to_owned());
     };
     match Expression::parse(licence) {
         Some(true) => None,
         Some(false) => Some(format!("its licence `{licence}` is not on the list")),
-        None => Some(format!("its licence `{licence}` is no SPDX expression")),
+        None => Some(format!("its licence `{licence}` is not a valid SPDX expression")),
     }
 }
 
-/// An SPDX expression being read. `AND` binds closer than `OR`; the `/` of old manifests is `OR`.
+/// A parser for SPDX expressions. `AND` binds more tightly than `OR`; the `/` of old manifests means `OR`.
 struct Expression<'a> {
     words: std::iter::Peekable<std::vec::IntoIter<&'a str>>,
 }
 
 impl<'a> Expression<'a> {
-    /// Whether the whole is allowed; none if it is not an expression.
+    /// Whether the expression is permitted; `None` if it is invalid.
     fn parse(text: &'a str) -> Option<bool> {
         let mut expression = Self { words: words(text).into_iter().peekable() };
         let allowed = expression.any()?;

@@ -1,15 +1,15 @@
-//! Rule: nothing committed names a place that only one machine has: neither a folder of a
-//! workplace nor a package registry that somebody here goes through.
+//! Rule: committed files contain no location that exists only on one machine, such as a folder or a registry
+//! mirror.
 
 use super::{File, Finding};
 
-/// Folders of the machines that this is built on.
+/// Folders of development machines.
 const FOLDERS: [&str; 2] = ["work", "root"];
 
-/// Parts of a registry's host name. Which registry a client asks is the machine's business.
+/// Parts of the host names of package registries. The registry to use is a setting of the machine.
 const HOSTS: [&str; 5] = ["crates.", "debian", "npmjs", "pypi", "pythonhosted"];
 
-/// The source of every package in a Cargo.lock that was not made through somebody's mirror.
+/// The source of all packages in a Cargo.lock that was created without a mirror.
 const LOCK_SOURCE: &str = "source = \"registry+https://github.com/rust-lang/crates.io-index\"";
 
 pub(crate) fn check(file: &File) -> Vec<Finding> {
@@ -26,19 +26,19 @@ pub(crate) fn check(file: &File) -> Vec<Finding> {
             found("names the host of a package registry");
         }
         if lock && line.starts_with("source = ") && line != LOCK_SOURCE {
-            found("comes from elsewhere than the public registry");
+            found("does not come from the public registry");
         }
     }
     findings
 }
 
-/// Whether an absolute path begins so; `../work/` and `/v1/work/` are none of our business.
+/// Whether the line has an absolute path into the folder. `../work/` and `/v1/work/` do not count.
 fn names_folder(line: &str, folder: &str) -> bool {
     let inside_path = |c: char| c.is_alphanumeric() || "_-.~}*".contains(c);
     line.match_indices(&format!("/{folder}/")).any(|(at, _)| !line[..at].ends_with(inside_path))
 }
 
-/// The host of every URL in the line.
+/// The hosts of all URLs in the line.
 fn hosts(line: &str) -> impl Iterator<Item = &str> {
     let ends = |c: char| c.is_whitespace() || "/\"'`)>]".contains(c);
     line.split("://").skip(1).map(move |rest| rest.split(ends).next().unwrap_or(rest))

@@ -1,4 +1,4 @@
-//! Rule: the root holds what a newcomer must see, and nothing else.
+//! Rule: the root has only the files that a newcomer must see.
 
 use std::collections::BTreeSet;
 

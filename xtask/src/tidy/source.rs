@@ -1,22 +1,22 @@
-//! A Rust file split into code, comments and literals, so that no rule trips over a word in a
-//! string. Not a parser: it knows tokens only as far as telling these three apart asks for.
+//! A Rust file, split into code, comments and literals, so that rules ignore words in strings. Not a parser: it
+//! tokenizes only as far as necessary for this.
 
 use super::File;
 
-/// A file, line by line.
+/// A file as lines.
 pub(crate) struct Source {
     pub(crate) path: String,
     pub(crate) lines: Vec<Line>,
 }
 
-/// One line. `code` and `comment` are as long as `text`, in characters, with blanks for the rest.
+/// A line. `code` and `comment` have the same length as `text` in characters, with the rest blank.
 pub(crate) struct Line {
     pub(crate) text: String,
     pub(crate) code: String,
     pub(crate) comment: String,
-    /// It begins inside a string that began on a line above.
+    /// The line starts inside a string from a previous line.
     pub(crate) inside_literal: bool,
-    /// It is part of a test.
+    /// The line is part of a test.
     pub(crate) test: bool,
 }
 
@@ -51,7 +51,7 @@ impl Source {
     }
 }
 
-/// A whole file is a test by its place, the rest of a file by a `#[cfg(test)]` module in it.
+/// A file is a test by its path; otherwise, its `#[cfg(test)]` modules are.
 fn mark_tests(path: &str, lines: &mut [Line]) {
     let by_place = path.split('/').any(|part| part == "tests" || part == "tests.rs");
     let module = |at: usize| lines.get(at + 1).is_some_and(|next| next.code.contains('{'));
@@ -69,7 +69,7 @@ fn blank_all_but(kind: Kind, chars: &[char], kinds: &[Kind]) -> String {
     chars.iter().zip(kinds).map(|(c, of)| if *of == kind { *c } else { ' ' }).collect()
 }
 
-/// The kind of every character. A newline that ends a line comment is code.
+/// The kind of every character. The newline after a line comment is code.
 fn classify(chars: &[char]) -> Vec<Kind> {
     let mut kinds: Vec<Kind> = Vec::with_capacity(chars.len());
     while let at = kinds.len()
@@ -82,7 +82,7 @@ fn classify(chars: &[char]) -> Vec<Kind> {
     kinds
 }
 
-/// The kind and length of what comes first; code is taken a character at a time.
+/// The kind and length of the first token; code is returned one character at a time.
 fn token(rest: &[char], after_word: bool) -> (Kind, usize) {
     let raw = |skip: usize| match raw_string(&rest[skip..]) {
         Some(length) if !after_word => (Kind::Literal, skip + length),
@@ -101,12 +101,12 @@ fn token(rest: &[char], after_word: bool) -> (Kind, usize) {
     }
 }
 
-/// Where the first such character is, from `from` on, or the end.
+/// The position of the first matching character at or after `from`, or the end.
 fn position(chars: &[char], from: usize, is: impl Fn(char) -> bool) -> usize {
     (from..chars.len()).find(|at| is(chars[*at])).unwrap_or(chars.len())
 }
 
-/// The length of `/* … */`, which nests.
+/// The length of `/* … */`, which can be nested.
 fn block_comment(rest: &[char]) -> usize {
     let (mut at, mut depth) = (0, 0);
     while at < rest.len() {
@@ -135,7 +135,7 @@ fn string(rest: &[char]) -> usize {
     rest.len()
 }
 
-/// The length of `"…"` or `#"…"#`, with as many `#` as there are; none for `#name`.
+/// The length of `"…"` or `#"…"#`, with any number of `#`; `None` for `#name`.
 fn raw_string(rest: &[char]) -> Option<usize> {
     let hashes = position(rest, 0, |c| c != '#');
     if rest.get(hashes) != Some(&'"') {
@@ -147,7 +147,7 @@ fn raw_string(rest: &[char]) -> Option<usize> {
     Some((hashes + 1..rest.len()).find(closes).map_or(rest.len(), |at| at + 1 + hashes))
 }
 
-/// Whether a character may be part of a name.
+/// Whether a character can be part of an identifier.
 pub(crate) fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }

@@ -1,10 +1,10 @@
-//! The house is tidy; and each rule finds what it is there to find, in a small bad sample.
+//! The repository follows the rules, and each rule finds violations in a small sample.
 
 use super::dependencies::{self, Edge};
 use super::source::Source;
 use super::*;
 
-/// The findings on one Rust file, a line each.
+/// The findings for one Rust file, one per line.
 fn on(path: &str, text: &str) -> String {
     let source = source(path, text);
     let mut findings: Vec<Finding> = opening::check(&source).into_iter().collect();
@@ -21,20 +21,20 @@ fn lines(findings: &[Finding]) -> String {
     findings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
-/// A file with one function of so many lines.
+/// A file with one function of this many lines.
 fn function(lines: usize) -> String {
     format!("//! A file.\nfn long() {{\n{}}}\n", "    step();\n".repeat(lines - 2))
 }
 
 #[test]
-fn the_house_is_tidy() {
-    let (_, findings) = check(crate::root()).expect("tidy must get to look at the house");
+fn the_repository_is_tidy() {
+    let (_, findings) = check(crate::root()).expect("tidy can read the repository");
     assert!(findings.is_empty(), "\n{}\n", lines(&findings));
 }
 
 #[test]
-fn a_file_opens_by_saying_what_it_is() {
-    let found = "a.rs: does not open with `//!` and what the file is";
+fn a_file_starts_with_a_description() {
+    let found = "a.rs: does not start with `//!` and a description of the file";
     assert_eq!(on("a.rs", "//! A file.\n"), "");
     assert_eq!(on("a.rs", "use std::fmt;\n"), found);
     assert_eq!(on("a.rs", "//!\n//! Too late.\n"), found);
@@ -42,17 +42,17 @@ fn a_file_opens_by_saying_what_it_is() {
 }
 
 #[test]
-fn nothing_is_left_unfinished() {
+fn unfinished_code_is_found() {
     assert_eq!(
         on("a.rs", "//! A file.\n// FIXME: later\nfn f() { todo!() }\n"),
         "a.rs:2: `FIXME`: finish it, or file an issue\n\
-         a.rs:3: `todo!`: finish it or leave it out"
+         a.rs:3: `todo!`: finish or remove it"
     );
     assert_eq!(
         on("a.rs", "//! A file, TODO.\nfn f() { dbg!(1); unimplemented!() }\nstruct XXX;\n"),
         "a.rs:1: `TODO`: finish it, or file an issue\n\
-         a.rs:2: `unimplemented!`: finish it or leave it out\n\
-         a.rs:2: `dbg!`: take it out\n\
+         a.rs:2: `unimplemented!`: finish or remove it\n\
+         a.rs:2: `dbg!`: remove it\n\
          a.rs:3: `XXX`: finish it, or file an issue"
     );
     assert_eq!(on("a.rs", "//! The word is in a string.\nconst A: &str = \"TODO dbg!\";\n"), "");
@@ -60,12 +60,12 @@ fn nothing_is_left_unfinished() {
 }
 
 #[test]
-fn nothing_is_silenced() {
+fn silenced_lints_are_found() {
     assert_eq!(
         on("a.rs", "//! A file.\n#![allow(dead_code)]\n#[allow(unused)]\n#[ignore = \"slow\"]\n"),
         "a.rs:2: `#![allow(`: use #![expect(…, reason = …)]\n\
          a.rs:3: `#[allow(`: use #[expect(…, reason = …)]\n\
-         a.rs:4: `#[ignore`: a test runs, or says itself what it leaves out"
+         a.rs:4: `#[ignore`: a test must run, or report what it leaves out"
     );
     assert_eq!(on("a.rs", "//! A file.\n#[expect(unused, reason = \"soon\")]\n"), "");
 }
@@ -73,7 +73,8 @@ fn nothing_is_silenced() {
 #[test]
 fn tests_do_not_sleep() {
     let sleep = "//! A file.\nfn f() { thread::sleep(SECOND) }\n";
-    let found = "2: `sleep`: wait for what should happen, or say above `// tidy: <reason>`";
+    let found =
+        "2: `sleep`: wait for the expected event, or give a reason above: `// tidy: <reason>`";
     assert_eq!(on("a.rs", sleep), "");
     assert_eq!(on("tests/a.rs", sleep), format!("tests/a.rs:{found}"));
     assert_eq!(on("src/a/tests.rs", sleep), format!("src/a/tests.rs:{found}"));
@@ -92,9 +93,9 @@ fn tests_do_not_sleep() {
 }
 
 #[test]
-fn code_is_at_most_100_wide() {
+fn code_lines_have_at_most_100_characters() {
     let code = format!("//! A file.\nconst A: &str = \"{}\";\n", "a".repeat(90));
-    assert_eq!(on("a.rs", &code), "a.rs:2: 109 characters of code, 100 at most");
+    assert_eq!(on("a.rs", &code), "a.rs:2: 109 characters of code; the maximum is 100");
     let comment = format!("//! A file.\nfn f() {{}} // {}\n", "a".repeat(100));
     assert_eq!(on("a.rs", &comment), "");
     let text = format!("//! A file.\nconst A: &str = r#\"\n{}\"#;\n", "a".repeat(120));
@@ -102,10 +103,10 @@ fn code_is_at_most_100_wide() {
 }
 
 #[test]
-fn the_ratchet_only_tightens() {
+fn the_ratchet_only_decreases() {
     let check = |text: &str, ratchet: &str| lines(&length::check(&[source("a.rs", text)], ratchet));
     assert_eq!(check(&function(70), ""), "");
-    assert_eq!(check(&function(71), ""), "a.rs: fn long: 71 lines, 70 at most: split it");
+    assert_eq!(check(&function(71), ""), "a.rs: fn long: 71 lines; the maximum is 70: split it");
     assert_eq!(check(&function(71), "# why\n71 a.rs long\n"), "");
     assert_eq!(
         check(&function(72), "71 a.rs long"),
@@ -113,13 +114,13 @@ fn the_ratchet_only_tightens() {
     );
     assert_eq!(
         check(&function(71), "72 a.rs long"),
-        "a.rs: fn long: is down to 71 lines: say so in xtask/ratchet.txt"
+        "a.rs: fn long: shrank to 71 lines: update xtask/ratchet.txt"
     );
     assert_eq!(
         check(&function(9), "72 a.rs long"),
-        "a.rs: fn long: take it out of xtask/ratchet.txt"
+        "a.rs: fn long: remove it from xtask/ratchet.txt"
     );
-    assert_eq!(check(&"//! A\n".repeat(801), ""), "a.rs: 801 lines, 800 at most: split it");
+    assert_eq!(check(&"//! A\n".repeat(801), ""), "a.rs: 801 lines; the maximum is 800: split it");
     assert_eq!(check(&"//! A\n".repeat(801), "801 a.rs"), "");
     assert_eq!(
         check("", "many a.rs"),
@@ -127,9 +128,9 @@ fn the_ratchet_only_tightens() {
     );
 }
 
-/// What looks like a brace, a comment or a quote need not be one.
+/// Braces, comments and quotes in literals are ignored.
 #[test]
-fn functions_end_where_they_end() {
+fn the_end_of_a_function_is_found() {
     let tricky = r##"//! A file.
 fn a<'a>(x: [u8; 3], y: &'a str) -> fn(u8) -> u8 {
     let _ = ('{', '\'', "}\"", r#"} " {"#, b"{"); // }
@@ -141,11 +142,11 @@ trait T { fn none(&self); }
     let long = tricky.replace("let r#type", &"step();\n".repeat(70));
     let check = |text: &str| lines(&length::check(&[source("a.rs", text)], ""));
     assert_eq!(check(tricky), "");
-    assert_eq!(check(&long), "a.rs: fn a: 75 lines, 70 at most: split it");
+    assert_eq!(check(&long), "a.rs: fn a: 75 lines; the maximum is 70: split it");
 }
 
 #[test]
-fn the_root_holds_what_a_newcomer_must_see() {
+fn unknown_files_in_the_root_are_found() {
     let check = |paths: &[&str]| {
         lines(&root::check(&paths.iter().map(ToString::to_string).collect::<Vec<_>>()))
     };
@@ -158,7 +159,7 @@ fn the_root_holds_what_a_newcomer_must_see() {
 }
 
 #[test]
-fn no_file_names_a_place_of_one_machine() {
+fn locations_of_one_machine_are_found() {
     let check =
         |path: &str, text: String| lines(&places::check(&File { path: path.to_owned(), text }));
     let folder = |name: &str| format!("\nDATA = \"/{name}/x\"\n");
@@ -175,13 +176,13 @@ fn no_file_names_a_place_of_one_machine() {
     let source =
         |host: &str| format!("source = \"registry+https://{host}/rust-lang/crates.io-index\"");
     assert_eq!(check("Cargo.lock", source("github.com")), "");
-    let mirror = "Cargo.lock:1: comes from elsewhere than the public registry";
+    let mirror = "Cargo.lock:1: does not come from the public registry";
     assert_eq!(check("Cargo.lock", source("mirror.example.org")), mirror);
 }
 
 /// Each line of the sample is `from -> to`, with a `?` if the dependency is optional.
 #[test]
-fn arrows_between_crates_go_one_way() {
+fn dependencies_in_the_wrong_direction_are_found() {
     let check = |sample: &str| {
         let edge = |line: &str| {
             let (from, to) = line.trim().split_once(" -> ").expect("a sample line has an arrow");
@@ -213,17 +214,17 @@ fn arrows_between_crates_go_one_way() {
              abide-utils -> abide-schema"
         ),
         "abide-utils: is not in the table of xtask/src/tidy/dependencies.rs\n\
-         abide-engine: depends on abide-reducers: arrows go the other way\n\
-         abide-schema: depends on abide-log: arrows go the other way\n\
+         abide-engine: depends on abide-reducers, which is the wrong direction\n\
+         abide-schema: depends on abide-log, which is the wrong direction\n\
          abide-client: depends on abide-engine, which must be optional\n\
-         abide-server: depends on abide: arrows go the other way\n\
-         abide-log: depends on abide-macros: arrows go the other way\n\
-         abide-live: depends on rusqlite: only abide-store knows the disk"
+         abide-server: depends on abide, which is the wrong direction\n\
+         abide-log: depends on abide-macros, which is the wrong direction\n\
+         abide-live: depends on rusqlite: only abide-store may use it"
     );
 }
 
 #[test]
-fn licences_let_anyone_use_it() {
+fn incompatible_licences_are_found() {
     let good = [
         "MIT",
         "MIT/Apache-2.0",
@@ -245,21 +246,21 @@ fn licences_let_anyone_use_it() {
         assert_eq!(licences::refusal(Some(licence)), Some(found));
     }
     for licence in ["", "MIT OR", "(MIT", "MIT Apache-2.0"] {
-        let found = format!("its licence `{licence}` is no SPDX expression");
+        let found = format!("its licence `{licence}` is not a valid SPDX expression");
         assert_eq!(licences::refusal(Some(licence)), Some(found));
     }
-    assert_eq!(licences::refusal(None), Some("names no licence".to_owned()));
+    assert_eq!(licences::refusal(None), Some("has no licence".to_owned()));
 }
 
 #[test]
-fn nobody_changes_what_is_hashed() {
+fn features_that_change_hashes_are_found() {
     let built = |name: &str, features: &[&str]| {
         (name.to_owned(), features.iter().map(|feature| (*feature).to_owned()).collect())
     };
     assert!(features::check(&[built("serde_json", &["std", "raw_value"])]).is_empty());
     assert!(features::check(&[built("other", &["preserve_order"])]).is_empty());
     let found = features::check(&[built("serde_json", &["preserve_order"])]);
-    assert!(lines(&found).starts_with("serde_json: some dependency turns on preserve_order"));
+    assert!(lines(&found).starts_with("serde_json: a dependency enables preserve_order"));
 }
 
 #[test]

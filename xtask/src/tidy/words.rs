@@ -1,22 +1,22 @@
-//! Rule: nothing unfinished, nothing silenced, no test that sleeps.
+//! Rule: no unfinished code, no silenced lints, no tests that sleep.
 
 use super::Finding;
 use super::source::{Line, Source, is_word};
 
-/// Words of something unfinished, in comments or code.
+/// Markers of unfinished work, in comments or code.
 const UNFINISHED: [&str; 3] = ["TODO", "FIXME", "XXX"];
 
-/// Beginnings of code, and what to do instead.
+/// Code that is not permitted, and the alternative.
 const CODE: [(&str, &str); 6] = [
-    ("todo!", "finish it or leave it out"),
-    ("unimplemented!", "finish it or leave it out"),
-    ("dbg!", "take it out"),
+    ("todo!", "finish or remove it"),
+    ("unimplemented!", "finish or remove it"),
+    ("dbg!", "remove it"),
     ("#[allow(", "use #[expect(…, reason = …)]"),
     ("#![allow(", "use #![expect(…, reason = …)]"),
-    ("#[ignore", "a test runs, or says itself what it leaves out"),
+    ("#[ignore", "a test must run, or report what it leaves out"),
 ];
 
-/// What waives the sleep rule, on the line above, with its reason.
+/// A comment on the previous line that waives the sleep rule, with its reason.
 const WAIVER: &str = "// tidy: ";
 
 pub(crate) fn check(source: &Source) -> Vec<Finding> {
@@ -38,13 +38,16 @@ pub(crate) fn check(source: &Source) -> Vec<Finding> {
         }
         let waived = at > 0 && is_waived(&source.lines[at - 1]);
         if line.test && sleeps(&line.code) && !waived {
-            found("sleep", "wait for what should happen, or say above `// tidy: <reason>`");
+            found(
+                "sleep",
+                "wait for the expected event, or give a reason above: `// tidy: <reason>`",
+            );
         }
     }
     findings
 }
 
-/// Whether the text holds the word, not as the tail of a longer one; nor, if `whole`, as its head.
+/// Whether the text contains the word, not as the end of a longer one; with `whole`, not as the beginning either.
 fn has(text: &str, word: &str, whole: bool) -> bool {
     text.match_indices(word).any(|(at, _)| {
         let tail = text[..at].ends_with(is_word);
@@ -53,7 +56,7 @@ fn has(text: &str, word: &str, whole: bool) -> bool {
     })
 }
 
-/// Every way to write it: `thread::sleep(…)`, `time::sleep(…)`, a bare `sleep(…)`.
+/// Matches all spellings: `thread::sleep(…)`, `time::sleep(…)`, a bare `sleep(…)`.
 fn sleeps(code: &str) -> bool {
     ["sleep(", "sleep_until("].iter().any(|call| has(code, call, false))
         && !code.contains("fn sleep")

@@ -1,4 +1,4 @@
-//! Retries and fallbacks, on a clock that stands still but for what is waited for.
+//! Retries and fallbacks, with a virtual clock.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,20 +8,20 @@ use tokio::time::Instant;
 use super::*;
 use crate::{ModelCall, ModelErrorKind, Script, answer_of};
 
-/// What a provider does at one attempt.
+/// The behaviour of a provider at one attempt.
 #[derive(Clone)]
 enum Does {
     Answers,
     Fails(ModelErrorKind),
-    /// Asks to be left alone for so many seconds.
+    /// Refuses, with a retry delay in seconds.
     Refuses(u64),
-    /// Says something, then fails.
+    /// Sends some output, then fails.
     Breaks,
-    /// Ends without a word.
+    /// Ends the stream without output.
     Vanishes,
 }
 
-/// Does one thing after another, and notes what it is asked for.
+/// A provider that behaves as scripted and records the requests.
 struct Actor {
     id: &'static str,
     acts: Mutex<Vec<Does>>,
@@ -34,8 +34,11 @@ impl ModelProvider for Actor {
     }
 
     fn stream(&self, request: ModelRequest) -> ModelStream {
-        self.asked.lock().expect("nobody panicked").push(format!("{}/{}", self.id, request.model));
-        let mut acts = self.acts.lock().expect("nobody panicked");
+        self.asked
+            .lock()
+            .expect("no thread panicked")
+            .push(format!("{}/{}", self.id, request.model));
+        let mut acts = self.acts.lock().expect("no thread panicked");
         let act = if acts.is_empty() { Does::Answers } else { acts.remove(0) };
         let answers = Script::from_text("answers: [{ text: Good. }]").expect("it is a script");
         let fails = |kind| Err(ModelError::new(kind, "it fails"));
@@ -58,7 +61,7 @@ impl ModelProvider for Actor {
     }
 }
 
-/// What a chain of these tells, with the seconds at which it does.
+/// The events of a chain, with their times.
 async fn told(candidates: Vec<(&'static str, Vec<Does>)>, retry: Retry) -> String {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let candidates = candidates.into_iter().map(|(id, acts)| {
@@ -81,7 +84,7 @@ async fn told(candidates: Vec<(&'static str, Vec<Does>)>, retry: Retry) -> Strin
         };
         lines.push(format!("{:?} {event}", began.elapsed()));
     }
-    lines.push(format!("asked: {}", asked.lock().expect("nobody panicked").join(", ")));
+    lines.push(format!("asked: {}", asked.lock().expect("no thread panicked").join(", ")));
     lines.join("\n")
 }
 
@@ -90,7 +93,7 @@ async fn check(candidates: Vec<(&'static str, Vec<Does>)>, expected: Expect) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_that_answers_is_it() {
+async fn the_first_answer_is_returned() {
     check(
         vec![("a", vec![]), ("b", vec![])],
         expect![[r#"
@@ -102,7 +105,7 @@ async fn the_first_that_answers_is_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waits_double_and_then_the_next_is_tried() {
+async fn delays_double_and_then_the_next_candidate_is_tried() {
     let failing = || vec![Does::Fails(ModelErrorKind::Unavailable); 3];
     check(
         vec![("a", failing()), ("b", failing())],
@@ -118,9 +121,9 @@ async fn waits_double_and_then_the_next_is_tried() {
     .await;
 }
 
-/// Tokio's timers count in milliseconds, so nothing comes too early.
+/// Tokio's timers have a resolution of milliseconds, so no event is early.
 #[tokio::test(start_paused = true)]
-async fn a_wish_to_be_left_alone_is_respected() {
+async fn a_retry_delay_is_respected() {
     check(
         vec![("a", vec![Does::Refuses(40)])],
         expect![[r#"
@@ -132,9 +135,9 @@ async fn a_wish_to_be_left_alone_is_respected() {
     .await;
 }
 
-/// Nobody waits an hour where somebody else might answer.
+/// A long delay is not awaited if another candidate may answer.
 #[tokio::test(start_paused = true)]
-async fn who_wants_to_be_left_alone_for_long_is() {
+async fn a_long_retry_delay_skips_the_candidate() {
     check(
         vec![("a", vec![Does::Refuses(3600)]), ("b", vec![])],
         expect![[r#"
@@ -153,9 +156,9 @@ async fn who_wants_to_be_left_alone_for_long_is() {
     .await;
 }
 
-/// Between the pieces of two attempts stands that the first does not count.
+/// A restart event separates the output of two attempts.
 #[tokio::test(start_paused = true)]
-async fn a_failure_in_the_middle_is_told() {
+async fn a_failure_in_the_middle_is_reported() {
     check(
         vec![("a", vec![Does::Breaks, Does::Vanishes])],
         expect![[r#"
@@ -170,9 +173,9 @@ async fn a_failure_in_the_middle_is_told() {
     .await;
 }
 
-/// What happens after each kind of failure: the same again, the next, or the end.
+/// The reaction to each kind of failure: retry, next candidate, or error.
 #[tokio::test(start_paused = true)]
-async fn every_kind_has_its_consequence() {
+async fn each_kind_of_error_has_its_reaction() {
     let mut table = Vec::new();
     for kind in ModelErrorKind::ALL {
         let told =
@@ -200,15 +203,15 @@ async fn every_kind_has_its_consequence() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_tries_once_tries_once() {
+async fn without_retries_each_candidate_is_tried_once() {
     let failing = vec![Does::Fails(ModelErrorKind::Overloaded)];
     let told = told(vec![("a", failing), ("b", vec![])], Retry::never()).await;
     assert!(told.ends_with("asked: a/a-model, b/b-model"), "{told}");
 }
 
-/// By a seed waits differ from one to the next, stay between half and all, and are the same again.
+/// Delays with a seed differ from each other, are between half and all of their value, and are reproducible.
 #[test]
-fn waits_by_a_seed() {
+fn delays_with_a_seed() {
     let waits = |seed: Option<u64>| -> Vec<Duration> {
         let retry = Retry { seed, ..Retry::default() };
         (1..=9).map(|made| retry.wait(made, made)).collect()
@@ -224,7 +227,7 @@ fn waits_by_a_seed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropping_the_stream_ends_the_waiting() {
+async fn dropping_the_stream_cancels_the_delay() {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let acts = Mutex::new(vec![Does::Refuses(50)]);
     let actor = Arc::new(Actor { id: "a", acts, asked: Arc::clone(&asked) });
@@ -233,17 +236,18 @@ async fn dropping_the_stream_ends_the_waiting() {
         Retry::default(),
     );
     let mut stream = chain.stream(ModelRequest::default());
-    stream.next().await.expect("it is told").expect("that it waits");
+    stream.next().await.expect("a restart is reported").expect("no error");
     drop(stream);
     tokio::time::advance(Duration::from_secs(100)).await;
-    assert_eq!(asked.lock().expect("nobody panicked").len(), 1);
-    let answer = answer_of(chain.stream(ModelRequest::default())).await.expect("it answers");
+    assert_eq!(asked.lock().expect("no thread panicked").len(), 1);
+    let answer =
+        answer_of(chain.stream(ModelRequest::default())).await.expect("there is an answer");
     assert_eq!((answer.text.as_str(), chain.id()), ("Good.", "a"));
 }
 
-/// The first is dearer and does not answer: what counts is the price of the second.
+/// The first candidate is more expensive and fails: the price of the second applies.
 #[tokio::test(start_paused = true)]
-async fn an_answer_costs_what_the_one_takes_who_gave_it() {
+async fn an_answer_has_the_price_of_the_candidate_that_gave_it() {
     let candidate = |text: &str, dollars: f64| {
         let price =
             serde_json::json!({"input_per_million": dollars, "output_per_million": dollars});
@@ -257,6 +261,7 @@ async fn an_answer_costs_what_the_one_takes_who_gave_it() {
     let answers = "answers: [{ text: Yes., usage: { input_tokens: 30, output_tokens: 12 } }]";
     let candidates = vec![candidate(fails, 100.0), candidate(answers, 0.5)];
     let chain = Chain::new(candidates, Retry::default());
-    let answer = answer_of(chain.stream(ModelRequest::default())).await.expect("it answers");
+    let answer =
+        answer_of(chain.stream(ModelRequest::default())).await.expect("there is an answer");
     assert_eq!(answer.cost_micros, Some(21));
 }

@@ -1,4 +1,4 @@
-//! Which provider a request goes to, and configurations that cannot be used.
+//! Choice of providers, and invalid configurations.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// Providers from a configuration in JSON; the environment holds one key.
+/// Providers from a configuration in JSON; the environment has one key.
 fn configured(config: Value) -> Result<Models, String> {
     let config: ModelsConfig = serde_json::from_value(config).map_err(|error| error.to_string())?;
     let environment = HashMap::from([("KEY", "sk-secret"), ("EMPTY", " ")]);
@@ -17,7 +17,7 @@ fn configured(config: Value) -> Result<Models, String> {
 }
 
 fn models(config: Value) -> Models {
-    configured(config).expect("the configuration is right")
+    configured(config).expect("the configuration is valid")
 }
 
 fn wanted(text: &str) -> Wanted {
@@ -26,7 +26,7 @@ fn wanted(text: &str) -> Wanted {
     Wanted { provider: part(provider), model: part(model) }
 }
 
-/// Who answers each of these, line by line; `-` is what is not named.
+/// The choice for each request, one per line; `-` stands for a missing name.
 fn check(models: &Models, wanteds: &[&str], expected: Expect) {
     let lines = wanteds.iter().map(|text| match models.resolve(&wanted(text)) {
         Ok(resolved) => format!("{text} → {resolved:?}"),
@@ -36,7 +36,7 @@ fn check(models: &Models, wanteds: &[&str], expected: Expect) {
 }
 
 #[test]
-fn a_request_goes_to_whom_it_names() {
+fn a_request_goes_to_the_named_provider() {
     let models = models(json!({
         "default": { "provider": "claude", "model": "sonnet" },
         "providers": [
@@ -73,13 +73,13 @@ fn a_request_goes_to_whom_it_names() {
             gpt - → gpt/gpt
             - gpt → gpt/gpt
             local llama → local/llama
-            local - → no_model: no model is named, and the provider `local` has not just one; there are `local/(any)`
-            claude gpt → unknown_model: no provider that may be asked has the model `gpt`; there are `claude/sonnet`, `claude/haiku`
-            who - → unknown_provider: there is no provider `who`; there are `claude`, `gpt`, `local`, `off`, `keyless`
-            off flash → provider_disabled: the provider `off` is not enabled
-            - flash → ambiguous_model: several could answer: `local/flash`, `keyless/flash`; name one, or give them different priorities
-            keyless any → key_missing: the provider `keyless` cannot be asked: the environment variable `NOT_THERE` is not set
-            - any → ambiguous_model: several could answer: `local/any`, `keyless/any`; name one, or give them different priorities"#]],
+            local - → no_model: no model is named, and provider `local` does not have exactly one; available: `local/(any)`
+            claude gpt → unknown_model: no enabled provider has the model `gpt`; available: `claude/sonnet`, `claude/haiku`
+            who - → unknown_provider: unknown provider `who`; available: `claude`, `gpt`, `local`, `off`, `keyless`
+            off flash → provider_disabled: provider `off` is disabled
+            - flash → ambiguous_model: several providers match: `local/flash`, `keyless/flash`; name one, or set different priorities
+            keyless any → key_missing: provider `keyless` cannot be used: the environment variable `NOT_THERE` is not set
+            - any → ambiguous_model: several providers match: `local/any`, `keyless/any`; name one, or set different priorities"#]],
     );
 }
 
@@ -98,19 +98,19 @@ fn priority_decides_between_several_and_a_tie_is_an_error() {
         expect![[r#"
         - m → b/m
         - other → any/other
-        - - → no_model: no model is named, and the server has no default; there are `a/m`, `b/m`, `any/(any)`"#]],
+        - - → no_model: no model is named, and the server has no default; available: `a/m`, `b/m`, `any/(any)`"#]],
     );
     check(
         &config(1),
         &["- m"],
         expect![
-            "- m → ambiguous_model: several could answer: `a/m`, `b/m`; name one, or give them different priorities"
+            "- m → ambiguous_model: several providers match: `a/m`, `b/m`; name one, or set different priorities"
         ],
     );
 }
 
 #[test]
-fn a_chain_is_certain_of_all_or_none() {
+fn a_chain_needs_every_candidate_to_be_unique() {
     let models = models(json!({ "providers": [
         { "id": "a", "kind": "openai", "models": ["m"] },
         { "id": "b", "kind": "ollama", "models": ["n"] },
@@ -124,9 +124,9 @@ fn a_chain_is_certain_of_all_or_none() {
     assert_eq!(chain(&["- n", "a x"]), "unknown_model");
 }
 
-/// A key that is not there does not make another provider answer.
+/// A provider without a key is not replaced by another one.
 #[test]
-fn a_missing_key_is_no_reason_to_ask_somebody_else() {
+fn a_missing_key_does_not_select_another_provider() {
     let models = models(json!({ "providers": [
         { "id": "a", "kind": "openai", "models": ["m"], "priority": 1, "key_env": "EMPTY" },
         { "id": "b", "kind": "openai", "models": ["m"], "key_env": "KEY" },
@@ -135,7 +135,7 @@ fn a_missing_key_is_no_reason_to_ask_somebody_else() {
         &models,
         &["- m", "b m"],
         expect![[r#"
-        - m → key_missing: the provider `a` cannot be asked: the environment variable `EMPTY` is not set
+        - m → key_missing: provider `a` cannot be used: the environment variable `EMPTY` is not set
         b m → b/m"#]],
     );
     let missing: Vec<bool> = models.providers().map(|info| info.missing.is_some()).collect();
@@ -143,36 +143,40 @@ fn a_missing_key_is_no_reason_to_ask_somebody_else() {
 }
 
 #[test]
-fn without_a_default_one_model_is_certain() {
+fn without_a_default_the_only_model_is_chosen() {
     let one = json!({ "providers": [{ "id": "a", "kind": "ollama", "models": ["m"] }] });
     check(&models(one), &["- -"], expect!["- - → a/m"]);
     check(
         &models(json!({})),
         &["- -", "- m"],
         expect![[r#"
-        - - → no_model: no model is named, and the server has no default; there are none
-        - m → unknown_model: no provider that may be asked has the model `m`; there are none"#]],
+        - - → no_model: no model is named, and the server has no default; available: none
+        - m → unknown_model: no enabled provider has the model `m`; available: none"#]],
     );
 }
 
 #[test]
-fn what_is_wanted_goes_over_what_is_below() {
+fn explicit_values_override_defaults() {
     let over = |above: &str, below: &str| {
         let Wanted { provider, model } = wanted(above).over(&wanted(below));
         let part = |part: Option<String>| part.unwrap_or_else(|| "-".to_owned());
         format!("{} {}", part(provider), part(model))
     };
     assert_eq!(over("- -", "p m"), "p m");
-    assert_eq!(over("q -", "- m"), "q m", "a model without a provider is anybody's");
+    assert_eq!(
+        over("q -", "- m"),
+        "q m",
+        "a model without a provider may be served by any provider"
+    );
     assert_eq!(over("- n", "p -"), "p n", "a provider without a model takes any");
-    assert_eq!(over("q -", "p m"), "q -", "another provider does not take a model over");
-    assert_eq!(over("- n", "p m"), "- n", "another model does not take a provider over");
+    assert_eq!(over("q -", "p m"), "q -", "a different provider does not inherit the model");
+    assert_eq!(over("- n", "p m"), "- n", "a different model does not inherit the provider");
     assert_eq!(over("- m", "p m"), "p m");
     assert_eq!(over("q n", "p m"), "q n");
 }
 
 #[test]
-fn what_cannot_be_used_is_refused() {
+fn invalid_configurations_are_refused() {
     let refused = |provider: Value, expected: Expect| {
         let config = json!({ "providers": [provider] });
         expected.assert_eq(&configured(config).expect_err("it is refused"));
@@ -205,58 +209,58 @@ fn what_cannot_be_used_is_refused() {
     refused(json!({ "id": "a", "kind": "script" }), expect!["provider `a`: it has no `script`"]);
     refused(
         json!({ "id": "a", "kind": "replay", "recordings": ["x"], "base_url": "http://x" }),
-        expect!["provider `a`: it has settings of a provider across the network"],
+        expect!["provider `a`: it has settings that only network providers support"],
     );
     refused(
         json!({ "id": "a", "kind": "ollama", "script": "x" }),
-        expect!["provider `a`: only a script has a `script`"],
+        expect!["provider `a`: only a `script` provider supports `script`"],
     );
     refused(
         json!({ "id": "a", "kind": "replay", "recordings": ["nowhere.jsonl"] }),
         expect![
-            "provider `a`: the file `nowhere.jsonl` cannot be read: No such file or directory (os error 2)"
+            "provider `a`: cannot read file `nowhere.jsonl`: No such file or directory (os error 2)"
         ],
     );
     refused(
         json!({ "id": "a", "kind": "ollama", "models": ["m"], "prices": {
             "n": { "input_per_million": 1, "output_per_million": 1 } } }),
-        expect!["provider `a`: it has a price of `n`, which is none of its `models`"],
+        expect!["provider `a`: it has a price for `n`, which is not in its `models`"],
     );
     let twice = json!({ "id": "a", "kind": "ollama" });
     let twice = configured(json!({ "providers": [twice, twice] })).expect_err("it is refused");
-    assert_eq!(twice, "provider `a`: there are two of that id");
+    assert_eq!(twice, "provider `a`: duplicate id");
 }
 
 #[test]
-fn a_model_has_its_own_price_or_its_providers_or_none() {
+fn a_models_price_overrides_the_providers_price() {
     let price = |dollars: u32| json!({"input_per_million": dollars, "output_per_million": 9});
     let config = json!({ "providers": [
         { "id": "a", "kind": "ollama", "models": ["m", "n"], "price": price(1),
           "prices": { "n": price(2) } },
         { "id": "b", "kind": "ollama", "models": ["o"] },
     ] });
-    let config = serde_json::from_value(config).expect("it is right");
+    let config = serde_json::from_value(config).expect("it is valid");
     let surroundings = Surroundings { environment: &|_| None, folder: Path::new("") };
-    let models = Models::new(config, &surroundings).expect("it is right");
+    let models = Models::new(config, &surroundings).expect("it is valid");
     let price = |of: &str| {
-        let resolved = models.resolve(&wanted(of)).expect("it is certain");
+        let resolved = models.resolve(&wanted(of)).expect("the choice is unique");
         resolved.price.map(|price| price.input_micros)
     };
     let prices = (price("a m"), price("a n"), price("b o"));
     assert_eq!(prices, (Some(1_000_000), Some(2_000_000), None));
 }
 
-/// From a file, with or without a line break behind it.
+/// With or without a trailing line break.
 #[test]
-fn a_key_may_be_in_a_file() {
+fn a_key_can_be_in_a_file() {
     let folder = tempfile::tempdir().expect("a folder");
-    std::fs::write(folder.path().join("key"), "sk-from-file\n").expect("it is written");
-    std::fs::write(folder.path().join("empty"), "\n").expect("it is written");
+    std::fs::write(folder.path().join("key"), "sk-from-file\n").expect("the file can be written");
+    std::fs::write(folder.path().join("empty"), "\n").expect("the file can be written");
     let provider = |id: &str| json!({ "id": id, "kind": "openai", "key_file": id, "models": [id] });
     let providers = json!([provider("key"), provider("empty"), provider("absent")]);
-    let config = serde_json::from_value(json!({ "providers": providers })).expect("it is right");
+    let config = serde_json::from_value(json!({ "providers": providers })).expect("it is valid");
     let surroundings = Surroundings { environment: &|_| None, folder: folder.path() };
-    let models = Models::new(config, &surroundings).expect("it is right");
+    let models = Models::new(config, &surroundings).expect("it is valid");
     assert!(models.resolve(&wanted("key -")).is_ok());
     for (id, why) in [("empty", "is empty"), ("absent", "cannot be read")] {
         let error = models.resolve(&wanted(&format!("{id} -"))).expect_err("there is no key");
@@ -283,8 +287,8 @@ providers:
     assert_eq!((patience.first.as_secs(), patience.between.as_secs()), (5, 30));
     let shown = format!("{config:?}");
     let surroundings = Surroundings { environment: &|_| None, folder: Path::new("") };
-    let models = Models::new(config, &surroundings).expect("it is right");
-    let resolved = models.resolve(&Wanted::default()).expect("it is certain");
+    let models = Models::new(config, &surroundings).expect("it is valid");
+    let resolved = models.resolve(&Wanted::default()).expect("the choice is unique");
     assert_eq!(format!("{resolved:?}"), "a/m");
     let shown = format!("{shown} {models:?} {resolved:?}");
     assert!(!shown.contains("sk-secret"), "{shown}");

@@ -1,7 +1,7 @@
 //! Anthropic's Messages.
 //!
-//! <https://docs.claude.com/en/docs/build-with-claude/streaming>. Blocks of tools that run at the
-//! provider are passed over: we offer none.
+//! <https://docs.claude.com/en/docs/build-with-claude/streaming>. Blocks of server-side tools are ignored, because
+//! we offer none.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use super::{
 use crate::verdict;
 use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
 
-/// The protocol has no default. What every model of today can answer.
+/// The protocol requires a value. All current models support this one.
 const MAX_TOKENS: u32 = 8192;
 
-/// What a message of ours carries for this protocol: signed blocks of thinking.
+/// The field of our messages with data for this protocol: signed thinking blocks.
 const CARRY: &str = "anthropic";
 
 pub(super) fn body(request: &ModelRequest) -> Value {
@@ -77,7 +77,7 @@ fn tool(tool: &ToolSpec) -> Value {
     })
 }
 
-/// Reads the stream: blocks that begin, grow and end, by their index.
+/// Decodes the stream: blocks that start, grow and end, by their index.
 #[derive(Default)]
 pub(super) struct Anthropic {
     blocks: BTreeMap<u64, Block>,
@@ -85,15 +85,15 @@ pub(super) struct Anthropic {
 }
 
 enum Block {
-    /// A call, with the input that its block began with, if that is an object.
+    /// A call, with the initial input of its block if that is an object.
     Call { call: ModelCall, input: Option<String> },
-    /// A block of thinking as it began, and what was added to it.
+    /// The initial thinking block, and the text added to it.
     Thinking { block: Value, thinking: String, signature: String },
-    /// What does not go back, or what has no end of its own to wait for.
+    /// A block that is not sent back, or whose end does not matter.
     Other,
 }
 
-/// Tokens of the request, which the protocol tells in three parts.
+/// Tokens of the request, which the protocol reports in three parts.
 #[derive(Default)]
 struct Input {
     fresh: Option<u64>,
@@ -136,7 +136,7 @@ impl Decoder for Anthropic {
         Ok(())
     }
 
-    /// A call that the limit of tokens cut off has no end.
+    /// A call that was truncated by the token limit has no end event.
     fn close(&mut self, gathered: &mut Gathered) {
         if gathered.stop.is_some() {
             std::mem::take(&mut self.blocks).into_values().for_each(|block| ended(block, gathered));
@@ -165,7 +165,7 @@ impl Anthropic {
         }
     }
 
-    /// Numbers of the last event that tells them hold.
+    /// Later token counts replace earlier ones.
     fn usage(&mut self, usage: &Value, gathered: &mut Gathered) {
         let input = &mut self.input;
         input.fresh = usage["input_tokens"].as_u64().or(input.fresh);
@@ -213,7 +213,7 @@ fn thinking(block: &Value) -> Block {
 fn ended(block: Block, gathered: &mut Gathered) {
     match block {
         Block::Call { mut call, input } => {
-            // A call without arguments comes with an empty piece of them, or with none.
+            // A call without arguments has one empty chunk of them, or none.
             if call.arguments.is_empty() {
                 call.arguments = input.unwrap_or_default();
             }

@@ -1,4 +1,4 @@
-//! OpenAI's Chat Completions, which most servers speak in some dialect.
+//! OpenAI's Chat Completions, which most servers support in some dialect.
 //!
 //! <https://platform.openai.com/docs/api-reference/chat-streaming>
 
@@ -8,12 +8,12 @@ use super::{Decoder, Gathered, arguments_text, parse, set};
 use crate::verdict;
 use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
 
-/// Who speaks it.
+/// The dialects.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dialect {
     /// OpenAI itself.
     OpenAi,
-    /// Everybody else.
+    /// Other servers.
     Compatible,
 }
 
@@ -29,7 +29,7 @@ pub(super) fn body(request: &ModelRequest, dialect: Dialect) -> Value {
     let tools: Vec<Value> = request.tools.iter().map(tool).collect();
     set(&mut body, "tools", (!tools.is_empty()).then_some(tools));
     set(&mut body, "temperature", request.temperature);
-    // Newer models of OpenAI refuse the old name, and other servers know no other.
+    // Newer OpenAI models reject the old name, and other servers support only that.
     let limit = match dialect {
         Dialect::OpenAi => "max_completion_tokens",
         Dialect::Compatible => "max_tokens",
@@ -55,7 +55,7 @@ fn written(message: &ModelMessage, dialect: Dialect) -> Value {
             let calls: Vec<Value> = calls.iter().map(call).collect();
             let mut message =
                 json!({ "role": "assistant", "content": content, "tool_calls": calls });
-            // DeepSeek and Kimi want to see again what they thought before they called.
+            // DeepSeek and Kimi expect the reasoning that preceded a call.
             if let (Dialect::Compatible, Some(reasoning)) = (dialect, reasoning) {
                 message["reasoning_content"] = json!(reasoning);
             }
@@ -76,8 +76,8 @@ fn tool(tool: &ToolSpec) -> Value {
     json!({ "type": "function", "function": tool })
 }
 
-/// Reads the stream. Calls come in pieces, by their index; they are told when the model stops, since
-/// nothing says before that a call is complete.
+/// Decodes the stream. Calls arrive in chunks, by their index. They are returned when the model stops, because
+/// nothing marks the end of a single call.
 #[derive(Default)]
 pub(super) struct Chat {
     open: Vec<Open>,
@@ -92,7 +92,7 @@ impl Decoder for Chat {
     fn frame(&mut self, data: &str, gathered: &mut Gathered) -> Result<(), ModelError> {
         if data == "[DONE]" {
             gathered.over = true;
-            // Who ends the stream in due form but gives no reason is believed.
+            // A server that ends the stream correctly but without a stop reason is accepted.
             if gathered.has_begun() || !self.open.is_empty() {
                 gathered.stop.get_or_insert(Stop::Other("unstated".to_owned()));
             }
@@ -126,7 +126,7 @@ impl Decoder for Chat {
 }
 
 impl Chat {
-    /// Takes what the choice at an index of a frame adds.
+    /// Adds the delta of the choice at an index of a frame.
     fn delta(&mut self, delta: &Value, data: &str, at: usize, gathered: &mut Gathered) {
         let reasoning = [&delta["reasoning_content"], &delta["reasoning"]];
         if let Some(piece) = reasoning.into_iter().find_map(Value::as_str) {
@@ -151,8 +151,8 @@ impl Chat {
         }
     }
 
-    /// Takes a piece of a call. Servers repeat ids or leave them empty in later pieces, some leave out
-    /// the index, and some give all calls the same one: a new id with a name is a new call.
+    /// Adds a chunk of a call. Some servers repeat ids or leave them empty in later chunks, some omit the index,
+    /// and some use the same index for all calls: a new id with a name is a new call.
     fn piece(&mut self, position: u64, piece: &Value, text: impl FnOnce(&Value) -> String) {
         let index = piece["index"].as_u64().unwrap_or(position);
         let id = piece["id"].as_str().unwrap_or_default();
@@ -184,7 +184,7 @@ impl Chat {
     }
 }
 
-/// A part of a content in parts, as Mistral's reasoning models send it.
+/// A part of a multi-part content, as Mistral's reasoning models send it.
 fn read_part(part: &Value, gathered: &mut Gathered) {
     match part["type"].as_str() {
         Some("thinking") => {

@@ -1,7 +1,7 @@
 //! Gemini's `streamGenerateContent`.
 //!
-//! <https://ai.google.dev/api/generate-content>. Models from Gemini 3 on refuse a conversation in which
-//! a call has lost the signature that came with it, so it is carried.
+//! <https://ai.google.dev/api/generate-content>. Gemini 3 and later reject a conversation if the signature of a
+//! call is missing, so signatures are stored with the message.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -12,8 +12,8 @@ use super::{Decoder, Gathered, all_instructions, arguments_object, parse, set, t
 use crate::verdict;
 use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
 
-/// What a message of ours carries for this protocol: `calls`, the signature of each or null, and
-/// `text`, that of the text.
+/// The field of our messages with data for this protocol: `calls`, the signature of each call or null, and `text`,
+/// that of the text.
 const CARRY: &str = "gemini";
 
 pub(super) fn body(request: &ModelRequest) -> Value {
@@ -85,7 +85,7 @@ fn tool(tool: &ToolSpec) -> Value {
     })
 }
 
-/// Reads the stream. A call comes whole, or if that was asked for, in pieces.
+/// Decodes the stream. A call arrives complete, or in pieces if that was requested.
 #[derive(Default)]
 pub(super) struct Gemini {
     open: Option<Partial>,
@@ -133,7 +133,7 @@ struct Part {
 struct FunctionCall {
     id: Option<String>,
     name: Option<String>,
-    /// As it stands in the stream, so that the arguments are the model's own text.
+    /// The original text, so that the arguments are exactly the model's.
     args: Option<Box<RawValue>>,
     #[serde(default)]
     partial_args: Vec<Piece>,
@@ -164,7 +164,7 @@ impl Decoder for Gemini {
         Ok(())
     }
 
-    /// The event that ends a call in pieces is sometimes left out.
+    /// The event that ends a call in pieces is sometimes missing.
     fn close(&mut self, gathered: &mut Gathered) {
         if gathered.stop.is_some()
             && let Some(open) = self.open.take()
@@ -192,7 +192,7 @@ impl Gemini {
         Ok(())
     }
 
-    /// A name begins a call; what has none goes on with the one that began.
+    /// A part with a name starts a call; a part without one continues the current call.
     fn function_call(
         &mut self,
         call: FunctionCall,
@@ -212,7 +212,7 @@ impl Gemini {
             self.open = Some(Partial::new(id, name, signature));
         }
         let Some(open) = &mut self.open else {
-            return Err(ModelError::broken("a call goes on that did not begin"));
+            return Err(ModelError::broken("the stream continues a call that it did not start"));
         };
         call.partial_args.into_iter().try_for_each(|piece| open.take(piece))?;
         if !call.will_continue
@@ -246,7 +246,8 @@ fn carry(gathered: &mut Gathered) -> &mut Value {
     &mut gathered.carry.get_or_insert_with(empty)[CARRY]
 }
 
-/// Every chunk may tell numbers; later ones hold. Those of thinking are not among those of the answer.
+/// Every chunk may have token counts; later ones replace earlier ones. Thinking tokens are not included in those of
+/// the answer.
 fn usage(told: &Value, gathered: &mut Gathered) {
     let number = |field: &str| told[field].as_u64();
     let sum = |first: Option<u64>, second: Option<u64>| match (first, second) {

@@ -1,7 +1,7 @@
 //! Ollama's own `/api/chat`.
 //!
-//! <https://github.com/ollama/ollama/blob/main/docs/api.md>. Its calls have no ids, or had none for
-//! long: an empty one stays empty.
+//! <https://github.com/ollama/ollama/blob/main/docs/api.md>. Older versions send calls without ids: a missing id
+//! becomes an empty one.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -51,7 +51,7 @@ fn written(message: &ModelMessage) -> Value {
     }
 }
 
-/// Reads the stream: one object a line, calls whole.
+/// Decodes the stream: one object per line, with complete calls.
 pub(super) struct Ollama;
 
 #[derive(Deserialize)]
@@ -83,7 +83,7 @@ struct Call {
 #[derive(Deserialize)]
 struct Function {
     name: String,
-    /// As it stands in the stream, so that the arguments are the model's own text.
+    /// The original text, so that the arguments are exactly the model's.
     arguments: Option<Box<RawValue>>,
 }
 
@@ -115,7 +115,7 @@ impl Decoder for Ollama {
 
 fn called(call: Call) -> ModelCall {
     let arguments = call.function.arguments.as_ref().map_or("{}", |arguments| arguments.get());
-    // Some servers that speak this protocol send a text of JSON, as others do.
+    // Some servers with this protocol send the arguments as a JSON string.
     let text = serde_json::from_str::<String>(arguments);
     ModelCall {
         id: call.id.unwrap_or_default(),

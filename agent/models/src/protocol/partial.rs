@@ -1,6 +1,6 @@
-//! Arguments that Gemini streams in pieces, each with the place that it belongs to.
+//! Arguments that Gemini streams in pieces, each with its path.
 //!
-//! Nobody here asks for that (`streamFunctionCallArguments`); gateways do on their own.
+//! We do not request this (`streamFunctionCallArguments`), but some gateways do.
 
 use abide_json_integers as integers;
 use serde::Deserialize;
@@ -9,14 +9,14 @@ use serde_json::{Map, Value, json};
 
 use crate::{ModelCall, ModelError};
 
-/// A call whose arguments grow.
+/// A call with partial arguments.
 pub(super) struct Partial {
     call: ModelCall,
     arguments: Value,
     pub(super) signature: Option<String>,
 }
 
-/// A piece of them.
+/// A piece of the arguments.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Piece {
@@ -26,7 +26,7 @@ pub(super) struct Piece {
     bool_value: Option<bool>,
 }
 
-/// A step down a path.
+/// A step of a path.
 enum Step<'a> {
     Field(&'a str),
     Item(usize),
@@ -42,16 +42,16 @@ impl Partial {
         ModelCall { arguments: self.arguments.to_string(), ..self.call }
     }
 
-    /// Puts a piece in its place. Texts grow, all else comes whole.
+    /// Inserts a piece. Strings are appended, other values arrive complete.
     pub(super) fn take(&mut self, piece: Piece) -> Result<(), ModelError> {
-        let wrong = || ModelError::broken("a piece of a call's arguments has no place in them");
+        let wrong = || ModelError::broken("a piece of a call's arguments has an invalid path");
         let mut place = &mut self.arguments;
         for step in steps(&piece.json_path).ok_or_else(wrong)? {
             place = down(place, step).ok_or_else(wrong)?;
         }
         *place = match (piece.string_value, piece.number_value, piece.bool_value) {
             (Some(more), _, _) => json!(place.as_str().unwrap_or_default().to_owned() + &more),
-            // It should be a double. Where it is an integer that would lose digits, these are kept as a text.
+            // Numbers should be doubles. An integer that would lose digits is stored as a string.
             (_, Some(number), _) => match integers::check(number.get()) {
                 Ok(()) => serde_json::from_str(number.get()).unwrap_or_default(),
                 Err(_) => json!(number.get()),
@@ -85,7 +85,7 @@ fn steps(path: &str) -> Option<Vec<Step<'_>>> {
     Some(steps)
 }
 
-/// One step down, on ground that is made as it is walked on. Items come in order.
+/// Goes one step down and creates missing containers. Array items arrive in order.
 fn down<'a>(place: &'a mut Value, step: Step<'_>) -> Option<&'a mut Value> {
     match step {
         Step::Field(name) => {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_find_their_places() {
+    fn pieces_are_inserted_at_their_paths() {
         let arguments = assembled(&[
             json!({ "jsonPath": "$.a[0].b", "stringValue": "on" }),
             json!({ "jsonPath": "$.a[0].b", "stringValue": "e" }),
@@ -130,16 +130,16 @@ mod tests {
             json!({ "jsonPath": "$.d", "nullValue": null }),
         ]);
         expect![[r#"{"a":[{"b":"one"},0.5],"a b":{"c":true},"d":null}"#]]
-            .assert_eq(&arguments.expect("all have places"));
+            .assert_eq(&arguments.expect("all paths are valid"));
         let text = r#"{"jsonPath": "$.a", "numberValue": 100000000000000000000000}"#;
         let mut partial = Partial::new(String::new(), String::new(), None);
         let piece = serde_json::from_str(text).expect("it is a piece");
-        partial.take(piece).expect("it has a place");
+        partial.take(piece).expect("the path is valid");
         assert_eq!(partial.into_call().arguments, r#"{"a":"100000000000000000000000"}"#);
     }
 
     #[test]
-    fn what_has_no_place_is_broken() {
+    fn invalid_paths_are_errors() {
         for path in ["a", "$.a[9]", "$.a[4294967295]", "$[x", "$.a.b.c", "$x"] {
             let first = json!({ "jsonPath": "$.a.b", "stringValue": "text" });
             let outcome = assembled(&[first, json!({ "jsonPath": path, "boolValue": true })]);

@@ -1,7 +1,7 @@
-//! OpenAI's Responses. Nothing is stored at the provider: every request bears the whole conversation.
+//! OpenAI's Responses. Nothing is stored at the provider: every request contains the whole conversation.
 //!
-//! <https://platform.openai.com/docs/api-reference/responses-streaming>. Items of tools that run at
-//! the provider (searches, programs, shells) are passed over: we offer none.
+//! <https://platform.openai.com/docs/api-reference/responses-streaming>. Items of server-side tools (searches,
+//! programs, shells) are ignored, because we offer none.
 
 use serde_json::{Map, Value, json};
 
@@ -9,7 +9,7 @@ use super::{Decoder, Gathered, parse, set};
 use crate::verdict;
 use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
 
-/// What a message of ours carries for this protocol: sealed items of reasoning.
+/// The field of our messages with data for this protocol: encrypted reasoning items.
 const CARRY: &str = "openai_responses";
 
 pub(super) fn body(request: &ModelRequest) -> Value {
@@ -62,7 +62,7 @@ fn write(message: &ModelMessage, input: &mut Vec<Value>) {
     }
 }
 
-/// `strict` is on unless it is said to be off, and would refuse most schemas.
+/// `strict` is on by default, and would reject most schemas.
 fn tool(tool: &ToolSpec) -> Value {
     json!({
         "type": "function",
@@ -73,10 +73,10 @@ fn tool(tool: &ToolSpec) -> Value {
     })
 }
 
-/// Reads the stream. A call is complete in the event that ends its item.
+/// Decodes the stream. A call is complete in the event that ends its item.
 #[derive(Default)]
 pub(super) struct Responses {
-    /// The kind of the last item that is neither text, reasoning nor a call of a tool of ours.
+    /// The type of the last item that is neither text, reasoning nor a call of our tools.
     unread: Option<String>,
 }
 
@@ -128,7 +128,7 @@ impl Responses {
     fn ended(&mut self, response: &Value, gathered: &mut Gathered) {
         gathered.over = true;
         gathered.model(response["model"].as_str());
-        // Some servers stream nothing and tell all at the end.
+        // Some servers stream nothing and send everything at the end.
         if !gathered.has_begun() {
             for output in response["output"].as_array().into_iter().flatten() {
                 let parts = output["content"].as_array().into_iter().flatten();
@@ -140,7 +140,7 @@ impl Responses {
         read_usage(&response["usage"], gathered);
         let stop = stop(response);
         gathered.stop = Some(match self.unread.take() {
-            // What it did ask for is nothing that can be answered here.
+            // The model called a server-side tool, which cannot be answered here.
             Some(unread) if stop == Stop::End && !gathered.has_begun() => Stop::Other(unread),
             _ => stop,
         });

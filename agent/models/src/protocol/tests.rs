@@ -1,4 +1,4 @@
-//! What comes of frames, protocol by protocol, and that it does not matter how a stream is cut.
+//! Decoding of frames by protocol, regardless of how the stream is split.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::frames::Frames;
 
 type Told = Vec<Result<ModelEvent, ModelError>>;
 
-/// All that a stream in these pieces tells.
+/// All events of a stream that is split into these pieces.
 fn told(protocol: Protocol, pieces: &[&[u8]]) -> Told {
     let mut frames = Frames::new(protocol.framing());
     let mut decoder = protocol.decoder();
@@ -30,7 +30,7 @@ fn told(protocol: Protocol, pieces: &[&[u8]]) -> Told {
     events.map(Ok).chain(ended.err().map(Err)).collect::<Told>()
 }
 
-/// A stream of JSON texts, as its protocol frames them.
+/// A stream of JSON texts, framed as in its protocol.
 fn framed(protocol: Protocol, lines: &[&str]) -> String {
     let frame = |line: &&str| match protocol.framing() {
         Framing::Events => format!("data: {line}\r\n\r\n"),
@@ -39,7 +39,7 @@ fn framed(protocol: Protocol, lines: &[&str]) -> String {
     lines.iter().map(frame).collect()
 }
 
-/// What a stream of these JSON texts tells, one a line.
+/// The events of a stream of these JSON texts, one per line.
 fn check(protocol: Protocol, lines: &str, expected: Expect) {
     let lines: Vec<&str> = lines.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let stream = framed(protocol, &lines);
@@ -58,9 +58,9 @@ fn check(protocol: Protocol, lines: &str, expected: Expect) {
     expected.assert_eq(&lines.collect::<Vec<_>>().join("\n"));
 }
 
-/// As Gemini's own compatible endpoint and some proxies do it: the same index, another id.
+/// Gemini's compatible endpoint and some proxies send the same index with another id.
 #[test]
-fn chat_calls_that_share_an_index_are_told_apart_by_their_ids() {
+fn chat_calls_with_the_same_index_are_distinguished_by_id() {
     let piece = |id: &str, name: &str, arguments: &str| {
         let function = json!({ "name": name, "arguments": arguments });
         let call = json!({ "index": 0, "id": id, "function": function });
@@ -98,9 +98,9 @@ fn chat_calls_may_lack_index_and_id_and_have_an_object_for_arguments() {
     );
 }
 
-/// They became `1e+23` where a provider sends arguments as an object and not as text.
+/// Regression: integers became `1e+23` if a provider sent arguments as an object instead of text.
 #[test]
-fn no_digit_of_arguments_is_lost() {
+fn arguments_keep_all_digits() {
     const ARGUMENTS: &str = r#"{"b": [1, 100000000000000000000000], "a": 2}"#;
     let call = format!(r#"{{"id":"a","function":{{"name":"f","arguments":{ARGUMENTS}}}}}"#);
     let choices = format!(r#"[{{"index":1}},{{"delta":{{"tool_calls":[{{}},{call}]}}}}]"#);
@@ -134,9 +134,9 @@ fn no_digit_of_arguments_is_lost() {
     assert_eq!(arguments_object(ARGUMENTS), json!({ "unparsed": ARGUMENTS }));
 }
 
-/// An index is a provider's word, and nobody makes room for four billion calls on it.
+/// The index is untrusted: a huge one must not allocate room for four billion calls.
 #[test]
-fn a_huge_index_is_an_index() {
+fn a_huge_index_is_accepted() {
     let call = r#"{"index":18446744073709551615,"id":"a","function":{"name":"f","arguments":""}}"#;
     let line = format!(r#"{{"choices":[{{"delta":{{"tool_calls":[{call}]}}}}]}}"#);
     check(
@@ -169,7 +169,7 @@ fn chat_content_in_parts() {
 }
 
 #[test]
-fn responses_that_tell_all_at_the_end() {
+fn responses_with_all_output_at_the_end() {
     check(
         Protocol::OpenAiResponses,
         &r#"{"type":"response.completed","response":{"status":"completed","output":[
@@ -195,7 +195,7 @@ fn responses_that_tell_all_at_the_end() {
 }
 
 #[test]
-fn anthropic_blocks_that_do_not_end() {
+fn anthropic_blocks_without_an_end() {
     check(
         Protocol::Anthropic,
         r#"
@@ -213,7 +213,7 @@ fn anthropic_blocks_that_do_not_end() {
 }
 
 #[test]
-fn gemini_may_hold_back_everything() {
+fn gemini_can_withhold_the_whole_answer() {
     check(
         Protocol::Gemini,
         r#"{"promptFeedback":{"blockReason":"SAFETY"},"usageMetadata":{"promptTokenCount":5}}"#,
@@ -222,18 +222,18 @@ fn gemini_may_hold_back_everything() {
 }
 
 #[test]
-fn gemini_goes_on_with_a_call_that_did_not_begin() {
+fn gemini_continues_a_call_that_did_not_start() {
     let part = r#"{"functionCall":{"partialArgs":[{"jsonPath":"$.a","boolValue":true}]}}"#;
     check(
         Protocol::Gemini,
         &format!(r#"{{"candidates":[{{"content":{{"parts":[{part}]}}}}]}}"#),
-        expect!["broken: a call goes on that did not begin"],
+        expect!["broken: the stream continues a call that it did not start"],
     );
 }
 
-/// Signatures stay with the calls that they came with.
+/// Signatures stay with their calls.
 #[test]
-fn gemini_signatures_keep_their_places() {
+fn gemini_signatures_stay_with_their_calls() {
     let parts = r#"{"functionCall":{"name":"f","args":{"b": 1, "a": 2}}},
         {"functionCall":{"id":"i","name":"g"},"thoughtSignature":"s"}"#
         .replace('\n', " ");
@@ -250,7 +250,7 @@ fn gemini_signatures_keep_their_places() {
 }
 
 #[test]
-fn ollama_speaks_in_lines() {
+fn ollama_streams_lines() {
     check(
         Protocol::Ollama,
         r#"
@@ -271,11 +271,11 @@ fn ollama_speaks_in_lines() {
         r#"{"message":{"content":"So"}}"#,
         expect![[r#"
             Text("So")
-            broken: the stream ended before the answer did"#]],
+            broken: the stream ended in the middle of an answer"#]],
     );
 }
 
-/// A message that holds nothing is no turn.
+/// An empty message is skipped.
 #[test]
 fn turns_alternate() {
     let request = ModelRequest {
@@ -292,7 +292,7 @@ fn turns_alternate() {
     assert_eq!(roles.collect::<Vec<_>>(), ["user", "model"]);
 }
 
-/// The streams of real providers in this repository.
+/// Recorded streams of real providers in this repository.
 fn recorded() -> Vec<(Protocol, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/provider-streams");
     let streams = [
@@ -311,7 +311,7 @@ fn recorded() -> Vec<(Protocol, String)> {
     streams.into_iter().map(read).collect()
 }
 
-/// Bytes of a stream that somebody damaged.
+/// Damage to the bytes of a stream.
 #[derive(Clone, Debug)]
 enum Damage {
     None,
@@ -335,9 +335,9 @@ fn damaged(stream: &str, damage: &Damage) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// However the bytes of a stream are cut, whole, cut short or damaged, it tells the same.
+    /// The events of a complete, truncated or damaged stream do not depend on how its bytes are split.
     #[test]
-    fn events_do_not_depend_on_how_bytes_are_cut(
+    fn events_do_not_depend_on_how_bytes_are_split(
         which in 0..5_usize,
         damage in prop_oneof![
             Just(Damage::None), any::<usize>().prop_map(Damage::CutAt),
@@ -356,13 +356,13 @@ proptest! {
         let ends = whole.iter().filter(|event| {
             matches!(event, Err(_) | Ok(ModelEvent::Answer(_)))
         });
-        prop_assert_eq!(ends.count(), 1, "one end, and no more");
+        prop_assert_eq!(ends.count(), 1, "exactly one end");
     }
 }
 
-/// Byte by byte.
+/// Split into single bytes.
 #[test]
-fn a_stream_that_trickles() {
+fn a_stream_of_single_bytes() {
     for (protocol, stream) in recorded() {
         let pieces: Vec<&[u8]> = stream.as_bytes().chunks(1).collect();
         assert_eq!(told(protocol, &pieces), told(protocol, &[stream.as_bytes()]));

@@ -1,4 +1,4 @@
-//! Which recorded answer comes next, and what is said where there is none.
+//! The choice of the next recorded answer, and the error if there is none.
 
 use expect_test::{Expect, expect};
 use serde_json::json;
@@ -6,7 +6,7 @@ use serde_json::json;
 use super::*;
 use crate::{ModelCall, answer_of};
 
-/// Two recordings that begin alike, one with a system prompt; one of an agent that speaks first.
+/// Two recordings with the same beginning, one with a system prompt; one in which the agent speaks first.
 fn recordings() -> Replay {
     let lines = [
         json!({ "id": "rome", "model": "gpt", "messages": [
@@ -66,8 +66,8 @@ fn user(text: &str) -> ModelMessage {
     ModelMessage::user(text)
 }
 
-/// The first answer of `rome` and what came of its calls; a name or a failure that was not recorded
-/// does not matter.
+/// The first answer of `rome` and the results of its calls. The tool name and the failure differ from the
+/// recording, which is ignored.
 fn called(first_result: &str) -> Vec<ModelMessage> {
     let call = |id: &str, name: &str, arguments: &str| ModelCall {
         id: id.to_owned(),
@@ -87,7 +87,7 @@ fn called(first_result: &str) -> Vec<ModelMessage> {
 }
 
 #[tokio::test]
-async fn by_what_was_said() {
+async fn by_content() {
     let messages = || vec![user("Weather?")];
     let expected = expect![[r#"[ weather {'city': 'Rome'}] [c now {}] "" ToolUse of gpt"#]];
     check(request("any", "Be brief.", called("sun")[..1].to_vec()), expected).await;
@@ -96,60 +96,60 @@ async fn by_what_was_said() {
     check(request("any", "Something else.", messages()), expected).await;
     let expected = expect![[r#""Hello!" End of first@home"#]];
     check(request("any", "", vec![]), expected).await;
-    // The system prompt may stand among the messages.
+    // The system prompt may be the first message.
     let system = ModelMessage::System { text: "Be brief.".to_owned() };
     let messages = [vec![system], called("sun")].concat();
     check(request("any", "", messages), expect![[r#""Sun." End of gpt"#]]).await;
 }
 
-/// A role that is none of ours spoke to the model; what the user called for itself did not.
+/// An unknown role is treated as a user; the user's own calls are omitted.
 #[tokio::test]
-async fn odd_roles() {
+async fn unusual_roles() {
     let messages = vec![user("Weather?"), ModelMessage::assistant("Where?"), user("Oslo.")];
     check(request("any", "", messages), expect![[r#""Snow." End of oslo"#]]).await;
 }
 
 #[tokio::test]
-async fn where_nothing_goes_on_the_first_difference_is_told() {
+async fn without_a_match_the_first_difference_is_reported() {
     check(
         request("any", "", vec![user("Who are you?")]),
-        expect!["no_recording: no recording begins with `user: Who are you?`"],
+        expect!["no_recording: no recording starts with `user: Who are you?`"],
     )
     .await;
     check(
         request("any", "Be brief.", called("rain")),
         expect![[r#"
-            no_recording: message 3 is `result of "": rain`, and in the recording `rome` it is `result of "": sun`"#]],
+            no_recording: message 3 is `result of "": rain`, but `result of "": sun` in recording `rome`"#]],
     )
     .await;
     check(
         request("any", "Be long.", called("sun")),
         expect![[r#"
-            no_recording: the system prompt is `Be long.`, and that of the recording `rome` `Be brief.`"#]],
+            no_recording: the system prompt is `Be long.`, but `Be brief.` in recording `rome`"#]],
     )
     .await;
     let ended = [called("sun"), vec![ModelMessage::assistant("Sun."), user("Thanks.")]].concat();
     check(
         request("any", "Be brief.", ended.clone()),
-        expect!["no_recording: the recording `rome` ends here"],
+        expect!["no_recording: recording `rome` ends here"],
     )
     .await;
     check(
         request("any", "Be brief.", ended[..5].to_vec()),
         expect![
-            "no_recording: the recording `rome` has no answer here but as message 6 `user: Thanks.`"
+            "no_recording: recording `rome` has no answer here; its message 6 is `user: Thanks.`"
         ],
     )
     .await;
     check(
         request("any", "Be brief.", [ended, vec![user("Bye.")]].concat()),
-        expect!["no_recording: message 7 is `user: Bye.`, and the recording `rome` ends before it"],
+        expect!["no_recording: message 7 is `user: Bye.`, but recording `rome` ends before it"],
     )
     .await;
 }
 
 #[tokio::test]
-async fn recordings_that_go_on_differently() {
+async fn ambiguous_recordings() {
     let read = |id: &str, answer: &str| {
         let said = json!([
             { "role": "user", "content": "Time?" }, { "role": "assistant", "content": answer },
@@ -163,18 +163,18 @@ async fn recordings_that_go_on_differently() {
         told.map_or_else(|error| error.to_string(), |answer| answer.text)
     };
     let differently = ask(vec![read("a", "Noon."), read("b", "Noon."), read("c", "One.")]).await;
-    expect!["the recordings `a` and `c` go on differently from here: name one as the model"]
+    expect!["recordings `a` and `c` continue differently from here: name one as the model"]
         .assert_eq(&differently);
     assert_eq!(ask(vec![read("a", "Noon."), read("b", "Noon.")]).await, "Noon.");
 }
 
-/// An answer may be told as slowly as a model would.
+/// Answers can be streamed slowly.
 #[tokio::test(start_paused = true)]
 async fn at_a_pace() {
     let pace = Pace { first: Duration::from_millis(500), token: Duration::from_millis(20) };
     let began = tokio::time::Instant::now();
     let stream = recordings().paced(pace).stream(request("rome@1", "", vec![]));
-    assert_eq!(answer_of(stream).await.expect("it answers").calls.len(), 2);
+    assert_eq!(answer_of(stream).await.expect("there is an answer").calls.len(), 2);
     assert_eq!(began.elapsed(), Duration::from_millis(520));
 }
 
@@ -187,14 +187,14 @@ async fn by_name() {
     check(request("first@home", "", said(1)), expect![[r#""Rain." End of first@home"#]]).await;
     check(request("first@home@1", "", said(1)), expect![[r#""Hello!" End of first@home"#]]).await;
     let expected =
-        expect!["no_recording: the recording `rome` holds 2 answers, and this would be 3"];
+        expect!["no_recording: recording `rome` has 2 answers, but number 3 is requested"];
     check(request("rome", "", said(2)), expected).await;
-    let expected = expect!["no_recording: no recording begins with `assistant: anything`"];
+    let expected = expect!["no_recording: no recording starts with `assistant: anything`"];
     check(request("rome@0", "", said(1)), expected).await;
 }
 
 #[test]
-fn results_pair_with_calls_by_place_and_id() {
+fn results_match_calls_by_position_and_id() {
     let line = json!({ "id": "x", "messages": [
         { "role": "assistant", "content": null, "tool_calls": [
             { "id": "a", "name": "f", "arguments": "" },
@@ -221,20 +221,21 @@ fn results_pair_with_calls_by_place_and_id() {
         conversation.results(at).into_iter().map(content).collect()
     };
     let some = |text: &str| Some(text.to_owned());
-    // Without a name of its own a result has that of the last call with its id.
+    // A result without a name gets that of the last call with its id.
     assert_eq!(contents(0), [some("2 f"), some("1 g"), some("3 f!"), None]);
     assert_eq!(contents(4), [some("4 f")]);
     assert_eq!(contents(1), []);
 }
 
 #[test]
-fn what_is_no_recording_is_refused() {
+fn invalid_recordings_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("some.jsonl");
-    std::fs::write(&path, "{\"id\":\"a\",\"messages\":[]}\n\n{\"id\":1}\n").expect("it is written");
-    let error = crate::read_conversations(&path).expect_err("line 3 is none").to_string();
+    std::fs::write(&path, "{\"id\":\"a\",\"messages\":[]}\n\n{\"id\":1}\n")
+        .expect("the file can be written");
+    let error = crate::read_conversations(&path).expect_err("line 3 is invalid").to_string();
     assert!(error.contains("line 3: invalid type: integer"), "{error}");
     let path = folder.path().join("some.jsonl.zst");
-    std::fs::write(&path, "not packed").expect("it is written");
-    crate::read_conversations(&path).expect_err("it is not packed");
+    std::fs::write(&path, "not packed").expect("the file can be written");
+    crate::read_conversations(&path).expect_err("the file is not compressed");
 }

@@ -1,4 +1,4 @@
-//! Streams that end early, make no sense, or say that something went wrong.
+//! Streams that end early, are invalid, or report an error.
 
 use abide_models::{ModelErrorKind, Protocol};
 use expect_test::{Expect, expect};
@@ -13,9 +13,9 @@ async fn check(protocol: Protocol, body: impl Into<Vec<u8>>, expected: Expect) {
     expected.assert_eq(&shown(&heard(protocol, Reply::events(body)).await));
 }
 
-/// The first token, then the second up to the byte that a piece of it ends at.
+/// The first token, then the second up to a byte position within a fragment of it.
 fn cut_after(piece: &str, bytes: usize) -> Vec<u8> {
-    let at = TOKEN.find(piece).expect("the piece is in it") + bytes;
+    let at = TOKEN.find(piece).expect("the token contains the fragment") + bytes;
     [TOKEN.as_bytes(), &TOKEN.as_bytes()[..at]].concat()
 }
 
@@ -35,7 +35,7 @@ async fn an_empty_answer() {
 async fn a_stream_cut_between_events() {
     let expected = expect![[r#"
         text Sön
-        error broken: the stream ended before the answer did"#]];
+        error broken: the stream ended in the middle of an answer"#]];
     check(Protocol::OpenAi, TOKEN, expected).await;
 }
 
@@ -43,7 +43,7 @@ async fn a_stream_cut_between_events() {
 async fn a_stream_cut_within_a_line() {
     let expected = expect![[r#"
         text Sön
-        error broken: an event of the stream makes no sense: EOF while parsing an object at line 1 column 20"#]];
+        error broken: the stream has an invalid event: EOF while parsing an object at line 1 column 20"#]];
     check(Protocol::OpenAi, cut_after("delta\"", 6), expected).await;
 }
 
@@ -55,7 +55,7 @@ async fn a_stream_cut_within_a_character() {
     check(Protocol::OpenAi, cut_after("ö", 1), expected).await;
 }
 
-/// A connection that breaks is not taken for the end of an answer, unless it was at its end.
+/// A lost connection is not accepted as the end of an answer, unless the answer is complete.
 #[tokio::test]
 async fn a_body_shorter_than_it_should_be() {
     let short = |body: &str| {
@@ -65,9 +65,9 @@ async fn a_body_shorter_than_it_should_be() {
     };
     let events = heard(Protocol::OpenAi, short(TOKEN)).await;
     assert_eq!(events.len(), 2);
-    let error = events[1].as_ref().expect_err("it was cut off");
+    let error = events[1].as_ref().expect_err("the body is truncated");
     assert_eq!(error.kind, ModelErrorKind::Broken);
-    assert!(error.message.starts_with("the stream was cut off: "), "{error}");
+    assert!(error.message.starts_with("the connection was lost during the stream: "), "{error}");
     let expected = expect![[r#"
         text Sön
         answer End -/-/-/-/unavailable asked"#]];
@@ -80,7 +80,7 @@ async fn an_event_that_is_not_json() {
     let body = format!("{TOKEN}data: {{'choices': None}}\n\n{STOP}");
     let expected = expect![[r#"
         text Sön
-        error broken: an event of the stream makes no sense: key must be a string at line 1 column 2"#]];
+        error broken: the stream has an invalid event: key must be a string at line 1 column 2"#]];
     check(Protocol::OpenAi, body, expected).await;
 }
 
@@ -90,27 +90,27 @@ async fn an_error_inside_the_stream() {
         format!("{TOKEN}data: {{\"error\":{{\"code\":503,\"message\":\"busy\"}}}}\n\n{STOP}");
     let expected = expect![[r#"
         text Sön
-        error overloaded: the provider broke off: busy"#]];
+        error overloaded: the provider reported an error: busy"#]];
     check(Protocol::OpenAi, body, expected).await;
     let body = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\
         \"message\":\"Overloaded\"}}\n\n";
-    let expected = expect!["error overloaded: the provider broke off: Overloaded"];
+    let expected = expect!["error overloaded: the provider reported an error: Overloaded"];
     check(Protocol::Anthropic, body, expected).await;
     let body = "data: {\"type\":\"response.failed\",\"response\":{\"error\":{\"code\":\
         \"rate_limit_exceeded\",\"message\":\"too fast\"}}}\n\n";
-    let expected = expect!["error rate_limited: the provider broke off: too fast"];
+    let expected = expect!["error rate_limited: the provider reported an error: too fast"];
     check(Protocol::OpenAiResponses, body, expected).await;
     let body = "data: {\"type\":\"error\",\"code\":\"server_error\",\"message\":\"oh\"}\n\n";
-    let expected = expect!["error unavailable: the provider broke off: oh"];
+    let expected = expect!["error unavailable: the provider reported an error: oh"];
     check(Protocol::OpenAiResponses, body, expected).await;
     let body = "data: {\"error\":{\"code\":429,\"message\":\"later\",\
         \"details\":[{\"retryDelay\":\"3s\"}]}}\r\n\r\n";
-    let expected = expect!["error rate_limited: the provider broke off: later (after 3s)"];
+    let expected = expect!["error rate_limited: the provider reported an error: later (after 3s)"];
     check(Protocol::Gemini, body, expected).await;
     let lines = "{\"message\":{\"content\":\"So\"}}\n{\"error\":\"out of memory\"}\n";
     let expected = expect![[r#"
         text So
-        error unavailable: the provider broke off: out of memory"#]];
+        error unavailable: the provider reported an error: out of memory"#]];
     expected.assert_eq(&shown(&heard(Protocol::Ollama, Reply::lines(lines)).await));
 }
 
@@ -125,9 +125,9 @@ async fn a_line_that_is_too_long() {
     check(Protocol::OpenAi, body, expected).await;
 }
 
-/// The last event may lack the empty line that ends it, and the reason may be all there is.
+/// The last event may lack its empty line, and the stop reason may be the only end marker.
 #[tokio::test]
-async fn ends_that_are_good_enough() {
+async fn lenient_ends_are_accepted() {
     let expected = expect![[r#"
         text Sön
         answer End -/-/-/-/unavailable asked"#]];
@@ -138,9 +138,9 @@ async fn ends_that_are_good_enough() {
     check(Protocol::OpenAi, format!("{TOKEN}data: [DONE]"), expected).await;
 }
 
-/// A limit may fall into the arguments of a call: they are told as far as they got.
+/// The token limit may truncate the arguments of a call. They are returned as far as they were received.
 #[tokio::test]
-async fn a_call_that_the_limit_cut_off() {
+async fn a_call_truncated_by_the_token_limit() {
     let call = "{\"index\":0,\"id\":\"c\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\"}}";
     let body = format!(
         "data: {{\"choices\":[{{\"delta\":{{\"tool_calls\":[{call}]}}}}]}}\n\n\

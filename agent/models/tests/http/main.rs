@@ -1,6 +1,6 @@
-//! Providers across the network, on loopback: what they are asked, what they say, how they fail.
+//! Network providers on loopback: requests, answers and failures.
 //!
-//! Time is stopped where a test waits for somebody to give up.
+//! Tests of timeouts use a paused clock.
 
 mod broken;
 mod recorded;
@@ -17,37 +17,37 @@ use futures_util::StreamExt as _;
 
 use server::{Reply, Server};
 
-/// A key that must never be seen.
+/// A key that must never appear in output.
 const KEY: &str = "sk-test-0123456789";
 
-/// A provider that speaks a protocol, at a URL.
+/// A provider with this protocol, at a URL.
 fn remote(protocol: Protocol, url: &str) -> Remote {
     let settings = RemoteSettings {
         base_url: Some(url.to_owned()),
         key: Some(Secret::new(KEY)),
         ..RemoteSettings::new("tested", protocol)
     };
-    Remote::new(settings).expect("the settings are right")
+    Remote::new(settings).expect("the settings are valid")
 }
 
-/// A question.
+/// A simple request.
 fn question() -> ModelRequest {
     let messages = vec![ModelMessage::user("How is the weather?")];
     ModelRequest { model: "asked".to_owned(), messages, ..ModelRequest::default() }
 }
 
-/// All that a stream tells.
+/// All events of a stream.
 async fn all(stream: ModelStream) -> Vec<Result<ModelEvent, ModelError>> {
     stream.collect().await
 }
 
-/// All that comes of one answer.
+/// All events of one answer.
 async fn heard(protocol: Protocol, reply: Reply) -> Vec<Result<ModelEvent, ModelError>> {
     let server = Server::start(vec![reply]).await;
     all(remote(protocol, &server.url).stream(question())).await
 }
 
-/// Events in short: pieces in a row, calls, how it ended.
+/// The events in short form: joined chunks, calls, and the end.
 fn shown(events: &[Result<ModelEvent, ModelError>]) -> String {
     let mut lines: Vec<String> = Vec::new();
     for event in events {
@@ -77,7 +77,7 @@ fn shown(events: &[Result<ModelEvent, ModelError>]) -> String {
         };
         match lines.last_mut().and_then(|line| line.strip_prefix(label).map(str::to_owned)) {
             Some(begun) if ["text", "reasoning"].contains(&label) => {
-                *lines.last_mut().expect("there is one") =
+                *lines.last_mut().expect("there is at least one") =
                     format!("{label}{begun}|{}", piece.escape_debug());
             }
             _ => lines.push(format!("{label} {}", piece.escape_debug())),

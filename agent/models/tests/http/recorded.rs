@@ -1,7 +1,6 @@
-//! The streams of real providers, spoken over loopback: each comes out as what it holds.
+//! Recorded streams of real providers, served over loopback and compared with golden lines.
 //!
-//! Twelve of them are in this repository; the golden lines are of all 32 recordings that lie beside it
-//! on some machines.
+//! Twelve of them are in this repository. The golden file also covers the other 20, which are not published.
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +21,7 @@ fn here(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(path)
 }
 
-/// The recordings of a folder by their names, and their lines.
+/// The recordings of a folder: their names and lines.
 fn recordings(folder: &Path) -> Vec<(String, Vec<String>)> {
     let entries = std::fs::read_dir(folder).expect("the folder can be read");
     let mut paths: Vec<PathBuf> =
@@ -49,7 +48,7 @@ fn lines(path: &Path) -> Vec<String> {
     text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
 }
 
-/// What a recording speaks, by its name, or why we do not.
+/// The protocol of a recording, by its name, or why it is not supported.
 fn protocol(name: &str) -> Result<Protocol, &'static str> {
     match name.split("__").next().expect("there is a first part") {
         "anthropic" => Ok(Protocol::Anthropic),
@@ -58,12 +57,12 @@ fn protocol(name: &str) -> Result<Protocol, &'static str> {
         "alibaba" | "deepseek" | "groq" | "openai-compatible" | "xai" => {
             Ok(Protocol::OpenAiCompatible)
         }
-        "cohere" => Err("not spoken: Cohere's own protocol is none of ours"),
-        other => panic!("`{other}` is a provider that nobody has looked at"),
+        "cohere" => Err("not supported: Cohere's own protocol"),
+        other => panic!("unknown provider `{other}`"),
     }
 }
 
-/// The answers in a recording: some hold two, one behind the other.
+/// The answers in a recording; some contain two in sequence.
 fn answers(protocol: Protocol, lines: &[String]) -> Vec<Vec<String>> {
     let begins = |line: &str| match protocol {
         Protocol::Anthropic => line.contains("\"type\":\"message_start\""),
@@ -80,7 +79,7 @@ fn answers(protocol: Protocol, lines: &[String]) -> Vec<Vec<String>> {
     answers
 }
 
-/// Lines of JSON as the provider sends them.
+/// The lines of JSON as the provider sends them.
 fn stream(protocol: Protocol, lines: &[String]) -> String {
     let event = |line: &String| match protocol {
         Protocol::Gemini => format!("data: {line}\r\n\r\n"),
@@ -94,7 +93,7 @@ fn stream(protocol: Protocol, lines: &[String]) -> String {
     lines.iter().map(event).collect::<String>() + end
 }
 
-/// All that comes of a recording, in a line.
+/// The outcome of a recording, in one line.
 async fn heard(name: &str, lines: &[String]) -> String {
     let protocol = match protocol(name) {
         Ok(protocol) => protocol,
@@ -113,14 +112,14 @@ async fn heard(name: &str, lines: &[String]) -> String {
     told
 }
 
-/// What was told piece by piece is what the answer holds.
+/// Checks that the chunks add up to the complete answer.
 fn pieces_are_the_whole(
     events: &[Result<ModelEvent, abide_models::ModelError>],
     whole: &ModelAnswer,
 ) {
     let (mut text, mut reasoning, mut calls) = (String::new(), String::new(), Vec::new());
     for event in events {
-        match event.as_ref().expect("nothing goes wrong") {
+        match event.as_ref().expect("no error") {
             ModelEvent::Text(piece) => text.push_str(piece),
             ModelEvent::Reasoning(piece) => reasoning.push_str(piece),
             ModelEvent::Call(call) => calls.push(call.clone()),
@@ -131,7 +130,7 @@ fn pieces_are_the_whole(
     assert_eq!(reasoning, whole.reasoning.clone().unwrap_or_default());
 }
 
-/// Long texts by their length and beginning.
+/// An answer in one line; long texts as length and beginning.
 fn in_short(answer: &ModelAnswer) -> String {
     let cut = |text: &str, max: usize| {
         let beginning: String = text.chars().take(max).collect();
@@ -166,7 +165,7 @@ fn in_short(answer: &ModelAnswer) -> String {
 }
 
 #[tokio::test]
-async fn every_recorded_stream_is_what_it_holds() {
+async fn every_recorded_stream_matches_the_golden_lines() {
     let shared = here("../../../../shared/data/recordings/provider-streams");
     if shared.is_dir() {
         let mut told = String::new();
@@ -175,12 +174,12 @@ async fn every_recorded_stream_is_what_it_holds() {
         }
         expect_file![here(GOLDEN)].assert_eq(&told);
     } else {
-        println!("left out: the recordings that are not in this repository");
+        println!("left out: the unpublished recordings");
     }
 }
 
 #[tokio::test]
-async fn the_streams_of_this_repository_are_what_they_hold() {
+async fn the_published_streams_match_the_golden_lines() {
     let golden = std::fs::read_to_string(here(GOLDEN)).expect("it can be read");
     let fixtures = recordings(&here("fixtures/provider-streams"));
     assert_eq!(fixtures.len(), 12);
@@ -192,26 +191,27 @@ async fn the_streams_of_this_repository_are_what_they_hold() {
     }
 }
 
-/// What a provider wants to see again is what it gave.
+/// Opaque data is sent back to the provider unchanged.
 #[tokio::test]
-async fn what_is_carried_goes_back() {
+async fn opaque_data_is_sent_back() {
     for (name, place, field) in [
         ("anthropic__anthropic-combined-context-editing.1", "/messages/1/content/0", "signature"),
         ("google__google-tool-call", "/contents/1/parts/0", "thoughtSignature"),
     ] {
-        let protocol = protocol(name).expect("we speak it");
+        let protocol = protocol(name).expect("the protocol is supported");
         let lines = lines(&here(&format!("fixtures/provider-streams/{name}.jsonl")));
         let replies =
             vec![Reply::events(stream(protocol, &lines)), Reply::events(stream(protocol, &lines))];
         let mut server = Server::start(replies).await;
         let remote = remote(protocol, &server.url);
-        let first = answer_of(remote.stream(question())).await.expect("it answers");
+        let first = answer_of(remote.stream(question())).await.expect("there is an answer");
         server.request().await;
         let mut again = question();
         again.messages.push(first.to_message());
-        answer_of(remote.stream(again)).await.expect("it answers");
+        answer_of(remote.stream(again)).await.expect("there is an answer");
         let body: Value = serde_json::from_str(&server.request().await.body).expect("it is JSON");
-        let back = body.pointer(place).expect("it is there")[field].as_str().expect("it is a text");
+        let back =
+            body.pointer(place).expect("the field exists")[field].as_str().expect("it is a string");
         let given: String = lines
             .iter()
             .map(|line| serde_json::from_str::<Value>(line).expect("it is JSON"))
@@ -225,9 +225,9 @@ async fn what_is_carried_goes_back() {
     }
 }
 
-/// Another provider's carry is nobody's business.
+/// Opaque data of another provider is ignored.
 #[test]
-fn a_carry_is_read_by_its_own_protocol_alone() {
+fn opaque_data_is_read_only_by_its_own_protocol() {
     let carry = serde_json::json!({ "somebody": [1] });
     let answered = abide_models::ModelMessage::Assistant {
         text: "So.".to_owned(),
@@ -239,5 +239,5 @@ fn a_carry_is_read_by_its_own_protocol_alone() {
         messages: vec![answered],
         ..ModelRequest::default()
     });
-    assert!(text.expect("it is JSON").contains("somebody"), "it is kept with the message");
+    assert!(text.expect("it is JSON").contains("somebody"), "it is stored with the message");
 }

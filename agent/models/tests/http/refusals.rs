@@ -1,4 +1,4 @@
-//! Answers that are no stream: every status, and what it means.
+//! Responses without a stream: every status and its meaning.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ async fn check(protocol: Protocol, reply: Reply, expected: Expect) {
 }
 
 #[tokio::test]
-async fn every_status_has_its_kind() {
+async fn every_status_has_its_error_kind() {
     let kinds = [
         (400, ModelErrorKind::BadRequest),
         (401, ModelErrorKind::Unauthorized),
@@ -40,7 +40,7 @@ async fn every_status_has_its_kind() {
 }
 
 #[tokio::test]
-async fn what_a_provider_says_is_repeated() {
+async fn the_providers_message_is_quoted() {
     let anthropic =
         r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#;
     check(
@@ -64,7 +64,7 @@ async fn what_a_provider_says_is_repeated() {
     check(
         Protocol::OpenAi,
         Reply::of(503, dates, ""),
-        expect!["error overloaded: the provider answered 503: nothing more (after 60s)"],
+        expect!["error overloaded: the provider answered 503: no details (after 60s)"],
     )
     .await;
     let gemini = r#"[{"error":{"code":400,"status":"INVALID_ARGUMENT",
@@ -84,23 +84,23 @@ async fn what_a_provider_says_is_repeated() {
     .await;
 }
 
-/// Followed, it would carry the key to whoever is pointed at.
+/// Following it would send the key to another server.
 #[tokio::test]
-async fn a_redirect_is_told_and_not_followed() {
+async fn a_redirect_is_reported_and_not_followed() {
     for status in [301, 302, 303, 307, 308] {
         let mut elsewhere = Server::start(vec![Reply::events("")]).await;
         let headers = format!("location: {}/v1?key={KEY}\r\n", elsewhere.url);
         let events = heard(Protocol::Anthropic, Reply::of(status, &headers, "")).await;
         let error = events[0].as_ref().expect_err("it is refused");
         assert_eq!(error.kind, ModelErrorKind::BadRequest);
-        assert!(error.message.contains(&format!("points to {} ", elsewhere.url)), "{error}");
+        assert!(error.message.contains(&format!("redirects to {} ", elsewhere.url)), "{error}");
         assert!(error.message.contains("`base_url`") && !error.message.contains(KEY), "{error}");
-        assert!(elsewhere.seen.try_recv().is_err(), "{status}: nobody went there");
+        assert!(elsewhere.seen.try_recv().is_err(), "{status}: the redirect is not followed");
     }
 }
 
 #[tokio::test]
-async fn a_key_is_struck_out_of_what_a_provider_repeats() {
+async fn a_key_is_removed_from_the_providers_message() {
     let body = format!("{{\"error\":{{\"message\":\"Incorrect API key provided: {KEY}.\"}}}}");
     let reply = Reply::of(401, "", body);
     let expected = expect![
@@ -108,31 +108,31 @@ async fn a_key_is_struck_out_of_what_a_provider_repeats() {
     ];
     check(Protocol::OpenAi, reply, expected).await;
     let event = format!("data: {{\"error\":{{\"message\":\"{KEY} expired\"}}}}\n\n");
-    let expected = expect!["error unavailable: the provider broke off: [key] expired"];
+    let expected = expect!["error unavailable: the provider reported an error: [key] expired"];
     check(Protocol::OpenAi, Reply::events(event), expected).await;
 }
 
 #[tokio::test]
-async fn json_where_a_stream_was_asked_for() {
+async fn json_instead_of_a_stream() {
     let json = "content-type: application/json; charset=utf-8\r\n";
     let error = r#"{"error":{"message":"no such model","type":"invalid_request_error"}}"#;
     check(
         Protocol::OpenAiCompatible,
         Reply::of(200, json, error),
-        expect!["error bad_request: the provider broke off: no such model"],
+        expect!["error bad_request: the provider reported an error: no such model"],
     )
     .await;
     check(
         Protocol::OpenAiCompatible,
         Reply::of(200, json, r#"{"choices":[]}"#),
-        expect!["error broken: the provider answered with JSON and not with a stream"],
+        expect!["error broken: the provider answered with JSON instead of a stream"],
     )
     .await;
 }
 
-/// The refusal counts, however long the reason.
+/// The status is reported even if the body does not end.
 #[tokio::test]
-async fn a_refusal_without_end_is_cut_short() {
+async fn an_endless_error_body_is_truncated() {
     let events = heard(Protocol::OpenAi, Reply::of(500, "", "no ".repeat(1 << 20))).await;
     let error = events[0].as_ref().expect_err("it is refused");
     assert_eq!(error.kind, ModelErrorKind::Unavailable);
@@ -140,12 +140,12 @@ async fn a_refusal_without_end_is_cut_short() {
 }
 
 #[tokio::test]
-async fn nobody_is_there() {
+async fn an_unreachable_provider() {
     let free = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     let url = format!("http://{}", free.local_addr().expect("it has an address"));
     drop(free);
     let events = all(remote(Protocol::OpenAi, &url).stream(question())).await;
-    let error = events[0].as_ref().expect_err("nobody is there");
+    let error = events[0].as_ref().expect_err("no server listens");
     assert_eq!(error.kind, ModelErrorKind::Unavailable);
     assert!(error.message.starts_with("the provider cannot be reached: "), "{error}");
     assert!(!error.message.contains(&url), "{error}");

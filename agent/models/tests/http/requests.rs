@@ -1,4 +1,4 @@
-//! What providers are asked: method, headers and body, as they stand on the wire.
+//! Requests to providers: method, headers and body on the wire.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use super::server::{Reply, Server};
 use super::{KEY, remote};
 
-/// A conversation with all that is awkward: two calls at once, an id that comes twice, an empty id,
-/// arguments that are no JSON, an instruction amid it, a failed call.
+/// A conversation with difficult cases: two calls at once, a duplicate id, an empty id, arguments that are not
+/// JSON, an instruction in the middle, and a failed call.
 fn conversation() -> ModelRequest {
     let call = |id: &str, name: &str, arguments: &str| ModelCall {
         id: id.to_owned(),
@@ -62,11 +62,11 @@ fn conversation() -> ModelRequest {
     }
 }
 
-/// The request as it stands on the wire, its body laid out.
+/// The request on the wire, with a formatted body.
 async fn asked(remote: impl FnOnce(&str) -> Remote, request: ModelRequest) -> String {
     let mut server = Server::start(vec![Reply::events("")]).await;
     let remote = remote(&server.url);
-    answer_of(remote.stream(request)).await.expect_err("nothing is answered");
+    answer_of(remote.stream(request)).await.expect_err("there is no answer");
     let request = server.request().await;
     let headers = request.headers.into_iter().filter(|header| {
         !["host:", "content-length:", "user-agent:"].iter().any(|own| header.starts_with(own))
@@ -113,9 +113,9 @@ async fn ollama_is_asked() {
     check(Protocol::Ollama, "ollama").await;
 }
 
-/// What is not said is not sent.
+/// Absent options are not sent.
 #[tokio::test]
-async fn a_bare_question_is_bare() {
+async fn a_minimal_request_has_minimal_fields() {
     let request = ModelRequest {
         model: "m".to_owned(),
         messages: vec![ModelMessage::user("Hi")],
@@ -128,10 +128,10 @@ async fn a_bare_question_is_bare() {
     assert_eq!(fields, ["messages", "model", "stream", "stream_options"]);
 }
 
-/// Fields of a configuration go over ours, and take out what a server does not know. A path and a
-/// query of the base URL stay.
+/// Configured fields override ours, and null removes fields that a server does not support. A path and a query of
+/// the base URL are kept.
 #[tokio::test]
-async fn a_configuration_has_the_last_word() {
+async fn configured_fields_override_ours() {
     let settings = |url: &str| RemoteSettings {
         base_url: Some(format!("{url}/deployments/x/?api-version=1")),
         headers: BTreeMap::from([("X-Gateway".to_owned(), "open".to_owned())]),
@@ -141,7 +141,7 @@ async fn a_configuration_has_the_last_word() {
             .expect("it is an object"),
         ..RemoteSettings::new("tested", Protocol::OpenAiCompatible)
     };
-    let made = |url: &str| Remote::new(settings(url)).expect("the settings are right");
+    let made = |url: &str| Remote::new(settings(url)).expect("the settings are valid");
     let text = asked(made, conversation()).await;
     let line = text.lines().next().expect("there is a line");
     assert_eq!(line, "POST /deployments/x/chat/completions?api-version=1 HTTP/1.1");
@@ -154,18 +154,18 @@ async fn a_configuration_has_the_last_word() {
 }
 
 #[tokio::test]
-async fn a_debug_shows_no_key() {
+async fn debug_output_has_no_key() {
     let mut settings = RemoteSettings::new("tested", Protocol::OpenAi);
     settings.key = Some(abide_models::Secret::new(KEY));
     settings.base_url = Some(format!("http://{KEY}@localhost/?key={KEY}"));
     settings.headers.insert("x-key".to_owned(), KEY.to_owned());
     settings.extra.insert("key".to_owned(), json!(KEY));
-    let shown = format!("{settings:?} {:?}", Remote::new(settings.clone()).expect("it is made"));
+    let shown = format!("{settings:?} {:?}", Remote::new(settings.clone()).expect("it is created"));
     assert!(shown.contains("tested") && !shown.contains(KEY), "{shown}");
 }
 
 #[test]
-fn settings_that_cannot_be_used_are_refused() {
+fn invalid_settings_are_refused() {
     let refused = |change: fn(&mut RemoteSettings)| {
         let mut settings = RemoteSettings::new("tested", Protocol::OpenAiCompatible);
         settings.base_url = Some("http://localhost".to_owned());
@@ -175,13 +175,13 @@ fn settings_that_cannot_be_used_are_refused() {
     let missing = refused(|settings| settings.base_url = None);
     assert_eq!(missing, "it has no `base_url`");
     let scheme = refused(|settings| settings.base_url = Some("ftp://localhost".to_owned()));
-    assert_eq!(scheme, "its `base_url` is neither http nor https");
+    assert_eq!(scheme, "its `base_url` must begin with http or https");
     let url = refused(|settings| settings.base_url = Some("localhost".to_owned()));
-    assert_eq!(url, "its `base_url` is no URL: relative URL without a base");
+    assert_eq!(url, "its `base_url` is not a valid URL: relative URL without a base");
     let header = refused(|settings| {
         settings.headers.insert("x y".to_owned(), String::new());
     });
-    assert_eq!(header, "`x y` is no name of a header");
+    assert_eq!(header, "`x y` is not a valid header name");
     let key = refused(|settings| settings.key = Some(abide_models::Secret::new("a\nb")));
-    assert_eq!(key, "the key holds what no header may hold");
+    assert_eq!(key, "the key has characters that are not allowed in a header");
 }

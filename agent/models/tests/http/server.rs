@@ -1,6 +1,6 @@
-//! A provider on loopback that says what a test tells it to: real sockets, every byte decided.
+//! A provider on loopback with scripted replies: real sockets, and control of every byte.
 //!
-//! It runs on a thread of its own, so that a test may stop its clock and the provider's goes on.
+//! It runs on its own thread, so it keeps running while a test pauses the clock.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
-/// What is said to one request, and what becomes of the connection.
+/// The reply to one request, and what happens to the connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
     pub(crate) head: String,
@@ -16,16 +16,16 @@ pub(crate) struct Reply {
     pub(crate) then: Then,
 }
 
-/// What comes after the body.
+/// What follows the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Then {
-    /// The connection ends.
+    /// The server closes the connection.
     End,
-    /// It stays open and silent until the caller goes.
+    /// The connection stays open without data until the client closes it.
     Silence,
 }
 
-/// A request, as it came in.
+/// A received request.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) line: String,
@@ -34,17 +34,17 @@ pub(crate) struct Request {
     pub(crate) body: String,
 }
 
-/// What the provider saw.
+/// What the server observed.
 #[derive(Debug)]
 pub(crate) enum Seen {
     Request(Request),
-    /// All is said, and the connection is held in silence.
+    /// The reply is sent, and the connection is held open.
     Silent,
-    /// The caller closed the connection.
+    /// The client closed the connection.
     Gone,
 }
 
-/// The provider.
+/// The server.
 pub(crate) struct Server {
     pub(crate) url: String,
     pub(crate) seen: mpsc::UnboundedReceiver<Seen>,
@@ -56,12 +56,12 @@ impl Reply {
         Self::of(200, "content-type: text/event-stream\r\n", body)
     }
 
-    /// A stream of lines, as Ollama has it.
+    /// A stream of lines, as Ollama sends it.
     pub(crate) fn lines(body: impl Into<Vec<u8>>) -> Self {
         Self::of(200, "content-type: application/x-ndjson\r\n", body)
     }
 
-    /// Any answer. `headers` end each with a line break.
+    /// Any response. Each header ends with a line break.
     pub(crate) fn of(status: u16, headers: &str, body: impl Into<Vec<u8>>) -> Self {
         let head = format!("HTTP/1.1 {status} So\r\n{headers}connection: close\r\n\r\n");
         Self { head, body: body.into(), then: Then::End }
@@ -73,7 +73,7 @@ impl Reply {
 }
 
 impl Server {
-    /// Answers one request with each of these, in order; then nobody is there any more.
+    /// Answers one request with each of these replies, in order, and then stops listening.
     pub(crate) async fn start(replies: Vec<Reply>) -> Self {
         let (tell, seen) = mpsc::unbounded_channel();
         let (bound, address) = tokio::sync::oneshot::channel::<SocketAddr>();
@@ -84,7 +84,7 @@ impl Server {
                 let address = listener.local_addr().expect("it has an address");
                 bound.send(address).expect("the test waits for it");
                 for reply in replies {
-                    let (connection, _) = listener.accept().await.expect("somebody calls");
+                    let (connection, _) = listener.accept().await.expect("a client connects");
                     serve(connection, reply, &tell).await;
                 }
             });
@@ -102,14 +102,14 @@ impl Server {
         }
     }
 
-    /// Until the provider has said all and is silent.
+    /// Waits until the reply is sent and the connection is held open.
     pub(crate) async fn silence(&mut self) {
-        while !matches!(self.seen.recv().await.expect("it says all"), Seen::Silent) {}
+        while !matches!(self.seen.recv().await.expect("the reply is sent"), Seen::Silent) {}
     }
 
-    /// Until the caller has closed the connection.
+    /// Waits until the client has closed the connection.
     pub(crate) async fn gone(&mut self) {
-        while !matches!(self.seen.recv().await.expect("the caller goes"), Seen::Gone) {}
+        while !matches!(self.seen.recv().await.expect("the client closes"), Seen::Gone) {}
     }
 }
 
@@ -123,14 +123,14 @@ async fn serve(connection: TcpStream, reply: Reply, tell: &mpsc::UnboundedSender
         connection.write_all(&reply.body).await?;
         connection.flush().await
     };
-    // A caller may go before it has read all.
+    // The client may close before it has read everything.
     if wrote.await.is_ok() && reply.then == Then::Silence {
         told &= tell.send(Seen::Silent).is_ok();
         let mut rest = Vec::new();
         let _ = connection.read_to_end(&mut rest).await;
         told &= tell.send(Seen::Gone).is_ok();
     }
-    // A test that does not look has dropped its end.
+    // A test that does not check has dropped the receiver.
     let _ = told;
 }
 

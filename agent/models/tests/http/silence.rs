@@ -1,4 +1,4 @@
-//! Providers that say nothing for too long, and callers that leave.
+//! Providers without data for too long, and callers that cancel.
 
 use std::time::Duration;
 
@@ -11,31 +11,31 @@ use super::{question, remote};
 
 const TOKEN: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"So\"}}]}\n\n";
 
-/// How long after silence began the stream gives up, and with what. Meanwhile the clock stands still
-/// but for what everybody waits for.
+/// How long after the last data the stream fails, and with which error. The clock is paused and advances only to
+/// pending timers.
 async fn gives_up(reply: Reply, tokens: usize) -> (Duration, ModelErrorKind) {
     let mut server = Server::start(vec![reply.silent()]).await;
     let mut stream = remote(Protocol::OpenAi, &server.url).stream(question());
     for _ in 0..tokens {
-        let event = stream.next().await.expect("a token comes").expect("it is one");
+        let event = stream.next().await.expect("a token arrives").expect("no error");
         assert_eq!(event, ModelEvent::Text("So".to_owned()));
     }
-    // What the provider said is read before the clock stops, or it would seem not to have come.
+    // Read the provider's data before the clock is paused. Otherwise it would arrive too late.
     let next = tokio::spawn(async move {
         let error = stream.next().await.expect("the stream ends").expect_err("in an error");
-        assert!(stream.next().await.is_none(), "an error is the last");
+        assert!(stream.next().await.is_none(), "an error ends the stream");
         error
     });
     server.silence().await;
     tokio::task::yield_now().await;
     tokio::time::pause();
     let began = Instant::now();
-    let error = next.await.expect("nothing panics");
+    let error = next.await.expect("the task does not panic");
     tokio::time::resume();
     (began.elapsed(), error.kind)
 }
 
-/// Stopping the clock takes place a moment after the wait began.
+/// The clock is paused shortly after the wait began.
 fn about(waited: Duration, seconds: u64) -> bool {
     let limit = Duration::from_secs(seconds);
     waited <= limit + Duration::from_millis(5) && waited > limit - Duration::from_secs(5)
@@ -48,9 +48,9 @@ async fn no_first_token() {
     assert!(about(waited, 60), "{waited:?}");
 }
 
-/// A byte is no token: who sends comments while thinking has the longer patience still.
+/// A byte is not a token: a provider that sends comments still has the longer timeout.
 #[tokio::test]
-async fn nothing_after_a_sign_of_life() {
+async fn nothing_after_a_comment() {
     let (waited, kind) = gives_up(Reply::events(": thinking\n\n"), 0).await;
     assert_eq!(kind, ModelErrorKind::Stalled);
     assert!(about(waited, 60), "{waited:?}");
@@ -63,7 +63,7 @@ async fn nothing_after_a_token() {
     assert!(about(waited, 30), "{waited:?}");
 }
 
-/// Not even the head of an answer.
+/// The response headers do not arrive either.
 #[tokio::test]
 async fn no_answer_at_all() {
     let mute = Reply { head: String::new(), ..Reply::events("") };
@@ -72,16 +72,16 @@ async fn no_answer_at_all() {
     assert!(about(waited, 60), "{waited:?}");
 }
 
-/// A refusal whose body does not end is told all the same.
+/// An error response is reported although its body does not end.
 #[tokio::test]
-async fn a_refusal_that_does_not_end() {
+async fn an_error_body_that_does_not_end() {
     let reply = Reply::of(429, "retry-after: 5\r\n", "slow");
     let (waited, kind) = gives_up(reply, 0).await;
     assert_eq!(kind, ModelErrorKind::RateLimited);
     assert!(about(waited, 60), "{waited:?}");
 }
 
-/// Numbers of tokens may follow a complete answer; nobody waits long for them, or says it stalled.
+/// Token counts may follow a complete answer. Their absence causes a short delay and no error.
 #[tokio::test]
 async fn silence_after_a_complete_answer() {
     let stop = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
@@ -92,16 +92,16 @@ async fn silence_after_a_complete_answer() {
     server.silence().await;
     tokio::time::pause();
     let began = Instant::now();
-    let answer = answer.await.expect("nothing panics").expect("it answers");
+    let answer = answer.await.expect("the task does not panic").expect("there is an answer");
     assert_eq!((answer.text.as_str(), answer.stop), ("So", Stop::End));
     assert!(began.elapsed() <= Duration::from_secs(6), "{:?}", began.elapsed());
 }
 
 #[tokio::test]
-async fn who_drops_the_stream_hangs_up() {
+async fn dropping_the_stream_closes_the_connection() {
     let mut server = Server::start(vec![Reply::events(TOKEN).silent()]).await;
     let mut stream = remote(Protocol::OpenAi, &server.url).stream(question());
-    stream.next().await.expect("a token comes").expect("it is one");
+    stream.next().await.expect("a token arrives").expect("no error");
     drop(stream);
     server.gone().await;
 }
@@ -112,7 +112,7 @@ async fn nothing_is_sent_before_the_stream_is_polled() {
     let remote = remote(Protocol::OpenAi, &server.url);
     drop(remote.stream(question()));
     let mut stream = remote.stream(question());
-    assert!(server.seen.try_recv().is_err(), "nobody called yet");
-    stream.next().await.expect("a token comes").expect("it is one");
+    assert!(server.seen.try_recv().is_err(), "no request was sent");
+    stream.next().await.expect("a token arrives").expect("no error");
     server.request().await;
 }

@@ -1,8 +1,7 @@
-//! Every recorded conversation, told again: each answer comes as it was recorded, by what was said and
-//! by name.
+//! Replays every recorded conversation by content and by name, and compares each answer with the recording.
 //!
-//! What it is compared with is read from the recordings as plain JSON, not through our own reader. The
-//! fixture of this repository holds 24 conversations; all 1,734 lie beside it on some machines.
+//! The expected answers are read from the recordings as plain JSON, without our own reader. The fixture of this
+//! repository has 24 of the 1,734 recorded conversations; the others are not published.
 
 use std::path::{Path, PathBuf};
 
@@ -28,7 +27,7 @@ fn plain(path: &Path) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("a conversation is JSON")).collect()
 }
 
-/// The recorded answers of a conversation: text and calls, null as nothing.
+/// The recorded answers of a conversation: text and calls, with null as empty.
 fn recorded(conversation: &Value) -> Vec<(String, Vec<ModelCall>)> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let call = |call: &Value| ModelCall {
@@ -45,7 +44,7 @@ fn recorded(conversation: &Value) -> Vec<(String, Vec<ModelCall>)> {
     answers.map(answer).collect()
 }
 
-/// What a request is answered, once its pieces are checked against the whole.
+/// The answer to a request, after checking its chunks against the complete answer.
 async fn answered(
     replay: &Replay,
     request: ModelRequest,
@@ -60,16 +59,16 @@ async fn answered(
                 assert_eq!((&text, &calls), (&answer.text, &answer.calls));
                 let stop = if calls.is_empty() { Stop::End } else { Stop::ToolUse };
                 assert_eq!(answer.stop, stop);
-                assert!(stream.next().await.is_none(), "the answer is the last");
+                assert!(stream.next().await.is_none(), "the answer ends the stream");
                 return Ok(answer);
             }
-            other => panic!("{other:?} is nothing that a recording holds"),
+            other => panic!("unexpected event {other:?}"),
         }
     }
     panic!("a stream ends with an answer or an error");
 }
 
-/// How many answers were told again, and of how many another recording goes on differently.
+/// The number of replayed answers, and how many of them are ambiguous by content.
 async fn told_again(path: &Path) -> (usize, usize) {
     let read = read_conversations(path).expect("the recordings can be read");
     let plain = plain(path);
@@ -96,12 +95,12 @@ async fn told_again(path: &Path) -> (usize, usize) {
             let by_content = answered(&replay, request("")).await;
             if matches!(&by_content, Err(error) if error.kind == ModelErrorKind::NoRecording) {
                 ambiguous += 1;
-                let error = by_content.as_ref().expect_err("it is one").to_string();
-                assert!(error.contains("go on differently from here"), "{error}");
+                let error = by_content.as_ref().expect_err("the content is ambiguous").to_string();
+                assert!(error.contains("continue differently from here"), "{error}");
             }
             let found = [named, numbered, by_content].into_iter().filter_map(Result::ok);
             let found: Vec<ModelAnswer> = found.collect();
-            assert!(found.len() >= 2, "by name it is always certain");
+            assert!(found.len() >= 2, "a replay by name is never ambiguous");
             for answer in found {
                 assert_eq!((&answer.text, &answer.calls), (text, calls), "{}", conversation.id);
             }
@@ -118,16 +117,16 @@ fn answer_places(conversation: &Conversation) -> impl Iterator<Item = usize> {
 }
 
 #[tokio::test]
-async fn every_answer_of_the_fixture_is_told_again() {
+async fn every_answer_of_the_fixture_is_replayed() {
     let (answers, ambiguous) = told_again(&beside("tests/fixtures/conversations.jsonl.zst")).await;
     assert_eq!((answers, ambiguous), (326, 0));
 }
 
 #[tokio::test]
-async fn every_answer_of_all_recordings_is_told_again() {
+async fn every_answer_of_all_recordings_is_replayed() {
     let folder = beside("../shared/data/conversations");
     if !folder.is_dir() {
-        println!("left out: the recordings that are not in this repository");
+        println!("left out: the unpublished recordings");
         return;
     }
     let entries = std::fs::read_dir(folder).expect("the folder can be read");
@@ -142,7 +141,7 @@ async fn every_answer_of_all_recordings_is_told_again() {
         ambiguous += unclear;
     }
     assert_eq!((conversations, answers), (1_734, 22_577));
-    // Openings that several recordings of one file share, and answer differently.
-    println!("{ambiguous} of {answers} answers are certain by name only");
+    // Several recordings of one file have the same beginning but different answers.
+    println!("{ambiguous} of {answers} answers can be replayed only by name");
     assert!(ambiguous < answers / 10);
 }

@@ -1,13 +1,13 @@
-//! The seed's table of defaults, and what a declaration in a file may say.
+//! Defaults, and parsing of configurations.
 
 use expect_test::{Expect, expect};
 
 use super::*;
 
-/// A declaration as JSON, with everything that it does not say filled in; or why it is none.
+/// A configuration as JSON with all defaults, or the error.
 fn check(declaration: &str, expected: Expect) {
     let told = match serde_json::from_str::<CliConfig>(declaration) {
-        Ok(config) => serde_json::to_string(&config).expect("a declaration is JSON"),
+        Ok(config) => serde_json::to_string(&config).expect("a configuration is JSON"),
         Err(why) => why.to_string(),
     };
     expected.assert_eq(&told);
@@ -44,13 +44,14 @@ fn cli_config_env_defaults_to_nothing() {
 }
 
 #[test]
-fn a_declaration_in_a_file_has_the_same_defaults() {
-    let read: CliConfig = serde_json::from_str(r#"{"command": ["claude"]}"#).expect("it is one");
+fn a_configuration_in_a_file_has_the_same_defaults() {
+    let read: CliConfig =
+        serde_json::from_str(r#"{"command": ["claude"]}"#).expect("the configuration is valid");
     assert_eq!(read, CliConfig::new(["claude"]));
 }
 
 #[test]
-fn a_declaration_says_it_in_the_words_of_the_seed() {
+fn a_configuration_uses_the_specified_field_names() {
     check(
         r#"{"command": ["x", "-"], "timeout_seconds": 0.5, "max_output_bytes": 9, "env": {"A": "b"},
             "inherit_env": "all", "program": "claude", "input_format": "stream-json",
@@ -63,7 +64,7 @@ fn a_declaration_says_it_in_the_words_of_the_seed() {
 }
 
 #[test]
-fn what_a_declaration_gets_wrong_is_named() {
+fn errors_in_a_configuration_are_reported() {
     check(
         r#"{"command": ["x"], "timeout": 3}"#,
         expect![[r#"
@@ -71,12 +72,12 @@ fn what_a_declaration_gets_wrong_is_named() {
     );
     check(
         r#"{"command": ["x"], "timeout_seconds": -1}"#,
-        expect!["-1 is no number of seconds at line 1 column 41"],
+        expect!["-1 is not a valid number of seconds at line 1 column 41"],
     );
 }
 
 #[test]
-fn secrets_are_not_shown() {
+fn debug_output_has_no_secrets() {
     let mut config = CliConfig::new(["claude"]);
     config.env.insert("KEY".to_owned(), "sk-secret".to_owned());
     let shown = format!("{config:?}");

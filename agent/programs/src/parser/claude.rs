@@ -1,9 +1,9 @@
 //! Claude Code's `--output-format stream-json`.
 //!
-//! An assistant message comes as one line for each of its content blocks, all with the message's id, and
-//! with `--include-partial-messages` also in pieces before that, as the provider's own stream events. So
-//! text is told by the piece where there are pieces, and the usage of a message is taken once for its id,
-//! not once a line. Only the `result` line knows the whole use, the cost and whether all went well.
+//! An assistant message has one line for each of its content blocks, all with the message's id. With
+//! `--include-partial-messages`, its chunks precede them, as the provider's own stream events. Therefore text is
+//! taken from the chunks if there are any, and the usage of a message is counted once per id, not per line. Only
+//! the `result` line has the total usage, the cost and the status.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,15 +15,15 @@ use crate::event::{
     Answer, Completeness, Denial, ErrorKind, Failure, NoticeCode, ProgramEvent, Usage,
 };
 
-/// The lines of one run.
+/// The parser of one run.
 #[derive(Debug, Default)]
 pub struct ClaudeParser {
     session: Session,
-    /// What was streamed of each message that may still come whole.
+    /// The streamed text of messages that may still arrive complete.
     streamed: BTreeMap<String, Streamed>,
-    /// The message that is being streamed: of the agent (none), and of each sub-agent by its call.
+    /// The message that is being streamed: of the agent (`None`), and of each sub-agent by its call.
     current: BTreeMap<Option<String>, String>,
-    /// The last use that was told of each message of the agent itself.
+    /// The last reported usage of each message of the agent itself.
     used: BTreeMap<String, Usage>,
     told: Usage,
     replies: VecDeque<String>,
@@ -39,7 +39,7 @@ impl Parser for ClaudeParser {
             "assistant" => self.assistant(&line, &mut events),
             "user" => user(&line, &mut events),
             "stream_event" => self.stream_event(&line, &mut events),
-            // Session logs have lines of this type that are no end: results of tools.
+            // Session logs also use this type for results of tools.
             "result" if line["subtype"].is_string() || line["result"].is_string() => {
                 self.result(&line, &mut events);
             }
@@ -81,7 +81,7 @@ impl ClaudeParser {
         self.used(&id, &parent, &message["usage"], events);
     }
 
-    /// One content block of a whole message.
+    /// A content block of a complete message.
     fn block(
         &mut self,
         block: &Value,
@@ -102,7 +102,7 @@ impl ClaudeParser {
                 Rest::New(text) => delta(kind, &text, message, parent),
                 Rest::Differs => Some(notice(
                     NoticeCode::TextDiffers,
-                    "a streamed message reads otherwise as a whole",
+                    "the complete text of a streamed message differs from its chunks",
                 )),
             });
         } else if kind.ends_with("tool_use") && block["id"].is_string() && block["name"].is_string()
@@ -120,7 +120,7 @@ impl ClaudeParser {
         }
     }
 
-    /// One event of the provider's stream, as Claude Code passes it on.
+    /// An event of the provider's stream, as Claude Code passes it on.
     fn stream_event(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) {
         let event = &line["event"];
         let parent = parent(line);
@@ -141,7 +141,7 @@ impl ClaudeParser {
                     "thinking" => {
                         self.piece(index, Kind::Thought, text(block, "thinking"), &parent, events);
                     }
-                    // It comes again, whole.
+                    // A complete block follows later.
                     _ => {}
                 }
             }
@@ -182,8 +182,8 @@ impl ClaudeParser {
         events.extend(delta(kind, text, &id, parent));
     }
 
-    /// What was used so far: the last word on each message of the agent, added up. Sub-agents are left
-    /// out, as they are in the total of the result.
+    /// The usage so far: the sum of the last report for each message of the agent. Sub-agents are not included, as
+    /// in the total of the result.
     fn used(
         &mut self,
         message: &Option<String>,
@@ -227,7 +227,7 @@ impl ClaudeParser {
             "error_max_structured_output_retries" => ErrorKind::BadModelOutput,
             _ => ErrorKind::RuntimeCrash,
         };
-        // By the provider's HTTP status alone, where it is told: too many requests, or its own trouble.
+        // Derived only from the provider's HTTP status, if reported: too many requests, or a server error.
         let recoverable =
             line["api_error_status"].as_i64().is_some_and(|code| code == 429 || code >= 500);
         events.push(ProgramEvent::Error(Failure {
@@ -237,8 +237,8 @@ impl ClaudeParser {
         }));
     }
 
-    /// A question of the program. Only one kind of it is for people; every other is declined, because
-    /// the program waits for an answer and nothing here offered to give one.
+    /// A control request of the program. Only permission requests are for users. All others are declined, because
+    /// the program waits for an answer and no capability was announced.
     fn control_request(&mut self, line: Value, events: &mut Vec<ProgramEvent>) {
         let request = &line["request"];
         let request_id = text(&line, "request_id").to_owned();
@@ -260,7 +260,7 @@ impl ClaudeParser {
     }
 }
 
-/// What an [`Answer`] has fields for.
+/// The keys that [`Answer`] has fields for.
 const LIFTED: [&str; 9] = [
     "type",
     "result",
@@ -273,7 +273,7 @@ const LIFTED: [&str; 9] = [
     "permission_denials",
 ];
 
-/// A line of the user: results of tools, and what else the program put in his mouth.
+/// A user line: results of tools, and other content that the program adds.
 fn user(line: &Value, events: &mut Vec<ProgramEvent>) {
     let parent = parent(line);
     match &line["message"]["content"] {
@@ -286,7 +286,7 @@ fn user(line: &Value, events: &mut Vec<ProgramEvent>) {
     }
 }
 
-/// The result of a tool, whichever: `tool_result`, `web_search_tool_result`, `mcp_tool_result` …
+/// The result of any tool: `tool_result`, `web_search_tool_result`, `mcp_tool_result` …
 fn finished(block: &Value, parent: &Option<String>) -> Option<ProgramEvent> {
     if !text(block, "type").ends_with("tool_result") {
         return None;
@@ -316,7 +316,7 @@ fn delta(
     })
 }
 
-/// The call of the sub-agent that a line is of.
+/// The call of the sub-agent that a line belongs to.
 fn parent(line: &Value) -> Option<String> {
     some_text(line, "parent_tool_use_id")
 }
@@ -343,7 +343,7 @@ fn denials(told: &Value) -> Vec<Denial> {
     .collect()
 }
 
-/// Why the result is an error, in the program's own words.
+/// The program's message for an error result.
 fn reason(line: &Value) -> String {
     let errors = line["errors"].as_array().into_iter().flatten();
     let errors: Vec<&str> = errors.filter_map(Value::as_str).collect();

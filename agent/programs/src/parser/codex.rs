@@ -1,8 +1,8 @@
 //! Codex's `exec --json`: threads, turns and items.
 //!
-//! Items are messages, thoughts, commands, patches, MCP calls, searches and plans; they start, may be
-//! updated, and complete, and a short one only completes. The answer is the last message of the turn.
-//! Errors on a line of their own are not the end: the program says what it does about them.
+//! Items are messages, reasoning, commands, patches, MCP calls, searches and plans. They start, may be updated, and
+//! complete; a short item only completes. The answer is the last message of the turn. Errors on lines of their own
+//! do not end the turn: the program reports how it handles them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,13 +12,13 @@ use super::streamed::{Kind, Rest, Streamed};
 use super::{Parser, Session, notice, object, some_text, status, text, without};
 use crate::event::{Answer, Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, Usage};
 
-/// The lines of one run.
+/// The parser of one run.
 #[derive(Debug, Default)]
 pub struct CodexParser {
     session: Session,
-    /// What was told already of each message and thought that is not complete.
+    /// The text of incomplete messages and reasoning that is already sent.
     streamed: BTreeMap<String, Streamed>,
-    /// Calls that were told to have started.
+    /// Calls whose start is already sent.
     started: BTreeSet<String>,
     /// The last message: its id, and its text so far.
     last: (String, String),
@@ -40,7 +40,10 @@ impl Parser for CodexParser {
                 ..Failure::new(ErrorKind::RuntimeCrash, reason(&line["error"], "the turn failed"))
             })),
             "error" => {
-                events.push(notice(NoticeCode::Reported, reason(&line, "the program errs")));
+                events.push(notice(
+                    NoticeCode::Reported,
+                    reason(&line, "the program reported an error"),
+                ));
             }
             "item.started" | "item.updated" | "item.completed" => {
                 self.item(kind, &line["item"], &mut events);
@@ -71,14 +74,14 @@ impl CodexParser {
         }
     }
 
-    /// A message or thought as far as it has come: only what is new of it is told.
+    /// The current text of a message or reasoning item: only the new part is sent.
     fn whole(&mut self, kind: Kind, item: &Value, completed: bool, events: &mut Vec<ProgramEvent>) {
         let (id, whole) = (text(item, "id"), text(item, "text"));
         let rest = self.streamed.entry(id.to_owned()).or_default().whole(kind, whole);
         match rest {
             Rest::New(rest) => events.extend(event(kind, &rest, id)),
             Rest::Differs => {
-                let what = "a streamed message reads otherwise as a whole";
+                let what = "the complete text of a streamed message differs from its chunks";
                 events.push(notice(NoticeCode::TextDiffers, what));
             }
         }
@@ -111,7 +114,7 @@ impl CodexParser {
         }
     }
 
-    /// A command, a patch, an MCP call, a search: its start is told once, if need be with its end.
+    /// A command, patch, MCP call or search. Its start is sent once, together with its end if necessary.
     fn call(&mut self, when: &str, kind: &str, item: &Value, events: &mut Vec<ProgramEvent>) {
         let id = text(item, "id").to_owned();
         if self.started.insert(id.clone()) {
@@ -141,7 +144,7 @@ impl CodexParser {
     fn completed(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) {
         let usage = self.used(&line["usage"], Completeness::Complete, events);
         match text(line, "status") {
-            // The turn goes on elsewhere, or waits: there is no answer yet.
+            // The turn continues elsewhere or waits, so there is no answer yet.
             "pending" | "in_progress" => events.push(status(line.clone())),
             state @ ("failed" | "interrupted") => {
                 let what = format!("the turn is {state}");
@@ -159,7 +162,7 @@ impl CodexParser {
         }
     }
 
-    /// What the turn has come to, if to anything.
+    /// The answer of the turn, if it has one.
     fn answer(&self, line: &Value, usage: Option<Usage>) -> Option<Answer> {
         let told = line["final_response"]["text"].as_str();
         let text = told.unwrap_or(&self.last.1).to_owned();
@@ -195,12 +198,12 @@ impl CodexParser {
     }
 }
 
-/// Items that do something.
+/// Whether an item is a tool call.
 fn is_call(kind: &str) -> bool {
     ["command_execution", "file_change", "web_search"].contains(&kind) || kind.ends_with("_call")
 }
 
-/// An MCP tool has the name under which Codex offers it to the model; any other item its own kind.
+/// The name of a tool: for MCP the name that Codex shows to the model, else the item's type.
 fn name(kind: &str, item: &Value) -> String {
     match (kind, item["server"].as_str(), item["tool"].as_str()) {
         ("mcp_tool_call", Some(server), Some(tool)) => format!("mcp__{server}__{tool}"),
@@ -218,7 +221,7 @@ fn arguments(kind: &str, item: &Value) -> Value {
     }
 }
 
-/// The error of a call that failed stands in for its result.
+/// The result of a call, or the error of a failed one.
 fn output(kind: &str, item: &Value) -> Value {
     let result = match kind {
         "command_execution" => &item["aggregated_output"],

@@ -1,19 +1,19 @@
 //! Gemini CLI's `--output-format stream-json`.
 //!
-//! The answer is not in the `result` line: it is what the assistant said after its last tool.
+//! The answer is not in the `result` line: it is the assistant's text after its last tool call.
 
 use serde_json::Value;
 
 use super::{Parser, Session, notice, object, some_text, status, text, without};
 use crate::event::{Answer, Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, Usage};
 
-/// The lines of one run.
+/// The parser of one run.
 #[derive(Debug, Default)]
 pub struct GeminiParser {
     session: Session,
-    /// What was said since the last tool.
+    /// The text since the last tool call.
     said: String,
-    /// What was said before that, if nothing was said since.
+    /// The text before it, if there is none since.
     before: String,
 }
 
@@ -37,10 +37,11 @@ impl Parser for GeminiParser {
                 });
             }
             "tool_result" if line["tool_id"].is_string() => events.push(finished(&line)),
-            // Not the end: a `result` follows, or the exit code tells.
+            // This is not the end: a `result` line or the exit code follows.
             "error" => events.push(notice(
                 NoticeCode::Reported,
-                some_text(&line, "message").unwrap_or_else(|| "the program errs".to_owned()),
+                some_text(&line, "message")
+                    .unwrap_or_else(|| "the program reported an error".to_owned()),
             )),
             "result" => self.result(&line, &mut events),
             _ => events.push(status(line)),
@@ -50,7 +51,7 @@ impl Parser for GeminiParser {
 }
 
 impl GeminiParser {
-    /// A piece of a message, or a whole one, which may repeat its pieces.
+    /// A chunk of a message, or a complete message, which may repeat its chunks.
     fn message(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) {
         let content = text(line, "content");
         let piece = line["delta"].as_bool().unwrap_or_default();
@@ -90,7 +91,7 @@ impl GeminiParser {
     }
 }
 
-/// A failed tool may say why in `error` and nothing in `output`.
+/// The error of a failed tool may be in `error`, without `output`.
 fn finished(line: &Value) -> ProgramEvent {
     let output = if line["output"].is_null() { &line["error"] } else { &line["output"] };
     ProgramEvent::ToolCallFinished {

@@ -1,12 +1,12 @@
-//! Programs that nothing is known of: JSON objects a line, or plain text. They have no final line; see
-//! [`TerminalRule`](crate::TerminalRule) for what may stand for it.
+//! Unknown programs: one JSON object per line, or plain text. They have no final line;
+//! [`TerminalRule`](crate::TerminalRule) defines what replaces it.
 
 use serde_json::Value;
 
 use super::{Parser, object, status};
 use crate::event::ProgramEvent;
 
-/// Any JSON object is a status; all else is skipped.
+/// Every JSON object is a status; other lines are skipped.
 #[derive(Debug, Default)]
 pub struct GenericParser;
 
@@ -16,7 +16,7 @@ impl Parser for GenericParser {
     }
 }
 
-/// Every line is said by the agent.
+/// Every line is text of the agent.
 #[derive(Debug, Default)]
 pub struct TextParser;
 

@@ -1,7 +1,7 @@
 //! OpenCode's `run --format json`.
 //!
-//! It has no line for the end: an answer is what stands when the output ends. A step that finishes for
-//! another reason than to call tools would do, but a compaction finishes so too and the agent goes on.
+//! It has no final line: the answer is the last text when the output ends. A step that finishes without tool calls
+//! would indicate the end, but a compaction finishes the same way and the agent continues.
 
 use std::collections::BTreeSet;
 
@@ -10,17 +10,17 @@ use serde_json::Value;
 use super::{Parser, Session, notice, object, some_text, status, text, without};
 use crate::event::{Answer, Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, Usage};
 
-/// The lines of one run.
+/// The parser of one run.
 #[derive(Debug, Default)]
 pub struct OpenCodeParser {
     session: Session,
-    /// Calls that were told to have started.
+    /// Calls whose start is already sent.
     started: BTreeSet<String>,
-    /// What was said in the step that runs.
+    /// The text of the current step.
     said: String,
     used: Option<Usage>,
     cost_usd: Option<f64>,
-    /// What it came to, as things stand.
+    /// The answer so far.
     answer: Option<Answer>,
     failure: Option<Failure>,
 }
@@ -76,7 +76,7 @@ impl Parser for OpenCodeParser {
 }
 
 impl OpenCodeParser {
-    /// Calls are told when they are over, as a rule.
+    /// Calls are usually reported when they have finished.
     fn call(&mut self, part: &Value, events: &mut Vec<ProgramEvent>) {
         let (id, state) = (text(part, "callID").to_owned(), &part["state"]);
         if self.started.insert(id.clone()) {
@@ -122,7 +122,7 @@ impl OpenCodeParser {
             ..Answer::default()
         });
         if self.answer.is_some() {
-            // It got over what it had reported.
+            // The program has recovered from the reported error.
             self.failure = None;
         }
         events.push(status(line));

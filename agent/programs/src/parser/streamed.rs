@@ -1,15 +1,15 @@
-//! Text that comes in pieces and then once more as a whole: what of the whole is new. Knows no format.
+//! Text that arrives in chunks and then again complete: computes the new part. Independent of formats.
 
 use std::collections::VecDeque;
 
-/// What kind of text.
+/// The kind of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Said,
     Thought,
 }
 
-/// What was streamed of one message, a block at a time.
+/// The streamed text of one message, by block.
 #[derive(Debug, Default)]
 pub(super) struct Streamed {
     blocks: VecDeque<Block>,
@@ -22,17 +22,17 @@ struct Block {
     text: String,
 }
 
-/// How a whole compares with its pieces.
+/// The result of the comparison of a complete text with its chunks.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// That much is new: everything, if nothing was streamed.
+    /// The new part: everything, if nothing was streamed.
     New(String),
-    /// The pieces do not make up the whole.
+    /// The chunks are not a prefix of the complete text.
     Differs,
 }
 
 impl Streamed {
-    /// A piece of the block with this number.
+    /// Adds a chunk of the block with this number.
     pub(super) fn piece(&mut self, index: u64, kind: Kind, text: &str) {
         match self.blocks.iter_mut().find(|block| block.index == index && block.kind == kind) {
             Some(block) => block.text.push_str(text),
@@ -40,7 +40,7 @@ impl Streamed {
         }
     }
 
-    /// The next whole block of this kind. Blocks come whole in the order in which they were streamed.
+    /// The next complete block of this kind. Complete blocks arrive in the order in which they were streamed.
     pub(super) fn whole(&mut self, kind: Kind, text: &str) -> Rest {
         let at = self.blocks.iter().position(|block| block.kind == kind);
         match at.and_then(|at| self.blocks.remove(at)) {

@@ -1,4 +1,4 @@
-//! Which program a command runs, and the command that comes of a declaration.
+//! Detection of programs, and the complete commands.
 
 use super::*;
 
@@ -29,14 +29,14 @@ fn any_other_command_uses_the_generic_parser() {
 }
 
 #[test]
-fn the_other_known_programs_are_found_by_name_too() {
+fn the_other_known_programs_are_detected_by_name() {
     runs("codex exec --json -", Program::Codex);
     runs("/usr/local/bin/gemini -o stream-json", Program::Gemini);
     runs("opencode run --format json", Program::OpenCode);
 }
 
 #[test]
-fn a_wrapper_is_seen_through() {
+fn wrapped_programs_are_detected() {
     runs("npx claude -p", Program::Claude);
     runs("npx -y @anthropic-ai/claude-code@2.1.12 -p", Program::Claude);
     runs("npx --yes @openai/codex exec", Program::Codex);
@@ -51,7 +51,7 @@ fn a_wrapper_is_seen_through() {
     runs("sh -c claude", Program::Generic);
 }
 
-/// The whole command of a declaration with that command.
+/// Checks the complete command of a configuration.
 fn check(declaration: CliConfig, expected: &str) {
     let whole = command(&declaration).map(|words| words.join(" "));
     assert_eq!(whole.unwrap_or_else(|why| format!("! {why}")), expected);
@@ -62,7 +62,7 @@ fn declared(command: &str) -> CliConfig {
 }
 
 #[test]
-fn the_flags_that_a_parser_needs_are_added() {
+fn missing_flags_are_added() {
     check(declared("claude"), "claude --print --output-format stream-json --verbose");
     check(declared("claude -p -"), "claude -p --output-format stream-json --verbose -");
     let whole = "claude --print --verbose --output-format stream-json -";
@@ -77,14 +77,14 @@ fn the_flags_that_a_parser_needs_are_added() {
 }
 
 #[test]
-fn a_wrapped_command_and_plain_text_are_left_as_they_are() {
+fn wrapped_commands_and_plain_text_are_unchanged() {
     let wrapped = CliConfig { program: Some(Program::Claude), ..declared("./agent.sh -") };
     check(wrapped, "./agent.sh -");
     check(CliConfig { output_format: OutputFormat::Text, ..declared("claude -p") }, "claude -p");
 }
 
 #[test]
-fn json_lines_as_input_ask_for_approvals_on_stdio() {
+fn stream_json_input_enables_approvals_on_stdio() {
     check(
         CliConfig { input_format: InputFormat::StreamJson, ..declared("claude -p -") },
         "claude -p --output-format stream-json --verbose --input-format stream-json \
@@ -93,7 +93,7 @@ fn json_lines_as_input_ask_for_approvals_on_stdio() {
 }
 
 #[test]
-fn a_session_is_resumed_in_each_programs_own_way() {
+fn each_program_has_its_way_to_resume_a_session() {
     let resumed = |command: &str| CliConfig { session: Some("s1".into()), ..declared(command) };
     let claude = "claude -p --output-format stream-json --verbose";
     check(resumed(claude), &format!("{claude} --resume s1"));
@@ -108,7 +108,7 @@ fn a_session_is_resumed_in_each_programs_own_way() {
 }
 
 #[test]
-fn extra_arguments_stand_before_the_dash() {
+fn extra_arguments_precede_the_dash() {
     let extra = CliConfig { extra_args: words("--model x"), ..declared("my-tool --json -") };
     check(extra, "my-tool --json --model x -");
 }

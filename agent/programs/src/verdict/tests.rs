@@ -1,4 +1,4 @@
-//! The truth table: every combination of what can be known of a run, and what it ends with.
+//! The truth table: every combination of facts about a run, and its result.
 
 use expect_test::{Expect, expect};
 
@@ -12,7 +12,7 @@ fn answer() -> Option<Answer> {
     Some(Answer { text: "42".to_owned(), ..Answer::default() })
 }
 
-/// A line that says all of it: what it is, of which kind, and the two facts that are kept beside it.
+/// The result in one line: the event, its kind, the answer and the exit status.
 fn told(facts: Facts) -> String {
     let code = |exit: Option<Exit>| exit.map_or("no exit".to_owned(), |exit| exit.to_string());
     match verdict(facts) {
@@ -21,7 +21,7 @@ fn told(facts: Facts) -> String {
             let answer = if failure.answer.is_some() { "with" } else { "without" };
             format!("{}, {answer} its answer, {}", failure.kind, code(failure.exit))
         }
-        other => panic!("{other:?} ends nothing"),
+        other => panic!("{other:?} is not terminal"),
     }
 }
 
@@ -34,7 +34,7 @@ fn final_and_exit_0_is_success() {
 }
 
 #[test]
-fn final_and_another_exit_is_runtime_crash_and_both_are_told() {
+fn final_and_another_exit_is_runtime_crash_with_both_facts() {
     assert_eq!(
         told(Facts { answer: answer(), exit: exited(3), ..Facts::default() }),
         "runtime_crash, with its answer, exited with code 3"
@@ -66,7 +66,7 @@ fn cancel_is_cancelled_even_if_final_was_seen() {
     );
 }
 
-/// Why we ended it × what it reported × whether it answered × how it exited × whether it was interrupted.
+/// Stop reason × reported failure × answer × exit status × interrupt.
 #[test]
 fn the_whole_table() {
     let stops = [
@@ -107,20 +107,20 @@ fn the_whole_table() {
     expect_test::expect_file!["../../tests/golden/truth-table.txt"].assert_eq(&table);
 }
 
-/// What the terminal event says.
+/// Checks the message of the terminal event.
 fn message(facts: Facts, expected: Expect) {
     match verdict(facts) {
         ProgramEvent::Error(failure) => expected.assert_eq(&failure.message),
-        other => panic!("{other:?} is no failure"),
+        other => panic!("{other:?} is not a failure"),
     }
 }
 
 #[test]
-fn a_failure_is_told_in_a_sentence() {
+fn a_failure_has_a_message() {
     let facts = |stop| Facts { stop, ..Facts::default() };
     message(facts(Some(Stop::Cancelled)), expect!["the run was cancelled"]);
     let timed_out = Some(Stop::TimedOut(Duration::from_millis(1500)));
-    message(facts(timed_out), expect!["the program was not done after 1.5 s"]);
+    message(facts(timed_out), expect!["the program timed out after 1.5 s"]);
     let overflow = Some(Stop::Overflow(Overflow::Output(4_000_000)));
     message(facts(overflow), expect!["the program wrote more than 4000000 bytes"]);
     message(
@@ -137,7 +137,7 @@ fn a_failure_is_told_in_a_sentence() {
     );
     message(
         Facts { exit: Some(Exit { code: None, signal: Some(9) }), ..Facts::default() },
-        expect!["the program was ended by signal 9"],
+        expect!["the program was killed by signal 9"],
     );
     message(
         Facts { exit: exited(0), ..Facts::default() },
@@ -146,7 +146,7 @@ fn a_failure_is_told_in_a_sentence() {
 }
 
 #[test]
-fn the_first_answer_stands_beside_a_later_failure() {
+fn the_first_answer_is_kept_with_a_later_failure() {
     let last_word = Answer { text: "error".to_owned(), ..Answer::default() };
     let mut failure = Failure::new(ErrorKind::RuntimeCrash, "a second turn failed");
     failure.answer = Some(Box::new(last_word));
@@ -154,7 +154,7 @@ fn the_first_answer_stands_beside_a_later_failure() {
         let failure = Some(failure.clone());
         match verdict(Facts { failure, answer, exit: exited(0), ..Facts::default() }) {
             ProgramEvent::Error(failure) => failure.answer.map(|answer| answer.text),
-            other => panic!("{other:?} is no failure"),
+            other => panic!("{other:?} is not a failure"),
         }
     };
     assert_eq!(kept(answer()).as_deref(), Some("42"));

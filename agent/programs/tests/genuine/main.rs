@@ -1,12 +1,12 @@
-//! The genuine programs, offline: each talks to a scripted model on loopback, and is run as anybody would
-//! run it. Opt-in, because they have to be installed first, and one of them is not free:
+//! The real programs, offline: each one uses a scripted model on loopback, and is run with its usual command.
+//! Opt-in, because they must be installed first, and one of them is not free software:
 //!
 //! ```text
 //! npm i --ignore-scripts @openai/codex @google/gemini-cli opencode-ai @anthropic-ai/claude-agent-sdk
 //! ABIDE_GENUINE_AGENTS=$PWD/node_modules cargo test -p abide-programs --test genuine
 //! ```
 //!
-//! A program that is not there is left out, and the test says so. Nothing that they write is kept.
+//! A missing program is skipped with a message. Their output is not stored.
 
 mod mock;
 
@@ -21,27 +21,27 @@ use tempfile::TempDir;
 
 use mock::{DONE, Mock, Script};
 
-/// Programs of that size take their time to start; a run that takes longer has gone wrong.
+/// These programs start slowly; a longer run has failed.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What the model has them run. It is no mere reading, so that one has to ask.
+/// The command that the model requests. It writes a file, so it needs an approval.
 const COMMAND: &str = "printf done > made";
 
-/// A file of an installed program; none, with a word of it, if it is not there.
+/// A file of an installed program; `None` with a message if it is missing.
 fn installed(file: &str) -> Option<PathBuf> {
     let Some(folder) = std::env::var_os("ABIDE_GENUINE_AGENTS") else {
-        println!("left out: ABIDE_GENUINE_AGENTS does not say where the programs are");
+        println!("left out: ABIDE_GENUINE_AGENTS is not set");
         return None;
     };
     let path = Path::new(&folder).join(file);
     let there = path.is_file();
     if !there {
-        println!("left out: there is no {}", path.display());
+        println!("left out: {} does not exist", path.display());
     }
     there.then_some(path)
 }
 
-/// A program in an empty home, with a folder to work in.
+/// A program with an empty home directory and a working directory.
 struct Place {
     home: TempDir,
     config: CliConfig,
@@ -49,9 +49,9 @@ struct Place {
 
 impl Place {
     fn new(command: &[&str]) -> Self {
-        let home = tempfile::tempdir().expect("there is room");
+        let home = tempfile::tempdir().expect("a temporary folder");
         let work = home.path().join("folder");
-        std::fs::create_dir(&work).expect("it can be made");
+        std::fs::create_dir(&work).expect("it can be created");
         let mut config = CliConfig { timeout: TIMEOUT, ..CliConfig::new(command.to_vec()) };
         config.working_dir = Some(work);
         let mut place = Self { home, config };
@@ -66,7 +66,8 @@ impl Place {
 
     fn write(&self, file: &str, text: &str) {
         let path = self.home.path().join(file);
-        std::fs::create_dir_all(path.parent().expect("it lies in a folder")).expect("it can be");
+        std::fs::create_dir_all(path.parent().expect("the path has a parent"))
+            .expect("it can be created");
         std::fs::write(path, text).expect("it can be written");
     }
 
@@ -79,7 +80,7 @@ impl Place {
     }
 }
 
-/// What the agent said, what its tools did, and how it ended.
+/// All events of a run.
 async fn all(running: Running) -> Vec<ProgramEvent> {
     let lines: Vec<Line> = running.collect().await;
     lines.into_iter().flat_map(|line| line.events).collect()
@@ -93,11 +94,11 @@ fn said(events: &[ProgramEvent]) -> String {
     texts.collect()
 }
 
-/// That the program ran its command, said so once, and ended well, with what it used and its session.
+/// Checks that the program ran its command once and succeeded, with usage and session. Returns the session.
 fn check(place: &Place, events: &[ProgramEvent]) -> String {
     let Some(ProgramEvent::Final(answer)) = events.last() else { panic!("{events:#?}") };
     assert_eq!(answer.text, DONE);
-    assert_eq!(said(events), DONE, "it is said once");
+    assert_eq!(said(events), DONE, "the message is sent once");
     assert_eq!(place.made().as_deref(), Some("done"), "the command was run");
     let started = events.iter().find_map(|event| match event {
         ProgramEvent::ToolCallStarted { id, .. } => Some(id.clone()),
@@ -107,17 +108,13 @@ fn check(place: &Place, events: &[ProgramEvent]) -> String {
         ProgramEvent::ToolCallFinished { id, is_error, .. } => Some((id.clone(), *is_error)),
         _ => None,
     });
-    assert_eq!(
-        finished,
-        started.map(|id| (id, false)),
-        "the call that began is the one that ended"
-    );
-    let usage = answer.usage.as_ref().expect("it reports what it used");
+    assert_eq!(finished, started.map(|id| (id, false)), "the same call started and finished");
+    let usage = answer.usage.as_ref().expect("usage is reported");
     assert!(usage.input_tokens.is_some_and(|tokens| tokens >= 10), "{usage:?}");
     answer.session_id.clone().expect("it has a session")
 }
 
-/// That a later run goes on with the session of an earlier one.
+/// Checks that a later run resumes the session of an earlier one.
 async fn resume(place: &mut Place, session: String) {
     place.config.session = Some(session.clone());
     let events = all(place.start()).await;
@@ -125,7 +122,7 @@ async fn resume(place: &mut Place, session: String) {
     assert_eq!(answer.session_id.as_deref(), Some(session.as_str()));
 }
 
-/// Claude Code with its input as JSON lines.
+/// Claude Code with JSON lines as input.
 async fn claude(script: Script, more: &[&str]) -> Option<(Place, Mock)> {
     let program = installed("@anthropic-ai/claude-agent-sdk-linux-x64/claude")?;
     let mock = Mock::start(script, COMMAND).await;
@@ -138,7 +135,7 @@ async fn claude(script: Script, more: &[&str]) -> Option<(Place, Mock)> {
     Some((place, mock))
 }
 
-/// Runs it until it asks, and decides.
+/// Runs the program until it requests an approval, and decides it.
 async fn decide(place: &Place, decision: Decision) -> Vec<ProgramEvent> {
     let mut running = place.start();
     let handle = running.handle();
@@ -147,7 +144,7 @@ async fn decide(place: &Place, decision: Decision) -> Vec<ProgramEvent> {
         for event in &line.events {
             if let ProgramEvent::ApprovalRequested { request_id, tool, input, .. } = event {
                 assert_eq!((tool.as_str(), &input["command"]), ("Bash", &COMMAND.into()));
-                handle.answer(request_id, decision.clone()).expect("it waits");
+                handle.answer(request_id, decision.clone()).expect("the approval is pending");
             }
         }
         events.extend(line.events);
@@ -156,7 +153,7 @@ async fn decide(place: &Place, decision: Decision) -> Vec<ProgramEvent> {
 }
 
 #[tokio::test]
-async fn claude_code_runs_what_is_allowed_and_resumes() {
+async fn claude_code_runs_an_allowed_command_and_resumes() {
     let partial = ["--include-partial-messages"];
     let Some((mut place, mock)) = claude(Script::RunsCommand, &partial).await else { return };
     let session = check(&place, &decide(&place, Decision::Allow { input: None }).await);
@@ -167,11 +164,11 @@ async fn claude_code_runs_what_is_allowed_and_resumes() {
     assert_eq!(answer.session_id.as_deref(), Some(session.as_str()));
     let resumed =
         mock.asked()[before..].iter().any(|request| request.to_string().contains(COMMAND));
-    assert!(resumed, "the model is shown what went before");
+    assert!(resumed, "the model sees the earlier messages");
 }
 
 #[tokio::test]
-async fn claude_code_does_not_run_what_is_denied() {
+async fn claude_code_does_not_run_a_denied_command() {
     let Some((place, _)) = claude(Script::RunsCommand, &[]).await else { return };
     let denied = Decision::Deny { message: "not today".to_owned(), interrupt: false };
     let events = decide(&place, denied).await;
@@ -184,11 +181,11 @@ async fn claude_code_does_not_run_what_is_denied() {
         }
         _ => false,
     });
-    assert!(told, "the agent is told why");
+    assert!(told, "the agent gets the reason");
 }
 
 #[tokio::test]
-async fn claude_code_leaves_off_when_it_is_interrupted() {
+async fn claude_code_stops_when_it_is_interrupted() {
     let Some((place, mock)) = claude(Script::Stalls, &[]).await else { return };
     let running = place.start();
     let handle = running.handle();

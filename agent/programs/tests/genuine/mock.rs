@@ -1,5 +1,5 @@
-//! A scripted model on loopback, in the dialects of the four programs. Asked for the first time it wants a
-//! command run; when it is shown the outcome it says so and is done.
+//! A scripted model on loopback, with the protocols of the four programs. It first requests a command, and answers
+//! when it sees the result.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,35 +11,34 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-/// What it says last.
+/// Its final answer.
 pub(crate) const DONE: &str = "All done.";
 
-/// What it does when it is asked.
+/// Its behaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Script {
-    /// Has a command run, then says that it is done.
+    /// Requests a command, then answers.
     RunsCommand,
-    /// Begins to answer and never ends.
+    /// Starts an answer and never ends it.
     Stalls,
 }
 
-/// A model that listens.
+/// A running model server.
 #[derive(Clone)]
 pub(crate) struct Mock {
     pub(crate) address: String,
     script: Script,
     command: String,
     asked: Arc<Mutex<Vec<Value>>>,
-    /// Told when it was asked and will not answer.
+    /// Notified when a request arrived that will not be answered.
     pub(crate) stalled: Arc<Notify>,
 }
 
 impl Mock {
-    /// Starts it; it ends with the runtime of the test.
+    /// Starts the server; it stops with the test's runtime.
     pub(crate) async fn start(script: Script, command: &str) -> Self {
-        let listener =
-            tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port is to be had");
-        let address = format!("http://{}", listener.local_addr().expect("it is bound"));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let address = format!("http://{}", listener.local_addr().expect("the socket is bound"));
         let mock = Self {
             address,
             script,
@@ -54,10 +53,10 @@ impl Mock {
 
     /// The requests so far.
     pub(crate) fn asked(&self) -> Vec<Value> {
-        self.asked.lock().expect("nobody panicked").clone()
+        self.asked.lock().expect("no thread panicked").clone()
     }
 
-    /// Whether the request shows the outcome of the command.
+    /// Whether the request contains the result of the command.
     fn is_shown(request: &Value) -> bool {
         let conversation = ["messages", "input", "contents"].map(|key| request[key].to_string());
         ["tool_result", "function_call_output", "functionResponse", "\"role\":\"tool\""]
@@ -68,7 +67,7 @@ impl Mock {
 
 async fn answer(State(mock): State<Mock>, uri: Uri, body: Bytes) -> Response {
     let request: Value = serde_json::from_slice(&body).unwrap_or_default();
-    mock.asked.lock().expect("nobody panicked").push(request.clone());
+    mock.asked.lock().expect("no thread panicked").push(request.clone());
     let path = uri.path();
     let done = Mock::is_shown(&request);
     if path.ends_with("/messages") {
@@ -97,7 +96,7 @@ fn sse(events: &[Value]) -> Response {
     ([(header::CONTENT_TYPE, "text/event-stream")], body).into_response()
 }
 
-/// Whether the program offers a tool of that name.
+/// Whether the program offers a tool with this name.
 fn offers(request: &Value, name: &str) -> bool {
     request["tools"].to_string().contains(&format!("\"name\":\"{name}\""))
 }
@@ -141,7 +140,7 @@ async fn anthropic(mock: &Mock, request: &Value, done: bool) -> Response {
     ])
 }
 
-/// OpenAI's Responses, which Codex speaks.
+/// OpenAI's Responses, for Codex.
 fn responses(mock: &Mock, request: &Value, done: bool) -> Vec<Value> {
     let item = if done {
         let content = json!([{"type": "output_text", "text": DONE, "annotations": []}]);
@@ -169,7 +168,7 @@ fn responses(mock: &Mock, request: &Value, done: bool) -> Vec<Value> {
     ]
 }
 
-/// OpenAI's chat completions, which OpenCode speaks with a provider of that kind.
+/// OpenAI's Chat Completions, for OpenCode with such a provider.
 fn chat(mock: &Mock, request: &Value, done: bool) -> Vec<Value> {
     let runs = offers(request, "bash") && !done;
     let delta = if runs {

@@ -1,4 +1,4 @@
-//! Both ways of Claude Code's control protocol, and interrupts with and without it.
+//! Claude Code's control protocol in both directions, and interrupts with and without it.
 
 use abide_programs::{
     CliConfig, Decision, DecisionError, InputFormat, Line, ProgramEvent, Prompt, run,
@@ -12,7 +12,7 @@ use crate::{FINAL, end, fake, start, told, until};
 const ASKS: &str = r#"
     {"type":"control_request","request_id":"r1","request":{"subtype":"can_use_tool","tool_name":"Bash","input":{"command":"ls"},"tool_use_id":"t1","description":"lists"}}"#;
 
-/// A fake that reads the two lines that open a conversation, and then does the steps.
+/// A fake program that reads the two opening lines of a conversation, and then executes the steps.
 fn conversing(steps: &[&str]) -> CliConfig {
     let steps = [&["echo-line", "echo-line"], steps].concat();
     CliConfig { input_format: InputFormat::StreamJson, ..fake(&steps) }
@@ -22,7 +22,7 @@ fn asked(event: &ProgramEvent) -> bool {
     matches!(event, ProgramEvent::ApprovalRequested { .. })
 }
 
-/// What the program heard on its stdin, as it echoes it.
+/// The lines that the program received on stdin, as it echoes them.
 fn heard(lines: &[Line]) -> Vec<Value> {
     let echoed = lines.iter().filter_map(|line| {
         let line: Value = serde_json::from_str(line.raw.as_deref()?).ok()?;
@@ -49,15 +49,15 @@ async fn a_conversation_opens_with_the_protocol_and_the_prompt() {
                "session_id": "default"}),
     ];
     assert_eq!(heard(&lines), opening);
-    // The answer closes stdin, so that the last echo, which reads it to its end, comes to one.
+    // The answer closes stdin, so the last echo, which reads to its end, completes.
     assert!(matches!(lines.last().map(|line| &line.events[..]), Some([ProgramEvent::Final(_)])));
 }
 
-/// What the program hears of a decision.
+/// The line that the program receives for a decision.
 async fn decided(decision: Decision) -> Value {
     let mut running = start(conversing(&["line", ASKS, "echo-line", "line", FINAL, "echo"]));
     let lines = until(&mut running, asked).await;
-    let events = &lines.last().expect("it asked").events;
+    let events = &lines.last().expect("there is a request").events;
     assert_eq!(
         events[..],
         [ProgramEvent::ApprovalRequested {
@@ -68,7 +68,7 @@ async fn decided(decision: Decision) -> Value {
             details: json!({"description": "lists"}),
         }]
     );
-    running.answer("r1", decision.clone()).expect("it waits for that");
+    running.answer("r1", decision.clone()).expect("the approval is pending");
     let again = running.answer("r1", decision);
     assert_eq!(again, Err(DecisionError::NotOpen("r1".to_owned())), "the first decision counts");
     let lines: Vec<Line> = running.collect().await;
@@ -81,7 +81,7 @@ fn response(response: Value) -> Value {
 }
 
 #[tokio::test]
-async fn allowed_as_it_is() {
+async fn allowed_unchanged() {
     let allowed = json!({"behavior": "allow", "updatedInput": {"command": "ls"}});
     assert_eq!(decided(Decision::Allow { input: None }).await, response(allowed));
 }
@@ -112,7 +112,7 @@ async fn a_withdrawn_approval_is_no_longer_open() {
 }
 
 #[tokio::test]
-async fn decisions_that_reach_nobody_say_why() {
+async fn undeliverable_decisions_are_errors() {
     let mut running = start(fake(&["line", ASKS, "line", FINAL]));
     until(&mut running, asked).await;
     let deaf = running.answer("r1", Decision::Allow { input: None });
@@ -123,12 +123,12 @@ async fn decisions_that_reach_nobody_say_why() {
     let handle = running.handle();
     end(running).await;
     let late = handle.answer("r1", Decision::Allow { input: None });
-    assert_eq!(late.expect_err("it is over").code(), "run_over");
+    assert_eq!(late.expect_err("the run is over").code(), "run_over");
 }
 
-/// A question that nobody here offered to answer would keep the program waiting.
+/// Without an answer, the program would wait forever.
 #[tokio::test]
-async fn other_questions_of_the_protocol_are_declined() {
+async fn other_control_requests_are_declined() {
     let asks = r#"{"type":"control_request","request_id":"h1","request":{"subtype":"hook"}}"#;
     let running = start(conversing(&["line", asks, "echo-line", "line", FINAL]));
     let lines: Vec<Line> = running.collect().await;
@@ -140,7 +140,7 @@ async fn other_questions_of_the_protocol_are_declined() {
 }
 
 #[tokio::test]
-async fn an_interrupt_goes_by_the_protocol_where_there_is_one() {
+async fn an_interrupt_uses_the_protocol_if_there_is_one() {
     let result = r#"{"type":"result","subtype":"error_during_execution","is_error":true}"#;
     let mut running = start(conversing(&["line", ASKS, "echo-line", "line", result]));
     until(&mut running, asked).await;
@@ -150,16 +150,16 @@ async fn an_interrupt_goes_by_the_protocol_where_there_is_one() {
         "type": "control_request", "request_id": "interrupt", "request": {"subtype": "interrupt"},
     });
     assert_eq!(heard(&lines), [interrupt]);
-    let ProgramEvent::Error(failure) = &lines.last().expect("it ends").events[0] else {
-        panic!("it was interrupted")
+    let ProgramEvent::Error(failure) = &lines.last().expect("the run ends").events[0] else {
+        panic!("the run was interrupted")
     };
     assert_eq!(failure.kind.code(), "cancelled");
 }
 
 #[tokio::test]
-async fn an_interrupt_is_sigint_where_there_is_no_protocol() {
+async fn an_interrupt_is_sigint_without_a_protocol() {
     let mut running = start(fake(&["on-int", FINAL]));
-    // It says when it listens.
+    // Wait until the program handles the signal.
     until(&mut running, |event| matches!(event, ProgramEvent::Status { .. })).await;
     running.interrupt();
     expect![[r#"

@@ -1,4 +1,4 @@
-//! The seed's table of errors, a test named after each row, and the ways to get there.
+//! The specification's table of errors: a test for each row, and for related failures.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ async fn check(config: CliConfig, expected: Expect) {
 async fn failed(config: CliConfig) -> Failure {
     match end(start(config)).await {
         ProgramEvent::Error(failure) => failure,
-        other => panic!("{other:?} is no failure"),
+        other => panic!("{other:?} is not a failure"),
     }
 }
 
@@ -22,7 +22,7 @@ async fn failed(config: CliConfig) -> Failure {
 async fn timeout_exceeded_is_mcp_timeout_and_not_recoverable() {
     let failure = failed(CliConfig { timeout: SOON, ..fake(&["hang"]) }).await;
     assert_eq!((failure.kind.code(), failure.recoverable), ("mcp_timeout", false));
-    assert_eq!(failure.message, "the program was not done after 0.3 s");
+    assert_eq!(failure.message, "the program timed out after 0.3 s");
     assert_eq!(failure.exit.and_then(|exit| exit.signal), Some(15));
 }
 
@@ -68,7 +68,7 @@ async fn unexpected_exception_is_runtime_crash() {
     check(
         config,
         expect![[r#"
-            · => runtime_crash: the program "/nonexistent/claude" does not start: No such file or directory (os error 2)
+            · => runtime_crash: cannot start program "/nonexistent/claude": No such file or directory (os error 2)
         "#]],
     )
     .await;
@@ -76,7 +76,7 @@ async fn unexpected_exception_is_runtime_crash() {
     assert_eq!(failed(CliConfig::new(nothing)).await.kind, ErrorKind::RuntimeCrash);
 }
 
-/// A parser of somebody else's may panic. Its run fails, and nothing else does.
+/// A custom parser may panic. Only its own run fails.
 #[tokio::test]
 async fn a_parser_that_panics_is_runtime_crash() {
     struct Panics;
@@ -88,7 +88,7 @@ async fn a_parser_that_panics_is_runtime_crash() {
     let config = fake(&["line", "{}", "hang"]);
     let running = run(config, Prompt::default(), Some(Box::new(Panics)));
     expect![[r#"
-        · => runtime_crash: the run itself failed
+        · => runtime_crash: the run's driver panicked
     "#]]
     .assert_eq(&told(running).await);
 }
@@ -98,7 +98,7 @@ async fn cancel_sends_sigterm_and_is_cancelled() {
     let mut running = start(fake(&["line", "{}", "hang"]));
     until(&mut running, |event| matches!(event, ProgramEvent::Status { .. })).await;
     running.cancel();
-    let ProgramEvent::Error(failure) = end(running).await else { panic!("it is cancelled") };
+    let ProgramEvent::Error(failure) = end(running).await else { panic!("the run is cancelled") };
     assert_eq!(failure.kind.code(), "cancelled");
     assert_eq!(failure.exit.and_then(|exit| exit.signal), Some(15));
 }
@@ -122,14 +122,14 @@ async fn a_program_that_ignores_sigterm_is_killed_after_the_grace() {
     until(&mut running, |event| matches!(event, ProgramEvent::Status { .. })).await;
     let asked = Instant::now();
     running.cancel();
-    let ProgramEvent::Error(failure) = end(running).await else { panic!("it is cancelled") };
+    let ProgramEvent::Error(failure) = end(running).await else { panic!("the run is cancelled") };
     assert_eq!(failure.exit.and_then(|exit| exit.signal), Some(9));
-    assert!(asked.elapsed() >= SOON, "it had its grace");
+    assert!(asked.elapsed() >= SOON, "the grace period has passed");
 }
 
-/// The final comes, but it was asked to go before that: too late, and kept.
+/// The final line is written after the request to stop: it is too late, but kept.
 #[tokio::test]
-async fn a_program_that_cleans_up_at_sigterm_has_the_grace_for_it() {
+async fn a_program_can_clean_up_during_the_grace_period() {
     let mut running = start(fake(&["on-term", FINAL, "exit", "0"]));
     until(&mut running, |event| matches!(event, ProgramEvent::Status { .. })).await;
     running.cancel();
@@ -141,7 +141,7 @@ async fn a_program_that_cleans_up_at_sigterm_has_the_grace_for_it() {
 }
 
 #[tokio::test]
-async fn a_slow_drip_does_not_outlive_the_deadline() {
+async fn continuous_output_does_not_extend_the_deadline() {
     let config = CliConfig { timeout: SOON, ..fake(&["drip", "{}"]) };
     assert_eq!(failed(config).await.kind, ErrorKind::McpTimeout);
 }
@@ -152,14 +152,14 @@ async fn a_program_that_dies_by_sigkill_is_runtime_crash() {
         fake(&["line", FINAL, "die"]),
         expect![[r#"
             {"type":"result","subtype":"success","is_error":false,"result":"42"} => 
-            · => runtime_crash: the program was ended by signal 9 after it had given an answer, answer "42"
+            · => runtime_crash: the program was killed by signal 9 after it had given an answer, answer "42"
         "#]],
     )
     .await;
 }
 
 #[tokio::test]
-async fn exit_3_after_a_final_is_runtime_crash_and_both_are_told() {
+async fn exit_3_after_a_final_is_runtime_crash_with_both_facts() {
     check(
         fake(&["line", FINAL, "exit", "3"]),
         expect![[r#"
@@ -171,7 +171,7 @@ async fn exit_3_after_a_final_is_runtime_crash_and_both_are_told() {
 }
 
 #[tokio::test]
-async fn a_flood_of_stderr_holds_nobody_up_and_its_end_is_kept() {
+async fn stderr_is_drained_and_its_end_is_kept() {
     let config = fake(&["stderr", "3000000", "line", "{}", "exit", "1"]);
     let failure = failed(config).await;
     assert_eq!(failure.stderr.len(), 8 * 1024);
@@ -179,10 +179,10 @@ async fn a_flood_of_stderr_holds_nobody_up_and_its_end_is_kept() {
     assert_eq!(failure.message, "the program exited with code 1: the last words");
 }
 
-/// What a program leaves behind would keep its pipes open; it is ended with it. Were it not, this would
-/// last the grace, and that is longer than the deadline of the test.
+/// Child processes would keep the pipes open; they are killed with the program. Otherwise the run would take the
+/// grace period, which is longer than the test's deadline.
 #[tokio::test]
-async fn a_grandchild_that_keeps_stdout_open_is_ended_too() {
+async fn a_grandchild_with_an_open_stdout_is_killed() {
     let began = Instant::now();
     check(
         fake(&["child", "line", FINAL]),
@@ -195,34 +195,39 @@ async fn a_grandchild_that_keeps_stdout_open_is_ended_too() {
     assert!(began.elapsed() < NEVER);
 }
 
-/// One that left the process group cannot be found. It is waited for no longer than the grace.
+/// A process outside of the group cannot be killed. The run waits for it only for the grace period.
 #[tokio::test]
-async fn a_stray_that_keeps_stdout_open_is_given_up() {
+async fn a_process_outside_the_group_with_an_open_stdout_is_abandoned() {
     let config = CliConfig { grace: SOON, ..fake(&["stray", "line", FINAL]) };
     let mut running = start(config);
     let lines = until(&mut running, |event| matches!(event, ProgramEvent::Status { .. })).await;
-    let stray = lines[0].raw.as_deref().expect("it tells its id");
+    let stray = lines[0].raw.as_deref().expect("the id is printed");
     let stray: serde_json::Value = serde_json::from_str(stray).expect("it is JSON");
     let stray = stray["stray"].as_i64().and_then(|id| i32::try_from(id).ok());
-    let stray = stray.and_then(rustix::process::Pid::from_raw).expect("it is an id");
+    let stray = stray.and_then(rustix::process::Pid::from_raw).expect("the id is valid");
     let end = end(running).await;
-    rustix::process::kill_process(stray, rustix::process::Signal::KILL).expect("it still ran");
+    rustix::process::kill_process(stray, rustix::process::Signal::KILL)
+        .expect("the process is still running");
     assert!(matches!(end, ProgramEvent::Final(_)), "{end:?}");
 }
 
-/// Whoever drops a run wants no more of it: the process is ended, which closes what it held.
+/// Dropping a run ends the process, which closes its files.
 #[tokio::test]
 async fn a_dropped_run_is_cancelled() {
-    let folder = tempfile::tempdir().expect("there is room");
+    let folder = tempfile::tempdir().expect("a temporary folder");
     let pipe = folder.path().join("held");
-    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).expect("it can be made");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU)
+        .expect("it can be created");
     let held = pipe.to_str().expect("it is text");
     let mut running = start(fake(&["hold", held, "line", "{}", "hang"]));
-    // Opening it waits until the program has it open too; reading it, until nobody has.
+    // Opening blocks until the program has opened it, and reading blocks until no process has it open.
     let opened = pipe.clone();
     let reader = tokio::task::spawn_blocking(move || std::fs::read(opened));
     until(&mut running, |event| matches!(event, ProgramEvent::Status { .. })).await;
     drop(running);
     let read = tokio::time::timeout(Duration::from_secs(20), reader).await;
-    assert_eq!(read.expect("it is let go").expect("no panic").expect("it is read"), b"");
+    assert_eq!(
+        read.expect("the program has closed it").expect("no panic").expect("the pipe can be read"),
+        b""
+    );
 }

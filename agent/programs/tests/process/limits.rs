@@ -1,4 +1,4 @@
-//! Bytes, lines and time: what is too much, and what is just enough.
+//! Limits of bytes, lines and time, from both sides.
 
 use abide_programs::{CliConfig, Line};
 use expect_test::{Expect, expect};
@@ -10,7 +10,7 @@ async fn check(config: CliConfig, expected: Expect) {
     expected.assert_eq(&told(start(config)).await);
 }
 
-/// 4,000,000 bytes of output are the seed's limit: a single line cannot be longer either.
+/// The default limit is 4,000,000 bytes of output; it also limits a single line.
 #[tokio::test]
 async fn a_line_of_10_mb_is_budget_exceeded_by_default() {
     check(
@@ -24,7 +24,7 @@ async fn a_line_of_10_mb_is_budget_exceeded_by_default() {
 }
 
 #[tokio::test]
-async fn a_line_of_10_mb_is_kept_where_it_may_be() {
+async fn a_line_of_10_mb_is_kept_with_a_higher_limit() {
     let bytes = 11_000_000;
     let config = CliConfig {
         max_output_bytes: bytes,
@@ -73,9 +73,9 @@ async fn bytes_count_with_blank_and_ignored_lines_and_newlines() {
     .await;
 }
 
-/// What it writes when it is already too much is not told, though it may go on for a while.
+/// Output after an overflow is dropped, even if the program keeps writing.
 #[tokio::test]
-async fn after_too_much_nothing_more_is_told_and_there_is_one_end() {
+async fn after_an_overflow_there_is_only_the_terminal_event() {
     let steps = ["ignore-term", "long", "99", "line", FINAL, "drip", "{}"];
     check(
         CliConfig { max_output_bytes: 50, grace: SOON, ..fake(&steps) },
@@ -86,10 +86,10 @@ async fn after_too_much_nothing_more_is_told_and_there_is_one_end() {
     .await;
 }
 
-/// A reader that does not read holds the program back, and not its deadline: the process is ended in
-/// time, and what was read of it is still there afterwards.
+/// A reader that does not read delays the program, but not its deadline. The process is stopped in time, and its
+/// output up to then is still available.
 #[tokio::test]
-async fn a_reader_that_is_slow_loses_nothing() {
+async fn a_slow_reader_loses_no_output() {
     let lines: Vec<&str> = std::iter::repeat_n(["line", "{}"], 500).flatten().collect();
     let config = fake(&[&lines[..], &["line", FINAL]].concat());
     let mut running = start(config);

@@ -1,5 +1,5 @@
-//! Runs of real processes: one for each way in which a program can fail, and for each thing that can be
-//! done to it. Nothing here waits for a time to pass; deadlines that must pass are short.
+//! Runs of real processes: one for each kind of failure and each operation on a run. No test sleeps; deadlines that
+//! must expire are short.
 
 mod approvals;
 mod failures;
@@ -13,16 +13,16 @@ use std::time::Duration;
 use abide_programs::{CliConfig, Line, Program, ProgramEvent, Prompt, Running, run};
 use futures_util::StreamExt as _;
 
-/// A final line of Claude Code's.
+/// A final line in Claude Code's format.
 const FINAL: &str = r#"{"type":"result","subtype":"success","is_error":false,"result":"42"}"#;
 
-/// Long enough that a run which reaches it has gone wrong.
+/// Long: a run that reaches it has failed.
 const NEVER: Duration = Duration::from_secs(60);
 
-/// Short enough to be waited for.
+/// Short: the test waits for it.
 const SOON: Duration = Duration::from_millis(300);
 
-/// A declaration of the fake agent with those steps, its output read as Claude Code's.
+/// The configuration of the fake agent with these steps, parsed as Claude Code's output.
 fn fake(steps: &[&str]) -> CliConfig {
     let command = std::iter::once(env!("CARGO_BIN_EXE_abide-fake-agent")).chain(steps.to_vec());
     let program = Some(Program::Claude);
@@ -33,12 +33,12 @@ fn start(config: CliConfig) -> Running {
     run(config, Prompt::user("What is 6 × 7?"), None)
 }
 
-/// All that a run tells, a line each; it ends with one terminal event, and with nothing behind it.
+/// All lines of a run. Checks that it ends with exactly one terminal event.
 async fn told(mut running: Running) -> String {
     let mut told = String::new();
     let mut ends = Vec::new();
     while let Some(line) = running.next().await {
-        assert!(ends.is_empty(), "{line:?} comes behind the end");
+        assert!(ends.is_empty(), "{line:?} follows the terminal event");
         ends.extend(line.events.iter().filter(|event| event.is_terminal()).cloned());
         write_line(&mut told, &line);
     }
@@ -46,15 +46,15 @@ async fn told(mut running: Running) -> String {
     told
 }
 
-/// The line as it came, cut, and its events.
+/// The raw line, shortened, and its events.
 fn write_line(told: &mut String, line: &Line) {
     let cut = |text: &str| text.chars().take(100).collect::<String>();
     let raw = line.raw.as_deref().map_or("·".to_owned(), cut);
     let events: Vec<String> = line.events.iter().map(event).collect();
-    writeln!(told, "{raw} => {}", events.join(", ")).expect("a string takes it");
+    writeln!(told, "{raw} => {}", events.join(", ")).expect("writing to a string succeeds");
 }
 
-/// An event in short.
+/// An event in short form.
 fn event(event: &ProgramEvent) -> String {
     match event {
         ProgramEvent::AssistantDelta { text, .. } => format!("says {text:?}"),
@@ -66,7 +66,7 @@ fn event(event: &ProgramEvent) -> String {
             format!("{request_id} asks for {tool} {input}")
         }
         ProgramEvent::Final(answer) => {
-            let exit = answer.exit.expect("a process that answered has ended");
+            let exit = answer.exit.expect("the process has an exit status");
             format!("final {:?}, {exit}", answer.text)
         }
         ProgramEvent::Error(failure) => {
@@ -78,7 +78,7 @@ fn event(event: &ProgramEvent) -> String {
     }
 }
 
-/// The lines of a run until one of which the test is true; the run goes on.
+/// Reads lines until an event matches; the run continues.
 async fn until(running: &mut Running, test: impl Fn(&ProgramEvent) -> bool) -> Vec<Line> {
     let mut lines = Vec::new();
     while let Some(line) = running.next().await {
@@ -94,5 +94,9 @@ async fn until(running: &mut Running, test: impl Fn(&ProgramEvent) -> bool) -> V
 /// The terminal event of a run.
 async fn end(running: Running) -> ProgramEvent {
     let lines: Vec<Line> = running.collect().await;
-    lines.into_iter().last().and_then(|mut line| line.events.pop()).expect("a run has an end")
+    lines
+        .into_iter()
+        .last()
+        .and_then(|mut line| line.events.pop())
+        .expect("there is a terminal event")
 }

@@ -1,4 +1,4 @@
-//! What stands on stdout, well formed or not, and what counts as the answer.
+//! Output on stdout, valid or not, and the choice of the answer.
 
 use abide_programs::{
     Answer, CliConfig, OutputFormat, Parser, Program, ProgramEvent, Prompt, TerminalRule, run,
@@ -25,7 +25,7 @@ async fn the_last_line_needs_no_newline() {
 
 #[tokio::test]
 async fn invalid_utf_8_is_replaced() {
-    // `{"type":"assistant","message":{"content":"a?b"}}`, with a byte that no text has.
+    // `{"type":"assistant","message":{"content":"a?b"}}`, with an invalid UTF-8 byte.
     let (head, tail) = (r#"{"type":"assistant","message":{"content":"a"#, r#"b"}}"#);
     check(
         fake(&["text", head, "hex", "ff", "line", tail, "line", FINAL]),
@@ -39,7 +39,7 @@ async fn invalid_utf_8_is_replaced() {
 }
 
 #[tokio::test]
-async fn what_is_no_json_object_is_skipped_and_kept_as_it_is() {
+async fn lines_without_a_json_object_are_kept_raw() {
     let steps = ["line", "Loading…", "line", "[1]", "line", "7", "line", "{\"a\":", "line", FINAL];
     check(
         fake(&steps),
@@ -56,13 +56,13 @@ async fn what_is_no_json_object_is_skipped_and_kept_as_it_is() {
 }
 
 #[tokio::test]
-async fn of_several_finals_the_first_counts_with_a_notice() {
+async fn the_first_of_several_finals_is_used_with_a_notice() {
     let second = r#"{"type":"result","subtype":"success","is_error":false,"result":"43"}"#;
     check(
         fake(&["line", FINAL, "line", second]),
         expect![[r#"
             {"type":"result","subtype":"success","is_error":false,"result":"42"} => 
-            {"type":"result","subtype":"success","is_error":false,"result":"43"} => ExtraFinal: the program gave another answer; the first counts
+            {"type":"result","subtype":"success","is_error":false,"result":"43"} => ExtraFinal: the program gave another answer; the first one is used
             · => final "42", exited with code 0
         "#]],
     )
@@ -70,7 +70,7 @@ async fn of_several_finals_the_first_counts_with_a_notice() {
 }
 
 #[tokio::test]
-async fn what_is_written_after_a_final_is_told_before_the_end() {
+async fn output_after_a_final_precedes_the_terminal_event() {
     let late = r#"{"type":"assistant","message":{"content":"by the way"}}"#;
     check(
         fake(&["line", FINAL, "line", late]),
@@ -118,7 +118,7 @@ async fn a_predicate_makes_a_line_the_final() {
         expect![[r#"
             {"type":"step"} => status
             {"type":"done","text":"42"} => status
-            {"type":"done"} => status, ExtraFinal: the program gave another answer; the first counts
+            {"type":"done"} => status, ExtraFinal: the program gave another answer; the first one is used
             · => runtime_crash: the program exited with code 3 after it had given an answer, answer "42"
         "#]],
     )
@@ -126,10 +126,10 @@ async fn a_predicate_makes_a_line_the_final() {
 }
 
 #[tokio::test]
-async fn exit_0_may_be_the_final() {
+async fn exit_code_0_can_be_the_final() {
     let line = r#"{"type":"step","n":7}"#;
     let config = generic(&["line", line], TerminalRule::ExitZero);
-    let ProgramEvent::Final(answer) = end(start(config)).await else { panic!("it ends well") };
+    let ProgramEvent::Final(answer) = end(start(config)).await else { panic!("the run succeeds") };
     assert_eq!((answer.text.as_str(), answer.details["n"].as_i64()), ("", Some(7)));
     check(
         generic(&["line", line, "exit", "1"], TerminalRule::ExitZero),
@@ -142,7 +142,7 @@ async fn exit_0_may_be_the_final() {
 }
 
 #[tokio::test]
-async fn plain_text_is_what_the_agent_says() {
+async fn plain_text_is_the_agents_message() {
     let config = CliConfig {
         output_format: OutputFormat::Text,
         terminal: TerminalRule::ExitZero,
@@ -159,7 +159,7 @@ async fn plain_text_is_what_the_agent_says() {
     .await;
 }
 
-/// The custom parser of the seed: it wins over what the declaration says and what the command is called.
+/// A custom parser takes precedence over the configured and the detected program.
 #[tokio::test]
 async fn an_explicit_parser_overrides_the_selection() {
     struct MyTool;

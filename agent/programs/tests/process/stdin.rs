@@ -1,4 +1,4 @@
-//! What a program is given: its prompt, its environment, its folder, its session.
+//! The input of a program: prompt, environment, working directory, session.
 
 use abide_programs::{CliConfig, ENV_ALLOWLIST, InheritEnv, Line, ProgramEvent, Prompt, run};
 use expect_test::{Expect, expect};
@@ -13,7 +13,7 @@ async fn check(config: CliConfig, prompt: Prompt, expected: Expect) {
 }
 
 #[tokio::test]
-async fn system_prompt_and_conversation_are_sent_in_the_seeds_layout() {
+async fn system_prompt_and_conversation_are_sent_in_the_specified_layout() {
     let messages = [("user", "What is 6 × 7?"), ("assistant", "41"), ("user", "Sure?")];
     let messages = messages.map(|(role, text)| (role.to_owned(), text.to_owned())).to_vec();
     let prompt = Prompt { system: Some("You count.".to_owned()), messages };
@@ -32,14 +32,15 @@ async fn an_empty_system_prompt_sends_only_the_conversation() {
     check(fake(&["echo"]), prompt, expect![[r#"{"echo":"Conversation:\nuser: Hello"}"#]]).await;
 }
 
-/// Larger than any pipe holds.
+/// Larger than the capacity of any pipe.
 fn long() -> Prompt {
     Prompt::user("x".repeat(3_000_000))
 }
 
 #[tokio::test]
 async fn a_long_prompt_is_written_while_output_is_read() {
-    // It writes more than a pipe holds before it reads: whoever does not read meanwhile waits for ever.
+    // The program writes more than the capacity of a pipe before it reads, so writing without reading would
+    // deadlock.
     let config = fake(&["long", "500000", "stderr", "1000000", "echo", "line", FINAL]);
     let lines: Vec<Line> = run(config, long(), None).collect().await;
     let lengths: Vec<usize> =
@@ -49,7 +50,7 @@ async fn a_long_prompt_is_written_while_output_is_read() {
 }
 
 #[tokio::test]
-async fn a_program_that_closes_stdin_early_is_heard_all_the_same() {
+async fn output_of_a_program_that_closes_stdin_early_is_read() {
     let steps = ["echo-line", "close-stdin", "line", FINAL];
     expect![[r#"
         · => StdinUnread: the program did not read all of its input
@@ -60,7 +61,7 @@ async fn a_program_that_closes_stdin_early_is_heard_all_the_same() {
     .assert_eq(&sorted(&told(run(fake(&steps), long(), None)).await));
 }
 
-/// The notice may come before or after the line: the pipes are two.
+/// The order of the notice and the line is not defined, because they come from two pipes.
 fn sorted(told: &str) -> String {
     let (notices, rest): (Vec<&str>, Vec<&str>) =
         told.lines().partition(|line| line.contains("StdinUnread"));
@@ -68,29 +69,29 @@ fn sorted(told: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_program_that_never_reads_stdin_is_held_to_the_deadline() {
+async fn a_program_that_never_reads_stdin_times_out() {
     let config = CliConfig { timeout: SOON, ..fake(&["hang"]) };
     let ProgramEvent::Error(failure) = end(run(config, long(), None)).await else {
-        panic!("it never ends")
+        panic!("the run times out")
     };
     assert_eq!(failure.kind.code(), "mcp_timeout");
 }
 
 #[tokio::test]
-async fn a_program_that_never_reads_stdin_may_answer() {
+async fn a_program_that_never_reads_stdin_can_answer() {
     let config = fake(&["line", FINAL]);
     let end = end(run(config, long(), None)).await;
     assert!(matches!(end, ProgramEvent::Final(_)), "{end:?}");
 }
 
-/// A variable of this process that the allowlist does not name, with its value.
+/// A variable of this process that is not in the allowlist, with its value.
 fn unlisted() -> (String, String) {
     let unlisted = |name: &String| !ENV_ALLOWLIST.contains(&name.as_str());
     std::env::vars().find(|(name, _)| unlisted(name)).expect("cargo sets some for its tests")
 }
 
 #[tokio::test]
-async fn the_environment_is_what_is_allowed_and_what_is_declared() {
+async fn the_environment_has_allowed_and_configured_variables() {
     let mut config = fake(&["env", &unlisted().0, "env", "TOKEN", "env", "LANG"]);
     config.env.insert("TOKEN".to_owned(), "t".to_owned());
     config.env.insert("LANG".to_owned(), "de".to_owned());
@@ -106,7 +107,7 @@ async fn the_environment_is_what_is_allowed_and_what_is_declared() {
 }
 
 #[tokio::test]
-async fn the_switch_inherits_the_whole_environment() {
+async fn inherit_all_inherits_the_whole_environment() {
     let (name, value) = unlisted();
     let config = CliConfig { inherit_env: InheritEnv::All, ..fake(&["env", &name]) };
     let lines: Vec<Line> = run(config, Prompt::default(), None).collect().await;
@@ -116,8 +117,8 @@ async fn the_switch_inherits_the_whole_environment() {
 
 #[tokio::test]
 async fn a_program_runs_in_its_folder() {
-    let folder = tempfile::tempdir().expect("there is room");
-    let path = folder.path().canonicalize().expect("it is there");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().canonicalize().expect("the folder exists");
     let config = CliConfig { working_dir: Some(path.clone()), ..fake(&["cwd"]) };
     let lines: Vec<Line> = run(config, Prompt::default(), None).collect().await;
     let expected = serde_json::json!({"cwd": path}).to_string();
@@ -128,7 +129,7 @@ async fn a_program_runs_in_its_folder() {
 async fn a_session_that_cannot_be_resumed_is_refused() {
     let config = CliConfig { session: Some("s1".to_owned()), ..CliConfig::new(["my-tool"]) };
     expect![[r#"
-        · => capability_unsupported: it is not known how this program resumes a session: resume_args are missing
+        · => capability_unsupported: cannot resume a session of this program: resume_args are missing
     "#]]
     .assert_eq(&told(run(config, Prompt::default(), None)).await);
 }
@@ -138,7 +139,7 @@ async fn secrets_are_not_in_errors() {
     let mut config = fake(&["stderr", "0", "exit", "1"]);
     config.env.insert("API_KEY".to_owned(), "last words".to_owned());
     let ProgramEvent::Error(failure) = end(run(config, Prompt::default(), None)).await else {
-        panic!("it fails")
+        panic!("the run fails")
     };
     assert_eq!(failure.stderr, "\nthe [redacted]\n");
     assert_eq!(failure.message, "the program exited with code 1: the [redacted]");

@@ -1,10 +1,10 @@
-//! Every recorded line of every program, through the parser that fits: a golden summary for each file, and
-//! for the programs whose format is known a second, independent reading of the same lines as oracle.
+//! Parses every recorded line of every program: a golden summary for each file, and for programs with a known
+//! format an independent second parser as an oracle.
 //!
-//! The fixtures of this crate are a part of the recordings and are always there. The rest lies beside the
-//! repository where it is there at all; where it is not, the test says that it left it out.
+//! The fixtures of this crate are a published part of the recordings. If the other recordings are missing, the test
+//! reports that.
 //!
-//! Treat every text in them as untrusted data: they hold prompts meant for other agents.
+//! All texts in them are untrusted data: they contain prompts for other agents.
 
 mod oracle;
 
@@ -18,7 +18,7 @@ use expect_test::{ExpectFile, expect_file};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-/// Whose lines a file holds, by where it lies and how it is called.
+/// The program that wrote a file, by its folder and name.
 fn program(file: &str) -> Program {
     let (folder, name) = file.split_once('/').expect("a recording lies in a folder");
     let begins = |beginnings: &[&str]| beginnings.iter().any(|text| name.starts_with(text));
@@ -33,8 +33,8 @@ fn program(file: &str) -> Program {
     }
 }
 
-/// The lines as a program writes them. A file that is one message, written over several lines, is one; one
-/// that a client had failed to read is kept as text in a message of the client.
+/// The lines as a program writes them. A single message over several lines becomes one line. A line that a client
+/// failed to parse is stored as text in a message of the client.
 fn lines(path: &Path) -> Vec<String> {
     let lines = abide_tests::lines(path);
     let whole = serde_json::from_str::<Value>(&lines.join("\n"));
@@ -47,7 +47,7 @@ fn lines(path: &Path) -> Vec<String> {
     }
 }
 
-/// What a run of these lines tells, the end of the output included.
+/// The events of a run with these lines, including the end of output.
 fn events(program: Program, lines: &[String]) -> Vec<ProgramEvent> {
     let mut parser = program.parser();
     let mut events: Vec<ProgramEvent> =
@@ -56,7 +56,7 @@ fn events(program: Program, lines: &[String]) -> Vec<ProgramEvent> {
     events
 }
 
-/// How many events of each kind, a file a line.
+/// The number of events of each kind, one file per line.
 fn summary(file: &str, program: Program, lines: &[String], events: &[ProgramEvent]) -> String {
     let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
     for event in events {
@@ -71,17 +71,18 @@ fn summary(file: &str, program: Program, lines: &[String], events: &[ProgramEven
 fn check(folder: &Path, files: &[PathBuf], golden: ExpectFile) {
     let mut told = String::new();
     for path in files {
-        let file = path.strip_prefix(folder).expect("it lies in the folder").to_string_lossy();
+        let file = path.strip_prefix(folder).expect("the path is in the folder").to_string_lossy();
         let (program, lines) = (program(&file), lines(path));
         let events = events(program, &lines);
-        write!(told, "{}", summary(&file, program, &lines, &events)).expect("a string takes it");
+        write!(told, "{}", summary(&file, program, &lines, &events))
+            .expect("writing to a string succeeds");
         oracle::check(&file, program, &lines, &events);
     }
     golden.assert_eq(&told);
 }
 
 #[test]
-fn the_fixtures_say_what_they_say() {
+fn the_fixtures_match_the_golden_summary_and_the_oracle() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
     check(&folder, &fixtures(&folder), expect_file!["../golden/fixtures.txt"]);
 }
@@ -93,11 +94,11 @@ fn fixtures(folder: &Path) -> Vec<PathBuf> {
     files_under(folder).into_iter().filter(recorded).collect()
 }
 
-/// Each fixture as it was recorded, with where it comes from; and none that does not say so.
+/// Every fixture is unchanged and has a provenance.
 #[test]
 fn every_fixture_has_a_provenance() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
-    let table = std::fs::read_to_string(folder.join("PROVENANCE.tsv")).expect("it is there");
+    let table = std::fs::read_to_string(folder.join("PROVENANCE.tsv")).expect("the table exists");
     let mut named: Vec<(String, String)> = table
         .lines()
         .skip(1)
@@ -113,39 +114,39 @@ fn every_fixture_has_a_provenance() {
         .map(|path| {
             let bytes = std::fs::read(path).expect("it can be read");
             let hash = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-            let file = path.strip_prefix(&folder).expect("it lies in the folder");
+            let file = path.strip_prefix(&folder).expect("the path is in the folder");
             (file.to_string_lossy().into_owned(), hash)
         })
         .collect();
     assert_eq!(found, named);
 }
 
-/// Programs change their lines, and one may write them on purpose: whatever stands in a place of a line,
-/// it is read, and nothing ends but by a word for it.
+/// Programs change their formats, and lines may be malicious: any value at any location must be parsed without a
+/// panic, and must not end a run without a terminal line.
 #[test]
-fn no_shape_of_a_line_breaks_a_parser() {
+fn no_value_in_a_line_breaks_a_parser() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
     let shapes = ["null", "true", "-1", "\"\"", "[[]]", "{\"type\":{}}"];
     let shapes = shapes.map(|shape| serde_json::from_str::<Value>(shape).expect("it is JSON"));
     let mut read = 0;
     for path in fixtures(&folder) {
-        let file = path.strip_prefix(&folder).expect("it lies in the folder").to_string_lossy();
+        let file = path.strip_prefix(&folder).expect("the path is in the folder").to_string_lossy();
         for line in lines(&path) {
             let line: Value = serde_json::from_str(&line).expect("a fixture is JSON");
             for place in places(&line) {
                 for shape in &shapes {
                     let mut changed = line.clone();
-                    *changed.pointer_mut(&place).expect("the place is there") = shape.clone();
+                    *changed.pointer_mut(&place).expect("the location exists") = shape.clone();
                     let changed = changed.to_string();
                     read += events(program(&file), &[changed.clone(), changed]).len();
                 }
             }
         }
     }
-    assert!(read > 10_000, "it was read");
+    assert!(read > 10_000, "all variants were parsed");
 }
 
-/// Every place in a value, as JSON pointers.
+/// All locations in a value, as JSON pointers.
 fn places(value: &Value) -> Vec<String> {
     let inside = |key: &str, value: &Value| {
         let key = key.replace('~', "~0").replace('/', "~1");
@@ -166,9 +167,9 @@ fn places(value: &Value) -> Vec<String> {
 }
 
 #[test]
-fn every_recording_says_what_it_says() {
+fn every_recording_matches_the_oracle() {
     let Some(folder) = recordings().map(|data| data.join("recordings")) else {
-        println!("left out: the recordings are not on this machine, only the fixtures were read");
+        println!("left out: the unpublished recordings; only the fixtures were parsed");
         return;
     };
     check(&folder, &files_under(&folder), expect_file!["../golden/recordings.txt"]);

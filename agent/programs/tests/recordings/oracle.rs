@@ -1,12 +1,12 @@
-//! A second reading of recorded lines: what a file says, found by looking for it in all lines at once. It
-//! shares no code with the parsers and does not read in order, which they have to.
+//! An independent parser for recorded lines. It shares no code with the parsers, and searches all lines at once
+//! instead of reading them in order.
 
 use std::collections::BTreeMap;
 
 use abide_programs::{Program, ProgramEvent};
 use serde_json::{Value, json};
 
-/// What a file says, in the terms that all programs share.
+/// The content of a file, in terms that all programs share.
 #[derive(Debug, Default, PartialEq)]
 struct Said {
     text: String,
@@ -16,13 +16,13 @@ struct Said {
     /// Id, output, whether it failed, exit code.
     results: Vec<Value>,
     sessions: Vec<String>,
-    /// The answer's text, if it is one and no failure; and the cost.
+    /// Whether the run succeeded, the answer's text, and the cost.
     end: Option<(bool, String, Option<f64>)>,
-    /// The run's whole use: input, output, cached.
+    /// The total usage of the run: input, output, cached.
     used: Option<[Option<u64>; 3]>,
 }
 
-/// Holds the events to what the lines say.
+/// Compares the events with the lines.
 pub(crate) fn check(file: &str, program: Program, lines: &[String], events: &[ProgramEvent]) {
     let lines: Vec<Value> = lines
         .iter()
@@ -49,7 +49,7 @@ pub(crate) fn check(file: &str, program: Program, lines: &[String], events: &[Pr
     assert_eq!(told(events), expected, "{file}");
 }
 
-/// What the events say, put together.
+/// The content of the events.
 fn told(events: &[ProgramEvent]) -> Said {
     let mut said = Said::default();
     for event in events {
@@ -69,7 +69,7 @@ fn told(events: &[ProgramEvent]) -> Said {
             ProgramEvent::Final(answer) => {
                 said.end.get_or_insert((true, answer.text.clone(), answer.cost_usd));
             }
-            // A failure is an end too, also after an answer.
+            // A failure is terminal, even after an answer.
             ProgramEvent::Error(failure) => {
                 let text = failure.message.clone();
                 let cost = failure.answer.as_ref().and_then(|answer| answer.cost_usd);
@@ -91,7 +91,7 @@ fn joined(values: &[&Value], pointer: &str) -> String {
     values.iter().filter_map(|value| value.pointer(pointer)?.as_str()).collect()
 }
 
-/// The ids at a key, without those that follow upon themselves.
+/// The ids at a key, without consecutive duplicates.
 fn sessions(lines: &[Value], key: &str) -> Vec<String> {
     let mut ids: Vec<String> =
         lines.iter().filter_map(|line| line[key].as_str()).map(str::to_owned).collect();
@@ -113,8 +113,8 @@ fn claude(lines: &[Value]) -> Said {
     let results = of(&heard, "type", "tool_result");
     let ends = |line: &&Value| line["subtype"].is_string() || line["result"].is_string();
     let result = of(lines, "type", "result").into_iter().find(ends).cloned();
-    // What the result says; before it, the last word on each message of the agent itself. With partial
-    // messages that word is in the stream.
+    // The usage of the result. Without a result, the last report for each message of the agent itself; with partial
+    // messages, it is in the stream.
     let used = match &result {
         Some(result) if result["usage"]["input_tokens"].is_u64() => {
             Some(claude_usage(&result["usage"]))
@@ -175,7 +175,7 @@ fn codex(lines: &[Value]) -> Said {
         seen.push(id);
         new
     });
-    // An item as it ended, or as far as it came.
+    // The final or last state of an item.
     let last = |id: &str| {
         let mine = || items.iter().filter(move |line| line["item"]["id"] == id);
         let ended = mine().find(|line| line["type"] == "item.completed");

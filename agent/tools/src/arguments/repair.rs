@@ -1,11 +1,11 @@
-//! The repair of arguments that do not fit, led by what the validator objects to.
+//! Repair of invalid arguments, based on the validator's errors.
 //!
-//! It changes only values that the schema objects to, and only in these ways: a string that holds the JSON of an
-//! object, an array, a number, a boolean or null, where such a one is asked for, becomes it; an empty string where
-//! none fits is left out, or null where it may not be left out and null fits; a single value becomes the array of
-//! it; and an object with the one key `input`, `args` or `arguments`, where the tool has no such parameter, stands
-//! for what it holds. Because it goes by the validator's errors and not by the schema's text, it need not understand
-//! references and combinations.
+//! Only invalid values are changed, and only as follows. A string with the JSON of an object, array, number,
+//! boolean or null is parsed if such a type is required. An empty string is removed if it is invalid; if the member
+//! is required and may be null, it becomes null. A single value becomes an array with that value. An object with
+//! the single key `input`, `args` or `arguments` is replaced by its value if the tool has no such parameter. The
+//! repair uses the validator's errors instead of the schema, so it does not need to interpret references and
+//! combinations.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -17,19 +17,19 @@ use serde_json::{Map, Number, Value};
 
 use super::{Bounded, Fitted};
 
-/// A round re-types all that is objected to, so this bounds how deep strings hold strings.
+/// A round converts all invalid values, so this limits the nesting of strings in strings.
 const ROUNDS: usize = 16;
 
-/// Places that one round looks at: arguments with more mistakes than that were not meant for this schema.
+/// Maximum number of locations per round. Arguments with more errors do not match the schema at all.
 const PLACES: usize = 1_000;
 
-/// What models wrap arguments in that they were shown as the arguments of something.
+/// Keys that models use to wrap arguments.
 const ENVELOPES: [&str; 3] = ["input", "args", "arguments"];
 
-/// Digits that a float keeps.
+/// The number of decimal digits that a float preserves.
 const FLOAT_DIGITS: usize = 15;
 
-/// The arguments re-typed so that they fit, if that is possible.
+/// The repaired arguments, if a repair is possible.
 pub(super) fn repair(validator: &Bounded, schema: &Value, arguments: &Value) -> Option<Fitted> {
     retyped(validator, arguments).or_else(|| {
         let (envelope, inner) = unwrapped(schema, arguments)?;
@@ -38,12 +38,12 @@ pub(super) fn repair(validator: &Bounded, schema: &Value, arguments: &Value) -> 
         } else {
             retyped(validator, &inner)?
         };
-        fitted.repairs.insert(0, format!("took the arguments out of {envelope:?}"));
+        fitted.repairs.insert(0, format!("unwrapped the arguments from {envelope:?}"));
         Some(fitted)
     })
 }
 
-/// What is in the envelope, if the arguments are nothing else.
+/// The wrapped arguments, if there is nothing else.
 fn unwrapped(schema: &Value, arguments: &Value) -> Option<(String, Value)> {
     let from_text;
     let arguments = match arguments {
@@ -74,7 +74,7 @@ fn retyped(validator: &Bounded, arguments: &Value) -> Option<Fitted> {
             collect(&error, &mut places);
         }
         let mut places: Vec<(String, JsonTypeSet)> = places.into_iter().collect();
-        // Deeper places first: a value that is to be wrapped or left out is mended before it moves.
+        // Deeper locations first: a value to be wrapped or removed is repaired before it moves.
         places.sort_by_key(|(path, _)| Reverse(path.matches('/').count()));
         let before = fitted.repairs.len();
         for (path, types) in &places {
@@ -90,10 +90,10 @@ fn retyped(validator: &Bounded, arguments: &Value) -> Option<Fitted> {
     None
 }
 
-/// Places that are objected to, as JSON pointers, and of which types what stands there might be.
+/// Invalid locations, as JSON pointers, and the types that are valid there.
 type Places = BTreeMap<String, JsonTypeSet>;
 
-/// The places that an error names, those of every alternative included.
+/// Collects the locations of an error, including those of all alternatives.
 fn collect(error: &ValidationError<'_>, places: &mut Places) {
     let mut types = JsonTypeSet::empty();
     match error.kind() {
@@ -108,30 +108,30 @@ fn collect(error: &ValidationError<'_>, places: &mut Places) {
     *place = place.union(types);
 }
 
-/// Re-types what stands at one place, and says how.
+/// Repairs one location. Returns a description of the conversion.
 fn mend(
     validator: &Bounded,
     arguments: &mut Value,
     path: &str,
     types: JsonTypeSet,
 ) -> Option<String> {
-    let place = if path.is_empty() { "the whole" } else { path };
+    let place = if path.is_empty() { "the arguments" } else { path };
     let stands = arguments.pointer_mut(path)?;
     if stands == "" {
         return leave_out(validator, arguments, path, types);
     }
     if let Some(value) = stands.as_str().and_then(|text| out_of_text(text, types)) {
         *stands = value;
-        return Some(format!("{place}: took the value out of a string"));
+        return Some(format!("{place}: parsed the value in a string"));
     }
     if types.contains(JsonType::Array) && !stands.is_array() && !stands.is_null() {
         *stands = Value::Array(vec![stands.take()]);
-        return Some(format!("{place}: made an array of a single value"));
+        return Some(format!("{place}: wrapped a single value in an array"));
     }
     None
 }
 
-/// Leaves out the empty string at a place, or puts null where something has to stand.
+/// Removes the empty string at a location, or replaces a required one by null.
 fn leave_out(
     validator: &Bounded,
     arguments: &mut Value,
@@ -142,7 +142,7 @@ fn leave_out(
         let nothing = Value::Object(Map::new());
         return types.contains(JsonType::Object).then(|| {
             *arguments = nothing;
-            "the whole: took an empty string for no arguments".to_owned()
+            "the arguments: treated an empty string as no arguments".to_owned()
         });
     };
     let key = key.replace("~1", "/").replace("~0", "~");
@@ -151,17 +151,17 @@ fn leave_out(
     members.remove(&key);
     let missed = validator.iter_errors(arguments).any(|error| misses(&error, parent, &key));
     if !missed {
-        return Some(format!("{path}: left out an empty string"));
+        return Some(format!("{path}: removed an empty string"));
     }
     let members = arguments.pointer_mut(parent)?.as_object_mut()?;
     *members = kept;
     types.contains(JsonType::Null).then(|| {
         members.insert(key, Value::Null);
-        format!("{path}: took an empty string for null")
+        format!("{path}: replaced an empty string by null")
     })
 }
 
-/// Whether an error says, of any alternative, that a member is missing.
+/// Whether an error, or one of its alternatives, reports a missing member.
 fn misses(error: &ValidationError<'_>, parent: &str, key: &str) -> bool {
     match error.kind() {
         ValidationErrorKind::Required { property } => {
@@ -174,11 +174,11 @@ fn misses(error: &ValidationError<'_>, parent: &str, key: &str) -> bool {
     }
 }
 
-/// The value that a string holds the JSON of, if it is of one of the types.
+/// The JSON value in a string, if it has one of the types.
 fn out_of_text(text: &str, types: JsonTypeSet) -> Option<Value> {
     let text = text.trim();
     if types.contains(JsonType::Boolean) {
-        // Python writes them with a capital.
+        // Python capitalizes them.
         let told = [("true", true), ("false", false)];
         let found = told.into_iter().find(|(word, _)| text.eq_ignore_ascii_case(word));
         if let Some((_, value)) = found {
@@ -200,13 +200,13 @@ fn out_of_text(text: &str, types: JsonTypeSet) -> Option<Value> {
     fits.then_some(value)
 }
 
-/// The JSON that a text is, if none of its integers loses digits.
+/// The JSON value of a text, if none of its integers loses digits.
 fn exact(text: &str) -> Option<Value> {
     integers::check(text).ok()?;
     serde_json::from_str(text).ok()
 }
 
-/// Whether reading the number lost nothing of it.
+/// Whether the parsed number equals the text.
 fn is_exact(number: &Number, text: &str) -> bool {
     let mantissa = text.split(['e', 'E']).next().unwrap_or(text);
     let digits = mantissa.chars().filter(char::is_ascii_digit).count();

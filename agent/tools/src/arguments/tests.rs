@@ -1,4 +1,4 @@
-//! What is repaired, and what is left to the model.
+//! Repaired arguments, and errors for the model.
 
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::Parameters;
 
-/// What text comes to, with what was done to it; or why it does not fit.
+/// The repaired arguments and the conversions, or the error.
 fn fit(schema: &Value, text: &str) -> String {
     let parameters = Parameters::of(schema).expect("it is a schema");
     match parameters.fit_text(text) {
@@ -28,9 +28,9 @@ fn of(properties: Value, required: &[&str]) -> Value {
         "additionalProperties": false })
 }
 
-/// They came to the tool, and into the store, as `1e+23`.
+/// Regression: integers were stored, and passed to tools, as `1e+23`.
 #[test]
-fn integers_that_would_lose_digits_do_not_fit() {
+fn integers_that_would_lose_digits_are_invalid() {
     check(
         of(json!({"n": {"type": ["number", "object"]}}), &[]),
         &[
@@ -42,13 +42,13 @@ fn integers_that_would_lose_digits_do_not_fit() {
         ],
         expect![[r#"
             {"n": 100000000000000000000000}
-              the arguments do not fit: the integer 100000000000000000000000 at /n does not fit 64 bits with sign; send it as a string: JSON integers are those of 64 bits with sign. It takes: n (number or object)
+              invalid arguments: the integer 100000000000000000000000 at /n does not fit 64 bits with sign; send it as a string: JSON integers are those of 64 bits with sign. Parameters: n (number or object)
             {"n": {"x": [18446744073709551615]}}
-              the arguments do not fit: the integer 18446744073709551615 at /n/x/0 does not fit 64 bits with sign; send it as a string: JSON integers are those of 64 bits with sign. It takes: n (number or object)
+              invalid arguments: the integer 18446744073709551615 at /n/x/0 does not fit 64 bits with sign; send it as a string: JSON integers are those of 64 bits with sign. Parameters: n (number or object)
             {"n": "100000000000000000000000"}
-              the arguments do not fit: at /n: "100000000000000000000000" is not of types "number", "object". It takes: n (number or object)
+              invalid arguments: at /n: "100000000000000000000000" is not of types "number", "object". Parameters: n (number or object)
             {"n": "{\"x\": 100000000000000000000000}"}
-              the arguments do not fit: at /n: "{\"x\": 100000000000000000000000}" is not of types "number", "object". It takes: n (number or object)
+              invalid arguments: at /n: "{\"x\": 100000000000000000000000}" is not of types "number", "object". Parameters: n (number or object)
             {"n": 1e23}
               {"n":1e+23}"#]],
     );
@@ -59,7 +59,7 @@ fn integers_that_would_lose_digits_do_not_fit() {
 }
 
 #[test]
-fn what_fits_is_left_alone() {
+fn valid_arguments_are_unchanged() {
     check(
         of(json!({"n": {"type": ["string", "integer"]}, "text": {"type": "string"}}), &[]),
         &[r#"{"n": "5", "text": ""}"#, r#"{"text": "{\"a\": 1}"}"#, "", "{}"],
@@ -76,7 +76,7 @@ fn what_fits_is_left_alone() {
 }
 
 #[test]
-fn values_in_strings_are_taken_out() {
+fn values_in_strings_are_parsed() {
     check(
         of(
             json!({"n": {"type": "integer"}, "x": {"type": "number"}, "on": {"type": "boolean"},
@@ -97,34 +97,34 @@ fn values_in_strings_are_taken_out() {
         expect![[r#"
             {"n": "5", "x": " 1.5 ", "on": "True", "list": "[1, \"2\"]"}
               {"list":[1,2],"n":5,"on":true,"x":1.5}
-              /list: took the value out of a string
-              /n: took the value out of a string
-              /on: took the value out of a string
-              /x: took the value out of a string
-              /list/1: took the value out of a string
+              /list: parsed the value in a string
+              /n: parsed the value in a string
+              /on: parsed the value in a string
+              /x: parsed the value in a string
+              /list/1: parsed the value in a string
             {"deep": "{\"n\": \"7\"}", "none": "null"}
               {"deep":{"n":7},"none":null}
-              /deep: took the value out of a string
-              /none: took the value out of a string
-              /deep/n: took the value out of a string
+              /deep: parsed the value in a string
+              /none: parsed the value in a string
+              /deep/n: parsed the value in a string
             "{\"n\": 1}"
               {"n":1}
-              the whole: took the value out of a string
+              the arguments: parsed the value in a string
             {"n": "5.5"}
-              the arguments do not fit: at /n: "5.5" is not of type "integer". It takes: deep (object), list (array of integer), n (integer), none (integer or null), on (boolean), x (number)
+              invalid arguments: at /n: "5.5" is not of type "integer". Parameters: deep (object), list (array of integer), n (integer), none (integer or null), on (boolean), x (number)
             {"n": "five"}
-              the arguments do not fit: at /n: "five" is not of type "integer". It takes: deep (object), list (array of integer), n (integer), none (integer or null), on (boolean), x (number)
+              invalid arguments: at /n: "five" is not of type "integer". Parameters: deep (object), list (array of integer), n (integer), none (integer or null), on (boolean), x (number)
             {"x": "123456789012345678901234567890"}
-              the arguments do not fit: at /x: "123456789012345678901234567890" is not of type "number". It takes: deep (object), list (array of integer), n (integer), none (integer or null), on (boolean), x (number)
+              invalid arguments: at /x: "123456789012345678901234567890" is not of type "number". Parameters: deep (object), list (array of integer), n (integer), none (integer or null), on (boolean), x (number)
             {"n": 5.5, "on": 1, "deep": "[]"}
-              the arguments do not fit: at /deep: "[]" is not of type "object"; at /n: 5.5 is not of type "integer"; at /on: 1 is not of type "boolean". It takes: deep (object), list (array of integer), n (integer), none (integer or null), on (boolean), x (number)"#]],
+              invalid arguments: at /deep: "[]" is not of type "object"; at /n: 5.5 is not of type "integer"; at /on: 1 is not of type "boolean". Parameters: deep (object), list (array of integer), n (integer), none (integer or null), on (boolean), x (number)"#]],
     );
 }
 
-/// A filter whose alternatives refer to the whole: each level of nesting was tried by each alternative, so that some
-/// hundred bytes took seconds and gigabytes.
+/// Regression: a filter whose alternatives refer to the whole schema. Each level of nesting was tried for each
+/// alternative, so a few hundred bytes took seconds and gigabytes.
 #[test]
-fn what_takes_too_long_does_not_fit() {
+fn arguments_that_are_too_expensive_to_validate_are_invalid() {
     let way = |name: &str| -> Value {
         json!({"properties": {"not": {"$ref": "#/$defs/f"}, name: {"type": "string"}}})
     };
@@ -133,7 +133,7 @@ fn what_takes_too_long_does_not_fit() {
         "properties": {"f": {"$ref": "#/$defs/f"}}});
     let nested = (0..40).fold(json!({"z": 1}), |inner, _| json!({"not": inner}));
     let parameters = Parameters::of(&schema).expect("it is a schema");
-    // As it stands, and as it is found in a string that is re-typed.
+    // Both as an object and as a string that would be converted.
     for arguments in [json!({"f": nested}), Value::from(json!({"f": nested}).to_string())] {
         assert!(parameters.fit(arguments).is_err());
     }
@@ -141,7 +141,7 @@ fn what_takes_too_long_does_not_fit() {
 }
 
 #[test]
-fn an_empty_string_stands_for_nothing_only_where_it_does_not_fit() {
+fn an_empty_string_is_removed_only_if_invalid() {
     check(
         of(
             json!({"must": {"type": "integer"}, "may": {"type": "integer"},
@@ -152,16 +152,16 @@ fn an_empty_string_stands_for_nothing_only_where_it_does_not_fit() {
         expect![[r#"
             {"must": 1, "may": "", "null": "", "date": ""}
               {"must":1,"null":null}
-              /date: left out an empty string
-              /may: left out an empty string
-              /null: took an empty string for null
+              /date: removed an empty string
+              /may: removed an empty string
+              /null: replaced an empty string by null
             {"must": "", "null": 1}
-              the arguments do not fit: at /must: "" is not of type "integer". It takes: date (one of "today", "now"), may (integer), must (integer, required), null (integer or null, required)"#]],
+              invalid arguments: at /must: "" is not of type "integer". Parameters: date (one of "today", "now"), may (integer), must (integer, required), null (integer or null, required)"#]],
     );
 }
 
 #[test]
-fn a_single_value_becomes_an_array_of_it() {
+fn a_single_value_is_wrapped_in_an_array() {
     check(
         json!({"type": "object", "additionalProperties": false,
             "properties": {"paths": {"type": "array", "items": {"type": "string"}},
@@ -177,24 +177,24 @@ fn a_single_value_becomes_an_array_of_it() {
         expect![[r#"
             {"paths": "a.txt", "edits": {"old": "a"}, "ids": "7"}
               {"edits":[{"old":"a"}],"ids":[7],"paths":["a.txt"]}
-              /edits: made an array of a single value
-              /ids: made an array of a single value
-              /paths: made an array of a single value
-              /ids/0: took the value out of a string
+              /edits: wrapped a single value in an array
+              /ids: wrapped a single value in an array
+              /paths: wrapped a single value in an array
+              /ids/0: parsed the value in a string
             {"paths": ["a.txt"], "edits": "{\"old\": 1}"}
               {"edits":[{"old":1}],"paths":["a.txt"]}
-              /edits: made an array of a single value
-              /edits/0: took the value out of a string
+              /edits: wrapped a single value in an array
+              /edits/0: parsed the value in a string
             {"paths": null}
-              the arguments do not fit: at /paths: null is not of type "array". It takes: edits (array of object), ids (array of integer), paths (array of string)
+              invalid arguments: at /paths: null is not of type "array". Parameters: edits (array of object), ids (array of integer), paths (array of string)
             {"paths": ""}
               {}
-              /paths: left out an empty string"#]],
+              /paths: removed an empty string"#]],
     );
 }
 
 #[test]
-fn an_envelope_is_opened_where_it_is_no_parameter() {
+fn an_envelope_is_unwrapped_unless_it_is_a_parameter() {
     let path = json!({"path": {"type": "string"}});
     let texts = [
         r#"{"input": {"path": "a"}}"#,
@@ -209,16 +209,16 @@ fn an_envelope_is_opened_where_it_is_no_parameter() {
         expect![[r#"
         {"input": {"path": "a"}}
           {"path":"a"}
-          took the arguments out of "input"
+          unwrapped the arguments from "input"
         {"args": "{\"path\": \"a\"}"}
           {"path":"a"}
-          took the arguments out of "args"
+          unwrapped the arguments from "args"
         {"arguments": {"path": "a"}, "path": "b"}
-          the arguments do not fit: Additional properties are not allowed ('arguments' was unexpected). It takes: path (string, required)
+          invalid arguments: Additional properties are not allowed ('arguments' was unexpected). Parameters: path (string, required)
         {"input": {"input": {"path": "a"}}}
-          the arguments do not fit: Additional properties are not allowed ('input' was unexpected); "path" is a required property. It takes: path (string, required)
+          invalid arguments: Additional properties are not allowed ('input' was unexpected); "path" is a required property. Parameters: path (string, required)
         {"input": "a"}
-          the arguments do not fit: Additional properties are not allowed ('input' was unexpected); "path" is a required property. It takes: path (string, required)"#]],
+          invalid arguments: Additional properties are not allowed ('input' was unexpected); "path" is a required property. Parameters: path (string, required)"#]],
     );
     let schema = of(json!({"input": {"type": "object"}, "path": {"type": "string"}}), &["path"]);
     check(
@@ -226,12 +226,12 @@ fn an_envelope_is_opened_where_it_is_no_parameter() {
         &texts[..1],
         expect![[r#"
         {"input": {"path": "a"}}
-          the arguments do not fit: "path" is a required property. It takes: input (object), path (string, required)"#]],
+          invalid arguments: "path" is a required property. Parameters: input (object), path (string, required)"#]],
     );
 }
 
 #[test]
-fn alternatives_are_looked_into() {
+fn alternatives_are_repaired() {
     check(
         of(
             json!({"when": {"anyOf": [{"type": "object", "properties": {"day": {"type": "integer"}},
@@ -247,21 +247,21 @@ fn alternatives_are_looked_into() {
         expect![[r#"
             {"when": "{\"day\": \"3\"}"}
               {"when":{"day":3}}
-              /when: took the value out of a string
-              /when/day: took the value out of a string
+              /when: parsed the value in a string
+              /when/day: parsed the value in a string
             {"when": ""}
               {"when":null}
-              /when: took an empty string for null
+              /when: replaced an empty string by null
             {"when": "null"}
               {"when":null}
-              /when: took the value out of a string
+              /when: parsed the value in a string
             {"when": "tomorrow"}
-              the arguments do not fit: at /when: "tomorrow" is not valid under any of the schemas listed in the 'anyOf' keyword. It takes: when (object or null, required)"#]],
+              invalid arguments: at /when: "tomorrow" is not valid under any of the schemas listed in the 'anyOf' keyword. Parameters: when (object or null, required)"#]],
     );
 }
 
 #[test]
-fn what_cannot_be_mended_is_told_with_all_parameters() {
+fn errors_list_all_parameters() {
     check(
         of(
             json!({"path": {"type": "string"}, "mode": {"enum": ["r", "w"]},
@@ -276,11 +276,11 @@ fn what_cannot_be_mended_is_told_with_all_parameters() {
         ],
         expect![[r#"
             {"mode": "x", "lines": [1, "two"], "at": "noon", "extra": 1}
-              the arguments do not fit: at /at: "noon" is not valid under any of the schemas listed in the 'anyOf' keyword; at /lines/1: "two" is not of type "integer"; at /mode: "x" is not one of "r" or "w"; Additional properties are not allowed ('extra' was unexpected); "path" is a required property. It takes: at (integer or null), lines (array of integer), mode (one of "r", "w"), path (string, required)
+              invalid arguments: at /at: "noon" is not valid under any of the schemas listed in the 'anyOf' keyword; at /lines/1: "two" is not of type "integer"; at /mode: "x" is not one of "r" or "w"; Additional properties are not allowed ('extra' was unexpected); "path" is a required property. Parameters: at (integer or null), lines (array of integer), mode (one of "r", "w"), path (string, required)
             {"path": "a
-              the arguments are not JSON: EOF while parsing a string at line 1 column 11. It takes: at (integer or null), lines (array of integer), mode (one of "r", "w"), path (string, required)
+              the arguments are not JSON: EOF while parsing a string at line 1 column 11. Parameters: at (integer or null), lines (array of integer), mode (one of "r", "w"), path (string, required)
             []
-              the arguments do not fit: [] is not of type "object". It takes: at (integer or null), lines (array of integer), mode (one of "r", "w"), path (string, required)"#]],
+              invalid arguments: [] is not of type "object". Parameters: at (integer or null), lines (array of integer), mode (one of "r", "w"), path (string, required)"#]],
     );
     let long = format!(r#"{{"path": {:?}}}"#, "y".repeat(10_000));
     let told = fit(&of(json!({"path": {"type": "integer"}}), &[]), &long);
@@ -288,7 +288,7 @@ fn what_cannot_be_mended_is_told_with_all_parameters() {
 }
 
 #[test]
-fn patterns_that_look_around_are_held_to() {
+fn patterns_with_lookaround_are_checked() {
     check(
         of(json!({"name": {"type": "string", "pattern": "^(?!con$)[a-z]+$"}}), &["name"]),
         &[r#"{"name": "file"}"#, r#"{"name": "con"}"#],
@@ -296,11 +296,11 @@ fn patterns_that_look_around_are_held_to() {
             {"name": "file"}
               {"name":"file"}
             {"name": "con"}
-              the arguments do not fit: at /name: "con" does not match "^(?!con$)[a-z]+$". It takes: name (string, required)"#]],
+              invalid arguments: at /name: "con" does not match "^(?!con$)[a-z]+$". Parameters: name (string, required)"#]],
     );
 }
 
-/// A schema of few types, and values that are like it or not.
+/// A schema with few types, and values that match or not.
 fn schemas() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(json!({"type": "string"})),
@@ -344,7 +344,7 @@ fn values() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Every scalar and key in a value, and in what its strings hold the JSON of.
+/// All scalars and keys in a value, including those in JSON strings.
 fn said(value: &Value, all: &mut Vec<String>) {
     match value {
         Value::Array(items) => items.iter().for_each(|item| said(item, all)),
@@ -354,7 +354,8 @@ fn said(value: &Value, all: &mut Vec<String>) {
         }),
         Value::String(text) => {
             all.push(value.to_string());
-            // As it stands, and as it is read where somebody wrote True: `["True"]` holds a string, and no boolean.
+            // Both the string itself and its parsed form, also with `True` in Python's spelling: `["True"]` has a
+            // string, not a boolean.
             for text in [text.clone(), text.to_lowercase()] {
                 let held = serde_json::from_str(&text);
                 held.iter().for_each(|value| said(value, all));
@@ -368,7 +369,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_repair_changes_nothing_that_fits_and_invents_nothing(
+    fn a_repair_changes_no_valid_value_and_invents_nothing(
         schema in schemas(),
         value in values(),
     ) {

@@ -1,19 +1,19 @@
-//! Schemas and their errors in words, for a model that is to write better arguments.
+//! Schemas and errors as text for a model.
 
 use jsonschema::ValidationError;
 use serde_json::Value;
 
-/// So much is told of one error: it quotes what does not fit, which may be megabytes.
+/// Maximum length of one error. It quotes the invalid value, which may have megabytes.
 const ERROR_CHARS: usize = 200;
 
-/// So many parameters are told, and so many values of an enumeration.
+/// Maximum number of listed parameters and enumeration values.
 const PARAMETERS: usize = 40;
 const CHOICES: usize = 12;
 
-/// How deep types are told within types.
+/// Maximum depth of nested types.
 const DEPTH: usize = 3;
 
-/// Where, and what.
+/// The location and the message of an error.
 pub(super) fn error(error: &ValidationError<'_>) -> String {
     let place = error.instance_path().to_string();
     let place = if place.is_empty() { String::new() } else { format!("at {place}: ") };
@@ -25,10 +25,10 @@ pub(super) fn error(error: &ValidationError<'_>) -> String {
     format!("{place}{what}")
 }
 
-/// `It takes: path (string, required), lines (integer)`.
+/// `Parameters: path (string, required), lines (integer)`.
 pub(super) fn parameters(schema: &Value) -> String {
     let Some(properties) = schema["properties"].as_object().filter(|all| !all.is_empty()) else {
-        return format!("It takes: {}", type_of(schema, schema, DEPTH));
+        return format!("Parameters: {}", type_of(schema, schema, DEPTH));
     };
     let required = |name: &str| {
         schema["required"].as_array().is_some_and(|all| all.iter().any(|one| one == name))
@@ -44,10 +44,10 @@ pub(super) fn parameters(schema: &Value) -> String {
     if properties.len() > PARAMETERS {
         told.push(format!("and {} more", properties.len() - PARAMETERS));
     }
-    format!("It takes: {}", told.join(", "))
+    format!("Parameters: {}", told.join(", "))
 }
 
-/// A type in a few words: `array of string`, `integer or null`, `one of "a", "b"`.
+/// A short description of a type: `array of string`, `integer or null`, `one of "a", "b"`.
 fn type_of(root: &Value, schema: &Value, depth: usize) -> String {
     if depth == 0 {
         return "any".to_owned();

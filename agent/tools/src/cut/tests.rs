@@ -1,4 +1,4 @@
-//! What a model is shown of long results.
+//! What a model sees of long results.
 
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ fn check(max_chars: usize, text: &str, expected: Expect) {
 }
 
 #[test]
-fn what_fits_is_shown_as_it_is() {
+fn short_results_are_unchanged() {
     check(
         10,
         "0123456789",
@@ -30,7 +30,7 @@ fn what_fits_is_shown_as_it_is() {
 }
 
 #[test]
-fn beginning_and_end_are_shown() {
+fn the_beginning_and_the_end_are_shown() {
     let lines: String = (1..60).map(|n| format!("line {n}\n")).collect();
     check(
         130,
@@ -42,7 +42,7 @@ fn beginning_and_end_are_shown() {
         line 4
         line 5
 
-        [… 411 bytes of the result of call c1 left out here …]
+        [… 411 bytes of the result of call c1 were left out …]
 
         line 58
         line 59
@@ -59,28 +59,28 @@ fn json_is_cut_between_values() {
         &json!(rows).to_string(),
         expect![[r#"
         [{"id":0,"name":"row, 0"},{"id":1,"name":"row, 1"},{"id":2,"name":"row, 2"},{"id":3,"name":"row, 3"},{
-        [… 635 bytes of the result of call c1 left out here …]
+        [… 635 bytes of the result of call c1 were left out …]
         {"id":28,"name":"row, 28"},{"id":29,"name":"row, 29"}]
         (635 left out)"#]],
     );
 }
 
 #[test]
-fn a_long_string_is_cut_inside_and_it_is_said() {
+fn a_cut_inside_a_string_is_marked() {
     let text = json!({"ok": true, "body": "\"\\\u{1}".repeat(60)}).to_string();
     check(
         200,
         &text,
         expect![[r#"
         {"body":"\"\\\u0001\"\\\u0001\"\\\u0001\"\\\u0001\"\\\u0001\"\\\u0001\"\\\u0001\"
-        [… 500 bytes of the result of call c1 left out here, from inside a string …]
+        [… 500 bytes of the result of call c1 were left out, from inside a string …]
         \\\u0001\"\\\u0001\"\\\u0001","ok":true}
         (500 left out)"#]],
     );
 }
 
 #[test]
-fn tokens_bound_it_too() {
+fn the_token_limit_applies_too() {
     let cut = Cut { max_chars: 1_000, max_tokens: Some(50) };
     assert!(cut.apply(&"x".repeat(900), "c1").text.chars().count() <= 200);
     assert_eq!(cut.apply(&"x".repeat(200), "c1").left_out, 0);
@@ -88,7 +88,7 @@ fn tokens_bound_it_too() {
 
 proptest! {
     #[test]
-    fn what_is_shown_is_within_bounds_and_adds_up(
+    fn the_shown_text_is_within_the_limits_and_adds_up(
         text in "([a-zäß🙂\"\\\\{,\\[\n]|\\PC){0,400}",
         as_json in any::<bool>(),
         max_chars in 120..300_usize,
@@ -99,8 +99,8 @@ proptest! {
         if shown.left_out == 0 {
             prop_assert_eq!(&shown.text, &text);
         } else {
-            let (head, rest) = shown.text.split_once("\n[… ").expect("it is marked");
-            let (_, tail) = rest.split_once(" …]\n").expect("it is marked");
+            let (head, rest) = shown.text.split_once("\n[… ").expect("there is a marker");
+            let (_, tail) = rest.split_once(" …]\n").expect("there is a marker");
             prop_assert!(text.starts_with(head) && text.ends_with(tail));
             prop_assert_eq!(head.len() + shown.left_out + tail.len(), text.len());
         }

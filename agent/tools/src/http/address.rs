@@ -1,4 +1,4 @@
-//! Where a request goes: an address with places for arguments in its path and query, and nowhere else.
+//! The URL of a request, with placeholders only in path and query.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use serde_json::{Map, Value};
 use crate::config::{self, ConfigError};
 use crate::template::{Template, as_text, percent_encoded};
 
-/// An address with places.
+/// A URL with placeholders.
 pub(super) struct Address {
-    /// Scheme and host, as they were written.
+    /// Scheme and host, as written in the definition.
     origin: String,
     path: Template,
     query: Option<Template>,
-    /// Further parts of the query, left out with their arguments.
+    /// Additional query parameters, omitted if their argument is absent.
     parts: Vec<(String, Template)>,
 }
 
@@ -25,17 +25,19 @@ impl Address {
         query: &BTreeMap<String, String>,
         parameters: &Value,
     ) -> Result<Address, ConfigError> {
-        let bad = |why: &str| ConfigError::new(tool, format!("its url {url:?} {why}"));
+        let bad = |why: &str| ConfigError::new(tool, format!("url {url:?} {why}"));
         let scheme = ["http://", "https://"].into_iter().find(|scheme| url.starts_with(scheme));
-        let scheme = scheme.ok_or_else(|| bad("begins with neither http:// nor https://"))?;
+        let scheme = scheme.ok_or_else(|| bad("must begin with http:// or https://"))?;
         let rest = &url[scheme.len()..];
         let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
         if authority.contains(['{', '}', '@', '\\']) {
-            return Err(bad("has a placeholder or a user before its path: the host is fixed"));
+            return Err(bad(
+                "has a placeholder or a user name before its path; the host must be fixed",
+            ));
         }
         let rest = &rest[authority.len()..];
         if rest.contains('#') {
-            return Err(bad("has a fragment, which is never sent"));
+            return Err(bad("has a fragment, which cannot be sent"));
         }
         let (path, in_url) = match rest.split_once('?') {
             Some((path, query)) => (path, Some(query)),
@@ -49,33 +51,34 @@ impl Address {
             query: in_url.map(read).transpose()?,
             parts: parts.collect::<Result<_, ConfigError>>()?,
         };
-        // A trial, with something in every place, finds what can never be an address.
+        // Fill in sample values to find URLs that can never be valid.
         let names = address.path.names().chain(address.query.iter().flat_map(Template::names));
         let trial: Map<String, Value> =
             names.map(|name| (name.to_owned(), Value::from("x"))).collect();
-        address.fill(&trial).map_err(|why| bad(&format!("is none: {why}")))?;
+        address.fill(&trial).map_err(|why| bad(&format!("is invalid: {why}")))?;
         Ok(address)
     }
 
-    /// The address of a call.
+    /// The URL of a call.
     ///
     /// # Errors
-    /// What is wrong with the arguments.
+    /// The arguments are invalid.
     pub(super) fn fill(&self, arguments: &Map<String, Value>) -> Result<Url, String> {
         for name in self.path.names() {
             let Some(value) = arguments.get(name).and_then(as_text) else { continue };
             if value.is_empty() {
-                return Err(format!("{name} is empty, which cannot be part of a path"));
+                return Err(format!("{name} is empty, which is not allowed in a path"));
             }
-            // Who decodes a path before resolving it sees these segments, although they are sent percent-encoded.
+            // These segments are sent percent-encoded. A server that decodes a path before resolving it would still
+            // see them.
             if value.split(['/', '\\']).any(is_dots) {
                 return Err(OUT_OF_THE_PATH.to_owned());
             }
         }
-        let missing = |name: String| format!("{name} is left out and has to be in the address");
+        let missing = |name: String| format!("{name} is missing; the url needs it");
         let path = self.path.fill(arguments, percent_encoded).map_err(missing)?;
-        // Servers and proxies resolve `.` and `..`, which would change the path. Literals with a
-        // place beside them can make one as well: `/.{name}`.
+        // Servers and proxies resolve `.` and `..`, which would change the path. A literal next to a placeholder
+        // can also produce them: `/.{name}`.
         if path.split('/').any(is_dots) {
             return Err(OUT_OF_THE_PATH.to_owned());
         }
@@ -102,14 +105,14 @@ impl Address {
     }
 }
 
-const OUT_OF_THE_PATH: &str = "the arguments would lead out of the path";
+const OUT_OF_THE_PATH: &str = "the arguments would change the structure of the path";
 
-/// Whether a segment is one that is resolved and not sent.
+/// Whether a segment is `.` or `..`.
 fn is_dots(segment: &str) -> bool {
     matches!(segment, "." | "..")
 }
 
-/// Names and values as a query, or as a form.
+/// Encodes names and values as a query or a form.
 pub(super) fn query_of<'a>(parts: impl Iterator<Item = (&'a str, String)>) -> String {
     let parts: Vec<String> = parts
         .map(|(name, value)| format!("{}={}", percent_encoded(name), percent_encoded(&value)))

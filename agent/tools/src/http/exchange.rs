@@ -1,4 +1,4 @@
-//! One request and its answer, as an outcome.
+//! A single request and its response, as an outcome.
 
 use abide_json_integers as integers;
 use base64::Engine;
@@ -37,7 +37,7 @@ impl Plan {
         }
     }
 
-    /// No answer came.
+    /// The outcome if there is no response.
     fn unanswered(&self, error: &reqwest::Error) -> ToolOutcome {
         let (failure, what) = match error.is_connect() {
             true => (Failure::Unavailable, "cannot be reached"),
@@ -55,14 +55,17 @@ impl Plan {
             match response.chunk().await {
                 Ok(Some(chunk)) if body.len() + chunk.len() > self.max_bytes => {
                     let most = self.max_bytes;
-                    let why = format!("{} answered with more than {most} bytes", self.name);
+                    let why = format!("the response of {} has more than {most} bytes", self.name);
                     return ToolOutcome::failed(Failure::TooLarge, why);
                 }
                 Ok(Some(chunk)) => body.extend_from_slice(&chunk),
                 Ok(None) => break,
                 Err(error) => {
                     let why = causes(&error);
-                    let text = format!("the answer of {} broke off: {why}", self.name);
+                    let text = format!(
+                        "the connection was lost while reading the response of {}: {why}",
+                        self.name
+                    );
                     return ToolOutcome::failed(Failure::Lost, text);
                 }
             }
@@ -79,7 +82,7 @@ impl Plan {
         ]);
         let text = match String::from_utf8(body) {
             Ok(text) => {
-                // What cannot be kept exactly as JSON is kept as text.
+                // A body that JSON cannot represent exactly is stored as text.
                 let is_exact = is_json(media_type.as_deref()) && integers::check(&text).is_ok();
                 let parsed = is_exact.then(|| serde_json::from_str(&text));
                 let body = match parsed {
@@ -101,9 +104,9 @@ impl Plan {
             return ToolOutcome { text, content, is_error: false, exit_code: 0, failure: None };
         }
         let to = header(LOCATION).filter(|_| status.is_redirection());
-        let to = to.map(|to| format!(" to {to}, which is not followed")).unwrap_or_default();
+        let to = to.map(|to| format!(" to {to}; the redirect is not followed")).unwrap_or_default();
         let said = if text.is_empty() { String::new() } else { format!("\n{text}") };
-        // Who is told to come back later was not served.
+        // "Retry later" means that the request was not processed.
         let failure = match status {
             StatusCode::TOO_MANY_REQUESTS => Failure::Unavailable,
             _ => Failure::Tool,
@@ -121,7 +124,7 @@ fn is_json(media_type: Option<&str>) -> bool {
     essence == "application/json" || essence.ends_with("+json")
 }
 
-/// An error with its causes, and without the address: that may hold what the model was not told.
+/// An error and its causes, without the URL, which may contain data that the model must not see.
 fn causes(error: &reqwest::Error) -> String {
     let mut cause = std::error::Error::source(error);
     let mut told: Vec<String> = Vec::new();
@@ -129,5 +132,5 @@ fn causes(error: &reqwest::Error) -> String {
         told.push(one.to_string());
         cause = one.source();
     }
-    if told.is_empty() { "no reason is known".to_owned() } else { told.join(": ") }
+    if told.is_empty() { "unknown error".to_owned() } else { told.join(": ") }
 }

@@ -1,4 +1,4 @@
-//! One connection to an MCP server: how it is made, whether it is there, and how it ended.
+//! A connection to an MCP server: setup, state, and the reason of its end.
 
 use std::collections::{BTreeMap, HashMap};
 use std::error::Error;
@@ -29,16 +29,16 @@ use super::lines::{BoundedLines, Note};
 use crate::config::ConfigError;
 use crate::process::{Group, Launch, Tail, exit_code};
 
-/// How long a server has to end when its input is closed, and again when it is asked to.
+/// Grace period after the server's stdin is closed, and again after SIGTERM.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How long the last words of a server are waited for. They are in the pipe when it has ended.
+/// Maximum time to read the last output of a server. It is in the pipe when the server has exited.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// Redirects of an HTTP server that are followed, on its own host.
+/// Maximum number of redirects of an HTTP server, within its own host.
 const REDIRECTS: usize = 3;
 
-/// Where a server is to be found.
+/// The address of a server.
 pub(super) enum Door {
     Program { launch: Launch, most: usize },
     Address { client: Client, config: StreamableHttpClientTransportConfig },
@@ -61,10 +61,10 @@ impl Door {
         most: usize,
     ) -> Result<Door, ConfigError> {
         let url = reqwest::Url::parse(url)
-            .map_err(|why| ConfigError::new(name, format!("its url is none: {why}")))?;
+            .map_err(|why| ConfigError::new(name, format!("its url is invalid: {why}")))?;
         let client = crate::http::client(REDIRECTS)
             .map_err(|why| ConfigError::new(name, why.to_string()))?;
-        // A header that stands twice in a `HeaderMap` would have no name the second time; ours stand once.
+        // A duplicate header in a `HeaderMap` has no name the second time; ours are unique.
         let headers: HashMap<HeaderName, HeaderValue> =
             headers.into_iter().filter_map(|(name, value)| Some((name?, value))).collect();
         let config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
@@ -74,7 +74,7 @@ impl Door {
     }
 }
 
-/// A server that is there, or was.
+/// An open or closed connection.
 pub(super) struct Connection {
     running: RunningService<RoleClient, Listener>,
     process: Option<Process>,
@@ -82,7 +82,7 @@ pub(super) struct Connection {
     changed: watch::Sender<u64>,
 }
 
-/// What we are to the server: it may tell us that its tools have changed, and ask us for nothing.
+/// The client side of the protocol: the server may report changes of its tools, but not send requests.
 struct Listener {
     config: ClientConfig,
     changed: watch::Sender<u64>,
@@ -99,17 +99,17 @@ impl ClientHandler for Listener {
 }
 
 impl Connection {
-    /// A server of the newest revision is discovered, all others are initialized.
+    /// Connects with discovery (the newest protocol) or `initialize` (earlier ones).
     ///
     /// # Errors
-    /// Why there is none, with what the server said last.
+    /// Why there is no connection, with the server's last output.
     pub(super) async fn open(door: &Door, within: Duration) -> Result<Connection, String> {
         let either = ClientLifecycleMode::Auto {
             preferred_versions: vec![ProtocolVersion::V_2026_07_28],
             legacy_version: Some(ProtocolVersion::V_2025_11_25),
         };
         match Connection::attempt(door, within, either).await {
-            // It knows how to be discovered, and says that it wants to be initialized.
+            // It supports discovery, but requires `initialize`.
             Err(failed) if failed.is_of_older_era => {
                 let initialize = ClientLifecycleMode::Initialize;
                 Connection::attempt(door, within, initialize).await.map_err(|failed| failed.why)
@@ -125,7 +125,7 @@ impl Connection {
     ) -> Result<Connection, Failed> {
         let (changed, _) = watch::channel(0);
         let us = Implementation::new("abide", env!("CARGO_PKG_VERSION"));
-        // What is asked for where the server is initialized, which the newest revision does away with.
+        // Used for `initialize`, which the newest protocol does not have.
         let config = ClientConfig::new(ClientCapabilities::default(), us)
             .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE);
         let listener = Listener { config, changed: changed.clone() };
@@ -134,7 +134,7 @@ impl Connection {
             Door::Program { launch, most } => {
                 let (mut child, group) = launch.spawn().map_err(|why| {
                     let program = launch.argv.first().map_or("", String::as_str);
-                    Failed::because(format!("{program} cannot be started: {why}"))
+                    Failed::because(format!("cannot start {program}: {why}"))
                 })?;
                 let stdin = child.stdin.take().expect("stdin is piped");
                 let stdout = child.stdout.take().expect("stdout is piped");
@@ -169,7 +169,7 @@ impl Connection {
         Err(failed)
     }
 
-    /// Servers of the newest revision tell of changes only to who asks for it.
+    /// Servers with the newest protocol report changes only to subscribers.
     fn subscribe(&self) {
         let peer = self.peer().clone();
         let Some(info) = peer.peer_info() else { return };
@@ -194,12 +194,12 @@ impl Connection {
         self.running.peer()
     }
 
-    /// A number that changes when the server's tools have.
+    /// A counter that increases when the server's tools change.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
 
-    /// The tools that the server lists now.
+    /// The server's current tools.
     pub(super) async fn list(&self) -> Result<Vec<Tool>, String> {
         self.peer().list_all_tools().await.map_err(|why| why.to_string())
     }
@@ -218,25 +218,25 @@ impl Connection {
         McpStatus::Up { protocol, server: server.unwrap_or_default() }
     }
 
-    /// The reason, if it was ended because of a message over the maximum.
+    /// The reason, if the connection was closed because of an oversized message.
     pub(super) fn too_large(&self) -> Option<String> {
         self.note.read()
     }
 
-    /// How it came to an end, as far as that is known.
+    /// How the connection ended, as far as known.
     pub(super) async fn how_it_ended(&self) -> String {
         match (self.note.read(), &self.process) {
             (Some(why), _) => why,
             (None, Some(process)) => {
                 let ended = process.ended(LAST_WORDS).await;
-                let how = ended.unwrap_or_else(|| "it stopped talking".to_owned());
+                let how = ended.unwrap_or_else(|| "it closed its output".to_owned());
                 format!("{how}{}", process.stderr.told())
             }
-            (None, None) => "its connection ended".to_owned(),
+            (None, None) => "the connection was closed".to_owned(),
         }
     }
 
-    /// Ends it, and waits for that.
+    /// Stops the server and waits for it.
     pub(super) async fn end(&self) {
         self.running.cancellation_token().cancel();
         if let Some(process) = &self.process {
@@ -249,7 +249,7 @@ impl Connection {
 /// Why an attempt to connect failed.
 struct Failed {
     why: String,
-    /// Whether the server would rather be initialized.
+    /// Whether the server requires `initialize`.
     is_of_older_era: bool,
 }
 
@@ -265,9 +265,9 @@ impl Failed {
                 Failed { why: error.to_string(), is_of_older_era: true }
             }
             Error::LegacyFallbackFailed { fallback, .. } => Failed::of(fallback, is_program),
-            // Whether a pipe is found to be broken or at its end is a matter of who is first.
+            // Whether the pipe is reported as broken or at its end depends on timing.
             Error::ConnectionClosed(_) | Error::TransportError { .. } if is_program => {
-                Failed::because("it hung up".to_owned())
+                Failed::because("it closed the connection".to_owned())
             }
             Error::TransportError { error, .. } => Failed::because(told(error.error.as_ref())),
             other => Failed::because(told(other)),
@@ -281,7 +281,7 @@ fn told(error: &(dyn Error + 'static)) -> String {
     let mut cause = error.source();
     while let Some(one) = cause {
         let text = one.to_string();
-        // Some errors quote their cause, others do not.
+        // Some errors include the text of their cause, others do not.
         if !told.contains(&text) {
             told = format!("{told}: {text}");
         }
@@ -290,10 +290,10 @@ fn told(error: &(dyn Error + 'static)) -> String {
     told
 }
 
-/// The program of a server. It is ended when this is dropped.
+/// The process of a server. Dropping it kills the process.
 struct Process {
     stderr: Tail,
-    /// How it ended, once it has.
+    /// How the process ended, if it has.
     exit: watch::Receiver<Option<String>>,
     stop: CancellationToken,
     _stop_when_dropped: DropGuard,
@@ -313,21 +313,21 @@ impl Process {
         self.exit.borrow().is_none()
     }
 
-    /// How it ended, if it does so in time.
+    /// How the process ended, if it does so in time.
     async fn ended(&self, within: Duration) -> Option<String> {
         let mut exit = self.exit.clone();
         let ended = timeout(within, exit.wait_for(Option::is_some)).await;
         ended.ok()?.ok()?.clone()
     }
 
-    /// What is to be told of a server that never answered.
+    /// The exit status and stderr of a server that never answered.
     async fn last_words(self) -> String {
         let ended = self.ended(LAST_WORDS).await.map(|how| format!("; {how}"));
         format!("{}{}", ended.unwrap_or_default(), self.stderr.told())
     }
 }
 
-/// Waits for a program's end, or brings it about.
+/// Waits for a process to end, or stops it.
 async fn tend(
     mut child: Child,
     group: Group,
@@ -355,7 +355,7 @@ async fn tend(
     }
     let how = match status {
         Ok(status) => format!("it ended with exit code {}", exit_code(status)),
-        Err(why) => format!("it cannot be waited for: {why}"),
+        Err(why) => format!("cannot wait for it: {why}"),
     };
     told.send_replace(Some(how));
 }

@@ -1,7 +1,7 @@
-//! A reader that ends a stream whose lines are longer than may be.
+//! A reader that closes a stream with oversized lines.
 //!
-//! A message that is dropped in silence would leave its call waiting until its time is over; a connection that ends says
-//! why.
+//! If such a message were dropped silently, its call would wait until its timeout. A closed connection fails
+//! immediately with the reason.
 
 use std::io;
 use std::pin::Pin;
@@ -10,16 +10,16 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, ReadBuf};
 
-/// Passes bytes on, and fails where a line is too long.
+/// Passes bytes through, and fails at an oversized line.
 pub(super) struct BoundedLines<R> {
     from: R,
-    /// Bytes of the line that is being read.
+    /// Bytes of the current line.
     line: usize,
     most: usize,
     note: Note,
 }
 
-/// Why the stream was ended, if it was.
+/// Why the stream was closed, if it was.
 #[derive(Clone, Default)]
 pub(super) struct Note {
     why: Arc<Mutex<Option<String>>>,
@@ -54,7 +54,7 @@ impl<R: AsyncRead + Unpin> AsyncRead for BoundedLines<R> {
             if self.line > self.most {
                 let (line, most) = (self.line, self.most);
                 let why =
-                    format!("it sent a message of at least {line} bytes, and {most} are taken");
+                    format!("it sent a message of at least {line} bytes; the maximum is {most}");
                 self.note.write(why.clone());
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
             }

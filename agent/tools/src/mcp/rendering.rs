@@ -1,12 +1,13 @@
-//! What an MCP server answers, as text for a model. The answer itself is kept whole beside it.
+//! An MCP server's answer as text for a model. The complete answer is stored, too.
 
 use rmcp::model::{CallToolResult, ContentBlock, ResourceContents};
 
-/// The text of an answer: text as it is, everything else named with its size.
+/// The text of an answer. Text is unchanged; other content is described with its size.
 pub(super) fn text_of(result: &CallToolResult) -> String {
     let blocks: Vec<String> = result.content.iter().map(block).collect();
     match &result.structured_content {
-        // By the specification the text says the same; where there is none, the structure speaks.
+        // By the specification, the text repeats the structured content. If there is no text, the structure is
+        // used.
         Some(value) if blocks.is_empty() => value.to_string(),
         None if blocks.is_empty() => "no output".to_owned(),
         _ => blocks.join("\n"),
@@ -26,13 +27,13 @@ fn block(block: &ContentBlock) -> String {
                 let mime_type = mime_type.as_deref().unwrap_or("unknown type");
                 sized(&format!("resource {uri}"), mime_type, blob)
             }
-            _ => "[a resource of a kind that is not known]".to_owned(),
+            _ => "[a resource of an unknown kind]".to_owned(),
         },
         ContentBlock::ResourceLink(link) => {
             let about = link.description.as_deref().map(|text| format!(": {text}"));
             format!("[link to {} {}{}]", link.name, link.uri, about.unwrap_or_default())
         }
-        _ => "[content of a kind that is not known]".to_owned(),
+        _ => "[content of an unknown kind]".to_owned(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! One tool of an MCP server.
+//! A tool of an MCP server.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::tool::{Invocation, Tool, ToolDeclaration};
 /// A tool of a server.
 pub(super) struct McpTool {
     declaration: ToolDeclaration,
-    /// What the server calls it.
+    /// The server's name for it.
     name: String,
     server: Arc<Server>,
 }
@@ -50,8 +50,8 @@ impl McpTool {
     }
 }
 
-/// A tool's name as models can be told it: what they do not take becomes `_`, and what is too long ends in a hash of the
-/// whole instead.
+/// A tool name that models accept: other characters become `_`, and the end of a long name is replaced by a hash of
+/// the whole name.
 fn name_here(prefix: &str, name: &str) -> String {
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     let whole: String =
@@ -75,7 +75,7 @@ impl Tool for McpTool {
         async move {
             let cancel = invocation.cancel.clone();
             let call = call(&server, name, invocation.arguments);
-            // Dropping the call tells the server that it is cancelled.
+            // Dropping the call sends a cancellation to the server.
             tokio::select! {
                 biased;
                 () = cancel.cancelled() => {
@@ -94,7 +94,7 @@ async fn call(server: &Arc<Server>, name: String, arguments: Value) -> ToolOutco
     let connection = match server.connection().await {
         Ok(connection) => connection,
         Err(why) => {
-            let text = format!("the MCP server {} is not there: {why}", server.name);
+            let text = format!("MCP server {} is unavailable: {why}", server.name);
             return ToolOutcome::failed(Failure::Unavailable, text);
         }
     };
@@ -102,7 +102,7 @@ async fn call(server: &Arc<Server>, name: String, arguments: Value) -> ToolOutco
         Value::Object(members) => members,
         Value::Null => Map::new(),
         _ => {
-            let text = "an MCP tool takes an object of arguments".to_owned();
+            let text = "the arguments of an MCP tool must be an object".to_owned();
             return ToolOutcome::failed(Failure::Arguments, text);
         }
     };
@@ -111,7 +111,7 @@ async fn call(server: &Arc<Server>, name: String, arguments: Value) -> ToolOutco
         Ok(CallToolResponse::Complete(result)) => outcome(server, &result),
         Ok(_) => {
             let text = format!(
-                "the MCP server {} wants to be answered before it is done, which is not supported",
+                "MCP server {} requests input during the call, which is not supported",
                 server.name
             );
             ToolOutcome::failed(Failure::Tool, text)
@@ -120,13 +120,13 @@ async fn call(server: &Arc<Server>, name: String, arguments: Value) -> ToolOutco
     }
 }
 
-/// An answer, whole and as text.
+/// An answer, complete and as text.
 fn outcome(server: &Server, result: &CallToolResult) -> ToolOutcome {
     let is_error = result.is_error.unwrap_or(false);
-    let content = serde_json::to_value(result).expect("what came as JSON goes as JSON");
+    let content = serde_json::to_value(result).expect("the result can be serialized");
     if let Some((pointer, number)) = inexact(&content, String::new()) {
         let text = format!(
-            "the tool ran, and the answer of the MCP server {} cannot be kept: the number {number} at {pointer} may be \
+            "the tool ran, but the answer of MCP server {} cannot be stored: the number {number} at {pointer} may be \
              an integer that does not fit 64 bits with sign",
             server.name
         );
@@ -141,8 +141,8 @@ fn outcome(server: &Server, result: &CallToolResult) -> ToolOutcome {
     }
 }
 
-/// The first number of an answer that may have lost digits. The SDK has read the text already, so that an integer beyond 64
-/// bits is a double by now, as is a number with an exponent: neither is taken.
+/// The first number of an answer that may have lost digits. The SDK has already parsed the text: an integer beyond
+/// 64 bits has become a double, and so has a number with an exponent. Both are refused.
 fn inexact(value: &Value, pointer: String) -> Option<(String, String)> {
     match value {
         Value::Number(number) => {
@@ -172,36 +172,37 @@ async fn failure(server: &Server, connection: &Connection, error: ServiceError) 
                 ErrorCode::INVALID_PARAMS | ErrorCode::METHOD_NOT_FOUND => Failure::Arguments,
                 _ => Failure::Tool,
             };
-            let text = format!("the MCP server {name} answered with an error: {}", error.message);
+            let text = format!("MCP server {name} returned an error: {}", error.message);
             ToolOutcome { content: json!({ "error": error }), ..ToolOutcome::failed(failure, text) }
         }
         ServiceError::TransportSend(error) if too_large(&error).is_some() => {
             let most = too_large(&error).unwrap_or_default();
-            let text = format!("the MCP server {name} answered with more than {most} bytes");
+            let text = format!("the answer of MCP server {name} has more than {most} bytes");
             ToolOutcome::failed(Failure::TooLarge, text)
         }
         ServiceError::TransportSend(error) if refused(&error) => {
-            let text = format!("the MCP server {name} cannot be reached");
+            let text = format!("MCP server {name} cannot be reached");
             ToolOutcome::failed(Failure::Unavailable, text)
         }
         ServiceError::TransportSend(_) | ServiceError::TransportClosed => {
-            // What is too large now is too large again: the call is not to be repeated.
+            // The same call would produce the same oversized message, so it must not be repeated.
             if let Some(why) = connection.too_large() {
-                let text = format!("the MCP server {name} was ended: {why}");
+                let text = format!("the connection to MCP server {name} was closed: {why}");
                 return ToolOutcome::failed(Failure::TooLarge, text);
             }
             let how = connection.how_it_ended().await;
-            let text = format!("the MCP server {name} was lost during the call: {how}");
+            let text =
+                format!("the connection to MCP server {name} was lost during the call: {how}");
             ToolOutcome::failed(Failure::Lost, text)
         }
         other => {
-            let text = format!("the MCP server {name} did not answer as it should: {other}");
+            let text = format!("invalid answer of MCP server {name}: {other}");
             ToolOutcome::failed(Failure::Lost, text)
         }
     }
 }
 
-/// The limit that an answer was over, if that is why there is none.
+/// The size limit that the answer exceeded, if that is the reason of the error.
 fn too_large(error: &(dyn Error + 'static)) -> Option<usize> {
     let mut cause = Some(error);
     while let Some(one) = cause {
@@ -214,10 +215,10 @@ fn too_large(error: &(dyn Error + 'static)) -> Option<usize> {
     None
 }
 
-/// Whether nobody was there to take the request.
+/// Whether the request was refused at the connection level.
 fn refused(error: &(dyn Error + 'static)) -> bool {
     let is_refusal = |error: &(dyn Error + 'static)| {
-        // It has a cause that it does not tell of as one.
+        // This error does not report its cause through `source`.
         let of_transport = error.downcast_ref::<StreamableHttpError<reqwest::Error>>();
         let client = match of_transport {
             Some(StreamableHttpError::Client(error)) => Some(error),

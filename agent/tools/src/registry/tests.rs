@@ -1,4 +1,4 @@
-//! Which tools there are, which an agent may use, and what comes of a call.
+//! The registry, views of agents, and outcomes of calls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ fn selection(tools: Option<&[&str]>, blocked: &[&str], excluded: &[&str]) -> Sel
     Selection { tools: tools.map(owned), blocked: owned(blocked), excluded: owned(excluded) }
 }
 
-/// What is shown, and what comes of a call of each of the four, and of one that is not there.
+/// The visible tools, and the outcome of a call of each of the four and of an unknown one.
 fn check(selection: Selection, expected: Expect) {
     let view = tools(&["fs_read", "fs_write", "search", "shell"]).view(selection);
     let told = view.map(|view| {
@@ -48,7 +48,7 @@ fn check(selection: Selection, expected: Expect) {
 }
 
 #[test]
-fn an_agent_has_all_tools_unless_said() {
+fn an_agent_has_all_tools_by_default() {
     check(
         Selection::default(),
         expect![[r#"
@@ -57,36 +57,36 @@ fn an_agent_has_all_tools_unless_said() {
             fs_write: runs
             search: runs
             shell: runs
-            there is no tool nosuch; there are: fs_read, fs_write, search, shell"#]],
+            unknown tool nosuch; available: fs_read, fs_write, search, shell"#]],
     );
 }
 
 #[test]
-fn a_blocked_tool_is_shown_and_denied_an_excluded_one_is_not_there() {
+fn a_blocked_tool_is_visible_and_an_excluded_one_is_not() {
     check(
         selection(Some(&["fs_*", "shell"]), &["fs_write"], &["shell"]),
         expect![[r#"
             shown: fs_read fs_write
             fs_read: runs
-            calls of fs_write are blocked for this agent: go on without it
-            there is no tool search; there are: fs_read, fs_write
-            there is no tool shell; there are: fs_read, fs_write
-            there is no tool nosuch; there are: fs_read, fs_write"#]],
+            calls of fs_write are blocked for this agent: continue without it
+            unknown tool search; available: fs_read, fs_write
+            unknown tool shell; available: fs_read, fs_write
+            unknown tool nosuch; available: fs_read, fs_write"#]],
     );
 }
 
 #[test]
-fn a_definition_with_unknown_names_is_refused_with_what_there_is() {
+fn a_definition_with_unknown_names_is_refused() {
     check(
         selection(Some(&["search", "sarch", "web_*"]), &["sarch"], &["nosuch"]),
         expect![
-            "unknown_tool: there is no tool sarch, web_*, sarch, nosuch; there are: fs_read, fs_write, search, shell"
+            "unknown_tool: unknown tool sarch, web_*, sarch, nosuch; available: fs_read, fs_write, search, shell"
         ],
     );
 }
 
 #[test]
-fn names_and_schemas_are_held_to_what_models_take() {
+fn names_and_schemas_are_validated() {
     let tools = tools(&["one"]);
     let refused = |name: &str, parameters: Value| {
         let declaration = ToolDeclaration::new(name, "", parameters);
@@ -101,43 +101,43 @@ fn names_and_schemas_are_held_to_what_models_take() {
         refused("two", json!({"$ref": "https://example.com/schema.json"})),
     ];
     expect![[r#"
-        there is already a tool one
-        "two words" is no name of a tool: letters, digits, _ and -, 64 at most
-        "x…" is no name of a tool: letters, digits, _ and -, 64 at most
-        the parameters of two are no JSON Schema: "objekt" is not valid under any of the schemas listed in the 'anyOf' keyword
-        the parameters of two are no JSON Schema: Resource 'https://example.com/schema.json' is not present in a registry and retrieving it failed: `resolve-http` feature or a custom resolver is required to resolve external schemas via HTTP"#]]
+        tool one already exists
+        invalid tool name "two words": use letters, digits, _ and -, at most 64
+        invalid tool name "x…": use letters, digits, _ and -, at most 64
+        the parameters of two are not a valid JSON Schema: "objekt" is not valid under any of the schemas listed in the 'anyOf' keyword
+        the parameters of two are not a valid JSON Schema: Resource 'https://example.com/schema.json' is not present in a registry and retrieving it failed: `resolve-http` feature or a custom resolver is required to resolve external schemas via HTTP"#]]
     .assert_eq(&told.join("\n"));
 }
 
 #[test]
-fn a_source_replaces_its_own_tools_and_no_others() {
+fn a_source_replaces_only_its_own_tools() {
     let tools = tools(&["mine"]);
     let revision = tools.revision();
     tools.announce("files", "fs_").expect("it is the first");
     assert!(tools.announce("files", "db_").is_err(), "there is one");
     let early = selection(Some(&["fs_read", "fs_*"]), &[], &[]);
-    assert!(tools.view(early.clone()).is_ok(), "the source has not told yet");
+    assert!(tools.view(early.clone()).is_ok(), "the source has not listed its tools yet");
     assert!(tools.view(selection(Some(&["db_read"]), &[], &[])).is_err());
 
     let of_it =
         |names: &[&str]| names.iter().map(|name| Arc::new(tool(name)) as Arc<dyn Tool>).collect();
     let problems = tools.replace("files", of_it(&["fs_read", "mine", "fs_list"]));
-    assert_eq!(problems, ["there is already a tool mine"]);
+    assert_eq!(problems, ["tool mine already exists"]);
     assert_eq!(tools.names(), ["fs_list", "fs_read", "mine"]);
     assert_eq!(tools.replace("files", of_it(&["fs_stat"])), [""; 0]);
     assert_eq!(tools.names(), ["fs_stat", "mine"]);
-    assert!(tools.view(early).is_err(), "it has told, and has no fs_read");
+    assert!(tools.view(early).is_err(), "the source has no fs_read");
     tools.withdraw("files");
     assert_eq!(tools.names(), ["mine"]);
-    assert_eq!(*revision.borrow(), 6, "one, announced twice, two tellings, withdrawn");
+    assert_eq!(*revision.borrow(), 6, "one tool, two announcements, two lists, one withdrawal");
 }
 
-/// What a function comes to that is given so long and these arguments.
+/// The outcome of a function with a timeout of three seconds.
 async fn run(function: Function, arguments: &str) -> ToolOutcome {
     let name = function.declaration().name.clone();
     let tools = Tools::new();
     tools.add(function).expect("it is new");
-    let view = tools.view(Selection::default()).expect("nothing is named");
+    let view = tools.view(Selection::default()).expect("no name is unknown");
     let context = ToolContext { session_id: "s1".to_owned(), ..ToolContext::default() };
     match view.admit(&name, arguments) {
         Ok(admitted) => admitted.run("c1", context).await,
@@ -152,7 +152,7 @@ struct Sum {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_a_function_does_is_an_outcome() {
+async fn every_result_of_a_function_is_an_outcome() {
     let sum = || {
         Function::new("sum", "adds", |Sum { a, b }: Sum, context: ToolContext| async move {
             let sum = a.checked_add(b).ok_or("too large")?;
@@ -180,11 +180,11 @@ async fn whatever_a_function_does_is_an_outcome() {
     expect![[r#"
         {"content":{"session":"s1","sum":3},"text":"{\"session\":\"s1\",\"sum\":3}","is_error":false,"exit_code":0}
         {"content":{"error":{"code":"tool","message":"too large"}},"text":"too large","is_error":true,"exit_code":1,"failure":"tool"}
-        {"content":{"error":{"code":"arguments","message":"sum: the arguments do not fit: \"b\" is a required property. It takes: a (integer, required), b (integer, required)"}},"text":"sum: the arguments do not fit: \"b\" is a required property. It takes: a (integer, required), b (integer, required)","is_error":true,"exit_code":1,"failure":"arguments"}
-        {"content":{"error":{"code":"arguments","message":"sum: the arguments are not JSON: EOF while parsing an object at line 1 column 7. It takes: a (integer, required), b (integer, required)"}},"text":"sum: the arguments are not JSON: EOF while parsing an object at line 1 column 7. It takes: a (integer, required), b (integer, required)","is_error":true,"exit_code":1,"failure":"arguments"}
-        {"content":{"error":{"code":"panicked","message":"panics broke down, which is a defect of it"}},"text":"panics broke down, which is a defect of it","is_error":true,"exit_code":1,"failure":"panicked"}
-        {"content":{"error":{"code":"panicked","message":"early broke down, which is a defect of it"}},"text":"early broke down, which is a defect of it","is_error":true,"exit_code":1,"failure":"panicked"}
-        {"content":{"error":{"code":"timed_out","message":"hangs was not done within 3 s"}},"text":"hangs was not done within 3 s","is_error":true,"exit_code":1,"failure":"timed_out"}"#]]
+        {"content":{"error":{"code":"arguments","message":"sum: invalid arguments: \"b\" is a required property. Parameters: a (integer, required), b (integer, required)"}},"text":"sum: invalid arguments: \"b\" is a required property. Parameters: a (integer, required), b (integer, required)","is_error":true,"exit_code":1,"failure":"arguments"}
+        {"content":{"error":{"code":"arguments","message":"sum: the arguments are not JSON: EOF while parsing an object at line 1 column 7. Parameters: a (integer, required), b (integer, required)"}},"text":"sum: the arguments are not JSON: EOF while parsing an object at line 1 column 7. Parameters: a (integer, required), b (integer, required)","is_error":true,"exit_code":1,"failure":"arguments"}
+        {"content":{"error":{"code":"panicked","message":"panics panicked; this is a bug in the tool"}},"text":"panics panicked; this is a bug in the tool","is_error":true,"exit_code":1,"failure":"panicked"}
+        {"content":{"error":{"code":"panicked","message":"early panicked; this is a bug in the tool"}},"text":"early panicked; this is a bug in the tool","is_error":true,"exit_code":1,"failure":"panicked"}
+        {"content":{"error":{"code":"timed_out","message":"hangs timed out after 3 s"}},"text":"hangs timed out after 3 s","is_error":true,"exit_code":1,"failure":"timed_out"}"#]]
     .assert_eq(&told.join("\n"));
 }
 

@@ -1,7 +1,7 @@
-//! Which tools of the registry an agent may use, as its definition says.
+//! The tools of the registry that an agent may use, according to its definition.
 //!
-//! What is **excluded** is never shown: to the model it does not exist. What is **blocked** is shown and denied when it
-//! is called, so that the model learns why and says so.
+//! An **excluded** tool is invisible to the model. A **blocked** tool is visible, but calls to it are denied, so
+//! that the model learns the reason.
 
 use std::sync::Arc;
 
@@ -15,16 +15,16 @@ use crate::arguments::{Fitted, Misfit};
 use crate::outcome::{Failure, ToolOutcome};
 use crate::tool::{Invocation, Tool, ToolContext, ToolDeclaration};
 
-/// What a definition says of tools. A name that ends in `*` stands for all that begin so.
+/// The selection of tools in a definition. `*` at the end of a name matches any suffix.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Selection {
-    /// The tools that the agent has; all of them unless said.
+    /// The agent's tools; the default is all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<String>>,
-    /// Of these: the ones whose calls are denied.
+    /// Tools among them whose calls are denied.
     pub blocked: Vec<String>,
-    /// Of these: the ones that it is not shown.
+    /// Tools among them that are invisible.
     pub excluded: Vec<String>,
 }
 
@@ -39,9 +39,9 @@ pub struct ToolView {
 pub struct Admitted {
     /// The tool.
     pub tool: Arc<dyn Tool>,
-    /// What it is to be called with.
+    /// The arguments to call it with.
     pub arguments: Value,
-    /// What was re-typed of what the model wrote, in words; mostly nothing.
+    /// Descriptions of the conversions of the model's arguments; usually empty.
     pub repairs: Vec<String>,
 }
 
@@ -56,7 +56,7 @@ impl Selection {
     }
 }
 
-/// Whether one of the patterns stands for the name.
+/// Whether one of the patterns matches the name.
 pub(crate) fn matches_any(patterns: &[String], name: &str) -> bool {
     patterns.iter().any(|pattern| matches(pattern, name))
 }
@@ -85,14 +85,14 @@ impl ToolView {
         Ok(ToolView { tools, selection })
     }
 
-    /// What the model is shown, by name: the blocked ones too.
+    /// The visible tools by name, including the blocked ones.
     #[must_use]
     pub fn declarations(&self) -> Vec<ToolDeclaration> {
         let all = self.tools.declarations().into_iter();
         all.filter(|declaration| self.selection.shows(&declaration.name)).collect()
     }
 
-    /// The names of what the model is shown.
+    /// The names of the visible tools.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         let all = self.tools.names().into_iter();
@@ -105,25 +105,25 @@ impl ToolView {
         self.selection.blocks(name)
     }
 
-    /// The tool of a name, if its calls may be run.
+    /// The tool with this name, if its calls are permitted.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<Arc<dyn Tool>> {
         self.entry(name).ok().map(|entry| entry.tool)
     }
 
-    /// Takes a call as a model wrote it.
+    /// Checks a call as a model wrote it.
     ///
     /// # Errors
-    /// What the model is to be told instead: there is no such tool, it is blocked, the arguments do not fit.
+    /// The outcome for the model: the tool is unknown or blocked, or the arguments are invalid.
     pub fn admit(&self, name: &str, arguments: &str) -> Result<Admitted, ToolOutcome> {
         let entry = self.entry(name)?;
         entry.admit(name, entry.parameters.fit_text(arguments))
     }
 
-    /// Takes a call with arguments that are JSON already, such as those that an approver gave.
+    /// Checks a call with parsed arguments, such as those that an approver has edited.
     ///
     /// # Errors
-    /// As of [`ToolView::admit`].
+    /// As [`ToolView::admit`].
     pub fn admit_value(&self, name: &str, arguments: Value) -> Result<Admitted, ToolOutcome> {
         let entry = self.entry(name)?;
         entry.admit(name, entry.parameters.fit(arguments))
@@ -133,11 +133,11 @@ impl ToolView {
         let found = self.tools.read(|stock| stock.entries.get(name).cloned());
         let Some(entry) = found.filter(|_| self.selection.shows(name)) else {
             let names = super::listed(&self.names());
-            let text = format!("there is no tool {name}; there are: {names}");
+            let text = format!("unknown tool {name}; available: {names}");
             return Err(ToolOutcome::failed(Failure::Denied, text));
         };
         if self.selection.blocks(name) {
-            let text = format!("calls of {name} are blocked for this agent: go on without it");
+            let text = format!("calls of {name} are blocked for this agent: continue without it");
             return Err(ToolOutcome::failed(Failure::Denied, text));
         }
         Ok(entry)
@@ -159,13 +159,13 @@ impl Entry {
 }
 
 impl Admitted {
-    /// Runs it, as a call that nobody means to cancel.
+    /// Runs the call without cancellation.
     #[must_use]
     pub fn run(self, call_id: &str, context: ToolContext) -> BoxFuture<'static, ToolOutcome> {
         self.run_until(call_id, context, CancellationToken::new())
     }
 
-    /// Runs it until it is done, or cancelled.
+    /// Runs the call until it is done or cancelled.
     #[must_use]
     pub fn run_until(
         self,

@@ -1,4 +1,4 @@
-//! One run of a program, from its start to the end of all that it started.
+//! One run of a program, from its start to the end of its process group.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -16,11 +16,11 @@ use super::Output;
 use crate::outcome::{Failure, ToolOutcome};
 use crate::process::{Group, Launch, Tail, exit_code};
 
-/// How long output is waited for once the program has ended: what it wrote is in the pipe by then, so this only bounds
-/// how long a process that outlived it, and holds the pipe, is listened to.
+/// Maximum time to read output after the program has exited. Its own output is in the pipe by then, so this limits
+/// only the output of a surviving child process that holds the pipe.
 const DRAIN: Duration = Duration::from_millis(500);
 
-/// What one run is held to.
+/// The parameters of one run.
 pub(super) struct Run<'a> {
     pub(super) name: &'a str,
     pub(super) timeout: Duration,
@@ -30,7 +30,7 @@ pub(super) struct Run<'a> {
     pub(super) output: Output,
 }
 
-/// Why a run is over.
+/// Why a run ended.
 #[derive(Clone, Copy, PartialEq)]
 enum End {
     Exited,
@@ -51,7 +51,7 @@ impl Run<'_> {
             Ok(started) => started,
             Err(why) => {
                 let program = launch.argv.first().map_or("", String::as_str);
-                let text = format!("{} did not run: {program} cannot be started: {why}", self.name);
+                let text = format!("{} did not run: cannot start {program}: {why}", self.name);
                 return ToolOutcome::failed(Failure::Unavailable, text);
             }
         };
@@ -63,7 +63,7 @@ impl Run<'_> {
             let err = child.stderr.take().expect("stderr is piped");
             let most = self.max_output_bytes;
             let pump = async {
-                // Too much output ends it at once, whatever the other pipes still hold.
+                // Oversized output ends the run immediately, regardless of the other pipes.
                 let read = read_up_to(out, &mut stdout, most);
                 let others = async {
                     tokio::join!(stderr.drain(err), write(stdin, &input));
@@ -76,7 +76,7 @@ impl Run<'_> {
         self.outcome(end, code, stdout, &stderr)
     }
 
-    /// Waits for the end and brings it about; tells which it was, and the exit code.
+    /// Waits for the program to end, or stops it. Returns the reason and the exit code.
     async fn watch(
         &self,
         child: &mut Child,
@@ -107,13 +107,13 @@ impl Run<'_> {
                 tokio::select! {
                     _ = child.wait() => break,
                     () = sleep_until(over) => break,
-                    // It may have to be rid of its output before it hears the signal.
+                    // The program may have to flush its output before it handles the signal.
                     fits = &mut pump, if pumped.is_none() => pumped = Some(fits),
                 }
             }
         }
         group.kill();
-        // A process that was killed ends as soon as the kernel lets it.
+        // A killed process ends as soon as the kernel has processed the signal.
         let status = timeout(self.grace.max(DRAIN), child.wait()).await;
         let code = match status {
             Ok(Ok(status)) => exit_code(status),
@@ -147,16 +147,16 @@ impl Run<'_> {
         let failure = match end {
             End::TimedOut => {
                 let seconds = self.timeout.as_secs_f64();
-                Some((Failure::TimedOut, format!("{name} was not done within {seconds} s")))
+                Some((Failure::TimedOut, format!("{name} timed out after {seconds} s")))
             }
             End::Cancelled => Some((Failure::Cancelled, format!("{name} was cancelled"))),
             End::TooLarge => {
                 let most = self.max_output_bytes;
-                let why = format!("{name} was ended: it wrote more than the {most} bytes it may");
+                let why = format!("{name} was stopped: its output exceeds {most} bytes");
                 Some((Failure::TooLarge, why))
             }
             End::Exited if !self.ok_exit_codes.contains(&code) => {
-                Some((Failure::Tool, format!("{name} ended with exit code {code}")))
+                Some((Failure::Tool, format!("{name} failed with exit code {code}")))
             }
             End::Exited => self.read(&mut content, &text),
         };
@@ -167,7 +167,7 @@ impl Run<'_> {
             None if text.is_empty() => format!("no output{}", stderr.told()),
             None => text,
             Some((_, why)) if text.is_empty() => format!("{why}{}", stderr.told()),
-            Some((_, why)) => format!("{why}{}\nit wrote:\n{text}", stderr.told()),
+            Some((_, why)) => format!("{why}{}\nstdout:\n{text}", stderr.told()),
         };
         ToolOutcome {
             content: Value::Object(content),
@@ -178,7 +178,7 @@ impl Run<'_> {
         }
     }
 
-    /// Reads the output of a program that ended well as what it should be.
+    /// Parses the output of a successful program in the configured format.
     fn read(&self, content: &mut Map<String, Value>, text: &str) -> Option<(Failure, String)> {
         if self.output == Output::Text {
             return None;
@@ -186,21 +186,22 @@ impl Run<'_> {
         match serde_json::from_str::<Value>(text) {
             Ok(value) => {
                 if let Err(found) = integers::check(text) {
-                    let why = format!("{} ran, and its output cannot be kept: {found}", self.name);
+                    let why =
+                        format!("{} ran, but its output cannot be stored: {found}", self.name);
                     return Some((Failure::Tool, why));
                 }
                 content.insert("output".to_owned(), value);
                 None
             }
             Err(why) => {
-                let why = format!("{} should have written JSON and did not: {why}", self.name);
+                let why = format!("the output of {} is not valid JSON: {why}", self.name);
                 Some((Failure::Tool, why))
             }
         }
     }
 }
 
-/// There was more than may be.
+/// The output exceeds the maximum size.
 struct TooLarge;
 
 /// Reads to the end.
@@ -220,7 +221,7 @@ async fn read_up_to(
     Ok(())
 }
 
-/// Writes all there is. A program that does not read it to the end is in its right.
+/// Writes the input. It is not an error if a program does not read all of it.
 async fn write(mut stdin: ChildStdin, input: &[u8]) {
     let _ = stdin.write_all(input).await;
     let _ = stdin.shutdown().await;

@@ -1,10 +1,10 @@
-//! Where a placeholder may stand in a command: what a model writes there must be data and never code.
+//! Permitted positions of placeholders in a command. A model's text must be data and never code.
 //!
-//! A placeholder is a whole argument, or the whole value of `--name={place}`. The rule is positive for programs that run code:
-//! of an interpreter, placeholders stand only behind a program text that is spelled out (a script, or the name of its file);
-//! of a program that starts another one, only behind that program; where options come before that this file does not know,
-//! there is no placeholder. The tables of programs are in `programs.rs`; a list of programs is never complete, so commands of
-//! unknown programs are searched for interpreters as well.
+//! A placeholder must be a whole argument, or the whole value of `--name={place}`. For programs that run code, the
+//! rule is an allowlist: placeholders of an interpreter must follow a literal program text (a script, or the name
+//! of its file); those of a program that starts another one must follow that program. After options that this
+//! module does not know, placeholders are refused. The tables of programs are in `programs.rs`. A list of programs
+//! is never complete, so commands of unknown programs are also searched for interpreters.
 
 mod programs;
 
@@ -16,18 +16,18 @@ use crate::template::Template;
 
 /// A word of a command.
 enum Word {
-    /// As it is written.
+    /// A literal.
     Literal(String),
-    /// Nothing but a placeholder.
+    /// A placeholder.
     Place(String),
-    /// `--name={place}`: the option, and the placeholder.
+    /// `--name={place}`: the option and the placeholder.
     Value(String, String),
 }
 
 /// Checks a command.
 ///
 /// # Errors
-/// Which placeholder would be code, or that the program would read code on stdin.
+/// A placeholder could be code, or the program would read code on stdin.
 pub(super) fn check(argv: &[Template], written: &[String], stdin: Stdin) -> Result<(), String> {
     let words: Result<Vec<Word>, String> =
         argv.iter().zip(written).map(|(template, text)| Word::of(template, text)).collect();
@@ -48,7 +48,7 @@ impl Word {
                 Ok(Word::Value(option.to_owned(), name))
             }
             _ => Err(format!(
-                "{{{name}}} is a part of an argument: a placeholder is a whole argument, or all of --name={{{name}}}"
+                "{{{name}}} is only part of an argument: a placeholder must be a whole argument, or the value of --name={{{name}}}"
             )),
         }
     }
@@ -68,17 +68,17 @@ impl Word {
     }
 }
 
-/// `--name` and nothing else.
+/// Whether the text is `--name`.
 fn is_long(option: &str) -> bool {
     let name = option.strip_prefix("--").unwrap_or_default();
     !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
 }
 
-/// A program and its arguments.
+/// Checks a program and its arguments.
 fn command(words: &[Word], stdin: Stdin) -> Result<(), String> {
     let Some((program, arguments)) = words.split_first() else { return Ok(()) };
     let Some(program) = program.literal() else {
-        return Err("which program runs is not the model's to say".to_owned());
+        return Err("the program must not be a placeholder".to_owned());
     };
     let name = programs::name(program);
     if let Some(interpreter) = INTERPRETERS.iter().find(|it| it.names.contains(&name)) {
@@ -89,7 +89,7 @@ fn command(words: &[Word], stdin: Stdin) -> Result<(), String> {
     }
     if let (true, Some(place)) = (NO_PLACEHOLDERS.contains(&name), first_place(arguments)) {
         return Err(format!(
-            "{{{place}}} would be code: {name} runs what it is given; {WITH_A_FILE}"
+            "{{{place}}} would be code, because {name} executes its arguments; {WITH_A_FILE}"
         ));
     }
     if name == "find" {
@@ -104,15 +104,15 @@ fn first_place(words: &[Word]) -> Option<&str> {
     words.iter().find_map(Word::place)
 }
 
-/// How the options before an operand ended.
+/// The result of parsing the options before an operand.
 enum Parsed {
-    /// At this word, which is no option and no value of one.
+    /// This word is the first operand.
     Operand(usize),
-    /// An option bears code, which is spelled out; the arguments are behind it, from this word on.
+    /// An option has literal code; its arguments start at this word.
     Code(usize),
-    /// At a placeholder, or at an option that is not known.
+    /// A placeholder or an unknown option.
     Unclear,
-    /// There is no operand. For an interpreter: its program comes from stdin.
+    /// There is no operand. An interpreter would read its program from stdin.
     Nothing,
 }
 
@@ -133,14 +133,14 @@ fn of_interpreter(
         Parsed::Unclear | Parsed::Nothing => {
             return match first_place(words) {
                 Some(place) => Err(format!(
-                    "{{{place}}} could be code of {name}: it may only stand behind a script that is spelled out, \
-                     which reads it as an argument (in sh: \"$1\", after the script  sh \"{{{place}}}\")"
+                    "{{{place}}} could be code of {name}: it must follow a literal script, \
+                     which receives it as an argument (in sh: \"$1\", after the script  sh \"{{{place}}}\")"
                 )),
                 None => Ok(()),
             };
         }
     };
-    // What takes options behind its program as well could be given a second one.
+    // A program that accepts options after its operand could be given a second one.
     let follows_option = |pair: &[Word]| {
         let option = pair[0].literal().is_some_and(|word| word.starts_with('-') && word != "--");
         option && pair[1].place().is_some()
@@ -163,7 +163,7 @@ fn of_wrapper(
 ) -> Result<(), String> {
     let unclear = || match first_place(words) {
         Some(place) => Err(format!(
-            "{{{place}}} could be the program that {name} starts, or an option of it that is not known"
+            "{{{place}}} could be the program that {name} starts, or an unknown option of {name}"
         )),
         None => Ok(()),
     };
@@ -177,7 +177,8 @@ fn of_wrapper(
     }
 }
 
-/// `find` starts programs with `-exec` and its like, and takes no `--` for the end of its expressions.
+/// `find` starts programs with `-exec` and similar options, and does not support `--` as the end of its
+/// expressions.
 fn of_find(words: &[Word]) -> Result<(), String> {
     let of = |texts: &'static [&str]| {
         move |word: &Word| word.literal().is_some_and(|word| texts.contains(&word))
@@ -186,12 +187,12 @@ fn of_find(words: &[Word]) -> Result<(), String> {
     let (own, behind) = words.split_at(started.map_or(words.len(), |at| at + 1));
     let dashes = own.iter().position(of(&["--"])).unwrap_or(own.len());
     if let Some(place) = first_place(&own[dashes..]) {
-        return Err(format!("{{{place}}} behind -- would still be an expression of find"));
+        return Err(format!("{{{place}}} after -- would still be an expression of find"));
     }
     command(behind, Stdin::Empty)
 }
 
-/// Options that take code or a command, of whatever program.
+/// Options that take code or a command, for any program.
 const CODE_OPTIONS: &[&str] = &[
     "--checkpoint-action",
     "--command",
@@ -208,7 +209,7 @@ const CODE_OPTIONS: &[&str] = &[
     "--use-compress-program",
 ];
 
-/// And of certain ones.
+/// The same, for specific programs.
 const CODE_OPTIONS_OF: &[(&str, &[&str])] =
     &[("git", &["-c"]), ("rsync", &["-e"]), ("tar", &["-F", "-I"])];
 
@@ -233,7 +234,9 @@ fn of_other(name: &str, words: &[Word]) -> Result<(), String> {
             Word::Value(option, place) => (option.as_str(), place),
         };
         if takes_code(option) {
-            return Err(format!("{{{place}}} would be code: {name} runs what {option} is given"));
+            return Err(format!(
+                "{{{place}}} would be code, because {name} executes the value of {option}"
+            ));
         }
     }
     Ok(())
@@ -292,7 +295,7 @@ impl Options {
         }
     }
 
-    /// Short options, as `-eu`.
+    /// Parses a group of short options, such as `-eu`.
     fn cluster(&self, cluster: &str) -> Next {
         for (at, letter) in cluster.char_indices() {
             let ends = at + letter.len_utf8() == cluster.len();
@@ -314,7 +317,7 @@ impl Options {
     }
 }
 
-/// What comes behind an option.
+/// What follows an option.
 #[derive(Clone, Copy)]
 enum Next {
     /// Another word.
@@ -323,11 +326,11 @@ enum Next {
     Value,
     /// Its code.
     Code,
-    /// The arguments of the code that it bore.
+    /// The arguments of its attached code.
     Arguments,
-    /// Nothing that matters: the program comes from stdin.
+    /// The program comes from stdin, so the rest is irrelevant.
     ProgramFromStdin,
-    /// It is not in the table.
+    /// The option is unknown.
     Unknown,
 }
 

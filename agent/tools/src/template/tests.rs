@@ -1,4 +1,4 @@
-//! Text with places.
+//! Text with placeholders.
 
 use expect_test::expect;
 use serde_json::{Map, Value, json};
@@ -6,9 +6,9 @@ use serde_json::{Map, Value, json};
 use super::{Template, percent_encoded};
 
 #[test]
-fn places_are_filled_and_braces_doubled() {
+fn placeholders_are_filled_and_double_braces_are_literal() {
     let arguments = json!({"a": "x{b}", "n": 1.5, "list": [1, "two"], "none": null});
-    let arguments: Map<String, Value> = arguments.as_object().expect("it is one").clone();
+    let arguments: Map<String, Value> = arguments.as_object().expect("it is an object").clone();
     let told: Vec<String> =
         ["{a}-{n}", "{{a}} {a}", "{list}", "{none}", "{b}", "{", "a}b", "{}", "{a{b}}"]
             .into_iter()
@@ -26,14 +26,14 @@ fn places_are_filled_and_braces_doubled() {
         {list} = [1,"two"]
         {none} lacks none
         {b} lacks b
-        "{" has a { that is no placeholder: write {{
-        "a}b" has a } without its {: write }}
-        "{}" has a { that is no placeholder: write {{
-        "{a{b}}" has a { that is no placeholder: write {{"#]]
+        "{" has a { without a name: write {{ for a literal brace
+        "a}b" has an unmatched }: write }} for a literal brace
+        "{}" has a { without a name: write {{ for a literal brace
+        "{a{b}}" has a { without a name: write {{ for a literal brace"#]]
     .assert_eq(&told.join("\n"));
 }
 
 #[test]
-fn nothing_but_unreserved_characters_is_left() {
+fn only_unreserved_characters_are_not_encoded() {
     assert_eq!(percent_encoded("a-Z_0.~/?#&=+ %ü"), "a-Z_0.~%2F%3F%23%26%3D%2B%20%25%C3%BC");
 }

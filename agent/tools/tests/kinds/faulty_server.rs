@@ -1,4 +1,4 @@
-//! MCP servers at their worst: `examples/faulty_mcp_server.rs` over pipes.
+//! Faulty MCP servers: `examples/faulty_mcp_server.rs` over pipes.
 
 use abide_tools::{
     Failure, Invocation, McpServer, McpServerConfig, McpStatus, Selection, ToolOutcome, Tools,
@@ -26,7 +26,7 @@ async fn call_of(tools: &Tools, name: &str) -> ToolOutcome {
 }
 
 #[tokio::test]
-async fn what_a_server_lists_becomes_tools() {
+async fn listed_tools_become_tools() {
     let old = "2025-11-25";
     for (mode, protocol) in [("", "2026-07-28"), ("old", old), ("old-but-discovered", old)] {
         let mut config = config(mode);
@@ -36,7 +36,7 @@ async fn what_a_server_lists_becomes_tools() {
         config.needs_approval = vec!["bi*".to_owned()];
         let (server, tools) = start(config).await;
         let McpStatus::Up { protocol: spoken, .. } = server.status().await else {
-            panic!("it is down")
+            panic!("the server is down")
         };
         assert_eq!(spoken, protocol);
         let told: Vec<String> = tools
@@ -55,22 +55,23 @@ async fn what_a_server_lists_becomes_tools() {
             faulty_pid read_only {"readOnlyHint":true,"title":"Process id"}"#]]
         .assert_eq(&told.join("\n"));
         server.close().await;
-        assert_eq!(tools.names(), [""; 0], "they are taken back");
+        assert_eq!(tools.names(), [""; 0], "the tools are removed");
     }
 }
 
 #[tokio::test]
-async fn effects_of_a_definition_overrule_annotations() {
+async fn configured_effects_override_annotations() {
     let mut config = config("");
-    config.effects = serde_json::from_value(json!({"pid": "at_most_once"})).expect("they are");
+    config.effects =
+        serde_json::from_value(json!({"pid": "at_most_once"})).expect("they are effects");
     let (_server, tools) = start(config).await;
     let effect =
-        |name: &str| tools.get(name).expect("it is there").declaration().effect.to_string();
+        |name: &str| tools.get(name).expect("the tool exists").declaration().effect.to_string();
     assert_eq!([effect("pid"), effect("again")], ["at_most_once", "idempotent"]);
 }
 
 #[tokio::test]
-async fn content_of_all_kinds_is_kept_whole() {
+async fn all_kinds_of_content_are_kept_complete() {
     let (_server, tools) = start(config("")).await;
     expect![[r#"
         ok 0
@@ -85,7 +86,7 @@ async fn content_of_all_kinds_is_kept_whole() {
 }
 
 #[tokio::test]
-async fn errors_of_a_tool_and_of_the_protocol_are_told() {
+async fn errors_of_a_tool_and_of_the_protocol_are_reported() {
     let (_server, tools) = start(config("")).await;
     let mut lines = Vec::new();
     for name in ["fail", "refuse"] {
@@ -96,17 +97,17 @@ async fn errors_of_a_tool_and_of_the_protocol_are_told() {
         there is no such file
         {"content":[{"text":"there is no such file","type":"text"}],"isError":true,"resultType":"complete"}
         arguments 1
-        the MCP server faulty answered with an error: the path is outside of what is allowed
+        MCP server faulty returned an error: the path is outside of what is allowed
         {"error":{"code":-32602,"message":"the path is outside of what is allowed"}}"#]].assert_eq(&lines.join("\n"));
 }
 
 #[tokio::test]
-async fn a_server_that_dies_says_so_and_is_there_for_the_next_call() {
+async fn a_crashed_server_is_reported_and_restarted_for_the_next_call() {
     let (server, tools) = start(config("")).await;
     let first = call_of(&tools, "pid").await.text;
     let died = call_of(&tools, "die").await;
     expect![[r#"
-        the MCP server faulty was lost during the call: it ended with exit code 3; it said on stderr:
+        the connection to MCP server faulty was lost during the call: it ended with exit code 3; stderr:
         the disk of this server is full"#]].assert_eq(&died.text);
     assert_eq!(died.failure, Some(Failure::Lost));
     assert!(matches!(server.status().await, McpStatus::Down { .. }));
@@ -115,34 +116,38 @@ async fn a_server_that_dies_says_so_and_is_there_for_the_next_call() {
 }
 
 #[tokio::test]
-async fn a_call_that_hangs_is_over_in_time_and_cancelled() {
+async fn a_hanging_call_times_out_and_is_cancelled() {
     let mut hasty = config("");
     hasty.timeout_ms = Some(2_000);
     let (_server, tools) = start(hasty).await;
     let late = call_of(&tools, "hang").await;
     assert_eq!(
         (late.failure, late.text.as_str()),
-        (Some(Failure::TimedOut), "hang was not done within 2 s")
+        (Some(Failure::TimedOut), "hang timed out after 2 s")
     );
-    assert_eq!(call_of(&tools, "cancelled").await.text, "1", "the server was told");
+    assert_eq!(
+        call_of(&tools, "cancelled").await.text,
+        "1",
+        "the server received the cancellation"
+    );
 }
 
 #[tokio::test]
 async fn a_cancellation_reaches_the_server() {
     let (_server, tools) = start(config("old")).await;
-    let hang = tools.get("hang").expect("it is there");
+    let hang = tools.get("hang").expect("the tool exists");
     let invocation = Invocation::new("call-1", json!({}), context());
     let cancel = invocation.cancel.clone();
     let running = tokio::spawn(hang.run(invocation));
-    // Something after it comes back, so the server has taken the call by then.
+    // The answer to a later call shows that the server has received this one.
     call_of(&tools, "pid").await;
     cancel.cancel();
-    assert_eq!(running.await.expect("it does not panic").failure, Some(Failure::Cancelled));
+    assert_eq!(running.await.expect("the task does not panic").failure, Some(Failure::Cancelled));
     assert_eq!(call_of(&tools, "cancelled").await.text, "1");
 }
 
 #[tokio::test]
-async fn floods_nonsense_and_long_results_cost_nothing() {
+async fn floods_invalid_output_and_long_results_are_handled() {
     let (_server, tools) = start(config("")).await;
     assert_eq!(call_of(&tools, "flood").await.text, "it is drained");
     assert_eq!(call_of(&tools, "nonsense").await.text, "all the same");
@@ -151,9 +156,10 @@ async fn floods_nonsense_and_long_results_cost_nothing() {
     assert_eq!(big.content["content"][0]["text"].as_str().map(str::len), Some(10_000_000));
 }
 
-/// They became `1e+23` and `1.8446744073709552e19` for SQL. What is read by the SDK as a double may have been an integer.
+/// Regression: integers became `1e+23` and `1.8446744073709552e19` in SQL. A double from the SDK may have been an
+/// integer.
 #[tokio::test]
-async fn an_answer_whose_integers_would_lose_digits_fails_the_call() {
+async fn integers_that_would_lose_digits_fail_the_call() {
     let (_server, tools) = start(config("")).await;
     let mut lines = Vec::new();
     for name in ["unsigned", "long"] {
@@ -162,29 +168,29 @@ async fn an_answer_whose_integers_would_lose_digits_fails_the_call() {
     let told: Vec<String> = lines.iter().map(told).collect();
     expect![[r#"
         tool 1
-        the tool ran, and the answer of the MCP server faulty cannot be kept: the number 18446744073709551615 at /structuredContent/a~1b/0 may be an integer that does not fit 64 bits with sign
-        {"error":{"code":"tool","message":"the tool ran, and the answer of the MCP server faulty cannot be kept: the number 18446744073709551615 at /structuredContent/a~1b/0 may be an integer that does not fit 64 bits with sign"}}
+        the tool ran, but the answer of MCP server faulty cannot be stored: the number 18446744073709551615 at /structuredContent/a~1b/0 may be an integer that does not fit 64 bits with sign
+        {"error":{"code":"tool","message":"the tool ran, but the answer of MCP server faulty cannot be stored: the number 18446744073709551615 at /structuredContent/a~1b/0 may be an integer that does not fit 64 bits with sign"}}
         tool 1
-        the tool ran, and the answer of the MCP server faulty cannot be kept: the number 1e+23 at /structuredContent/n may be an integer that does not fit 64 bits with sign
-        {"error":{"code":"tool","message":"the tool ran, and the answer of the MCP server faulty cannot be kept: the number 1e+23 at /structuredContent/n may be an integer that does not fit 64 bits with sign"}}"#]].assert_eq(&told.join("\n"));
+        the tool ran, but the answer of MCP server faulty cannot be stored: the number 1e+23 at /structuredContent/n may be an integer that does not fit 64 bits with sign
+        {"error":{"code":"tool","message":"the tool ran, but the answer of MCP server faulty cannot be stored: the number 1e+23 at /structuredContent/n may be an integer that does not fit 64 bits with sign"}}"#]].assert_eq(&told.join("\n"));
 }
 
 #[tokio::test]
-async fn a_message_that_is_too_long_fails_for_good_with_the_reason() {
+async fn an_oversized_message_fails_permanently_with_the_reason() {
     let mut narrow = config("");
     narrow.max_message_bytes = 1_000_000;
     let (_server, tools) = start(narrow).await;
     let outcome = call_of(&tools, "big").await;
     assert_eq!(outcome.failure, Some(Failure::TooLarge));
-    let begin = "the MCP server faulty was ended: it sent a message of at least 10";
-    let end = " bytes, and 1000000 are taken";
+    let begin = "the connection to MCP server faulty was closed: it sent a message of at least 10";
+    let end = " bytes; the maximum is 1000000";
     let text = &outcome.text;
     assert!(text.starts_with(begin) && text.ends_with(end), "{text}");
-    assert!(!call_of(&tools, "pid").await.is_error, "it is started again");
+    assert!(!call_of(&tools, "pid").await.is_error, "the server is restarted");
 }
 
 #[tokio::test]
-async fn tools_that_come_later_are_listed() {
+async fn tools_added_later_are_listed() {
     for mode in ["", "old", "old-but-discovered"] {
         let (_server, tools) = start(config(mode)).await;
         assert!(tools.get("late").is_none());
@@ -192,14 +198,14 @@ async fn tools_that_come_later_are_listed() {
         revision.mark_unchanged();
         assert_eq!(call_of(&tools, "grow").await.text, "there is one more");
         while tools.get("late").is_none() {
-            revision.changed().await.expect("the registry is there");
+            revision.changed().await.expect("the registry exists");
         }
         assert_eq!(call_of(&tools, "late").await.text, "late");
     }
 }
 
 #[tokio::test]
-async fn a_required_server_that_is_not_there_is_an_error_with_its_last_words() {
+async fn an_unavailable_required_server_is_an_error_with_its_stderr() {
     let started = async |config| {
         let tools = Tools::new();
         let why =
@@ -223,20 +229,20 @@ async fn a_required_server_that_is_not_there_is_an_error_with_its_last_words() {
         started(neither).await,
     ];
     expect![[r#"
-        mcp_unavailable: the MCP server faulty is not there: it hung up; it ended with exit code 7; it said on stderr:
+        mcp_unavailable: MCP server faulty is unavailable: it closed the connection; it ended with exit code 7; stderr:
         no licence for this server was found
-        mcp_unavailable: the MCP server faulty is not there: it did not answer within 0.3 s
-        mcp_unavailable: the MCP server gone is not there: no-such-program-anywhere cannot be started: No such file or directory (os error 2)
-        bad_tool_config: the definition of url cannot be used: its url is none: relative URL without a base
-        mcp_unavailable: the MCP server nobody is not there: Client error: error sending request for url (http://127.0.0.1:1/mcp)
-        bad_tool_config: the definition of faulty cannot be used: it has either a command or a url
-        bad_tool_config: the definition of faulty cannot be used: it has either a command or a url"#]].assert_eq(&told.join("\n"));
+        mcp_unavailable: MCP server faulty is unavailable: it did not answer within 0.3 s
+        mcp_unavailable: MCP server gone is unavailable: cannot start no-such-program-anywhere: No such file or directory (os error 2)
+        bad_tool_config: invalid definition of url: its url is invalid: relative URL without a base
+        mcp_unavailable: MCP server nobody is unavailable: Client error: error sending request for url (http://127.0.0.1:1/mcp)
+        bad_tool_config: invalid definition of faulty: it needs either command or url
+        bad_tool_config: invalid definition of faulty: it needs either command or url"#]].assert_eq(&told.join("\n"));
 }
 
 #[tokio::test]
-async fn an_optional_server_comes_when_it_comes() {
-    // A server that is not there the first time, and then is.
-    let folder = tempfile::tempdir().expect("there is room");
+async fn an_optional_server_can_start_later() {
+    // A server that fails at the first start and then runs.
+    let folder = tempfile::tempdir().expect("a temporary folder");
     let mark = folder.path().join("tried");
     let script = format!(
         "[ -e {0} ] || {{ touch {0}; exit 5; }}; exec {1}",
@@ -247,23 +253,24 @@ async fn an_optional_server_comes_when_it_comes() {
     config.required = false;
     let tools = Tools::new();
     let mut revision = tools.revision();
-    let server = McpServer::start(config, &environment(), &tools).await.expect("it is optional");
-    let McpStatus::Down { why } = server.status().await else { panic!("it cannot be there") };
+    let server =
+        McpServer::start(config, &environment(), &tools).await.expect("the server is optional");
+    let McpStatus::Down { why } = server.status().await else { panic!("the server must be down") };
     assert!(why.contains("exit code 5"), "{why}");
     let named =
         |name: &str| Selection { tools: Some(vec![name.to_owned()]), ..Selection::default() };
-    let view = tools.view(named("late_pid")).expect("it may yet come");
+    let view = tools.view(named("late_pid")).expect("the tool may be added later");
     assert!(tools.view(named("other_pid")).is_err());
     while view.get("late_pid").is_none() {
-        revision.changed().await.expect("the registry is there");
+        revision.changed().await.expect("the registry exists");
     }
     assert!(matches!(server.status().await, McpStatus::Up { .. }));
-    assert!(tools.view(named("late_nosuch")).is_err(), "it has told what it has");
+    assert!(tools.view(named("late_nosuch")).is_err(), "the server has listed its tools");
 }
 
 #[tokio::test]
-async fn a_server_that_keeps_failing_rests_between_attempts() {
-    let folder = tempfile::tempdir().expect("there is room");
+async fn a_failing_server_is_retried_with_a_backoff() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
     let mark = folder.path().join("gone");
     let faulty = example("faulty_mcp_server");
     let script = format!("[ ! -e {0} ] || exit 5; touch {0}; exec {faulty}", mark.display());
@@ -275,9 +282,9 @@ async fn a_server_that_keeps_failing_rests_between_attempts() {
     let resting = call_of(&tools, "pid").await;
     assert_eq!(at_once.failure, Some(Failure::Unavailable));
     assert!(at_once.text.ends_with("it ended with exit code 5"), "{}", at_once.text);
-    assert!(resting.text.contains("; it is tried again in "), "{}", resting.text);
-    std::fs::remove_file(&mark).expect("it is there");
-    // Each call in between comes back at once: nothing is started before the rest is over.
+    assert!(resting.text.contains("; the next attempt is in "), "{}", resting.text);
+    std::fs::remove_file(&mark).expect("the file exists");
+    // Calls during the backoff fail immediately, without an attempt to start the server.
     let mut back = resting;
     while back.is_error {
         back = call_of(&tools, "pid").await;
@@ -285,16 +292,16 @@ async fn a_server_that_keeps_failing_rests_between_attempts() {
 }
 
 #[tokio::test]
-async fn two_servers_of_one_name_are_an_error() {
+async fn a_duplicate_server_name_is_an_error() {
     let (_server, tools) = start(config("")).await;
     let again = McpServer::start(config(""), &environment(), &tools).await.err();
     let told = again.expect("it is refused").to_string();
-    expect!["there are already tools of a source faulty"].assert_eq(&told);
-    assert!(!call_of(&tools, "pid").await.is_error, "the first is untouched");
+    expect!["tool source faulty already exists"].assert_eq(&told);
+    assert!(!call_of(&tools, "pid").await.is_error, "the first server is not affected");
 }
 
 #[tokio::test]
-async fn a_server_that_is_dropped_is_ended() {
+async fn dropping_a_server_stops_it() {
     let (server, tools) = start(config("")).await;
     let pid = call_of(&tools, "pid").await.text;
     drop(server);
@@ -306,9 +313,9 @@ async fn a_server_that_is_dropped_is_ended() {
 }
 
 #[test]
-fn a_definition_says_all_of_it() {
+fn a_definition_can_set_all_fields() {
     let read = |config: Value| serde_json::from_value::<McpServerConfig>(config);
     let program = read(json!({"name": "files", "command": ["npx", "server"], "env": {"A": "b"}}));
-    assert!(program.expect("it is right").required);
+    assert!(program.expect("it is valid").required);
     assert!(read(json!({"name": "files", "url": "http://h/", "headres": {}})).is_err());
 }

@@ -1,4 +1,4 @@
-//! HTTP requests as tools, against a server on loopback that tells what it was asked.
+//! HTTP tools, against a server on loopback that returns the requests it receives.
 
 use abide_tools::{Failure, HttpTool, HttpToolConfig, Invocation, Tool};
 use axum::Router;
@@ -17,10 +17,10 @@ use crate::{call, context, environment, told};
 /// An object with an integer beyond 64 bits.
 const LONG: &str = r#"{"id": 100000000000000000000000}"#;
 
-/// A server that answers every request with what it was, and some paths otherwise; its address.
+/// Starts a server that returns each request as JSON, except on some paths. Returns its address.
 async fn server() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
-    let address = listener.local_addr().expect("it is bound");
+    let address = listener.local_addr().expect("the socket is bound");
     let router = Router::new()
         .route("/status/{code}", any(status))
         .route(
@@ -41,7 +41,7 @@ async fn server() -> String {
 
 async fn echo(request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    let body = axum::body::to_bytes(body, 1 << 20).await.expect("it is short");
+    let body = axum::body::to_bytes(body, 1 << 20).await.expect("the body is short");
     let kept = ["authorization", "content-type", "idempotency-key", "x-mine"];
     let headers: Value = kept
         .iter()
@@ -72,14 +72,14 @@ async fn broken() -> Response {
     Body::from_stream(stream::iter(pieces)).into_response()
 }
 
-/// A definition with its server's address in it, and four parameters.
+/// A definition with the server's address and four parameters.
 fn config(server: &str, more: &Value) -> Value {
     let any_four = json!({"type": "object",
         "properties": {"id": {}, "q": {}, "limit": {}, "tags": {}}});
     let mut config = json!({"name": "api", "description": "", "parameters": any_four});
     let members = config.as_object_mut().expect("it is an object");
     members.extend(more.as_object().expect("it is an object").clone());
-    let url = config["url"].as_str().expect("it has one").replace("SERVER", server);
+    let url = config["url"].as_str().expect("there is a url").replace("SERVER", server);
     config["url"] = json!(url);
     config
 }
@@ -89,10 +89,10 @@ fn tool(config: Value) -> Result<HttpTool, String> {
     HttpTool::new(config, &environment()).map_err(|why| why.to_string())
 }
 
-/// What comes of each call; addresses with the port taken out.
+/// The outcome of each call, with the server's address removed.
 async fn check(more: Value, calls: &[Value], expected: Expect) {
     let server = server().await;
-    let tool = tool(config(&server, &more)).expect("the definition is right");
+    let tool = tool(config(&server, &more)).expect("the definition is valid");
     let mut lines = Vec::new();
     for arguments in calls {
         lines.push(told(&call(&tool, arguments.clone()).await).replace(&server, "SERVER"));
@@ -100,9 +100,9 @@ async fn check(more: Value, calls: &[Value], expected: Expect) {
     expected.assert_eq(&lines.join("\n"));
 }
 
-/// The body became `{"id": 1e+23}`.
+/// Regression: the body became `{"id": 1e+23}`.
 #[tokio::test]
-async fn an_answer_whose_integers_would_lose_digits_is_kept_as_text() {
+async fn a_body_whose_integers_would_lose_digits_is_kept_as_text() {
     check(
         json!({"url": "SERVER/long"}),
         &[json!({})],
@@ -114,15 +114,16 @@ async fn an_answer_whose_integers_would_lose_digits_is_kept_as_text() {
     .await;
 }
 
-/// With its place at the end of the path, or alone in it, the number of slashes did not change: `..` and `.` were sent.
+/// Regression: with the placeholder at the end of the path, or as the whole path, the number of slashes did not
+/// change, and `..` and `.` were sent.
 #[tokio::test]
-async fn dots_are_refused_wherever_they_stand_in_a_path() {
+async fn dot_segments_are_refused_everywhere_in_a_path() {
     let server = server().await;
     for path in ["/{id}", "/things/{id}", "/{id}/x", "/.{id}", "/things/.{id}", "/x-{id}"] {
         let config = json!({"name": "api", "description": "", "url": format!("{server}{path}"),
             "parameters": {"type": "object", "properties": {"id": {}}}});
-        let config: HttpToolConfig = serde_json::from_value(config).expect("it is one");
-        let tool = HttpTool::new(config, &environment()).expect("it is right");
+        let config: HttpToolConfig = serde_json::from_value(config).expect("the config is valid");
+        let tool = HttpTool::new(config, &environment()).expect("it is valid");
         for id in ["..", ".", "a/..", "../a", "a/../b", "..\\b", "./a"] {
             let outcome = call(&tool, json!({"id": id})).await;
             assert_eq!(outcome.failure, Some(Failure::Arguments), "{path} {id}: {}", outcome.text);
@@ -133,7 +134,7 @@ async fn dots_are_refused_wherever_they_stand_in_a_path() {
 }
 
 #[tokio::test]
-async fn arguments_stay_where_they_belong() {
+async fn arguments_stay_in_their_position() {
     check(
         json!({"url": "SERVER/things/{id}/parts?by={q}", "query": {"max": "{limit}", "of": "a b"}}),
         &[
@@ -158,29 +159,29 @@ async fn arguments_stay_where_they_belong() {
             {"body":"","headers":{"idempotency-key":"call-1"},"request":"GET /things/%C3%BC%20%252e/parts?by=&of=a%20b"}
             {"body":{"body":"","headers":{"idempotency-key":"call-1"},"request":"GET /things/%C3%BC%20%252e/parts?by=&of=a%20b"},"content_type":"application/json","status":200}
             arguments 1
-            api: the arguments would lead out of the path
-            {"error":{"code":"arguments","message":"api: the arguments would lead out of the path"}}
+            api: the arguments would change the structure of the path
+            {"error":{"code":"arguments","message":"api: the arguments would change the structure of the path"}}
             arguments 1
-            api: the arguments would lead out of the path
-            {"error":{"code":"arguments","message":"api: the arguments would lead out of the path"}}
+            api: the arguments would change the structure of the path
+            {"error":{"code":"arguments","message":"api: the arguments would change the structure of the path"}}
             arguments 1
-            api: id is empty, which cannot be part of a path
-            {"error":{"code":"arguments","message":"api: id is empty, which cannot be part of a path"}}
+            api: id is empty, which is not allowed in a path
+            {"error":{"code":"arguments","message":"api: id is empty, which is not allowed in a path"}}
             arguments 1
-            api: the arguments would lead out of the path
-            {"error":{"code":"arguments","message":"api: the arguments would lead out of the path"}}
+            api: the arguments would change the structure of the path
+            {"error":{"code":"arguments","message":"api: the arguments would change the structure of the path"}}
             ok 0
             {"body":"","headers":{"idempotency-key":"call-1"},"request":"GET /things/%40evil.example%3A80%2F/parts?by=x&of=a%20b"}
             {"body":{"body":"","headers":{"idempotency-key":"call-1"},"request":"GET /things/%40evil.example%3A80%2F/parts?by=x&of=a%20b"},"content_type":"application/json","status":200}
             arguments 1
-            api: id is left out and has to be in the address
-            {"error":{"code":"arguments","message":"api: id is left out and has to be in the address"}}"#]],
+            api: id is missing; the url needs it
+            {"error":{"code":"arguments","message":"api: id is missing; the url needs it"}}"#]],
     )
     .await;
 }
 
 #[tokio::test]
-async fn bodies_are_made_of_arguments() {
+async fn bodies_contain_arguments() {
     let call = [json!({"id": 7, "q": "say \"hi\"", "tags": ["a", "b"]})];
     let post = |body: Value| json!({"url": "SERVER/x", "method": "POST", "body": body});
     check(post(json!("arguments")), &call, expect![[r#"
@@ -219,7 +220,7 @@ async fn headers_come_from_the_definition_and_secrets_from_the_environment() {
 }
 
 #[tokio::test]
-async fn statuses_say_whether_it_went_well() {
+async fn statuses_determine_success() {
     let more = json!({"url": "SERVER/status/{id}", "ok_statuses": [404]});
     let calls = [200, 204, 404, 409, 429, 500, 503].map(|status| json!({"id": status}));
     check(
@@ -256,13 +257,13 @@ async fn statuses_say_whether_it_went_well() {
 }
 
 #[tokio::test]
-async fn redirects_are_followed_only_where_said_and_never_away() {
+async fn redirects_are_followed_only_if_configured_and_within_the_host() {
     check(
         json!({"url": "SERVER/near"}),
         &[json!({})],
         expect![[r#"
         tool 1
-        api answered with HTTP 302 Found to /echo/near, which is not followed
+        api answered with HTTP 302 Found to /echo/near; the redirect is not followed
         {"body":"","content_type":null,"status":302}"#]],
     )
     .await;
@@ -275,14 +276,14 @@ async fn redirects_are_followed_only_where_said_and_never_away() {
         &[json!({})],
         expect![[r#"
         tool 1
-        api answered with HTTP 302 Found to http://127.0.0.1:1/, which is not followed
+        api answered with HTTP 302 Found to http://127.0.0.1:1/; the redirect is not followed
         {"body":"","content_type":null,"status":302}"#]],
     )
     .await;
 }
 
 #[tokio::test]
-async fn answers_of_every_kind_are_kept() {
+async fn responses_of_all_kinds_are_kept() {
     check(
         json!({"url": "SERVER/text"}),
         &[json!({})],
@@ -306,47 +307,47 @@ async fn answers_of_every_kind_are_kept() {
         &[json!({})],
         expect![[r#"
         too_large 1
-        api answered with more than 10000 bytes
-        {"error":{"code":"too_large","message":"api answered with more than 10000 bytes"}}"#]],
+        the response of api has more than 10000 bytes
+        {"error":{"code":"too_large","message":"the response of api has more than 10000 bytes"}}"#]],
     )
     .await;
     let broken = tool(config(&server().await, &json!({"url": "SERVER/broken"})));
-    let outcome = call(&broken.expect("it is right"), json!({})).await;
+    let outcome = call(&broken.expect("it is valid"), json!({})).await;
     assert_eq!(outcome.failure, Some(Failure::Lost), "{}", outcome.text);
 }
 
 #[tokio::test]
-async fn who_does_not_answer_is_told_apart_from_who_is_not_there() {
+async fn a_timeout_differs_from_an_unreachable_server() {
     let more = json!({"url": "SERVER/hang", "timeout_ms": 100});
     check(
         more,
         &[json!({})],
         expect![[r#"
         timed_out 1
-        api was not done within 0.1 s
-        {"error":{"code":"timed_out","message":"api was not done within 0.1 s"}}"#]],
+        api timed out after 0.1 s
+        {"error":{"code":"timed_out","message":"api timed out after 0.1 s"}}"#]],
     )
     .await;
     let nobody = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
-    let address = nobody.local_addr().expect("it is bound");
+    let address = nobody.local_addr().expect("the socket is bound");
     drop(nobody);
     let tool = tool(config(&format!("http://{address}"), &json!({"url": "SERVER/x"})));
-    let outcome = call(&tool.expect("it is right"), json!({})).await;
+    let outcome = call(&tool.expect("it is valid"), json!({})).await;
     assert_eq!(outcome.failure, Some(Failure::Unavailable), "{}", outcome.text);
 }
 
 #[tokio::test]
-async fn a_cancelled_request_ends_at_once() {
-    let tool = tool(config(&server().await, &json!({"url": "SERVER/hang"}))).expect("it is right");
+async fn a_cancelled_request_ends_immediately() {
+    let tool = tool(config(&server().await, &json!({"url": "SERVER/hang"}))).expect("it is valid");
     let invocation = Invocation::new("call-1", json!({}), context());
     let cancel = invocation.cancel.clone();
     let running = tokio::spawn(tool.run(invocation));
     cancel.cancel();
-    assert_eq!(running.await.expect("it does not panic").failure, Some(Failure::Cancelled));
+    assert_eq!(running.await.expect("the task does not panic").failure, Some(Failure::Cancelled));
 }
 
 #[tokio::test]
-async fn definitions_that_cannot_be_are_refused() {
+async fn invalid_definitions_are_refused() {
     let told: Vec<String> = [
         json!({"url": "ftp://host/"}),
         json!({"url": "http://{id}/"}),
@@ -367,27 +368,27 @@ async fn definitions_that_cannot_be_are_refused() {
     .map(|more| tool(config("", &more)).err().expect("it is refused"))
     .collect();
     expect![[r#"
-        the definition of api cannot be used: its url "ftp://host/" begins with neither http:// nor https://
-        the definition of api cannot be used: its url "http://{id}/" has a placeholder or a user before its path: the host is fixed
-        the definition of api cannot be used: its url "http://host{id}/" has a placeholder or a user before its path: the host is fixed
-        the definition of api cannot be used: its url "http://user:pass@host/" has a placeholder or a user before its path: the host is fixed
-        the definition of api cannot be used: its url "http://host:99999/" is none: invalid port number
-        the definition of api cannot be used: its url "http://host/a/../{id}" is none: the arguments would lead out of the path
-        the definition of api cannot be used: "/{nosuch}" has a place for nosuch, which is none of the parameters
-        the definition of api cannot be used: its url "http://host/#{id}" has a fragment, which is never sent
-        the definition of api cannot be used: "GE T" is no HTTP method
-        the definition of api cannot be used: "a b" is no name of a header
-        the definition of api cannot be used: the environment variable NO_SUCH_VARIABLE is not set
+        invalid definition of api: url "ftp://host/" must begin with http:// or https://
+        invalid definition of api: url "http://{id}/" has a placeholder or a user name before its path; the host must be fixed
+        invalid definition of api: url "http://host{id}/" has a placeholder or a user name before its path; the host must be fixed
+        invalid definition of api: url "http://user:pass@host/" has a placeholder or a user name before its path; the host must be fixed
+        invalid definition of api: url "http://host:99999/" is invalid: invalid port number
+        invalid definition of api: url "http://host/a/../{id}" is invalid: the arguments would change the structure of the path
+        invalid definition of api: "/{nosuch}" has the placeholder nosuch, which is not a parameter
+        invalid definition of api: url "http://host/#{id}" has a fragment, which cannot be sent
+        invalid definition of api: "GE T" is not a valid HTTP method
+        invalid definition of api: "a b" is not a valid header name
+        invalid definition of api: the environment variable NO_SUCH_VARIABLE is not set
         a value is text, or {env: NAME, prefix: text}
-        the definition of api cannot be used: "{nosuch}" has a place for nosuch, which is none of the parameters
+        invalid definition of api: "{nosuch}" has the placeholder nosuch, which is not a parameter
         unknown field `bodies`, expected one of `name`, `description`, `parameters`, `method`, `url`, `query`, `headers`, `body`, `idempotency_header`, `ok_statuses`, `redirects`, `max_bytes`, `timeout_ms`, `effect`, `needs_approval`, `approval`, `retry`, `required_capability`, `limits`"#]].assert_eq(&told.join("\n"));
 }
 
 #[test]
-fn what_running_it_twice_means_is_what_the_method_means() {
+fn the_effect_follows_from_the_method() {
     let effect = |method: &str| {
         let more = json!({"url": "http://host/", "method": method});
-        tool(config("", &more)).expect("it is right").declaration().effect
+        tool(config("", &more)).expect("it is valid").declaration().effect
     };
     let told = ["GET", "HEAD", "PUT", "DELETE", "POST", "PATCH"]
         .map(|method| format!("{method} {}", effect(method)));

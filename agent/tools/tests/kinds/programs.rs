@@ -1,5 +1,4 @@
-//! Programs as tools, and all that programs do wrong. Each is a shell script that the definition spells out; the tool
-//! itself knows no shell.
+//! Program tools, and faults of programs. Each program is a literal shell script; the tool itself uses no shell.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{call, context, environment, told};
 
-/// A definition of a shell script, with more that is said of it.
+/// The definition of a shell script, with additional fields.
 fn script(script: &str, more: &Value) -> Value {
     let mut config = json!({"name": "script", "description": "", "command": ["sh", "-c", script]});
     let members = config.as_object_mut().expect("it is an object");
@@ -24,7 +23,7 @@ fn tool(config: Value) -> Result<SubprocessTool, String> {
 }
 
 async fn check(config: Value, arguments: Value, expected: Expect) {
-    let tool = tool(config).expect("the definition is right");
+    let tool = tool(config).expect("the definition is valid");
     expected.assert_eq(&told(&call(&tool, arguments).await));
 }
 
@@ -42,7 +41,7 @@ async fn arguments_go_to_stdin_as_json() {
 }
 
 #[tokio::test]
-async fn arguments_fill_the_vector_and_no_shell_reads_them() {
+async fn arguments_fill_the_argument_vector_without_a_shell() {
     let parameters =
         json!({"type": "object", "properties": {"pattern": {}, "paths": {}, "limit": {}}});
     let config = json!({"name": "grep", "description": "", "parameters": parameters,
@@ -54,7 +53,7 @@ async fn arguments_fill_the_vector_and_no_shell_reads_them() {
         json!({"pattern": -5}),
         json!({"pattern": "a\u{0}b"}),
     ];
-    let tool = tool(config).expect("the definition is right");
+    let tool = tool(config).expect("the definition is valid");
     let mut lines = Vec::new();
     for arguments in arguments {
         lines.push(call(&tool, arguments).await.text);
@@ -62,14 +61,14 @@ async fn arguments_fill_the_vector_and_no_shell_reads_them() {
     expect![[r#"
         <-e><--limit=3><$(id); `id` | 'x'><--><a b><-rf>
         <-e><*><-->
-        "--file=/etc/passwd" begins with -, where it would be an option
+        "--file=/etc/passwd" begins with - and would be parsed as an option
         <-e><-5><-->
-        an argument holds a zero byte, which none can"#]]
+        an argument contains a zero byte"#]]
     .assert_eq(&lines.join("\n"));
 }
 
 #[tokio::test]
-async fn definitions_that_cannot_be_are_refused() {
+async fn invalid_definitions_are_refused() {
     let places = json!({"type": "object", "properties": {"a": {}}});
     let of = |command: Value| {
         let mut config = script("", &json!({"name": "t", "parameters": places}));
@@ -90,18 +89,18 @@ async fn definitions_that_cannot_be_are_refused() {
     .map(|config| tool(config).err().expect("it is refused"))
     .collect();
     expect![[r#"
-        the definition of t cannot be used: its command is empty
-        the definition of t cannot be used: which program runs is not the model's to say
-        the definition of t cannot be used: "{b}" has a place for b, which is none of the parameters
-        the definition of t cannot be used: "{a" has a { that is no placeholder: write {{
-        the definition of t cannot be used: "a}" has a } without its {: write }}
-        the definition of script cannot be used: a timeout of 0 ms leaves no time to run
+        invalid definition of t: its command is empty
+        invalid definition of t: the program must not be a placeholder
+        invalid definition of t: "{b}" has the placeholder b, which is not a parameter
+        invalid definition of t: "{a" has a { without a name: write {{ for a literal brace
+        invalid definition of t: "a}" has an unmatched }: write }} for a literal brace
+        invalid definition of script: timeout_ms must not be 0
         unknown field `timeout`, expected one of `name`, `description`, `parameters`, `command`, `stdin`, `folder`, `env`, `inherit_env`, `ok_exit_codes`, `output`, `max_output_bytes`, `timeout_ms`, `grace_ms`, `effect`, `needs_approval`, `approval`, `retry`, `required_capability`, `limits`
-        the definition of script cannot be used: the environment variable NO_SUCH_VARIABLE is not set"#]].assert_eq(&told.join("\n"));
+        invalid definition of script: the environment variable NO_SUCH_VARIABLE is not set"#]].assert_eq(&told.join("\n"));
 }
 
 #[tokio::test]
-async fn the_environment_is_an_allowlist_unless_said() {
+async fn the_environment_is_an_allowlist_by_default() {
     let show = "echo ${{PATH:+path}} $TEST_OTHER $TEST_TOKEN $MINE";
     let mine = json!({"MINE": "set", "TEST_TOKEN": {"env": "TEST_TOKEN", "prefix": "Bearer "}});
     let mut lines = Vec::new();
@@ -114,7 +113,7 @@ async fn the_environment_is_an_allowlist_unless_said() {
     ] {
         let mut config = script(show, &more);
         config["command"][0] = json!("/bin/sh");
-        lines.push(call(&tool(config).expect("it is right"), json!({})).await.text);
+        lines.push(call(&tool(config).expect("it is valid"), json!({})).await.text);
     }
     expect![[r#"
         path
@@ -126,15 +125,15 @@ async fn the_environment_is_an_allowlist_unless_said() {
 }
 
 #[tokio::test]
-async fn exit_codes_are_real() {
+async fn exit_codes_are_reported() {
     check(
         script("echo half; echo no >&2; exit 3", &json!({})),
         json!({}),
         expect![[r#"
         tool 3
-        script ended with exit code 3; it said on stderr:
+        script failed with exit code 3; stderr:
         no
-        it wrote:
+        stdout:
         half
         {"exit_code":3,"failure":"tool","stderr":"no","stdout":"half\n"}"#]],
     )
@@ -153,7 +152,7 @@ async fn exit_codes_are_real() {
         json!({}),
         expect![[r#"
         tool 137
-        script ended with exit code 137
+        script failed with exit code 137
         {"exit_code":137,"failure":"tool","stdout":""}"#]],
     )
     .await;
@@ -162,8 +161,8 @@ async fn exit_codes_are_real() {
         json!({}),
         expect![[r#"
         tool 0
-        script should have written JSON and did not: expected ident at line 1 column 2
-        it wrote:
+        the output of script is not valid JSON: expected ident at line 1 column 2
+        stdout:
         nonsense
         {"exit_code":0,"failure":"tool","stdout":"nonsense\n"}"#]],
     )
@@ -171,20 +170,20 @@ async fn exit_codes_are_real() {
     let gone = json!({"name": "gone", "description": "", "command": ["no-such-program-anywhere"]});
     check(gone, json!({}), expect![[r#"
         unavailable 1
-        gone did not run: no-such-program-anywhere cannot be started: No such file or directory (os error 2)
-        {"error":{"code":"unavailable","message":"gone did not run: no-such-program-anywhere cannot be started: No such file or directory (os error 2)"}}"#]]).await;
+        gone did not run: cannot start no-such-program-anywhere: No such file or directory (os error 2)
+        {"error":{"code":"unavailable","message":"gone did not run: cannot start no-such-program-anywhere: No such file or directory (os error 2)"}}"#]]).await;
 }
 
 #[tokio::test]
-async fn a_program_that_hangs_is_ended() {
+async fn a_hanging_program_is_stopped() {
     let more = json!({"timeout_ms": 200, "grace_ms": 10_000});
     check(
         script("echo begun; exec tail -f /dev/null", &more),
         json!({}),
         expect![[r#"
         timed_out 143
-        script was not done within 0.2 s
-        it wrote:
+        script timed out after 0.2 s
+        stdout:
         begun
         {"exit_code":143,"failure":"timed_out","stdout":"begun\n"}"#]],
     )
@@ -192,10 +191,10 @@ async fn a_program_that_hangs_is_ended() {
 }
 
 #[tokio::test]
-async fn a_program_that_ignores_the_signal_is_killed_with_what_it_started() {
+async fn a_program_that_ignores_sigterm_is_killed_with_its_children() {
     let script_ = "trap '' TERM; echo $$; (trap '' TERM; tail -f /dev/null) & tail -f /dev/null";
     let tool = tool(script(script_, &json!({"timeout_ms": 300, "grace_ms": 200})));
-    let outcome = call(&tool.expect("it is right"), json!({})).await;
+    let outcome = call(&tool.expect("it is valid"), json!({})).await;
     assert_eq!(outcome.failure, Some(Failure::TimedOut));
     assert_eq!(outcome.exit_code, 137, "128 and SIGKILL");
     let group = outcome.content["stdout"].as_str().expect("it is text").trim();
@@ -204,33 +203,33 @@ async fn a_program_that_ignores_the_signal_is_killed_with_what_it_started() {
     }
 }
 
-/// Whether a process of the group runs. What is killed is there until it is reaped, which is not ours to do.
+/// Whether a process of the group is running. A killed process stays visible until its parent reaps it.
 fn runs_in(group: &str) -> bool {
-    let processes = std::fs::read_dir("/proc").expect("it is mounted").filter_map(Result::ok);
+    let processes = std::fs::read_dir("/proc").expect("/proc is mounted").filter_map(Result::ok);
     let stats =
         processes.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
     stats.into_iter().any(|stat| {
-        // After the name, which is in parentheses: state, parent, group.
+        // The fields after the name in parentheses: state, parent, group.
         let words: Vec<&str> = stat.rsplit(") ").next().unwrap_or("").split(' ').collect();
         words[0] != "Z" && words.get(2) == Some(&group)
     })
 }
 
 #[tokio::test]
-async fn a_cancelled_program_is_ended() {
-    let tool = tool(script("exec tail -f /dev/null", &json!({}))).expect("it is right");
+async fn a_cancelled_program_is_stopped() {
+    let tool = tool(script("exec tail -f /dev/null", &json!({}))).expect("it is valid");
     let invocation = Invocation::new("call-1", json!({}), context());
     let cancel = invocation.cancel.clone();
     let running = tokio::spawn(tool.run(invocation));
     cancel.cancel();
-    let outcome = running.await.expect("it does not panic");
+    let outcome = running.await.expect("the task does not panic");
     assert_eq!((outcome.failure, outcome.exit_code), (Some(Failure::Cancelled), 143));
 }
 
 #[tokio::test]
-async fn a_flood_on_stderr_is_drained_and_its_end_is_kept() {
+async fn stderr_is_drained_and_its_end_is_kept() {
     let flood = "head -c 10000000 /dev/zero | tr '\\0' x >&2; echo; echo last words >&2; echo done";
-    let tool = tool(script(flood, &json!({}))).expect("it is right");
+    let tool = tool(script(flood, &json!({}))).expect("it is valid");
     let outcome = call(&tool, json!({})).await;
     assert_eq!((outcome.text.as_str(), outcome.exit_code), ("\ndone", 0));
     let stderr = outcome.content["stderr"].as_str().expect("it is text");
@@ -239,7 +238,7 @@ async fn a_flood_on_stderr_is_drained_and_its_end_is_kept() {
 }
 
 #[tokio::test]
-async fn a_program_that_does_not_read_its_input_is_in_its_right() {
+async fn a_program_need_not_read_its_stdin() {
     let long = "x".repeat(1_000_000);
     let script = script("exec 0<&-; echo fine", &json!({}));
     check(
@@ -253,16 +252,16 @@ async fn a_program_that_does_not_read_its_input_is_in_its_right() {
     .await;
 }
 
-/// The output became `{"id": 1e+23}`.
+/// Regression: the output became `{"id": 1e+23}`.
 #[tokio::test]
-async fn output_whose_integers_would_lose_digits_fails_the_call() {
+async fn output_with_integers_that_would_lose_digits_fails_the_call() {
     check(
         script(r#"echo '[{{"id": 100000000000000000000000}}]'"#, &json!({"output": "json"})),
         json!({}),
         expect![[r#"
             tool 0
-            script ran, and its output cannot be kept: the integer 100000000000000000000000 at /0/id does not fit 64 bits with sign
-            it wrote:
+            script ran, but its output cannot be stored: the integer 100000000000000000000000 at /0/id does not fit 64 bits with sign
+            stdout:
             [{"id": 100000000000000000000000}]
             {"exit_code":0,"failure":"tool","stdout":"[{\"id\": 100000000000000000000000}]\n"}"#]],
     )
@@ -270,27 +269,27 @@ async fn output_whose_integers_would_lose_digits_fails_the_call() {
 }
 
 #[tokio::test]
-async fn a_line_of_ten_megabytes_is_whole_or_too_large() {
+async fn a_line_of_ten_megabytes_is_complete_or_too_large() {
     let line = "head -c 10000000 /dev/zero | tr '\\0' x";
-    let whole = tool(script(line, &json!({"max_output_bytes": 10_000_000}))).expect("it is right");
+    let whole = tool(script(line, &json!({"max_output_bytes": 10_000_000}))).expect("it is valid");
     assert_eq!(call(&whole, json!({})).await.text.len(), 10_000_000);
-    let short = tool(script(line, &json!({"max_output_bytes": 9_999_999}))).expect("it is right");
+    let short = tool(script(line, &json!({"max_output_bytes": 9_999_999}))).expect("it is valid");
     let outcome = call(&short, json!({})).await;
     assert_eq!(outcome.failure, Some(Failure::TooLarge));
-    let began = "script was ended: it wrote more than the 9999999 bytes it may\nit wrote:\nxxx";
+    let began = "script was stopped: its output exceeds 9999999 bytes\nstdout:\nxxx";
     assert!(outcome.text.starts_with(began), "{}", &outcome.text[..100]);
 }
 
 #[tokio::test]
-async fn an_endless_flood_is_ended_long_before_its_time() {
-    let tool = tool(script("yes", &json!({"max_output_bytes": 1_000}))).expect("it is right");
+async fn endless_output_is_stopped_before_the_timeout() {
+    let tool = tool(script("yes", &json!({"max_output_bytes": 1_000}))).expect("it is valid");
     let outcome = call(&tool, json!({})).await;
     assert_eq!(outcome.failure, Some(Failure::TooLarge));
     assert_eq!(outcome.content["stdout"].as_str().map(str::len), Some(1_000));
 }
 
 #[tokio::test]
-async fn bytes_that_are_no_text_are_kept() {
+async fn binary_output_is_kept() {
     check(
         script("printf 'a\\377b'", &json!({})),
         json!({}),
@@ -303,11 +302,12 @@ async fn bytes_that_are_no_text_are_kept() {
 }
 
 #[tokio::test]
-async fn a_grandchild_that_keeps_the_pipe_open_keeps_nobody_waiting() {
+async fn a_grandchild_with_an_open_pipe_does_not_block_the_call() {
     let begun = Instant::now();
-    // The first is in the group and killed with it; the second has left it, and is merely not waited for.
+    // The first one is in the group and is killed with it. The second one has left the group; the call does not
+    // wait for it.
     for script_ in ["tail -f /dev/null & echo done", "setsid tail -f /dev/null & echo done $!"] {
-        let tool = tool(script(script_, &json!({"timeout_ms": 30_000}))).expect("it is right");
+        let tool = tool(script(script_, &json!({"timeout_ms": 30_000}))).expect("it is valid");
         let outcome = call(&tool, json!({})).await;
         assert!(outcome.text.starts_with("done"), "{}", outcome.text);
         if let Some(escaped) = outcome.text.strip_prefix("done ") {
@@ -319,11 +319,11 @@ async fn a_grandchild_that_keeps_the_pipe_open_keeps_nobody_waiting() {
 }
 
 #[tokio::test]
-async fn a_run_that_is_dropped_leaves_nothing() {
-    let folder = tempfile::tempdir().expect("there is room");
+async fn dropping_a_run_kills_its_processes() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("group");
     let text = format!("echo $$ > {0}.new; mv {0}.new {0}; exec tail -f /dev/null", path.display());
-    let tool = tool(script(&text, &json!({}))).expect("it is right");
+    let tool = tool(script(&text, &json!({}))).expect("it is valid");
     let running = tokio::spawn(tool.run(Invocation::new("call-1", json!({}), context())));
     let group = loop {
         match std::fs::read_to_string(&path) {
@@ -332,7 +332,7 @@ async fn a_run_that_is_dropped_leaves_nothing() {
         }
     };
     running.abort();
-    assert!(running.await.expect_err("it was aborted").is_cancelled());
+    assert!(running.await.expect_err("the task is aborted").is_cancelled());
     while runs_in(group.trim()) {
         tokio::task::yield_now().await;
     }

@@ -1,5 +1,5 @@
-//! The reference servers of the protocol, from the npm registry: `tests/node/package.json` names their versions, and
-//! `cargo xtask test` installs them where there is an npm.
+//! The protocol's reference servers from the npm registry. `tests/node/package.json` has their versions, and `cargo
+//! xtask test` installs them if npm is available.
 
 use std::io::{Write, stdout};
 use std::net::TcpListener;
@@ -14,10 +14,10 @@ use tokio::process::Command;
 
 use crate::{context, environment};
 
-/// Where nothing may be left out, this is set.
+/// If this environment variable is set, a missing server is an error.
 const NEEDED: &str = "ABIDE_TESTS_NEED_NODE";
 
-/// The command of a server; none where it is not installed, which is told.
+/// The command of a server; `None` with a message if it is not installed.
 fn installed(server: &str) -> Option<Vec<String>> {
     let modules = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/node/node_modules");
     let main = modules.join("@modelcontextprotocol").join(server).join("dist/index.js");
@@ -25,18 +25,18 @@ fn installed(server: &str) -> Option<Vec<String>> {
         return Some(vec!["node".to_owned(), main.to_str()?.to_owned()]);
     }
     assert!(std::env::var_os(NEEDED).is_none(), "{server} is not installed, and {NEEDED} is set");
-    // Past the harness' capture, so that `cargo xtask test` repeats it at the end.
-    writeln!(stdout(), "left out: MCP with {server}, which npm has not installed").expect("stdout");
+    // Written past the harness' capture, so that `cargo xtask test` repeats it at the end.
+    writeln!(stdout(), "left out: MCP with {server}, which is not installed").expect("stdout");
     None
 }
 
 async fn start(config: McpServerConfig) -> (McpServer, ToolView) {
     let tools = Tools::new();
     let server = McpServer::start(config, &environment(), &tools).await.expect("it starts");
-    (server, tools.view(Selection::default()).expect("nothing is named"))
+    (server, tools.view(Selection::default()).expect("no name is unknown"))
 }
 
-/// What comes of a call as a model writes it.
+/// The outcome of a call as a model writes it.
 async fn say(view: &ToolView, name: &str, arguments: &str) -> String {
     match view.admit(name, arguments) {
         Ok(admitted) => {
@@ -49,7 +49,7 @@ async fn say(view: &ToolView, name: &str, arguments: &str) -> String {
     }
 }
 
-/// What `server-everything` is asked over both transports, and says to it.
+/// The calls to `server-everything` over both transports.
 async fn ask_everything(view: &ToolView) {
     let told: Vec<String> =
         view.declarations().iter().map(|tool| format!("{} {}", tool.name, tool.effect)).collect();
@@ -83,7 +83,7 @@ async fn ask_everything(view: &ToolView) {
     expect![[r#"
         everything_echo: ok: Echo: hi
         everything_get-sum: ok: The sum of 2 and 3 is 5.
-        everything_get-sum: not admitted: everything_get-sum: the arguments do not fit: "b" is a required property. It takes: a (number, required), b (number, required)
+        everything_get-sum: not admitted: everything_get-sum: invalid arguments: "b" is a required property. Parameters: a (number, required), b (number, required)
         everything_get-structured-content: ok: {"temperature":33,"conditions":"Cloudy","humidity":82}
         everything_get-tiny-image: ok: Here's the image you requested:
         [image, image/png, 4033 bytes]
@@ -106,7 +106,7 @@ async fn everything_over_pipes() {
 async fn everything_over_streamable_http() {
     let Some(mut command) = installed("server-everything") else { return };
     command.push("streamableHttp".to_owned());
-    // The server takes a port and cannot choose one, so one is found for it.
+    // The server needs a port number and cannot choose a free one itself.
     let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
     let port = port.expect("a port is free").port();
     let mut child = Command::new(&command[0])
@@ -123,14 +123,14 @@ async fn everything_over_streamable_http() {
             break;
         }
     }
-    // What it says from here on is to keep nobody waiting.
+    // Drain the rest of its output, so that the server never blocks on it.
     tokio::spawn(async move { while let Ok(Some(_)) = said.next_line().await {} });
     let url = format!("http://127.0.0.1:{port}/mcp");
     let (server, view) = start(McpServerConfig::at("everything", &url)).await;
     ask_everything(&view).await;
 
-    child.kill().await.expect("it can be killed");
-    // Whether the request was sent when the server was found to be gone is not known; the next one is not sent.
+    child.kill().await.expect("the server can be killed");
+    // It depends on timing whether this request was sent before the connection was lost. The next one is not sent.
     let gone = say(&view, "everything_echo", r#"{"message": "hi"}"#).await;
     assert!(["lost", "unavailable"].iter().any(|how| gone.contains(how)), "{gone}");
     let gone = say(&view, "everything_echo", r#"{"message": "hi"}"#).await;
@@ -141,8 +141,8 @@ async fn everything_over_streamable_http() {
 #[tokio::test]
 async fn files_over_pipes() {
     let Some(mut command) = installed("server-filesystem") else { return };
-    let folder = tempfile::tempdir().expect("there is room");
-    let root = folder.path().canonicalize().expect("it is there");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let root = folder.path().canonicalize().expect("the folder exists");
     let at = |name: &str| root.join(name).to_str().expect("it is Unicode").to_owned();
     command.push(at(""));
     let (server, view) = start(McpServerConfig::program("fs", command)).await;
@@ -173,7 +173,9 @@ async fn files_over_pipes() {
         ("fs_read_text_file", json!({"path": "/etc/hostname"})),
     ] {
         let line = say(&view, name, &arguments.to_string()).await;
-        lines.push(line.replace(&at(""), "ROOT/").replace(root.to_str().expect("it is"), "ROOT"));
+        lines.push(
+            line.replace(&at(""), "ROOT/").replace(root.to_str().expect("it is Unicode"), "ROOT"),
+        );
     }
     expect![[r#"
         fs_write_file: ok: Successfully wrote to ROOT/a.txt

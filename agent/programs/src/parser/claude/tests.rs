@@ -1,10 +1,10 @@
-//! Claude Code's lines, one by one; the seed's table of mappings has a test for each row.
+//! Claude Code's lines; each row of the specification's mapping table has a test.
 
 use expect_test::{Expect, expect};
 
 use super::*;
 
-/// What a fresh parser makes of the lines, an event a line.
+/// The events of a new parser for these lines, one per line.
 fn check(lines: &[&str], expected: Expect) {
     let mut parser = ClaudeParser::default();
     let events = lines.iter().flat_map(|line| parser.parse_line(line.trim()));
@@ -45,7 +45,7 @@ fn invalid_json_is_skipped() {
     check(&["{\"type\":", "[]", "3", "null", "\"assistant\"", ""], expect![""]);
 }
 
-/// The seed drops what it does not know; here it is kept.
+/// Unknown lines are kept.
 #[test]
 fn an_unknown_type_is_status() {
     check(
@@ -57,7 +57,7 @@ fn an_unknown_type_is_status() {
 }
 
 #[test]
-fn all_blocks_count_in_their_order() {
+fn all_blocks_are_parsed_in_order() {
     check(
         &[r#"
             {"type":"assistant","message":{"id":"m","content":[{"type":"thinking","thinking":"Hm."},{"type":"text","text":"A"},{"type":"tool_use","id":"t","name":"Read","input":{}},{"type":"redacted_thinking","data":"…"},{"type":"text","text":"B"}]}}"#],
@@ -83,7 +83,7 @@ fn tool_result_is_tool_call_finished() {
 }
 
 #[test]
-fn tools_of_the_provider_finish_in_the_assistants_message() {
+fn server_side_tools_finish_in_the_assistant_message() {
     check(
         &[r#"
             {"type":"assistant","message":{"id":"m","content":[{"type":"server_tool_use","id":"s1","name":"web_search","input":{"query":"x"}},{"type":"web_search_tool_result","tool_use_id":"s1","content":[]}]}}"#],
@@ -93,7 +93,7 @@ fn tools_of_the_provider_finish_in_the_assistants_message() {
     );
 }
 
-/// An id is what results are found by: one that is missing is not made up.
+/// Results refer to calls by id, so a missing id is not invented.
 #[test]
 fn a_tool_use_without_an_id_is_status() {
     check(
@@ -105,7 +105,7 @@ fn a_tool_use_without_an_id_is_status() {
     );
 }
 
-/// A streamed message: what starts it, and its pieces.
+/// A streamed message: its start and its chunks.
 fn streamed(event: &str) -> String {
     format!(r#"{{"type":"stream_event","event":{event},"parent_tool_use_id":null}}"#)
 }
@@ -116,7 +116,7 @@ fn piece(index: u32, kind: &str, text: &str) -> String {
     streamed(&format!(r#"{{"type":"content_block_delta","index":{index},"delta":{delta}}}"#))
 }
 
-/// The texts of a run of these lines, with what each is.
+/// The texts of these lines, with their kinds.
 fn texts(lines: &[String]) -> Vec<String> {
     let mut parser = ClaudeParser::default();
     let events = lines.iter().flat_map(|line| parser.parse_line(line.trim()));
@@ -131,7 +131,7 @@ fn texts(lines: &[String]) -> Vec<String> {
 }
 
 #[test]
-fn streamed_text_is_not_told_again() {
+fn streamed_text_is_not_repeated() {
     let start = streamed(r#"{"type":"message_start","message":{"id":"m"}}"#);
     let whole = |block: &str| {
         format!(r#"{{"type":"assistant","message":{{"id":"m","content":[{block}]}}}}"#)
@@ -159,7 +159,7 @@ fn streamed_text_is_not_told_again() {
 }
 
 #[test]
-fn a_sub_agent_speaks_within_its_call() {
+fn text_of_a_sub_agent_belongs_to_its_call() {
     check(
         &[
             r#"
@@ -174,9 +174,9 @@ fn a_sub_agent_speaks_within_its_call() {
     );
 }
 
-/// One line for each block, all with the same id and the same usage.
+/// There is one line for each block, all with the same id and the same usage.
 #[test]
-fn the_usage_of_a_message_counts_once() {
+fn the_usage_of_a_message_is_counted_once() {
     let line = |id: &str, text: &str| {
         let usage = r#"{"input_tokens":3,"output_tokens":1,"cache_read_input_tokens":10}"#;
         let content = format!(r#"[{{"type":"text","text":"{text}"}}]"#);
@@ -209,18 +209,18 @@ fn a_result_keeps_usage_cost_session_and_denials() {
     );
 }
 
-/// What a result with these fields fails with.
+/// Checks the failure of a result with these fields.
 fn fails(fields: &str, expected: &str) {
     let mut parser = ClaudeParser::default();
     let events = parser.parse_line(&format!(r#"{{"type":"result",{fields}}}"#));
     let Some(ProgramEvent::Error(failure)) = events.last() else { panic!("{events:?}") };
     let again = if failure.recoverable { ", again" } else { "" };
     assert_eq!(format!("{}: {}{again}", failure.kind, failure.message), expected);
-    assert!(failure.answer.is_some(), "use and cost are kept");
+    assert!(failure.answer.is_some(), "usage and cost are kept");
 }
 
 #[test]
-fn a_result_that_is_an_error_is_no_final() {
+fn an_error_result_is_a_failure() {
     fails(
         r#""subtype":"error_max_turns","is_error":false"#,
         "loop_limit: the program reported error_max_turns",
@@ -248,7 +248,7 @@ fn a_result_that_is_an_error_is_no_final() {
 }
 
 #[test]
-fn a_session_is_told_when_it_changes() {
+fn a_session_is_reported_when_it_changes() {
     let line = |id: &str| format!(r#"{{"type":"system","subtype":"init","session_id":"{id}"}}"#);
     let mut parser = ClaudeParser::default();
     let lines = [line("a"), line("a"), line("b"), line("")];

@@ -1,10 +1,10 @@
-//! Codex's lines, one by one.
+//! Codex's lines.
 
 use expect_test::{Expect, expect};
 
 use super::*;
 
-/// What a fresh parser makes of the lines, an event a line.
+/// The events of a new parser for these lines, one per line.
 fn check(lines: &[&str], expected: Expect) {
     let mut parser = CodexParser::default();
     let events = lines.iter().flat_map(|line| parser.parse_line(line.trim()));
@@ -39,7 +39,7 @@ fn a_command_has_its_exit_code() {
 }
 
 #[test]
-fn a_short_item_starts_and_finishes_at_once() {
+fn a_short_item_starts_and_finishes_in_one_line() {
     check(
         &[
             r#"
@@ -55,7 +55,7 @@ fn a_short_item_starts_and_finishes_at_once() {
 }
 
 #[test]
-fn an_mcp_call_that_fails_gives_its_error() {
+fn a_failed_mcp_call_has_its_error() {
     check(
         &[
             r#"
@@ -73,7 +73,7 @@ fn an_mcp_call_that_fails_gives_its_error() {
 }
 
 #[test]
-fn of_a_message_only_what_is_new_is_told() {
+fn only_new_text_of_a_message_is_sent() {
     check(
         &[
             r#"
@@ -113,7 +113,7 @@ fn the_answer_is_the_last_message() {
 }
 
 #[test]
-fn a_turn_that_is_pending_is_no_answer() {
+fn a_pending_turn_has_no_answer() {
     check(
         &[r#"{"type":"turn.completed","status":"pending"}"#],
         expect![[r#"{"type":"status","data":{"status":"pending","type":"turn.completed"}}"#]],
@@ -121,7 +121,7 @@ fn a_turn_that_is_pending_is_no_answer() {
 }
 
 #[test]
-fn a_failed_turn_is_an_error_and_an_error_need_not_be_the_end() {
+fn a_failed_turn_is_a_failure_and_a_reported_error_is_not() {
     check(
         &[
             r#"{"type":"error","message":"Reconnecting... 1/5","will_retry":true}"#,

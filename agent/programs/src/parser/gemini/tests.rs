@@ -1,10 +1,10 @@
-//! Gemini CLI's lines, one by one.
+//! Gemini CLI's lines.
 
 use expect_test::{Expect, expect};
 
 use super::*;
 
-/// What a fresh parser makes of the lines, an event a line.
+/// The events of a new parser for these lines, one per line.
 fn check(lines: &[&str], expected: Expect) {
     let mut parser = GeminiParser::default();
     let events = lines.iter().flat_map(|line| parser.parse_line(line.trim()));
@@ -14,7 +14,7 @@ fn check(lines: &[&str], expected: Expect) {
 }
 
 #[test]
-fn the_answer_is_what_was_said_after_the_last_tool() {
+fn the_answer_is_the_text_after_the_last_tool_call() {
     check(
         &[
             r#"{"type":"init","session_id":"s1","model":"m"}"#,
@@ -43,7 +43,7 @@ fn the_answer_is_what_was_said_after_the_last_tool() {
 }
 
 #[test]
-fn a_failed_tool_says_why() {
+fn a_failed_tool_has_its_error() {
     check(
         &[r#"{"type":"tool_result","tool_id":"t1","status":"error","error":{"message":"denied"}}"#],
         expect![[r#"
@@ -51,7 +51,7 @@ fn a_failed_tool_says_why() {
     );
 }
 
-/// What a result with that error fails with.
+/// Checks the failure of a result with this error.
 fn fails(error: &str, expected: &str) {
     let line = format!(r#"{{"type":"result","status":"error","error":{error}}}"#);
     let events = GeminiParser::default().parse_line(&line);
@@ -60,7 +60,7 @@ fn fails(error: &str, expected: &str) {
 }
 
 #[test]
-fn a_result_that_is_an_error_is_no_final() {
+fn an_error_result_is_a_failure() {
     fails(r#"{"type":"FatalTurnLimitedError","message":"turns"}"#, "loop_limit: turns");
     fails(r#"{"type":"FatalCancellationError","message":"ctrl-c"}"#, "cancelled: ctrl-c");
     fails(r#"{"type":"Error","message":"quota"}"#, "runtime_crash: quota");
@@ -68,7 +68,7 @@ fn a_result_that_is_an_error_is_no_final() {
 }
 
 #[test]
-fn an_error_need_not_be_the_end() {
+fn a_reported_error_is_not_the_end() {
     check(
         &[r#"{"type":"error","severity":"warning","message":"loop detected"}"#, "no JSON", "[]"],
         expect![[r#"{"type":"notice","code":"reported","message":"loop detected"}"#]],

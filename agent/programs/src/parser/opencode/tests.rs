@@ -1,10 +1,10 @@
-//! OpenCode's lines, one by one.
+//! OpenCode's lines.
 
 use expect_test::{Expect, expect};
 
 use super::*;
 
-/// What a fresh parser makes of the lines and their end, an event a line.
+/// The events of a new parser for these lines and their end, one per line.
 fn check(lines: &[&str], expected: Expect) {
     let mut parser = OpenCodeParser::default();
     let mut events: Vec<ProgramEvent> =
@@ -39,7 +39,7 @@ fn steps_add_up_and_the_last_one_is_the_answer() {
 }
 
 #[test]
-fn an_end_amid_tool_calls_is_no_answer() {
+fn an_end_between_tool_calls_is_no_answer() {
     check(
         &[TEXT, CALLS],
         expect![[r#"
@@ -49,7 +49,7 @@ fn an_end_amid_tool_calls_is_no_answer() {
 }
 
 #[test]
-fn calls_come_with_their_exit_codes() {
+fn calls_have_their_exit_codes() {
     check(
         &[
             r#"
@@ -70,7 +70,7 @@ fn calls_come_with_their_exit_codes() {
 }
 
 #[test]
-fn an_error_that_stands_at_the_end_is_the_end() {
+fn an_error_at_the_end_is_a_failure() {
     check(
         &[ERROR],
         expect![[r#"
@@ -86,7 +86,7 @@ fn an_error_that_stands_at_the_end_is_the_end() {
 }
 
 #[test]
-fn an_error_that_it_got_over_is_a_notice() {
+fn an_error_before_a_recovery_is_a_notice() {
     check(
         &[ERROR, r#"{"type":"step_finish","part":{"reason":"stop"}}"#],
         expect![[r#"

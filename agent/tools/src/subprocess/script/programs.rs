@@ -1,24 +1,24 @@
-//! Programs that run code, or other programs, and their options. An option that is missing here makes a command with
-//! placeholders be refused; it never lets one through.
+//! Programs that run code or other programs, and their options. A missing option can only cause a command with
+//! placeholders to be refused, never to be accepted.
 
-/// The options that stand before an operand.
+/// The options before an operand.
 pub(super) struct Options {
-    /// Short ones without a value.
+    /// Short options without a value.
     pub(super) flags: &'static str,
-    /// Short ones with a value: attached, or the next word.
+    /// Short options with a value: attached, or in the next word.
     pub(super) valued: &'static str,
-    /// Short ones whose value, if there is one, is attached.
+    /// Short options with an optional, attached value.
     pub(super) optional: &'static str,
-    /// Short ones with code, or with the file that holds it.
+    /// Short options with code, or with a file of code.
     pub(super) code: &'static str,
-    /// Whether what is attached to those are further options and the code is the next word: `node -pe CODE`.
+    /// Whether the text attached to these is further options, and the code is the next word: `node -pe CODE`.
     pub(super) code_is_next_word: bool,
-    /// Short ones that make the program be read from stdin.
+    /// Short options that make the program read its code from stdin.
     pub(super) stdin: &'static str,
     pub(super) long_flags: &'static [&'static str],
     pub(super) long_valued: &'static [&'static str],
     pub(super) long_code: &'static [&'static str],
-    /// Whether `NAME=value` stands before the operand, as in `env`.
+    /// Whether `NAME=value` may precede the operand, as in `env`.
     pub(super) assignments: bool,
 }
 
@@ -35,16 +35,16 @@ const NONE: Options = Options {
     assignments: false,
 };
 
-/// A program whose first operand is a script, unless an option bears one.
+/// A program whose first operand is a script, unless an option has one.
 pub(super) struct Interpreter {
     pub(super) names: &'static [&'static str],
     pub(super) options: Options,
-    /// Whether options count behind the script too.
+    /// Whether options are also recognized after the script.
     pub(super) permutes: bool,
 }
 
 pub(super) const INTERPRETERS: &[Interpreter] = &[
-    // With `-c` as well the first operand is the script.
+    // Even with `-c`, the first operand is the script.
     Interpreter {
         names: &["ash", "bash", "dash", "ksh", "mksh", "rbash", "sh", "yash", "zsh"],
         options: Options {
@@ -84,7 +84,7 @@ pub(super) const INTERPRETERS: &[Interpreter] = &[
         },
         permutes: false,
     },
-    // Not -n, -p and -i: they open what they are given, and `id |` is a command there.
+    // Not -n, -p and -i: they open their arguments as files, and `id |` runs a command there.
     Interpreter {
         names: &["perl"],
         options: Options { flags: "0123456789clStTuUvwWX", valued: "IMm", code: "eE", ..NONE },
@@ -100,7 +100,7 @@ pub(super) const INTERPRETERS: &[Interpreter] = &[
         options: Options { flags: "Cnq", valued: "cdz", code: "fr", ..NONE },
         permutes: false,
     },
-    // A script comes behind `-e` all the same.
+    // A script follows even with `-e`.
     Interpreter {
         names: &["lua", "luajit"],
         options: Options { flags: "Ev", valued: "el", ..NONE },
@@ -127,7 +127,7 @@ pub(super) const INTERPRETERS: &[Interpreter] = &[
     },
 ];
 
-/// A program that starts the program behind its own options and operands.
+/// A program that starts the program after its own options and operands.
 pub(super) struct Wrapper {
     pub(super) names: &'static [&'static str],
     pub(super) options: Options,
@@ -203,7 +203,7 @@ pub(super) const WRAPPERS: &[Wrapper] = &[
     },
 ];
 
-/// Programs that run what they are given, or join it into a command of a shell, in ways too many to tell apart.
+/// Programs that execute their arguments, or join them into a shell command, in too many ways to distinguish.
 pub(super) const NO_PLACEHOLDERS: &[&str] = &[
     "at",
     "batch",
@@ -267,7 +267,8 @@ pub(super) const NO_PLACEHOLDERS: &[&str] = &[
     "xonsh",
 ];
 
-/// The name of a program without its folder, and without what builds and versions add: `python3.11`, `bash-static`.
+/// The name of a program without its folder, and without suffixes of builds and versions: `python3.11`,
+/// `bash-static`.
 pub(super) fn name(program: &str) -> &'static str {
     let file = program.rsplit(['/', '\\']).next().unwrap_or_default().to_ascii_lowercase();
     let mut name = file.as_str();

@@ -1,17 +1,18 @@
-//! Commands in which a model's words would be code, and commands in which they are data.
+//! Commands in which a model's text would be code, and commands in which it is data.
 
 use super::*;
 
 fn of(command: &[&str]) -> Result<(), String> {
-    let argv = command.iter().map(|word| Template::parse(word).expect("it is one"));
+    let argv = command.iter().map(|word| Template::parse(word).expect("it is valid"));
     let written: Vec<String> = command.iter().map(ToString::to_string).collect();
     check(&argv.collect::<Vec<_>>(), &written, Stdin::Empty)
 }
 
-/// The README's first example of a tool had `sh -c "… {order} …"`, so that an order of `; rm -r .` was run. The check that
-/// followed knew a few interpreters by name and a few of their options; `sh -ce`, `python3.11 -c`, `perl -lne`, `node --eval=`,
-/// `awk`, `ssh` and `su -c` went through.
-/// Commands with a placeholder where it would be code, one on a line.
+/// Commands with a placeholder that would be code, one per line.
+///
+/// Regression: the README's first example of a tool was `sh -c "… {order} …"`, so an order of `; rm -r .` was
+/// executed. The first check knew only a few interpreters and options, and accepted `sh -ce`, `python3.11 -c`,
+/// `perl -lne`, `node --eval=`, `awk`, `ssh` and `su -c`.
 const REFUSED: &str = "
     sh -c {x}
     sh -ce {x}
@@ -102,15 +103,15 @@ const REFUSED: &str = "
 ";
 
 #[test]
-fn what_a_model_writes_is_no_code() {
+fn placeholders_that_would_be_code_are_refused() {
     for line in REFUSED.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let words: Vec<&str> = line.split(' ').collect();
-        assert!(of(&words).is_err(), "it went through: {line}");
+        assert!(of(&words).is_err(), "accepted: {line}");
     }
 }
 
 #[test]
-fn what_a_script_reads_as_an_argument_is_data() {
+fn arguments_of_a_script_are_data() {
     for command in [
         &["sh", "-c", "echo \"$1\" >> ledger", "sh", "{x}"][..],
         &["bash", "-euo", "pipefail", "-c", "echo \"$1\"", "bash", "{x}", "{y}"],
@@ -138,12 +139,12 @@ fn what_a_script_reads_as_an_argument_is_data() {
     }
 }
 
-/// The arguments go to stdin unless said, and an interpreter without a script runs what it reads there:
-/// `{"order": "$(id)"}` is a command of a shell.
+/// By default, the arguments are written to stdin, and an interpreter without a script executes its stdin:
+/// `{"order": "$(id)"}` is a shell command.
 #[test]
-fn arguments_on_stdin_are_no_program() {
+fn an_interpreter_without_a_script_is_refused() {
     let of = |command: &[&str], stdin: Stdin| {
-        let argv = command.iter().map(|word| Template::parse(word).expect("it is one"));
+        let argv = command.iter().map(|word| Template::parse(word).expect("it is valid"));
         let written: Vec<String> = command.iter().map(ToString::to_string).collect();
         check(&argv.collect::<Vec<_>>(), &written, stdin)
     };
@@ -154,10 +155,10 @@ fn arguments_on_stdin_are_no_program() {
         &["timeout", "5", "perl"],
         &["node", "-i"],
     ] {
-        let why = of(command, Stdin::Arguments).expect_err("it would run them");
+        let why = of(command, Stdin::Arguments).expect_err("stdin would be executed");
         assert!(why.contains("would read its program from stdin"), "{why}");
-        of(command, Stdin::Empty).expect("there is nothing to run");
+        of(command, Stdin::Empty).expect("stdin is empty");
     }
     of(&["sh", "-c", "cat"], Stdin::Arguments).expect("the script reads them");
-    of(&["cat"], Stdin::Arguments).expect("it is no interpreter");
+    of(&["cat"], Stdin::Arguments).expect("cat is not an interpreter");
 }
