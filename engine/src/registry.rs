@@ -99,7 +99,7 @@ impl Registry {
         let arguments = canonical::to_text(arguments);
         if arguments.len() > limits::CALL_BYTES {
             let (bytes, most) = (arguments.len(), limits::CALL_BYTES);
-            let detail = format!("{reducer}: arguments of {bytes} bytes, at most {most} are taken");
+            let detail = format!("{reducer}: arguments of {bytes} bytes, at most {most} are allowed");
             return Err(Refusal::new(Code::LimitExceeded, detail)
                 .hint("keep large content elsewhere and append a reference to it"));
         }

@@ -221,7 +221,7 @@ impl Caller {
         let mut both = self.0.scope.clone();
         for (key, value) in scope {
             if both.entry(key.clone()).or_insert_with(|| value.clone()) != value {
-                let detail = format!("a scope with this {key} is outside of your own");
+                let detail = format!("a scope with this {key} is outside your own");
                 return Err(Refusal::new(Code::Denied, detail));
             }
         }

@@ -70,7 +70,7 @@ impl Access {
     pub fn bearer(token: impl Into<String>) -> Result<Access, Refusal> {
         let token = token.into();
         if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            let detail = "the token is empty or has characters that no header can carry";
+            let detail = "the token is empty or has characters that are not allowed in a header";
             return Err(Refusal::new(Code::BadArguments, detail)
                 .hint("make one with: head -c 24 /dev/urandom | base64"));
         }

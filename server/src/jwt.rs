@@ -157,7 +157,7 @@ impl Jwt {
     pub(crate) fn verify(&self, token: &str, now: Micros) -> Result<Claimed, Refusal> {
         if token.len() > limits::JWT_BYTES {
             let (bytes, most) = (token.len(), limits::JWT_BYTES);
-            return Err(refused(format!("a token of {bytes} bytes, at most {most} are taken")));
+            return Err(refused(format!("a token of {bytes} bytes, at most {most} are allowed")));
         }
         let header = decode_header(token).map_err(|_| unknown())?;
         let key = self.key(header.kid.as_deref(), now)?;

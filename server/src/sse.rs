@@ -105,7 +105,7 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<Seq>, Refusal> {
 struct Events {
     connection: Connection,
     life: Life,
-    /// Done when the credentials do not count any more.
+    /// Done when the credentials are no longer valid.
     void: Pin<Box<dyn Future<Output = Refusal> + Send>>,
     ended: bool,
     /// The rows are those of before, so that a reconnect must not go on from here.

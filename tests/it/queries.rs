@@ -299,7 +299,7 @@ fn what_is_too_much() {
             answers.push('\n');
         }
         expect![[r#"
-            limit_exceeded: a statement of 65545 bytes, at most 65536 are taken (hint: use parameters for long values)
+            limit_exceeded: a statement of 65545 bytes, at most 65536 are allowed (hint: use parameters for long values)
             limit_exceeded: the result is over 100000 rows or 67108864 bytes (hint: ask for a part of it with LIMIT or a narrower WHERE)
             limit_exceeded: the result is over 100000 rows or 67108864 bytes (hint: ask for a part of it with LIMIT or a narrower WHERE)
             limit_exceeded: string or blob too big

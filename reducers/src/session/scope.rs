@@ -27,7 +27,7 @@ pub(crate) fn confine(scope: &mut Map<String, JsonValue>, caller: &Caller) -> Re
     for (key, value) in caller.scope() {
         let given = scope.entry(key.clone()).or_insert_with(|| value.as_str().into());
         if given.as_str() != Some(value) {
-            let detail = format!("a scope with this {key} is outside of your own");
+            let detail = format!("a scope with this {key} is outside your own");
             let hint = format!("leave out {key}, it is filled in");
             return Err(Refusal::new(Code::Denied, detail).hint(hint));
         }

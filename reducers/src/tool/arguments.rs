@@ -122,7 +122,7 @@ fn acceptable(tool: &str, schema: &Json) -> Result<(), Refusal> {
     let (bytes, most) = (schema.as_str().len(), limits::TOOL_SCHEMA_BYTES);
     if bytes > most {
         let detail =
-            format!("the input_schema of {tool} has {bytes} bytes, at most {most} are taken");
+            format!("the input_schema of {tool} has {bytes} bytes, at most {most} are allowed");
         return Err(Refusal::new(Code::LimitExceeded, detail));
     }
     let most = limits::TOOL_SCHEMA_DEPTH;

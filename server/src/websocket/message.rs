@@ -40,7 +40,7 @@ pub fn read(text: &str) -> Result<ClientMessage, (Option<String>, Refusal)> {
     match id(&message) {
         // It comes back in every answer and every delta, to each of which it would add its length.
         Some(id) if id.len() > NAME_BYTES => {
-            let detail = format!("an id of {} bytes, at most {NAME_BYTES} are taken", id.len());
+            let detail = format!("an id of {} bytes, at most {NAME_BYTES} are allowed", id.len());
             Err((None, Refusal::new(Code::LimitExceeded, detail).hint("number them: q1, q2, …")))
         }
         _ => Ok(message),
@@ -56,7 +56,7 @@ struct Named {
 pub(super) fn too_large() -> Refusal {
     let detail = format!("the message is larger than {MESSAGE_BYTES} bytes");
     Refusal::new(Code::LimitExceeded, detail)
-        .hint("send several, or keep large content elsewhere and append a reference to it")
+        .hint("split it, or store large content elsewhere and append a reference to it")
 }
 
 fn id(message: &ClientMessage) -> Option<&str> {

@@ -87,10 +87,10 @@ impl Reader<'_> {
         }
     }
 
-    /// The credentials do not count any more.
+    /// The credentials are no longer valid.
     async fn put_out(&self, refusal: &Refusal) -> End {
         match self.answer(frames::error(None, refusal)).await {
-            Ok(()) => End::Close(close_code::POLICY, "the credentials do not count any more"),
+            Ok(()) => End::Close(close_code::POLICY, "the credentials are no longer valid"),
             Err(Gone) => End::Gone,
         }
     }

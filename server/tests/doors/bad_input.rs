@@ -310,7 +310,7 @@ async fn arguments_that_are_too_large() {
     check(
         &house.post("/v1/call/write_note", &large).await.problem(),
         expect![[r#"
-        413 limit_exceeded: write_note: arguments of 9437206 bytes, at most 8388608 are taken (keep large content elsewhere and append a reference to it)
+        413 limit_exceeded: write_note: arguments of 9437206 bytes, at most 8388608 are allowed (keep large content elsewhere and append a reference to it)
     "#]],
     );
     unharmed(&house).await;
@@ -389,7 +389,7 @@ async fn messages_that_cannot_be() {
         {"op":"subscribe","id":"q3","sql":"SELECT * FROM notes WHERE id = :id"}
             q3 bad_arguments: parameter id is missing (pass it in params: {"id": …})
         (long)
-            - limit_exceeded: an id of 600 bytes, at most 512 are taken (number them: q1, q2, …)
+            - limit_exceeded: an id of 600 bytes, at most 512 are allowed (number them: q1, q2, …)
     "#]].assert_eq(&errors);
     socket.say(r#"{"op":"ping"}"#).await;
     assert_eq!(socket.hear().await["op"], "pong");
@@ -413,7 +413,7 @@ async fn frames_that_cannot_be() {
     check(
         &socket.hear_text().await,
         expect![[r#"
-        {"op":"error","id":"c1","code":"limit_exceeded","detail":"the message is larger than 16777216 bytes","hint":"send several, or keep large content elsewhere and append a reference to it"}
+        {"op":"error","id":"c1","code":"limit_exceeded","detail":"the message is larger than 16777216 bytes","hint":"split it, or store large content elsewhere and append a reference to it"}
     "#]],
     );
     socket.say(r#"{"op":"ping"}"#).await;
@@ -425,7 +425,7 @@ async fn frames_that_cannot_be() {
     check(
         &socket.hear_text().await,
         expect![[r#"
-        {"op":"error","code":"limit_exceeded","detail":"the message is larger than 16777216 bytes","hint":"send several, or keep large content elsewhere and append a reference to it"}
+        {"op":"error","code":"limit_exceeded","detail":"the message is larger than 16777216 bytes","hint":"split it, or store large content elsewhere and append a reference to it"}
     "#]],
     );
     let closed = socket.closed().await.expect("a reason");

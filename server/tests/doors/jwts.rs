@@ -305,7 +305,7 @@ async fn what_claims_must_say() {
         {"org":["acme"]}: 401 unauthenticated: the token has no claim org that is a text (ask whoever issues them for another)
         {"job":null}: 401 unauthenticated: the token names no role (ask whoever issues them for another)
         {"groups":7}: 401 unauthenticated: the token's capabilities are not texts (ask whoever issues them for another)
-        {"pad":"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx: 401 unauthenticated: a token of 10989 bytes, at most 8192 are taken (ask whoever issues them for another)
+        {"pad":"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx: 401 unauthenticated: a token of 10989 bytes, at most 8192 are allowed (ask whoever issues them for another)
     "#]],
     );
     let right = [

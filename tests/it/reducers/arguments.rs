@@ -122,7 +122,7 @@ fn too_large() {
         ),
         expect![[r#"
             seq 1 {id: s1, status: created}
-            refused limit_exceeded: append_message: arguments of 8388654 bytes, at most 8388608 are taken (hint: keep large content elsewhere and append a reference to it)
+            refused limit_exceeded: append_message: arguments of 8388654 bytes, at most 8388608 are allowed (hint: keep large content elsewhere and append a reference to it)
             (0)
         "#]],
     );

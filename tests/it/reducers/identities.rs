@@ -101,7 +101,7 @@ fn nobody_gives_what_they_do_not_have() {
             refused denied: the role clerks may not call set_role (hint: abide role list  tells what each may; an admin can give another role)
             refused denied: roles are shared by all, and a caller with a scope changes none (hint: an identity without a scope may)
             seq 4 {id: tenant=acme/a1, scope: {"tenant":"acme"}}
-            refused denied: a scope with this tenant is outside of your own (hint: leave out tenant, it is filled in)
+            refused denied: a scope with this tenant is outside your own (hint: leave out tenant, it is filled in)
             seq 6 {id: tenant=acme/a3, scope: {"tenant":"acme"}}
             refused denied: identity tenant=acme/a4 has the capability wires, and you do not (hint: an admin who has it may)
             refused denied: identity tenant=acme/a5 has the capability *, and you do not (hint: an admin who has it may)
@@ -113,9 +113,9 @@ fn nobody_gives_what_they_do_not_have() {
             refused not_found: there is no identity z (hint: create_identity makes one)
             refused not_found: there is no identity z (hint: create_identity makes one)
             refused not_found: there is no identity nowhere (hint: create_identity makes one)
-            refused denied: a scope with this tenant is outside of your own (hint: leave out tenant, it is filled in)
+            refused denied: a scope with this tenant is outside your own (hint: leave out tenant, it is filled in)
             ("c1", "clerks", "[]", "{}", "clerk") ("c3", "clerks", "[\"refunds\"]", "{}", "clerk") ("tenant=acme/a1", "app", "[]", "{\"tenant\":\"acme\"}", "tom") ("tenant=acme/a3", "admin", "[\"refunds\"]", "{\"tenant\":\"acme\"}", "tom") ("z", "app", "[]", "{\"tenant\":\"zeta\"}", "local")
-            ("clerk", "set_role", "the role clerks may not call set_role") ("tom", "set_role", "roles are shared by all, and a caller with a scope changes none") ("tom", "create_identity", "a scope with this tenant is outside of your own") ("tom", "create_identity", "identity tenant=acme/a4 has the capability wires, and you do not") ("tom", "create_identity", "identity tenant=acme/a5 has the capability *, and you do not") ("clerk", "create_identity", "identity c2 has the role admin, and you do not") ("clerk", "change_identity", "identity c3 has the role admin, and you do not") ("tom", "change_identity", "a scope with this tenant is outside of your own")
+            ("clerk", "set_role", "the role clerks may not call set_role") ("tom", "set_role", "roles are shared by all, and a caller with a scope changes none") ("tom", "create_identity", "a scope with this tenant is outside your own") ("tom", "create_identity", "identity tenant=acme/a4 has the capability wires, and you do not") ("tom", "create_identity", "identity tenant=acme/a5 has the capability *, and you do not") ("clerk", "create_identity", "identity c2 has the role admin, and you do not") ("clerk", "change_identity", "identity c3 has the role admin, and you do not") ("tom", "change_identity", "a scope with this tenant is outside your own")
             the same up to 14
         "#]],
     );

@@ -37,8 +37,8 @@ fn a_new_session_is_in_its_makers_scope() {
             seq 1 {id: tenant=acme/plain, status: created, scope: {"tenant":"acme"}}
             seq 2 {id: tenant=acme/narrow, status: created, scope: {"team":"blue","tenant":"acme"}}
             seq 3 {id: tenant=acme/same, status: created, scope: {"tenant":"acme"}}
-            refused denied: a scope with this tenant is outside of your own (hint: leave out tenant, it is filled in)
-            refused denied: a scope with this tenant is outside of your own (hint: leave out tenant, it is filled in)
+            refused denied: a scope with this tenant is outside your own (hint: leave out tenant, it is filled in)
+            refused denied: a scope with this tenant is outside your own (hint: leave out tenant, it is filled in)
             seq 6 {id: tenant=acme/child, status: created, parent_id: tenant=acme/narrow, scope: {"team":"blue","tenant":"acme"}}
             refused bad_arguments: the scope of session tenant=acme/narrow has another team (hint: leave it out: a session has the scope of its parent, and may have more keys)
             seq 7 {id: grandchild, status: created, parent_id: tenant=acme/child, scope: {"desk":"4","team":"blue","tenant":"acme"}}

@@ -61,7 +61,7 @@ fn ids_have_a_bound() {
     check(
         &format!("create_session agent=support id={long}"),
         expect![[r#"
-        refused limit_exceeded: id has 513 bytes, at most 512 are taken
+        refused limit_exceeded: id has 513 bytes, at most 512 are allowed
     "#]],
     );
     let longest = "x".repeat(512);

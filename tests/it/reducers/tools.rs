@@ -185,7 +185,7 @@ fn what_is_no_schema() {
         expect![[r#"
         refused bad_arguments: the input_schema of a cannot be held to: with its references written out it has over 10000 subschemas (hint: JSON Schema 2020-12 is understood, with references to places in it: #/$defs/…)
         refused bad_arguments: the input_schema of a cannot be held to: references are nested more than 64 deep (hint: JSON Schema 2020-12 is understood, with references to places in it: #/$defs/…)
-        refused limit_exceeded: the input_schema of a has 65554 bytes, at most 65536 are taken
+        refused limit_exceeded: the input_schema of a has 65554 bytes, at most 65536 are allowed
         refused limit_exceeded: the input_schema of a is nested more than 64 levels deep
     "#]],
     );

@@ -1,4 +1,4 @@
-//! The same API means the same, whichever backend is behind it.
+//! The API behaves the same with both backends.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use serde_json::{Value as JsonValue, json};
 
 use crate::world::{Sample, World, connect};
 
-/// Tells a story twice: over an engine in this process, and over a server.
+/// Runs a scenario twice: with an embedded engine, and with a server.
 macro_rules! stories {
     ($($name:ident)*) => {$(
         mod $name {
@@ -25,7 +25,7 @@ macro_rules! stories {
                 let world = World::new();
                 let abide = world.embedded();
                 super::$name(&abide).await;
-                assert_eq!(abide.mismatches(), 0, "rows that the server does not hold");
+                assert_eq!(abide.mismatches(), 0, "rows that differ from the server's");
                 abide.close().await;
             }
 
@@ -35,7 +35,7 @@ macro_rules! stories {
                 let server = world.serve(None, Access::loopback()).await;
                 let abide = connect(&server).await;
                 super::$name(&abide).await;
-                assert_eq!(abide.mismatches(), 0, "rows that the server does not hold");
+                assert_eq!(abide.mismatches(), 0, "rows that differ from the server's");
                 abide.close().await;
                 server.stop().await;
             }
@@ -239,7 +239,7 @@ async fn a_request_id_makes_a_call_happen_once(abide: &Abide) {
     assert_eq!(other.expect_err("it is another").code(), Some(Code::RequestIdConflict));
     let without = abide.call("keep", json!({"name": "a"})).deadline(Duration::MAX);
     let without = without.await.expect("it is kept");
-    assert_ne!(without["id"], first["id"], "each call without one is its own");
+    assert_ne!(without["id"], first["id"], "calls without a request id are distinct");
 }
 
 async fn a_batch_is_all_or_nothing(abide: &Abide) {
@@ -320,7 +320,7 @@ async fn a_subscription_holds_the_result(abide: &Abide) {
         let rows: Vec<(i64, String)> = sub.typed_rows().expect("rows");
         rows.into_iter().map(|(_, name)| name).collect()
     };
-    assert_eq!(names(&sub), "Cba", "it is there as soon as it has begun");
+    assert_eq!(names(&sub), "Cba", "the rows are available after the start");
     assert_eq!(sub.columns().len(), 2);
     let first = sub.next().await.expect("an update");
     assert!(first.reset);
@@ -377,7 +377,7 @@ async fn a_subscription_from_a_seq_tells_what_changed_since(abide: &Abide) {
     let update = sub.next().await.expect("an update");
     assert_eq!(update.deletes::<i64>().expect("keys"), [1]);
 
-    // A seq that is not there yet: the whole result, marked as such.
+    // A seq beyond the end of the log: the whole result, marked as such.
     let mut sub = abide.subscribe(sql).checksum().from(1_000_000).await.expect("it begins");
     let update = sub.next().await.expect("an update");
     assert!(update.reset);
@@ -571,14 +571,14 @@ async fn a_query_is_explained(abide: &Abide) {
     let explanation = abide.explain(plain).await.expect("it is explained");
     assert_eq!(explanation.routed_by, ["samples: name"]);
     assert_eq!((&explanation.scans, &explanation.refused), (&vec![], &None));
-    assert_eq!(explanation.params, [json!(null)], "what is left out is NULL");
+    assert_eq!(explanation.params, [json!(null)], "omitted parameters are NULL");
     assert_eq!(explanation.shape.key, ["id"]);
     let sub = abide.subscribe(plain).param("name", "a").explain().await.expect("it begins");
-    assert_eq!(*sub.plan(), explanation.plan, "the same is told to who subscribes");
+    assert_eq!(*sub.plan(), explanation.plan, "a subscription gets the same plan");
     assert!(!sub.plan().statements.is_empty());
     let sub = abide.subscribe(plain).param("name", "b").await.expect("it begins");
     assert_eq!(sub.plan().rule, explanation.plan.rule);
-    assert_eq!(sub.plan().statements, [""; 0], "only where they are asked for");
+    assert_eq!(sub.plan().statements, [""; 0], "only on request");
 
     let joined = "SELECT a.id, b.id FROM samples a JOIN samples b ON b.name = a.name";
     let explanation = abide.explain(joined).await.expect("it is explained all the same");

@@ -89,7 +89,7 @@ fn last_event_id(headers: &HeaderMap) -> Result<i64, Refusal> {
 struct Events {
     connection: Connection,
     life: Life,
-    /// Done when the credentials do not count any more.
+    /// Done when the credentials are no longer valid.
     void: Pin<Box<dyn Future<Output = Refusal> + Send>>,
     /// The number of the last event that was told.
     told: i64,
