@@ -180,7 +180,7 @@ impl Engine {
         }
         if calls.len() > limits::BATCH_CALLS {
             let (count, most) = (calls.len(), limits::BATCH_CALLS);
-            let detail = format!("a batch of {count} calls, at most {most} are taken");
+            let detail = format!("a batch of {count} calls, at most {most} are allowed");
             return Err(Refusal::new(Code::LimitExceeded, detail).hint("send several batches"));
         }
         self.inner.allow(caller, calls.len())?;

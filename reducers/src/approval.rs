@@ -269,8 +269,8 @@ fn find(ctx: &mut Context<'_>, id: Option<&str>, call_id: Option<&str>) -> Resul
 fn check_hash(approval: &Approval, arguments_hash: Option<&str>) -> Result<(), Refusal> {
     match arguments_hash {
         Some(hash) if !hash.eq_ignore_ascii_case(&approval.arguments_hash) => {
-            let detail = format!("approval {} is about other arguments than these", approval.id);
-            let hint = "look at its arguments again; arguments_hash stands beside them";
+            let detail = format!("approval {} concerns other arguments", approval.id);
+            let hint = "read its arguments and arguments_hash again";
             Err(Refusal::new(Code::Conflict, detail).hint(hint))
         }
         _ => Ok(()),

@@ -50,7 +50,7 @@ pub(crate) fn after(
 
 /// The refusal of a call that time made of a row which does not wait for that moment.
 pub(crate) fn not_due(id: &str, at: Micros) -> Refusal {
-    Refusal::new(Code::Conflict, format!("{id} does not wait for {at}"))
+    Refusal::new(Code::Conflict, format!("{id} is not due at {at}"))
 }
 
 /// Who may see who may call: those who manage that, and those who look over their shoulders.
@@ -64,8 +64,8 @@ pub(crate) fn capability(
 ) -> Result<(), Refusal> {
     match required {
         Some(required) if !caller.can(required) => {
-            let detail = format!("{what} takes the capability {required}, which you do not have");
-            let hint = "whoever manages identities can give it: abide identity change … --can …";
+            let detail = format!("{what} requires the capability {required}, which you do not have");
+            let hint = "an identity manager can grant it: abide identity change … --can …";
             Err(Refusal::new(Code::Denied, detail).hint(hint))
         }
         _ => Ok(()),

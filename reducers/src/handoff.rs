@@ -144,7 +144,7 @@ pub fn request_supervisor_handoff(
     check::name("required_capability", &required_capability)?;
     escalate_to.as_deref().map_or(Ok(()), |name| check::name("escalate_to", name))?;
     if escalate_to.is_some() && escalate_after_ms.is_none() {
-        let detail = "request_supervisor_handoff: escalate_to says to whom, not when";
+        let detail = "request_supervisor_handoff: escalate_to requires escalate_after_ms";
         let refusal = Refusal::new(Code::BadArguments, detail).hint("give escalate_after_ms too");
         return Err(refusal.into());
     }
@@ -155,7 +155,7 @@ pub fn request_supervisor_handoff(
         let open = "WHERE session_id = ?1 AND status IN ('pending', 'claimed')";
         let open = ctx.find::<HandoffRequest>(open, &[Value::from(session_id.as_str())])?;
         let which = open.first().map_or("another handoff", |handoff| handoff.id.as_str());
-        let detail = format!("session {session_id} is handed off already, by {which}");
+        let detail = format!("session {session_id} is already handed off, by {which}");
         return Err(Refusal::new(Code::Conflict, detail).into());
     }
     session::to_status(ctx, session, SessionStatus::HandedOff, |_| {})?;

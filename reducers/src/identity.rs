@@ -109,8 +109,8 @@ pub fn create_identity(
         if same {
             return Ok(Answer::Duplicate(before.seq, before));
         }
-        let detail = format!("identity {} exists already, and is another", before.id);
-        let hint = "change_identity changes one";
+        let detail = format!("identity {} already exists with other attributes", before.id);
+        let hint = "change_identity changes it";
         return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
     }
     ctx.insert(identity).map(Answer::Fresh)
@@ -190,7 +190,7 @@ pub(crate) fn find(ctx: &mut Context<'_>, id: &str) -> Result<Identity, Abort> {
     let identity = ctx.get::<Identity>(id)?;
     Ok(identity.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no identity {id}"))
-            .hint("create_identity makes one")
+            .hint("create_identity creates one")
     })?)
 }
 
@@ -201,13 +201,13 @@ pub(crate) fn check_within(ctx: &mut Context<'_>, identity: &Identity) -> Result
     let role = role::find(ctx, &identity.role)?;
     if caller.role() != Caller::ADMIN && caller.role() != identity.role {
         let detail = format!("identity {id} has the role {}, and you do not", identity.role);
-        return Err(Refusal::new(Code::Denied, detail).hint("an admin may").into());
+        return Err(Refusal::new(Code::Denied, detail).hint("an admin can do this").into());
     }
     let mut capabilities = identity.capabilities();
     capabilities.extend(role.as_ref().map(Role::capabilities).unwrap_or_default());
     if let Some(missing) = capabilities.iter().find(|capability| !caller.can(capability)) {
         let detail = format!("identity {id} has the capability {missing}, and you do not");
-        return Err(Refusal::new(Code::Denied, detail).hint("an admin who has it may").into());
+        return Err(Refusal::new(Code::Denied, detail).hint("an admin with that capability can do this").into());
     }
     capabilities.iter().try_for_each(|name| check::name("a capability", name))?;
     Ok(())
@@ -262,8 +262,8 @@ const RESERVED: [&str; 4] = [Caller::SYSTEM, "local", "token", "embedded"];
 fn check_id(id: &str) -> Result<(), Refusal> {
     check::name("id", id)?;
     if RESERVED.contains(&id) {
-        let detail = format!("{id} is a name of Abide's own");
-        return Err(Refusal::new(Code::BadArguments, detail).hint("take another"));
+        let detail = format!("{id} is a reserved name");
+        return Err(Refusal::new(Code::BadArguments, detail).hint("choose another"));
     }
     Ok(())
 }
@@ -275,9 +275,9 @@ fn check_issued(caller: &Caller, id: &str) -> Result<(), Refusal> {
     if caller.scope().is_empty() || !is_issued(own) {
         return Ok(());
     }
-    let detail = format!("{own} is the id of an issuer's subject, and a scope bounds you");
+    let detail = format!("{own} is the id of an issuer's subject, which your scope excludes");
     Err(Refusal::new(Code::Denied, detail)
-        .hint("an admin without a scope makes an identity of that id and disables it"))
+        .hint("ask an admin without a scope to create an identity with that id and disable it"))
 }
 
 /// Whether an id is that of a subject whom an issuer of JSON Web Tokens knows. Such an identity can be disabled,

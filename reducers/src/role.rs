@@ -154,14 +154,14 @@ pub fn set_role(
     check::name("name", &name)?;
     only_admins(ctx.caller, "set_role")?;
     if is_built_in(&name) {
-        let detail = format!("{name} is built in, and stays as it is");
-        return Err(Refusal::new(Code::Conflict, detail).hint("make one of another name").into());
+        let detail = format!("{name} is a built-in role and cannot be changed");
+        return Err(Refusal::new(Code::Conflict, detail).hint("create a role with another name").into());
     }
     reducers.iter().try_for_each(|name| check::name("a reducer", name))?;
     let capabilities = capabilities.unwrap_or_default();
     for capability in &capabilities {
         check::name("a capability", capability)?;
-        check::capability(ctx.caller, Some(capability), "giving a role what it")?;
+        check::capability(ctx.caller, Some(capability), "giving this capability to a role")?;
     }
     // A limit of the role is the identity's where it has none, and no limit lifts the caller's own.
     identity::check_limits(ctx.caller, &format!("role {name}"), &limits.unwrap_or_default())?;
@@ -206,7 +206,7 @@ pub(crate) fn find(ctx: &mut Context<'_>, name: &str) -> Result<Option<Role>, Ab
     Ok(Some(role.ok_or_else(|| {
         let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
         Refusal::new(Code::NotFound, format!("there is no role {name}"))
-            .hint(format!("there are {}; set_role makes others", names.join(", ")))
+            .hint(format!("existing roles: {}; set_role creates others", names.join(", ")))
     })?))
 }
 
@@ -221,7 +221,7 @@ fn may_call(ctx: &mut Context<'_>, reducer: &str) -> Result<(), Abort> {
         return Ok(());
     }
     let detail = format!("the role {name} may not call {reducer}");
-    let hint = "abide role list  tells what each may; an admin can give another role";
+    let hint = "abide role list  shows what each role may call; an admin can assign another role";
     Err(Refusal::new(Code::Denied, detail).hint(hint).into())
 }
 

@@ -363,10 +363,10 @@ fn again(
         return Ok(Answer::Duplicate(before.seq, before));
     }
     let detail = match before.session_id == session_id {
-        true => format!("run {} is one of another agent or parent", before.id),
-        false => format!("run {} is one of another session", before.id),
+        true => format!("run {} belongs to another agent or parent", before.id),
+        false => format!("run {} belongs to another session", before.id),
     };
-    Err(Refusal::new(Code::Conflict, detail).hint("leave out id to be given a new one").into())
+    Err(Refusal::new(Code::Conflict, detail).hint("omit id to get a generated one").into())
 }
 
 /// The run of an id; the event will say which session it is about.
@@ -472,7 +472,7 @@ fn add_event(
 /// Adds what a driver tells; how a turn ends is not for it to tell this way.
 fn tell_all(ctx: &mut Context<'_>, run: &mut Run, events: Vec<Told>) -> Result<(), Abort> {
     if events.len() > limits::RUN_EVENTS {
-        let detail = format!("{} events, at most {} are taken", events.len(), limits::RUN_EVENTS);
+        let detail = format!("{} events, at most {} are allowed", events.len(), limits::RUN_EVENTS);
         return Err(Refusal::new(Code::LimitExceeded, detail).into());
     }
     for Told { kind, data } in events {

@@ -169,7 +169,7 @@ pub fn create_session(
         Some(id) => {
             check::name("id", &id)?;
             if ctx.get::<Session>(&id)?.is_some() {
-                return Err(exists(&id).hint("leave out id to be given a new one").into());
+                return Err(exists(&id).hint("omit id to get a generated one").into());
             }
             id
         }
@@ -205,7 +205,7 @@ pub(crate) fn make_child(
 }
 
 fn exists(id: &str) -> Refusal {
-    Refusal::new(Code::Conflict, format!("session {id} exists already"))
+    Refusal::new(Code::Conflict, format!("session {id} already exists"))
 }
 
 /// What is given of a new session.
@@ -400,7 +400,7 @@ fn check_depth(ctx: &mut Context<'_>, parent: &Session) -> Result<(), Abort> {
     if above <= most {
         return Ok(());
     }
-    let detail = format!("session {} stands below {most} others already", parent.id);
+    let detail = format!("session {} already has {most} ancestors", parent.id);
     Err(Refusal::new(Code::LimitExceeded, detail).into())
 }
 
@@ -432,7 +432,7 @@ pub(crate) fn find(ctx: &mut Context<'_>, id: &str) -> Result<Session, Abort> {
     let session = ctx.get::<Session>(id)?;
     let session = session.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no session {id}"))
-            .hint("create_session makes one")
+            .hint("create_session creates one")
     })?;
     ctx.about(id);
     Ok(session)
@@ -442,7 +442,7 @@ pub(crate) fn find(ctx: &mut Context<'_>, id: &str) -> Result<Session, Abort> {
 pub(crate) fn open(ctx: &mut Context<'_>, id: &str) -> Result<Session, Abort> {
     let session = find(ctx, id)?;
     if session.status.is_terminal() {
-        let detail = format!("session {id} is {} and takes nothing more", session.status);
+        let detail = format!("session {id} is {} and accepts nothing more", session.status);
         return Err(Refusal::new(Code::BadTransition, detail).hint("create a new session").into());
     }
     Ok(session)
@@ -452,7 +452,7 @@ pub(crate) fn open(ctx: &mut Context<'_>, id: &str) -> Result<Session, Abort> {
 pub(crate) fn wanted(ctx: &mut Context<'_>, id: &str) -> Result<Session, Abort> {
     let session = open(ctx, id)?;
     if is_closing(ctx, &session)? {
-        let detail = format!("session {id} is being cancelled and begins nothing more");
+        let detail = format!("session {id} is being cancelled and accepts no new work");
         return Err(Refusal::new(Code::BadTransition, detail).into());
     }
     Ok(session)
@@ -511,7 +511,7 @@ fn not_from(session: &Session, what: &str) -> Refusal {
         format!("session {id} is {status}, so it cannot be {what}"),
     );
     if status.is_terminal() {
-        refusal.hint("an ended session stays as it is; create a new one")
+        refusal.hint("an ended session cannot change; create a new one")
     } else {
         refusal
     }

@@ -99,7 +99,7 @@ pub fn set_timer(
     name.as_deref().map_or(Ok(()), |name| check::name("name", name))?;
     let resume = resume.unwrap_or(false);
     if session_id.is_none() && (message.is_some() || resume) {
-        let detail = "set_timer: a message, or to go on, is for a session: give session_id";
+        let detail = "set_timer: message and resume require session_id";
         return Err(Refusal::new(Code::BadArguments, detail).into());
     }
     let due_at = moment(ctx.now, in_ms, due_at)?;
@@ -210,8 +210,8 @@ fn moment(now: Micros, in_ms: Option<i64>, due_at: Option<Micros>) -> Result<Mic
         (None, Some(due_at)) => {
             let last = now.plus_ms(*limits::AHEAD_MS.end());
             if due_at < Micros(0) || due_at > last {
-                let detail = format!("due_at is no moment between 1970 and {last}");
-                let hint = "a moment is in microseconds since 1970; in_ms says how long from now";
+                let detail = format!("due_at is not a time between 1970 and {last}");
+                let hint = "due_at is in microseconds since 1970; in_ms is a delay from now";
                 return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
             }
             Ok(due_at)
@@ -233,9 +233,9 @@ fn again(before: Timer, timer: &Timer, in_ms: Option<i64>) -> Result<Answer<Time
     if same {
         return Ok(Answer::Duplicate(before.created_seq, before));
     }
-    let detail = format!("timer {} stands for another, due at {}", before.id, before.due_at);
+    let detail = format!("timer {} already exists with other attributes, due at {}", before.id, before.due_at);
     Err(Refusal::new(Code::Conflict, detail)
-        .hint("cancel_timer, and set one under a new id")
+        .hint("cancel_timer, then set one with a new id")
         .into())
 }
 

@@ -82,16 +82,16 @@ pub fn create_token(
     identity::check_pace(ctx, &identity)?;
     if identity::is_issued(&identity_id) {
         let detail =
-            format!("identity {identity_id} is a subject of an issuer, and has no tokens here");
+            format!("identity {identity_id} is a subject of an issuer and cannot have tokens in the database");
         return Err(Refusal::new(Code::BadArguments, detail)
-            .hint("its issuer makes tokens for it; disable_identity disables it")
+            .hint("its issuer creates its tokens; disable_identity disables it")
             .into());
     }
     if let Some(before) = ctx.get::<Token>(&id)? {
         if before.hash == hash && before.identity_id == identity_id {
             return Ok(Answer::Duplicate(before.seq, before));
         }
-        return Err(Refusal::new(Code::Conflict, format!("token {id} exists already")).into());
+        return Err(Refusal::new(Code::Conflict, format!("token {id} already exists")).into());
     }
     let token = Token {
         id,
@@ -129,14 +129,14 @@ fn check_form(id: &str, hash: &str, last_four: &str) -> Result<(), Refusal> {
     let lower = |text: &str| text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
     let is_hash = hash.len() == 64 && lower(hash) && hash.bytes().all(|b| b.is_ascii_hexdigit());
     let wrong = if !(8..=32).contains(&id.len()) || !lower(id) {
-        "id is not 8 to 32 small letters and digits"
+        "id is not 8 to 32 lower-case letters and digits"
     } else if !is_hash {
-        "hash is not a SHA-256 in 64 small hexadecimal digits"
+        "hash is not a SHA-256 in 64 lower-case hexadecimal digits"
     } else if last_four.len() != 4 || !last_four.bytes().all(|b| b.is_ascii_alphanumeric()) {
         "last_four is not four letters or digits"
     } else {
         return Ok(());
     };
     Err(Refusal::new(Code::BadArguments, format!("create_token: {wrong}"))
-        .hint("abide token create makes a token and tells it once"))
+        .hint("abide token create creates a token and shows it once"))
 }

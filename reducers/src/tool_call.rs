@@ -382,17 +382,17 @@ fn not_held(call: &ToolCall, fencing_token: i64) -> Refusal {
             lease_lost(format!("call {id} is claimed by {holder} under another token"))
         }
         (ToolCallStatus::Pending | ToolCallStatus::AwaitingApproval, _) => {
-            lease_lost(format!("call {id} is {status}, nobody holds it"))
+            lease_lost(format!("call {id} is {status} and not claimed"))
         }
         (ToolCallStatus::Unknown, _) => {
             lease_lost(format!("the lease of {holder} on call {id} has run out"))
         }
         (_, true) => Refusal::new(Code::Conflict, format!("call {id} is {status} already")),
-        (_, false) => lease_lost(format!("call {id} is {status}, and not under this token")),
+        (_, false) => lease_lost(format!("call {id} is {status} under another token")),
     }
 }
 
 fn lease_lost(detail: String) -> Refusal {
     Refusal::new(Code::LeaseLost, detail)
-        .hint("what this attempt did may be done again by another; do not report it as done")
+        .hint("another worker may repeat this attempt; do not report it as done")
 }

@@ -15,7 +15,7 @@ pub(super) fn inherit(scope: &mut Map<String, JsonValue>, parent: &Session) -> R
         if *given != value {
             let detail = format!("the scope of session {} has another {key}", parent.id);
             let hint =
-                "leave it out: a session has the scope of its parent, and may have more keys";
+                "omit it: a session inherits the scope of its parent and can add keys";
             return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
         }
     }
@@ -28,13 +28,13 @@ pub(crate) fn confine(scope: &mut Map<String, JsonValue>, caller: &Caller) -> Re
         let given = scope.entry(key.clone()).or_insert_with(|| value.as_str().into());
         if given.as_str() != Some(value) {
             let detail = format!("a scope with this {key} is outside your own");
-            let hint = format!("leave out {key}, it is filled in");
+            let hint = format!("omit {key}; it is filled in");
             return Err(Refusal::new(Code::Denied, detail).hint(hint));
         }
     }
     if scope.len() > limits::SCOPE_KEYS {
         let (count, most) = (scope.len(), limits::SCOPE_KEYS);
-        let detail = format!("a scope of {count} keys, at most {most} are taken");
+        let detail = format!("a scope of {count} keys, at most {most} are allowed");
         return Err(Refusal::new(Code::LimitExceeded, detail));
     }
     scope.keys().try_for_each(|key| check::name("a key of the scope", key))

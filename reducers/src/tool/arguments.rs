@@ -78,7 +78,7 @@ impl Work for Validation {
             None => match compiled(schema) {
                 Ok(schema) => schema,
                 Err(why) => {
-                    let detail = format!("the input_schema of {tool} is not understood: {why}");
+                    let detail = format!("invalid input_schema of {tool}: {why}");
                     return Some(Err(Refusal::new(Code::Internal, detail)));
                 }
             },
@@ -90,9 +90,9 @@ impl Work for Validation {
             // It may be over in depth, too, and is then over with any number of steps.
             Err(Failure::OverBudget) if steps < most => None,
             Err(Failure::OverBudget) => {
-                let detail = format!("it takes over {most} steps to hold the arguments to {tool}");
+                let detail = format!("validating the arguments of {tool} takes more than {most} steps");
                 Some(Err(Refusal::new(Code::LimitExceeded, detail)
-                    .hint("send less, or register a schema with fewer alternatives")))
+                    .hint("send smaller arguments, or register a schema with fewer alternatives")))
             }
         }
     }
@@ -132,9 +132,9 @@ fn acceptable(tool: &str, schema: &Json) -> Result<(), Refusal> {
     }
     let root = schema.value();
     Walk::over(&root).see(&root).and_then(|()| compiled(schema).map(drop)).map_err(|why| {
-        let detail = format!("the input_schema of {tool} cannot be held to: {why}");
+        let detail = format!("unsupported input_schema of {tool}: {why}");
         Refusal::new(Code::BadArguments, detail)
-            .hint("JSON Schema 2020-12 is understood, with references to places in it: #/$defs/…")
+            .hint("JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…")
     })
 }
 
@@ -194,7 +194,7 @@ impl<'a> Walk<'a> {
     fn see(&mut self, schema: &'a JsonValue) -> Result<(), String> {
         let Some(left) = self.left.checked_sub(1) else {
             let most = limits::TOOL_SCHEMA_NODES;
-            return Err(format!("with its references written out it has over {most} subschemas"));
+            return Err(format!("with its references expanded it has more than {most} subschemas"));
         };
         self.left = left;
         match schema {
@@ -220,7 +220,7 @@ impl<'a> Walk<'a> {
             return Ok(());
         }
         let found = target.strip_prefix('#').and_then(|path| self.root.pointer(path));
-        let found = found.ok_or_else(|| format!("it refers to {target:?}, which is not in it"))?;
+        let found = found.ok_or_else(|| format!("it refers to {target:?}, which does not exist in it"))?;
         if self.within.len() == NESTED_REFERENCES {
             return Err(format!("references are nested more than {NESTED_REFERENCES} deep"));
         }

@@ -35,7 +35,7 @@ pub fn cancel_tool_call(
         ToolCallStatus::Unknown => {
             let detail = format!("call {call_id} may have run already, it can only be settled");
             Err(Refusal::new(Code::Conflict, detail)
-                .hint("find out, and tell with settle_tool_call")
+                .hint("find out whether it ran, then call settle_tool_call")
                 .into())
         }
         status => {
@@ -63,9 +63,9 @@ pub fn acknowledge_cancel(
         return Err(refusal(ctx, &call, fencing_token)?.into());
     }
     if call.cancel_requested_at.is_none() {
-        let detail = format!("nobody has asked to cancel call {call_id}");
+        let detail = format!("no cancellation of call {call_id} was requested");
         return Err(Refusal::new(Code::Conflict, detail)
-            .hint("fail_tool_call gives up a call; with retryable=true another may try it")
+            .hint("use fail_tool_call; with retryable=true another worker can retry it")
             .into());
     }
     call.status = ToolCallStatus::Cancelled;

@@ -70,7 +70,7 @@ pub fn claim_next_tool_call(
     check::lease(ctx.now, lease_ms)?;
     if tools.is_empty() || tools.len() > limits::TOOLS_OF_A_CLAIM {
         let (count, most) = (tools.len(), limits::TOOLS_OF_A_CLAIM);
-        let detail = format!("claim_next_tool_call: {count} tools, 1 to {most} are taken");
+        let detail = format!("claim_next_tool_call: {count} tools, 1 to {most} are allowed");
         return Err(Refusal::new(Code::BadArguments, detail).into());
     }
     let mut first: Option<(ToolCall, Tool, Tool)> = None;
@@ -291,7 +291,7 @@ fn not_to_be_claimed(call: &ToolCall) -> Refusal {
             call.tool_name
         );
         return Refusal::new(Code::Conflict, detail)
-            .hint("find out, and tell with settle_tool_call");
+            .hint("find out whether it ran, then call settle_tool_call");
     }
     let detail = match (call.status, call.lease_expires_at, call.retry_at) {
         (ToolCallStatus::Claimed, Some(until), _) => {

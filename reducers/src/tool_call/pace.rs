@@ -38,7 +38,7 @@ pub(super) fn held_up(ctx: &mut Context<'_>, tool: &Tool) -> Result<Option<Refus
         let params = [Value::from(name.as_str()), most.into()];
         let running = ctx.count_everywhere::<ToolCall>(running, &params)?;
         if running >= most {
-            let detail = format!("{name} takes {most} calls at a time, and they run");
+            let detail = format!("{name} allows {most} concurrent calls, and all are running");
             let hint = "claim again when one of them has ended";
             return Ok(Some(Refusal::new(Code::Overloaded, detail).hint(hint)));
         }
@@ -49,7 +49,7 @@ pub(super) fn held_up(ctx: &mut Context<'_>, tool: &Tool) -> Result<Option<Refus
     let nth_last = ctx.beyond_policies(|ctx| ctx.find::<ToolClaim>(nth_last, &params))?;
     let free_at = nth_last.first().map(|claim| claim.at.plus_ms(per_ms));
     Ok(free_at.filter(|free_at| ctx.now < *free_at).map(|free_at| {
-        let detail = format!("{name} takes {calls} attempts in {per_ms} ms, the next at {free_at}");
+        let detail = format!("{name} allows {calls} attempts in {per_ms} ms, the next at {free_at}");
         Refusal::new(Code::Overloaded, detail).hint("claim again then")
     }))
 }

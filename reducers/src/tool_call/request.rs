@@ -106,20 +106,20 @@ fn check_parent(
 ) -> Result<(), Abort> {
     let (Some(run_id), Some(fencing_token)) = (run_id, fencing_token) else {
         if run_id.is_some() || fencing_token.is_some() {
-            let detail = "request_tool_call: run_id and run_fencing_token belong together";
+            let detail = "request_tool_call: run_id and run_fencing_token must be given together";
             return Err(Refusal::new(Code::BadArguments, detail).into());
         }
         return Ok(check_chosen(call_id)?);
     };
     let run = run::drive::held(ctx, run_id, fencing_token)?;
     if run.session_id != session_id {
-        let detail = format!("run {} is one of another session", run.id);
+        let detail = format!("run {} belongs to another session", run.id);
         return Err(Refusal::new(Code::Conflict, detail).into());
     }
     // Without a further marker in the rest, or it would be an id of a child of the run.
     let rest = call_id.strip_prefix(run.id.as_str()).and_then(|it| it.strip_prefix(DERIVED));
     if rest.is_none_or(|rest| rest.is_empty() || rest.contains(DERIVED)) {
-        let detail = format!("{call_id} is no id of a call of run {}", run.id);
+        let detail = format!("{call_id} is not a call id of run {}", run.id);
         let hint = format!("calls of a run are named {}{DERIVED}<rest>", run.id);
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
     }
@@ -150,8 +150,8 @@ fn check_count(ctx: &mut Context<'_>, tool: &Tool, session_id: &str) -> Result<(
         return Ok(());
     }
     let name = &tool.name;
-    let detail = format!("session {session_id} has asked for {name} {count} times already");
-    let hint = format!("{name} may be called {most} times by a session; register_tool sets it");
+    let detail = format!("session {session_id} has already requested {name} {count} times");
+    let hint = format!("the limit is {most} calls per session; register_tool changes it");
     Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into())
 }
 
@@ -185,7 +185,7 @@ fn check_same(
         return Ok(());
     }
     let detail =
-        format!("call id {} stands for a call with other {}", stored.call_id, differs.join(", "));
+        format!("call id {} is already used by a call with other {}", stored.call_id, differs.join(", "));
     Err(Refusal::new(Code::CallIdConflict, detail)
         .hint("make call ids from session and position; a provider's id is not unique")
         .into())

@@ -117,7 +117,7 @@ async fn what_cannot_be_begun_leaves_nothing() {
     check(
         &absent.problem(),
         expect![[r#"
-            404 not_found: there is no session s9 (create_session makes one)
+            404 not_found: there is no session s9 (create_session creates one)
         "#]],
     );
     let both = house.post(START, r#"{"input": "x", "session_id": "s9", "title": "t"}"#).await;

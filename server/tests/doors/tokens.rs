@@ -104,10 +104,10 @@ async fn a_token_names_its_bearer_and_what_they_may() {
     check(
         &told.join("\n"),
         expect![[r#"
-        404 not_found: there is no session s1 (create_session makes one)
-        403 denied: the role worker may not call create_session (abide role list  tells what each may; an admin can give another role)
-        403 denied: the role worker may not call create_identity (abide role list  tells what each may; an admin can give another role)
-        403 denied: the role worker may not call set_role (abide role list  tells what each may; an admin can give another role)
+        404 not_found: there is no session s1 (create_session creates one)
+        403 denied: the role worker may not call create_session (abide role list  shows what each role may call; an admin can assign another role)
+        403 denied: the role worker may not call create_identity (abide role list  shows what each role may call; an admin can assign another role)
+        403 denied: the role worker may not call set_role (abide role list  shows what each role may call; an admin can assign another role)
         403 denied: /metrics tells of everybody, and you have a scope (an identity without a scope may)
     "#]],
     );
@@ -464,7 +464,7 @@ async fn a_demoted_caller_gets_no_stored_answer() {
     check(
         &create().await.problem(),
         expect![[r#"
-        403 denied: the role worker may not call create_session (abide role list  tells what each may; an admin can give another role)
+        403 denied: the role worker may not call create_session (abide role list  shows what each role may call; an admin can assign another role)
     "#]],
     );
 }

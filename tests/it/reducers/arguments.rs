@@ -129,7 +129,7 @@ fn too_large() {
     let script = "frobnicate | ".repeat(abide_schema::limits::BATCH_CALLS) + "frobnicate";
     let heard = play(&format!("batch: {script}"));
     expect![[r#"
-        refused limit_exceeded: a batch of 1001 calls, at most 1000 are taken (hint: send several batches)
+        refused limit_exceeded: a batch of 1001 calls, at most 1000 are allowed (hint: send several batches)
     "#]]
     .assert_eq(&heard);
 }

@@ -348,11 +348,11 @@ fn within_its_scope() {
             seq 1 {name: support, revision: 1, mode: primary}
             seq 2 {id: s1, status: created}
             seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
-            refused not_found: there is no session s1 (hint: create_session makes one)
+            refused not_found: there is no session s1 (hint: create_session creates one)
             refused not_found: there is no run r1
             refused not_found: no run waits for a driver
             refused not_found: there is no run r1
-            refused not_found: there is no session s1 (hint: create_session makes one)
+            refused not_found: there is no session s1 (hint: create_session creates one)
         "#]],
     );
 }
