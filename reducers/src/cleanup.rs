@@ -1,14 +1,14 @@
-//! Cleanup: what is left to be ended when a session ends or is cancelled, or a run is aborted: calls, timers,
-//! and the sessions made for a cancelled one. It is done in steps of a bounded number of rows, so that no
-//! call holds the writer for longer than a step, however much belongs to a session.
+//! Cleanup: ends the calls, timers and child sessions that remain when a session ends or is cancelled, or a run
+//! is aborted. It works in steps of a bounded number of rows, so that no call occupies the writer for longer
+//! than a step, however many rows a session has.
 //!
-//! The call that ends a session takes the first step itself: what is small ends in one transaction. For the rest
-//! it leaves rows in `cleanups`, and the engine calls [`continue_cleanup()`] as the caller `system`, one step in
-//! each transaction, with calls of others in between. The rows outlive a crash.
+//! The call that ends a session takes the first step itself: small sessions end in one transaction. For the rest
+//! it leaves rows in `cleanups`, and the engine calls [`continue_cleanup()`] as the caller `system`, one step per
+//! transaction, interleaved with other calls. The rows survive a crash.
 //!
-//! Meanwhile the rules look at the session, and not at what is left: nothing new begins for a session that has
-//! ended or is cancelled, nor for one below it that the steps have yet to reach (see
-//! `session::is_closing`). So no descendant that is made at the same time can stay ahead of them.
+//! Meanwhile the rules check the session, not its remaining rows: no new work starts for a session that has
+//! ended or is cancelled, nor for one below it that the steps have not reached yet (see
+//! `session::is_closing`). So concurrently created descendants cannot escape the cleanup.
 
 use std::collections::VecDeque;
 
@@ -19,53 +19,53 @@ use abide_schema::{
 use crate::tool_call::{ToolCall, cancel};
 use crate::{session, timer};
 
-/// What is to be ended.
+/// What a cleanup ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
 pub enum CleanupKind {
-    /// Calls and timers of a session that has ended.
+    /// Calls and timers of an ended session.
     End,
-    /// The same of a session that is cancelled, and the sessions made for it.
+    /// The same for a cancelled session, and its child sessions.
     Cancel,
     /// Calls of a session whose run is aborted.
     Abort,
 }
 
-/// A cleanup that is not finished.
+/// An unfinished cleanup.
 #[table(name = "cleanups", without_rowid, index(due_at), index(session_id))]
 pub struct Cleanup {
-    /// Its id. Each step has a new one: what time calls for is never the same call twice.
+    /// Its id. Each step has a new one, so that no two deadline calls have the same key.
     #[column(key)]
     pub id: String,
-    /// What is to be ended.
+    /// What it ends.
     pub kind: CleanupKind,
-    /// Of which session.
+    /// The session.
     #[column(references = "sessions(id)")]
     pub session_id: String,
-    /// Why, for the sessions made for it.
+    /// The reason, for its child sessions.
     pub reason: Option<String>,
-    /// The last of these sessions, in the order of their ids, that a step has reached.
+    /// The last child session processed, in the order of ids.
     pub after: Option<String>,
-    /// The last event whose calls are meant. A run that begins after one was aborted keeps its own.
+    /// Calls up to this event are ended. A run that begins after an abort keeps its own.
     pub up_to: Seq,
-    /// From when on the next step is due: at once.
+    /// When the next step is due: immediately.
     pub due_at: Micros,
-    /// The event that left it.
+    /// The event that wrote it.
     pub seq: Seq,
 }
 
-/// What `continue_cleanup` answers.
+/// The result of `continue_cleanup`.
 #[derive(Debug, serde::Serialize, schemars::JsonSchema)]
 pub struct CleanupStep {
-    /// Rows that it ended or looked at.
+    /// Rows that it ended or examined.
     pub rows: usize,
-    /// Cleanups that it left.
+    /// Cleanups that remain.
     pub left: usize,
 }
 
-/// The domain.
+/// The module.
 #[must_use]
 pub fn module() -> Module {
-    // The table is closed to bounded callers: what they may know of it, the rows of their sessions say.
+    // Hidden from restricted callers: the rows of their sessions show the same.
     Module::new("cleanup").table::<Cleanup>().paced_deadline::<Cleanup>(
         "due_at",
         "due_at IS NOT NULL",
@@ -90,7 +90,7 @@ pub fn continue_cleanup(
     take_steps(ctx, Task { kind, session_id, reason, after, up_to })
 }
 
-/// What is to be ended of one session.
+/// The task of ending the contents of one session.
 #[derive(Debug)]
 pub(crate) struct Task {
     kind: CleanupKind,
@@ -101,13 +101,13 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    /// For a session that has ended.
+    /// For an ended session.
     pub(crate) fn end(session_id: &str) -> Task {
         let session_id = session_id.to_owned();
         Task { kind: CleanupKind::End, session_id, reason: None, after: None, up_to: Seq(i64::MAX) }
     }
 
-    /// For a session that was marked as cancelled.
+    /// For a session marked as cancelled.
     pub(crate) fn cancel(session_id: &str, reason: Option<&str>) -> Task {
         let reason = reason.map(str::to_owned);
         Task { kind: CleanupKind::Cancel, reason, ..Task::end(session_id) }
@@ -119,19 +119,19 @@ impl Task {
     }
 }
 
-/// Begins a cleanup: takes the first step, and leaves a row for what is not done then.
+/// Begins a cleanup: takes the first step, and leaves a row for the rest.
 pub(crate) fn begin(ctx: &mut Context<'_>, task: Task) -> Result<(), Abort> {
     take_steps(ctx, task).map(drop)
 }
 
-/// Whether a step is yet to cancel a call, because its run was aborted.
+/// Whether a pending step will cancel a call because its run was aborted.
 pub(crate) fn is_aborting(ctx: &mut Context<'_>, call: &ToolCall) -> Result<bool, Abort> {
     let of_session = "WHERE session_id = ?1 AND up_to >= ?2";
     let params = [call.session_id.as_str().into(), call.created_seq.0.into()];
     Ok(ctx.count_everywhere::<Cleanup>(of_session, &params)? > 0)
 }
 
-/// Leaves a cleanup to steps of its own: for one of many that follow from one call.
+/// Leaves a cleanup to later steps: for one of many caused by one call.
 pub(crate) fn later(ctx: &mut Context<'_>, task: Task) -> Result<(), Abort> {
     ctx.beyond_policies(|ctx| leave(ctx, task))
 }
@@ -158,16 +158,16 @@ fn take_steps(ctx: &mut Context<'_>, task: Task) -> Result<CleanupStep, Abort> {
     })
 }
 
-/// One step: rows that it may still look at, and what is to be done, first to last.
+/// One step: its remaining row budget, and the tasks in order.
 struct Step {
     left: usize,
     tasks: VecDeque<Task>,
 }
 
 impl Step {
-    /// Does as much of a task as there is room for, and gives what is left of it.
+    /// Works on a task within the budget, and returns the rest.
     fn work_on(&mut self, ctx: &mut Context<'_>, mut task: Task) -> Result<Option<Task>, Abort> {
-        // To look whether there is anything counts as well.
+        // A lookup counts even if it finds nothing.
         self.left -= 1;
         self.left -= cancel::some_of_session(ctx, &task.session_id, task.up_to, self.left)?;
         if task.kind != CleanupKind::Abort {

@@ -1,4 +1,4 @@
-//! How a turn ends: the run waits, or is over.
+//! How a turn ends: the run waits, or ends.
 
 use abide_schema::reducer::Answer;
 use abide_schema::{Abort, Code, Context, Json, Refusal, TextEnum, reducer};
@@ -17,14 +17,14 @@ use crate::{check, delegation, lease};
 pub enum RunEnd {
     /// With an answer.
     Done,
-    /// Without.
+    /// With an error.
     Failed,
-    /// As it was asked to.
+    /// By an abort.
     Aborted,
 }
 
-/// Says that a run cannot go on before somebody has decided. Where that has happened meanwhile, it goes on
-/// at once; else it waits, and nobody drives it. `interrupt` is what consumers are told.
+/// Suspends a run until a decision is made. If it was made meanwhile, the run continues
+/// immediately; otherwise it waits without a driver. `interrupt` is the event for consumers.
 #[reducer]
 pub fn wait_run(
     ctx: &mut Context<'_>,
@@ -91,11 +91,11 @@ pub fn finish_run(
     }
 }
 
-/// The code of a run that nobody wanted any more.
+/// The code of an aborted run.
 const ABORTED: &str = "aborted";
 const ABORTED_MESSAGE: &str = "nobody wants the run any more";
 
-/// The run, if its last driver has ended it just so: the answer was lost on its way.
+/// The run, if its last driver has already ended it in the same way: the reply was lost.
 fn ended_so(
     ctx: &mut Context<'_>,
     id: &str,
@@ -112,8 +112,8 @@ fn ended_so(
     Ok((last && lease::is_holder(ctx, fencing_token)?).then_some(run))
 }
 
-/// Says that nobody wants a run any more. Where nobody drives it, it is over at once; otherwise its
-/// driver is asked to stop. Tool calls that nobody has begun are cancelled, those that run asked to stop.
+/// Aborts a run. Without a driver it ends immediately; otherwise its
+/// driver is asked to stop. Unclaimed tool calls are cancelled, workers of claimed ones are asked to stop.
 #[reducer]
 pub fn abort_run(
     ctx: &mut Context<'_>,
@@ -136,7 +136,7 @@ pub fn abort_run(
     Ok(Answer::Fresh(run))
 }
 
-/// A session has ended, or is about to: so is its run.
+/// Ends the run of a session that has ended or is ending.
 pub(crate) fn abort_of_session(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
     match active(ctx, session_id)? {
         Some(run) if run.abort_requested_at.is_none() => {
@@ -154,7 +154,7 @@ fn stop(ctx: &mut Context<'_>, mut run: Run, reason: Option<&str>) -> Result<Run
         return save(ctx, run);
     }
     if run.status == RunStatus::Waiting {
-        // The turn has ended with its interrupt; how the run ends is told in one of its own.
+        // The turn has ended with its interrupt; the end of the run is reported in a new turn.
         run.turn += 1;
     }
     fail(ctx, run, RunStatus::Aborted, ABORTED, reason.unwrap_or(ABORTED_MESSAGE))
@@ -183,8 +183,8 @@ fn close(ctx: &mut Context<'_>, mut run: Run) -> Result<Run, Abort> {
     save(ctx, run)
 }
 
-/// Aborts what a run has delegated that has not ended, and what that has delegated in turn. A run that ends or is being
-/// aborted delegates nothing more, so none is missed; their number is limited, see `limits::RUN_DESCENDANTS`.
+/// Aborts the active descendants of a run. A run that has ended or is being
+/// aborted cannot delegate, so none is missed; their number is limited, see `limits::RUN_DESCENDANTS`.
 fn stop_children(ctx: &mut Context<'_>, run: &Run) -> Result<(), Abort> {
     ctx.beyond_policies(|ctx| {
         for child in delegation::children(ctx, &run.id)? {

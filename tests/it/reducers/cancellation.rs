@@ -89,7 +89,7 @@ fn a_session_ends_when_its_workers_have_stopped() {
             refused bad_transition: session s1 is being cancelled and accepts no new work
             refused bad_transition: session s1 is being cancelled and accepts no new work
             seq 9 {call_id: put1, status: claimed, attempt: 1, fencing_token: 4, claimed_by: local, lease_expires_at: 14:01:00, cancel_requested_at: 14:00:00}
-            refused lease_lost: call put1 is claimed by local under another token (hint: another worker may repeat this attempt; do not report it as done)
+            refused lease_lost: call put1 is claimed by local under another token (hint: what this attempt did may be done again by another; do not report it as done)
             seq 10 {call_id: put1, status: cancelled, attempt: 1, fencing_token: 4, claimed_by: local, lease_expires_at: 14:01:00, cancel_requested_at: 14:00:00}
             seq 10 again {call_id: put1, status: cancelled, attempt: 1, fencing_token: 4, claimed_by: local, lease_expires_at: 14:01:00, cancel_requested_at: 14:00:00}
             ("active")

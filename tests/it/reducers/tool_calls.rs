@@ -216,11 +216,11 @@ fn only_the_holder_ends_a_call() {
         settle_tool_call call_id=pay1 outcome=failed
         "#,
         expect![[r#"
-            refused lease_lost: call pay1 is pending and not claimed (hint: another worker may repeat this attempt; do not report it as done)
+            refused lease_lost: call pay1 is pending and not claimed (hint: what this attempt did may be done again by another; do not report it as done)
             seq 8 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:30}
-            refused lease_lost: call pay1 is claimed by worker-1 under another token (hint: another worker may repeat this attempt; do not report it as done)
-            refused lease_lost: call pay1 is claimed by worker-1 under another token (hint: another worker may repeat this attempt; do not report it as done)
-            refused lease_lost: call pay1 is claimed by worker-1 under another token (hint: another worker may repeat this attempt; do not report it as done)
+            refused lease_lost: call pay1 is claimed by worker-1 under another token (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: call pay1 is claimed by worker-1 under another token (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: call pay1 is claimed by worker-1 under another token (hint: what this attempt did may be done again by another; do not report it as done)
             refused conflict: call pay1 is claimed, there is nothing to settle
             seq 9 {call_id: pay1, status: succeeded, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:30, result: 1}
             seq 9 again {call_id: pay1, status: succeeded, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:30, result: 1}
@@ -255,11 +255,11 @@ fn a_lease_runs_out_and_the_call_may_run_again() {
             seq 8 {call_id: put1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01}
             refused conflict: call put1 was claimed by worker-1 and its lease runs until 2026-11-21T14:00:01Z (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'put1'")
             seq 10 {call_id: put1, status: claimed, attempt: 2, fencing_token: 10, claimed_by: worker-2, lease_expires_at: 14:00:31}
-            refused lease_lost: the lease on call put1 ran out at 2026-11-21T14:00:01Z; the call is claimed (hint: another worker may repeat this attempt; do not report it as done)
-            refused lease_lost: call put1 is claimed by worker-2 under another token (hint: another worker may repeat this attempt; do not report it as done)
-            refused lease_lost: the lease on call put1 ran out at 2026-11-21T14:00:01Z; the call is claimed (hint: another worker may repeat this attempt; do not report it as done)
-            refused lease_lost: call put1 is claimed by worker-2 under another token (hint: another worker may repeat this attempt; do not report it as done)
-            refused lease_lost: the lease on call put1 ran out at 2026-11-21T14:00:01Z; the call is claimed (hint: another worker may repeat this attempt; do not report it as done)
+            refused lease_lost: the lease on call put1 ran out at 2026-11-21T14:00:01Z; the call is claimed (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: call put1 is claimed by worker-2 under another token (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: the lease on call put1 ran out at 2026-11-21T14:00:01Z; the call is claimed (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: call put1 is claimed by worker-2 under another token (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: the lease on call put1 ran out at 2026-11-21T14:00:01Z; the call is claimed (hint: what this attempt did may be done again by another; do not report it as done)
             seq 12 {call_id: look1, status: claimed, attempt: 1, fencing_token: 12, claimed_by: worker-1, lease_expires_at: 14:00:02}
             seq 14 {call_id: look1, status: claimed, attempt: 2, fencing_token: 14, claimed_by: worker-2, lease_expires_at: 14:00:32}
         "#]],
@@ -293,8 +293,8 @@ fn a_lease_runs_out_and_the_call_must_not_run_again() {
             refused bad_arguments: settle_tool_call: "maybe" is not one of succeeded, failed (hint: settle_tool_call takes call_id, outcome, result?, error?, evidence?)
             seq 10 {call_id: pay1, status: succeeded, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, result: {"paid":true}, settled_by: ann}
             refused conflict: call pay1 was settled as succeeded by ann
-            refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is succeeded (hint: another worker may repeat this attempt; do not report it as done)
-            refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is succeeded (hint: another worker may repeat this attempt; do not report it as done)
+            refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is succeeded (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is succeeded (hint: what this attempt did may be done again by another; do not report it as done)
             ("succeeded", "{\"paid\":true}", "{\"receipt\":\"r-7\"}", 1)
             seq 12 {call_id: pay2, status: claimed, attempt: 1, fencing_token: 12, claimed_by: local, lease_expires_at: 14:00:02}
             seq 14 {call_id: pay2, status: failed, attempt: 1, fencing_token: 12, claimed_by: local, lease_expires_at: 14:00:02, error: never left the house, settled_by: ann}
@@ -326,12 +326,12 @@ fn late_although_nobody_else_came() {
         expect![[r#"
             seq 8 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01}
             (9, "s1", "lapse_tool_call", "system", "{\"call_id\":\"pay1\",\"lease_expires_at\":1795269601000000}", 3600000000)
-            refused lease_lost: the lease of worker-1 on call pay1 has run out (hint: another worker may repeat this attempt; do not report it as done)
+            refused lease_lost: the lease of worker-1 on call pay1 has run out (hint: what this attempt did may be done again by another; do not report it as done)
             refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: what was reported is kept in unknown_tool_calls; settle_tool_call makes it count)
             refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: what was reported is kept in unknown_tool_calls; settle_tool_call makes it count)
             refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: what was reported is kept in unknown_tool_calls; settle_tool_call makes it count)
             refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown (hint: what was reported is kept in unknown_tool_calls; settle_tool_call makes it count)
-            refused lease_lost: the lease of worker-1 on call pay1 has run out (hint: another worker may repeat this attempt; do not report it as done)
+            refused lease_lost: the lease of worker-1 on call pay1 has run out (hint: what this attempt did may be done again by another; do not report it as done)
             refused denied: the lease on call pay1 is held by another identity (hint: only the identity that claimed it can do that)
             ("pay1", 1, "worker-1", 1000000, "succeeded", "{\"paid\":true}", null)
             (10, "complete_tool_call", "worker-1", "{\"$refused\":{\"code\":\"lease_lost\",\"detail\":\"the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is unknown\",\"hint\":\"what was reported is kept in unknown_tool_calls; settle_tool_call makes it count\"}}") (11, "record_denied", "system", "{\"id\":1,\"caller\":\"local\",\"what\":\"complete_tool_call\",\"why\":\"the lease on call pay1 is held by another identity\",\"missed\":0,\"at\":1795273200000000,\"seq\":11}")
@@ -396,8 +396,8 @@ fn failed_and_tried_again() {
             seq 8 {call_id: put1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:30}
             seq 9 {call_id: put1, status: pending, attempt: 1, fencing_token: 8, claimed_by: worker-1, error: busy}
             seq 9 again {call_id: put1, status: pending, attempt: 1, fencing_token: 8, claimed_by: worker-1, error: busy}
-            refused lease_lost: call put1 is pending and not claimed (hint: another worker may repeat this attempt; do not report it as done)
-            refused lease_lost: call put1 is pending and not claimed (hint: another worker may repeat this attempt; do not report it as done)
+            refused lease_lost: call put1 is pending and not claimed (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: call put1 is pending and not claimed (hint: what this attempt did may be done again by another; do not report it as done)
             seq 10 {call_id: put1, status: claimed, attempt: 2, fencing_token: 10, claimed_by: worker-2, lease_expires_at: 14:00:30, error: busy}
             seq 11 {call_id: put1, status: pending, attempt: 2, fencing_token: 10, claimed_by: worker-2, retry_at: 14:00:01, error: busy}
             refused conflict: call put1 waits until 2026-11-21T14:00:01Z for its attempt 3 (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'put1'")
