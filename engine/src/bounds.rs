@@ -20,16 +20,16 @@ use crate::execute::{Executor, broken};
 use crate::policies;
 use crate::reach::{OfRole, Reach, Rule};
 
-/// Whose the rows of a table are.
+/// Who owns the rows of a table.
 #[derive(Clone, Copy, Debug)]
 enum Owner {
-    /// That of the scope in this column.
+    /// The scope in this column.
     Itself(usize),
-    /// Whoever owns the row of that table that this column names.
+    /// The owner of the row of that table that this column names.
     Of(usize, &'static TableSpec),
 }
 
-/// What bounded callers may reach, by the declarations of all modules.
+/// What restricted callers may access, by the declarations of all modules.
 #[derive(Debug, Default)]
 pub(crate) struct Bounds {
     owners: BTreeMap<&'static str, Owner>,
@@ -37,7 +37,7 @@ pub(crate) struct Bounds {
     references: BTreeMap<&'static str, Vec<(usize, &'static TableSpec)>>,
     pub(crate) guards: Vec<Guard>,
     copies: Vec<Copies>,
-    /// Reducers, and members of their results that are hidden from bounded callers.
+    /// Reducers, and members of their results that are hidden from restricted callers.
     secrets: Vec<(&'static str, &'static str)>,
     tables: Vec<&'static TableSpec>,
 }
@@ -52,7 +52,7 @@ impl Bounds {
                 owners.insert(table.name, Owner::Itself(at));
             }
         }
-        // What belongs to a row of a table that is owned is owned; as often as it takes.
+        // Ownership is transitive: repeat until no further table is owned.
         while let Some((table, owner)) =
             tables.iter().find_map(|table| owned(table, &tables, &owners))
         {
@@ -81,7 +81,7 @@ impl Bounds {
         value.to_string()
     }
 
-    /// What policies say of its tables, as far as reducers are held to it.
+    /// The policies that apply to reducers.
     pub(crate) fn reach(&self) -> Reach {
         let owners = self.tables.iter().filter_map(|table| {
             let (owners, _) = self.owners(table)?;
@@ -108,13 +108,13 @@ impl Bounds {
         }
     }
 
-    /// That a row of `alias` is within the scope; nothing where nobody owns the rows of its table.
+    /// The condition that a row of `alias` is within the scope; `None` if its table has no owner.
     fn condition(&self, table: &TableSpec, alias: &str, scope: &InSql<'_>) -> Option<String> {
         match self.owners.get(table.name)? {
             Owner::Itself(at) => Some(scope.holds(&format!("{alias}.{}", table.columns[*at].name))),
             Owner::Of(at, owner) => {
                 let (column, key) = (table.columns[*at].name, owner.columns[owner.key[0]].name);
-                // Named after its depth: no table's own name can be meant by it.
+                // Named after its depth, so that it cannot collide with a table's name.
                 let (own, inner) = (owner.name, format!("{alias}_o"));
                 let condition = self.condition(owner, &inner, scope)?;
                 Some(format!(
@@ -129,17 +129,17 @@ impl Bounds {
 /// The scope of a caller, as parameters of a statement.
 struct InSql<'a> {
     scope: &'a Scope,
-    /// The number of the first value; they go by their keys' order.
+    /// The number of the first value; values follow the order of their keys.
     first: usize,
 }
 
 impl InSql<'_> {
-    /// That a column holds all of the scope, each key with the same text.
+    /// The condition that a column contains the whole scope, each key with the same text.
     fn holds(&self, column: &str) -> String {
         let keys = self.scope.keys().enumerate().map(|(nth, key)| {
             let value = self.first + nth;
             if !key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
-                // A key that no path in SQL can name.
+                // A key that cannot be written as a path in SQL.
                 let name = key.replace('\'', "''");
                 return format!(
                     "EXISTS (SELECT 1 FROM json_each({column}) AS m \
@@ -155,7 +155,7 @@ impl InSql<'_> {
     }
 }
 
-/// The columns of a table that name a row by its key, and the table that it is of.
+/// The columns of a table that refer to a row by its key, and the referenced tables.
 fn references(
     table: &TableSpec,
     tables: &[&'static TableSpec],
@@ -170,7 +170,7 @@ fn references(
     (0..table.columns.len()).filter_map(named).collect()
 }
 
-/// A table that is not known to be owned yet, and is.
+/// A table that is owned but not yet marked as such.
 fn owned(
     table: &'static TableSpec,
     tables: &[&'static TableSpec],
@@ -184,20 +184,20 @@ fn owned(
     Some((table.name, Owner::Of(at, owner)))
 }
 
-/// The rows within the bounds of a caller, for the length of one call.
+/// The rows that a caller may access, during one call.
 pub(crate) struct Bounded<'a> {
     rows: &'a mut Executor,
     bounds: &'a Bounds,
     caller: &'a Caller,
-    /// What the policies of its role say; nothing where there are none.
+    /// The policies of its role; `None` if there are none.
     role: Option<Arc<OfRole>>,
-    /// Whether policies are looked beyond now.
+    /// Whether policies are currently bypassed.
     beyond: bool,
-    /// What conditions may name, once one was asked.
+    /// The values for conditions, computed on first use.
     values: Option<Vec<BTreeMap<String, Value>>>,
-    /// The owners that were looked at: whether the caller's scope reaches them.
+    /// Cache of owners: whether they are in the caller's scope.
     seen: HashMap<Vec<u8>, bool>,
-    /// The rows that a policy was asked about, and what it said. Until something is written.
+    /// Cache of policy decisions on rows. Cleared by every write.
     judged: HashMap<Vec<u8>, (Row, bool)>,
 }
 
@@ -217,13 +217,13 @@ impl<'a> Bounded<'a> {
         if bounded { self.bounds.owners.get(table.name).copied() } else { None }
     }
 
-    /// What policies say of a table's rows, where they say anything.
+    /// The policy rule for a table's rows, if there is one.
     fn ruled(&self, table: &TableSpec) -> Option<Arc<OfRole>> {
         let role = self.role.as_ref().filter(|_| !self.beyond)?;
         role.rule(table).map(|_| Arc::clone(role))
     }
 
-    /// Whether the caller reaches a row that is there.
+    /// Whether the caller may access an existing row.
     fn reaches(&mut self, table: &'static TableSpec, row: &Row) -> Result<bool, Abort> {
         if !self.in_scope(table, row)? {
             return Ok(false);
@@ -240,7 +240,7 @@ impl<'a> Bounded<'a> {
         Ok(permitted)
     }
 
-    /// Whether the scope of the caller reaches a row.
+    /// Whether a row is in the caller's scope.
     fn in_scope(&mut self, table: &'static TableSpec, row: &[Value]) -> Result<bool, Abort> {
         match self.owner(table) {
             _ if makes(Bug::ScopeIgnored) => Ok(true),
@@ -254,7 +254,7 @@ impl<'a> Bounded<'a> {
         }
     }
 
-    /// Whether there is a row of an id that the caller's scope reaches.
+    /// Whether a row with this id exists in the caller's scope.
     fn is_in_scope(&mut self, table: &'static TableSpec, id: &str) -> Result<bool, Abort> {
         let row = self.rows.known(table, &[Value::from(id)])?;
         row.map_or(Ok(false), |row| self.in_scope(table, &row))
@@ -274,7 +274,7 @@ impl<'a> Bounded<'a> {
         Ok(reached)
     }
 
-    /// Whether the policies of a role let a row be seen.
+    /// Whether the policies of a role permit a row.
     fn permits(&mut self, role: &OfRole, table: &TableSpec, row: &[Value]) -> Result<bool, Abort> {
         let Some(rule) = role.rule(table) else { return Ok(true) };
         if rule.condition.asks_tables() {
@@ -288,7 +288,7 @@ impl<'a> Bounded<'a> {
             match asked {
                 Ok(_) if permitted => {}
                 Ok(_) => return Ok(false),
-                // It fails at this row, and to tell so would be to tell of the row.
+                // The error concerns this row; reporting it would reveal the row.
                 Err(error) if error.is_the_statements_own() => return Ok(false),
                 Err(error) => return Err(broken(error)),
             }
@@ -340,7 +340,7 @@ impl<'a> Bounded<'a> {
         Some((format!("(SELECT {rowid}* FROM {name} WHERE {condition}) AS {name}"), params))
     }
 
-    /// Refuses to write a row that would not be the caller's.
+    /// Refuses a new row that would be outside the caller's scope.
     fn check_new(&mut self, table: &'static TableSpec, row: &[Value]) -> Result<(), Abort> {
         match self.owner(table) {
             None if table.shared || self.caller.scope().is_empty() => Ok(()),
@@ -383,7 +383,7 @@ impl<'a> Bounded<'a> {
         Ok(())
     }
 
-    /// Refuses to write a row that the policies would not let the caller see.
+    /// Refuses a new row that the policies would hide from the caller.
     fn check_permitted(&mut self, table: &'static TableSpec, row: &[Value]) -> Result<(), Abort> {
         let Some(role) = self.ruled(table) else { return Ok(()) };
         if self.permits(&role, table, row)? {
@@ -396,7 +396,7 @@ impl<'a> Bounded<'a> {
             .into())
     }
 
-    /// The row of a key that is to be changed. Where the caller does not reach it, it is not there.
+    /// Loads a row to be changed. If the caller may not access it, it does not exist.
     fn check_old(&mut self, table: &'static TableSpec, key: &[Value]) -> Result<Row, Abort> {
         let row = self.get(table, key)?;
         Ok(row.ok_or_else(|| missing(table, key.first().unwrap_or(&Value::Null)))?)
@@ -412,7 +412,7 @@ impl<'a> Bounded<'a> {
         Ok(())
     }
 
-    /// Refuses an id that stands for something out of sight.
+    /// Refuses an id that belongs to a hidden row.
     fn check_id(&mut self, table: &'static TableSpec, row: &[Value]) -> Result<(), Abort> {
         if self.owner(table).is_none() && self.ruled(table).is_none() {
             return Ok(());
@@ -518,7 +518,7 @@ impl Transaction for Bounded<'_> {
             return Ok(id);
         }
         let qualified = format!("{namespace}{id}");
-        // What is in neither place is answered with the name that the caller gave.
+        // If it exists under neither id, the error names the caller's id.
         let is_missing = naming == Naming::Existing && !self.is_in_scope(table, &qualified)?;
         Ok(if is_missing { id } else { qualified })
     }
@@ -543,7 +543,7 @@ impl Transaction for Bounded<'_> {
         self.judged.clear();
         let row = self.rows.insert(table, row)?;
         if is_to_be_numbered {
-            // Its number is known now; where it is refused, the call is undone.
+            // Its number is known now; a refusal rolls the call back.
             self.check_permitted(table, &row)?;
         }
         Ok(row)

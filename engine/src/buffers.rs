@@ -13,7 +13,7 @@ use abide_schema::caller::Caller;
 use abide_schema::{Code, Refusal, Row, Seq, limits};
 use tokio::sync::Notify;
 
-/// The bounds of what waits.
+/// Limits of buffered bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferLimits {
     /// Bytes of all callers together.
@@ -69,7 +69,7 @@ impl Buffers {
         Hold { buffers: self.clone(), caller: caller.quota_key().into(), bytes: 0 }
     }
 
-    /// Bytes that are counted now.
+    /// Number of bytes counted now.
     #[must_use]
     pub fn total(&self) -> usize {
         self.lock().total
@@ -81,14 +81,14 @@ impl Buffers {
         self.0.fallen.notified().await;
     }
 
-    /// The next fall is counted from what is held now.
+    /// Starts the next measurement at the current total.
     pub fn restart_peak(&self) {
         let mut held = self.lock();
         held.peak = held.total;
     }
 
     fn lock(&self) -> MutexGuard<'_, Held> {
-        // Every change is one step.
+        // Every change is one step, so a poisoned lock is consistent.
         self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -118,13 +118,13 @@ impl Hold {
         Ok(())
     }
 
-    /// Counts more bytes whatever waits already: of an answer that cannot be refused any more.
+    /// Counts more bytes unconditionally: for a result that can no longer be refused.
     pub fn force(&mut self, bytes: usize) {
         self.buffers.lock().add(&self.caller, bytes);
         self.bytes += bytes;
     }
 
-    /// Counts fewer: some have left.
+    /// Counts fewer bytes: some were sent.
     pub fn shrink(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
@@ -143,7 +143,7 @@ impl Hold {
         }
     }
 
-    /// How many it counts.
+    /// The number of bytes it counts.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -172,7 +172,7 @@ impl Held {
     }
 }
 
-/// The part of the total that any caller may have when it is used up by others.
+/// The share of the total that a caller can use when others have used it up.
 const LITTLE: usize = 256;
 
 fn full(detail: &str) -> Refusal {
@@ -180,7 +180,7 @@ fn full(detail: &str) -> Refusal {
         .hint("read the answers that wait, or ask for smaller ones with LIMIT; then try again")
 }
 
-/// The bytes that rows take in memory, roughly.
+/// Approximate memory of rows in bytes.
 #[must_use]
 pub fn size_of_rows(rows: &[Row]) -> usize {
     let cell = size_of::<abide_schema::Value>();
@@ -188,11 +188,11 @@ pub fn size_of_rows(rows: &[Row]) -> usize {
     rows.iter().map(of_row).sum()
 }
 
-/// A whole result that connections have still to send.
+/// A whole result that connections have yet to send.
 #[derive(Debug)]
 pub(crate) struct Whole {
     pub(crate) rows: Vec<Row>,
-    /// Counted as its first reader's; nothing where it is small.
+    /// Counted for its first reader; `None` if it is small.
     _hold: Option<Hold>,
 }
 
@@ -208,7 +208,7 @@ impl Whole {
 #[derive(Debug, Default)]
 pub(crate) struct Snapshots(Mutex<HashMap<Binding, (Seq, std::sync::Weak<Whole>)>>);
 
-/// Where a connection's whole results are found and counted.
+/// Finds and counts a connection's whole results.
 #[derive(Clone, Debug)]
 pub(crate) struct Sharing {
     pub(crate) snapshots: Arc<Snapshots>,
@@ -217,14 +217,14 @@ pub(crate) struct Sharing {
 }
 
 impl Sharing {
-    /// The result of a query at a seq, where somebody has it.
+    /// The result of a query at a seq, if another connection holds it.
     pub(crate) fn find(&self, binding: &Binding, seq: Seq) -> Option<Arc<Whole>> {
         let known = self.snapshots.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, whole) = known.get(binding)?;
         if *at == seq { whole.upgrade() } else { None }
     }
 
-    /// Counts a result, and lets others find it. Small ones are cheaper to read again than to keep.
+    /// Counts a result and shares it. Small results are cheaper to read again than to share.
     ///
     /// # Errors
     /// `overloaded`.
@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn callers_are_bounded_alone_and_together() {
+    fn buffers_are_limited_per_caller_and_in_total() {
         let buffers = Buffers::new(BufferLimits { total: 1_024, per_caller: 400 });
         let hold = |caller: &str, bytes| {
             let mut hold = buffers.hold(&Caller::new(caller));
@@ -290,9 +290,9 @@ mod tests {
         drop(large);
         assert_eq!(buffers.total(), 0);
         let held: Vec<Hold> = ["ann", "bob"].map(|it| hold(it, 400).expect("room")).into();
-        assert_eq!(hold("ann", 1).err(), Some(Code::Overloaded), "a caller's own bound");
+        assert_eq!(hold("ann", 1).err(), Some(Code::Overloaded), "the caller's own limit");
         let third = hold("cat", 224).expect("the rest");
-        assert_eq!(hold("dan", 5).err(), Some(Code::Overloaded), "the bound of all");
+        assert_eq!(hold("dan", 5).err(), Some(Code::Overloaded), "the total limit");
         let little = hold("dan", 4).expect("a little is always taken");
         drop((held, third, little));
         assert_eq!(buffers.total(), 0);
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fall_far_below_the_peak_is_told_once() {
+    fn a_large_drop_below_the_peak_is_reported_once() {
         let buffers = Buffers::new(BufferLimits::default());
         let fallen = || {
             let mut context = Context::from_waker(Waker::noop());

@@ -1,4 +1,4 @@
-//! One client's subscriptions: snapshots without a gap, one frame a commit, and catching up.
+//! One client's subscriptions: gapless snapshots, one frame per commit, and catching up.
 //!
 //! How a subscription begins, and why nothing is lost or doubled: (1) the writer takes it in between
 //! two transactions, so from then on its deltas come to the outbox; (2) a reader reads the result, or
@@ -35,7 +35,7 @@ use update::Ready;
 pub use update::{Change, SnapshotPart, Update};
 pub use wanted::{Start, Wanted};
 
-/// Whether it was caught up by policies that are not the latest any more.
+/// Whether it was caught up with policies that are no longer the latest.
 fn is_too_late((_, resumed): &(SubscriptionKey, Result<Resumed, Refusal>)) -> bool {
     resumed.as_ref().is_err_and(is_outdated)
 }
@@ -44,22 +44,22 @@ fn is_too_late((_, resumed): &(SubscriptionKey, Result<Resumed, Refusal>)) -> bo
 #[derive(Debug)]
 pub struct Connection {
     engine: Engine,
-    /// Who subscribes: what is told is what this caller may see.
+    /// The subscriber: updates contain only what this caller may see.
     caller: Caller,
     number: u64,
     outbox: Arc<Outbox>,
-    /// Boxed, since a half of each node of the map is empty.
+    /// Boxed, since half of each node of the map is empty.
     subscriptions: BTreeMap<SubscriptionKey, Box<Subscription>>,
     keys: HashMap<Arc<str>, SubscriptionKey>,
     next_key: u64,
-    /// Updates that are made and not yet taken.
+    /// Updates that are ready to be taken.
     ready: VecDeque<Ready>,
-    /// The connection was told everything up to here.
+    /// The client received everything up to here.
     told: Seq,
     next_progress: Instant,
-    /// Runs out at the next progress mark or before it.
+    /// Expires at or before the next progress message.
     timer: Option<Pin<Box<Sleep>>>,
-    /// Frames were dropped and are not made up for yet.
+    /// Frames were dropped and the client is not caught up yet.
     lagging: bool,
     reruns: Reruns,
 }
@@ -67,7 +67,7 @@ pub struct Connection {
 impl Connection {
     pub(crate) fn new(engine: Engine, caller: Caller) -> Connection {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
-        // Whoever listens from now on begins at a later state, also where this one is still to be told.
+        // A later subscriber starts at a later state, even if this one is not delivered yet.
         let (told, outbox) = (engine.durable_seq(), engine.inner.hub.outbox());
         Connection {
             engine,
@@ -86,13 +86,13 @@ impl Connection {
         }
     }
 
-    /// Who subscribes.
+    /// The subscriber.
     #[must_use]
     pub fn caller(&self) -> &Caller {
         &self.caller
     }
 
-    /// Everything up to here was told.
+    /// The client received everything up to here.
     #[must_use]
     pub fn told(&self) -> Seq {
         self.told
@@ -123,7 +123,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Subscribes by the policies of now. `outdated` where those of then are others.
+    /// Subscribes with the current policies. `outdated` if they changed meanwhile.
     async fn try_subscribe(
         &mut self,
         wanted: &Wanted<'_>,
@@ -138,7 +138,7 @@ impl Connection {
         };
         let listening = self.attach(&binding, key).await?;
         let subscription = Subscription::new(wanted, binding, listening);
-        // Given up in here, the subscription is dropped and with it its place at the writer.
+        // On cancellation, dropping the subscription also releases its slot at the writer.
         let (resumed, later) = match early {
             None => self.begin_level(&subscription.binding, wanted).await?,
             Some(early) => early,
@@ -146,7 +146,7 @@ impl Connection {
         Ok((key, subscription, resumed, later))
     }
 
-    /// Ends a subscription; ending one that is not there is no error.
+    /// Ends a subscription; no error if it does not exist.
     pub fn unsubscribe(&mut self, id: &str) {
         if let Some(key) = self.keys.get(id).copied() {
             self.drop_subscription(key);
@@ -154,7 +154,7 @@ impl Connection {
         self.ready.retain_mut(|ready| ready.without(id));
     }
 
-    /// The next update, if it is there already. Updates that wait can so be sent together.
+    /// The next update, if there is one already. Allows sending several updates together.
     pub fn try_next(&mut self) -> Option<Update> {
         while self.ready.is_empty() && !self.lagging {
             match self.outbox.take() {
@@ -166,14 +166,14 @@ impl Connection {
         self.ready.pop_front().map(|ready| ready.update)
     }
 
-    /// Waits for the next update. Nothing is lost when the wait is given up.
+    /// Waits for the next update. Cancelling the wait loses nothing.
     pub async fn next(&mut self) -> Update {
         loop {
             if let Some(ready) = self.ready.pop_front() {
                 return ready.update;
             }
             if self.lagging {
-                // Forgotten only when it is done, so that giving up the wait loses nothing.
+                // Cleared only when it is done, so that cancelling the wait loses nothing.
                 self.catch_up().await;
                 self.lagging = false;
                 continue;
@@ -182,7 +182,7 @@ impl Connection {
                 self.take_fresh(key, fresh);
                 continue;
             }
-            // Read before the outbox: what is published later is not promised.
+            // Read before the outbox: later publications are not covered.
             let published = self.engine.inner.hub.published();
             match self.outbox.take() {
                 Mail::Frame(frame) => self.take_frame(frame),
@@ -191,7 +191,7 @@ impl Connection {
                 Mail::Ended(_) => std::future::pending().await,
                 Mail::Empty if Instant::now() >= self.next_progress => self.progress(published),
                 Mail::Empty => {
-                    // Set where it runs out, not with every update: that would be most of its cost.
+                    // Set when it expires, not with every update: that would be most of its cost.
                     let due = self.next_progress;
                     let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(due)));
                     tokio::select! {
@@ -236,7 +236,7 @@ impl Connection {
         answer.await.map_err(|_| self.engine.inner.health.dropped())?
     }
 
-    /// Reads where a subscription starts, durable.
+    /// Reads where a subscription starts, durably.
     async fn begin(&self, binding: &Binding, wanted: &Wanted<'_>) -> Result<Resumed, Refusal> {
         let (binding, tables) = (binding.clone(), Arc::clone(&self.engine.inner.tables));
         let (start, checksum) = (wanted.start, wanted.checksum);
@@ -274,7 +274,7 @@ impl Connection {
         }
     }
 
-    /// Takes in all that was published up to a seq. Returns a frame from after it, if one was met.
+    /// Processes everything published up to a seq. Returns a later frame, if one was read.
     async fn draw_level(&mut self, seq: Seq) -> Result<Option<Frame>, Refusal> {
         self.engine.inner.hub.wait_published(seq).await?;
         loop {
@@ -299,7 +299,7 @@ impl Connection {
         }
     }
 
-    /// Turns a commit's frame into what the client is told of it.
+    /// Converts a commit's frame into updates for the client.
     fn take_frame(&mut self, frame: Frame) {
         let (told, to) = (self.told, frame.to);
         if to <= told {
@@ -309,7 +309,7 @@ impl Connection {
             delta.is_outdated() && self.subscriptions.contains_key(key)
         };
         if frame.changes.iter().any(outdated) {
-            // What may be seen has changed: caught up by the new policies, or by none.
+            // Policies have changed: catch up with the new ones.
             self.lagging = true;
             return;
         }
@@ -399,7 +399,7 @@ impl Connection {
         }
         if seq > told {
             let update = Update::Delta { from: told, to: seq, changes };
-            // Behind the results that are told whole: who holds one of before holds none at this seq.
+            // After whole results: a client with an outdated result holds none at this seq.
             self.ready.push_back(Ready::for_all(update));
             self.told_up_to(seq);
         }

@@ -15,11 +15,11 @@ use crate::readers::{ReaderJob, closing};
 use crate::unit::Unit;
 use crate::writer::Job;
 
-/// A unit on its way through the readers.
+/// A unit while readers work for it.
 pub(crate) struct Deferred {
-    /// Nothing once it is back at the writer, or answered.
+    /// `None` once it is back at the writer, or answered.
     unit: Option<Unit>,
-    /// What is to be done, the last first.
+    /// The remaining work, last first.
     work: Vec<(usize, SharedWork)>,
     jobs: Arc<Queue<Job>>,
     readers: Arc<Queue<ReaderJob>>,
@@ -47,7 +47,7 @@ impl Deferred {
         let weight = 1 + unit.bytes() / limits::READER_QUEUE_UNIT_BYTES;
         let (caller, readers) = (unit.caller.reader_key().to_owned(), Arc::clone(&self.readers));
         let job: ReaderJob = Box::new(move |_: &mut Reader| self.run());
-        // A job that is not taken in is dropped, and answers its caller.
+        // A job that is refused is dropped, and answers its caller.
         let _ = readers.push(Some(&caller), job, weight);
     }
 
@@ -96,14 +96,14 @@ impl Drop for Deferred {
     fn drop(&mut self) {
         let failed = || {
             let detail = "the arguments could not be validated for a reason of the engine's own";
-            Refusal::new(Code::Internal, detail).hint("the cause is in the server's log")
+            Refusal::new(Code::Internal, detail).hint("see the server's log for the cause")
         };
         self.reply(if thread::panicking() { failed() } else { full() });
     }
 }
 
 fn full() -> Refusal {
-    Refusal::new(Code::Overloaded, "too many calls wait for their arguments to be validated")
+    Refusal::new(Code::Overloaded, "too many calls wait for validation")
         .hint("nothing was written; try again in a moment")
 }
 

@@ -1,4 +1,4 @@
-//! Who listens to what: from a commit's deltas to the outboxes of the connections they concern.
+//! Subscribers by binding: distributes a commit's deltas to the outboxes of connections.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -13,7 +13,7 @@ use crate::metrics::Metrics;
 use crate::pace::{Looked, Pace};
 use crate::readers::closing;
 
-/// A delta, or the end of a query, as all its subscribers share it.
+/// A delta, or the end of a query, shared by all its subscribers.
 #[derive(Debug)]
 pub struct SharedDelta {
     outcome: Result<Delta, Refusal>,
@@ -29,19 +29,19 @@ impl SharedDelta {
         Arc::new(SharedDelta { outcome, stale: false, outdated: false, json, checksum_change })
     }
 
-    /// What may be seen of the result has changed: it is planned anew.
+    /// Visibility has changed: subscriptions are replanned.
     pub(crate) fn outdated() -> Arc<SharedDelta> {
         let (outcome, json, checksum_change) =
             (Ok(Delta::default()), OnceLock::new(), OnceLock::new());
         Arc::new(SharedDelta { outcome, stale: false, outdated: true, json, checksum_change })
     }
 
-    /// Whether it only says that what may be seen has changed. Nobody is told that.
+    /// Whether it only says that visibility has changed. It is never sent to clients.
     pub(crate) fn is_outdated(&self) -> bool {
         self.outdated
     }
 
-    /// It is not known what changed: the delta would have cost too much.
+    /// The change is unknown: the delta would have been too expensive.
     pub(crate) fn unknown() -> Arc<SharedDelta> {
         let (outcome, json, checksum_change) =
             (Ok(Delta::default()), OnceLock::new(), OnceLock::new());
@@ -75,14 +75,14 @@ impl SharedDelta {
         })
     }
 
-    /// How the checksum of the result changes, summed up once for everybody who asks.
+    /// The checksum change of the result, computed once for all subscribers.
     #[must_use]
     pub fn checksum_change(&self) -> Checksum {
         let of = || self.outcome.as_ref().map(Delta::checksum_change).unwrap_or_default();
         *self.checksum_change.get_or_init(of)
     }
 
-    /// A bound on the bytes it will take to send.
+    /// A bound on its bytes when sent.
     fn weight(&self) -> usize {
         let Ok(delta) = &self.outcome else { return 256 };
         let placed = delta.window.inserts.iter().chain(&delta.window.updates);
@@ -97,7 +97,7 @@ impl SharedDelta {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct SubscriptionKey(pub(crate) u64);
 
-/// What one commit means to one connection.
+/// One commit's changes for one connection.
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) to: Seq,
@@ -110,7 +110,7 @@ pub(crate) struct Frame {
 pub(crate) struct Outbox {
     state: Mutex<OutboxState>,
     filled: Notify,
-    /// Where it is counted that somebody who was woken has looked.
+    /// Counts that a woken connection has read its outbox.
     looked: Arc<Looked>,
 }
 
@@ -119,26 +119,26 @@ struct OutboxState {
     frames: VecDeque<(Frame, usize)>,
     bytes: usize,
     lagging: bool,
-    /// Whose it is was woken and has not looked since.
+    /// Its connection was woken and has not read it since.
     woken: bool,
     ended: Option<Refusal>,
 }
 
-/// What a connection finds in its outbox.
+/// What a connection reads from its outbox.
 #[derive(Debug)]
 pub(crate) enum Mail {
     /// The next frame.
     Frame(Frame),
-    /// Frames were dropped; everything after the last frame must be made up.
+    /// Frames were dropped; the client must be caught up from the last frame.
     Lagging,
     /// Nothing.
     Empty,
-    /// Nothing will ever come again.
+    /// The engine will publish nothing any more.
     Ended(Refusal),
 }
 
 impl Outbox {
-    /// Puts a frame in. Whether somebody is woken by it who was not before.
+    /// Adds a frame. Returns whether this wakes the connection.
     pub(crate) fn push(&self, frame: Frame, metrics: &Metrics) -> bool {
         let weight = frame.changes.iter().map(|(_, delta)| delta.weight()).sum();
         let mut state = self.lock();
@@ -182,7 +182,7 @@ impl Outbox {
         self.filled.notify_one();
     }
 
-    /// Waits until something may be there.
+    /// Waits until something may be available.
     pub(crate) async fn filled(&self) {
         self.filled.notified().await;
     }
@@ -192,13 +192,13 @@ impl Outbox {
     }
 }
 
-/// Who listens to each binding.
+/// Subscribers by binding.
 type Listeners = HashMap<BindingId, Audience>;
 
-/// A subscription: the number of its connection, and which of those it is.
+/// A subscription: the number of its connection, and its key there.
 type Place = (u64, SubscriptionKey);
 
-/// Who listens to a binding, and where its deltas go. Most have one listener, who should not pay for a table.
+/// The subscribers of a binding, and their outboxes. Most have one, without the cost of a table.
 #[derive(Debug)]
 enum Audience {
     One(Place, Arc<Outbox>),
@@ -217,7 +217,7 @@ impl Audience {
         }
     }
 
-    /// Takes one away. Whether nobody is left.
+    /// Removes a subscriber. Returns whether none is left.
     fn remove(&mut self, place: Place) -> bool {
         match self {
             Audience::One(only, _) => *only == place,
@@ -237,19 +237,19 @@ impl Audience {
     }
 }
 
-/// Who listens to what.
+/// All subscribers.
 #[derive(Debug, Default)]
 pub(crate) struct Hub {
     listeners: Mutex<Listeners>,
     /// Every frame up to here is in its outboxes.
     published: watch::Sender<Seq>,
     looked: Arc<Looked>,
-    /// Why nothing will come any more.
+    /// Why nothing will be published any more.
     ended: OnceLock<Refusal>,
 }
 
 impl Hub {
-    /// Where frames may be put for a connection.
+    /// A new outbox for a connection.
     pub(crate) fn outbox(&self) -> Arc<Outbox> {
         let (state, filled) = (Mutex::default(), Notify::default());
         Arc::new(Outbox { state, filled, looked: Arc::clone(&self.looked) })
@@ -269,7 +269,7 @@ impl Hub {
             Entry::Vacant(nobody) => drop(nobody.insert(Audience::One(place, its))),
         }
         if let Some(why) = self.ended.get() {
-            // It came too late to be told with the others.
+            // It was created after the others were notified.
             outbox.end(why);
         }
     }
@@ -283,7 +283,7 @@ impl Hub {
         }
     }
 
-    /// Tells all who listen that nothing will come any more, once they have read what is there.
+    /// Ends all outboxes after their remaining frames.
     pub(crate) fn end(&self, why: &Refusal) {
         let listeners = self.lock();
         let why = self.ended.get_or_init(|| why.clone());
@@ -310,7 +310,7 @@ impl Hub {
         }
     }
 
-    /// Nobody listens yet; nothing was published by this engine up to here, and nothing will be.
+    /// Without subscribers; this engine will publish nothing up to this seq.
     pub(crate) fn starting_at(seq: Seq) -> Hub {
         let published = watch::Sender::new(seq);
         let (listeners, looked) = (Mutex::default(), Arc::default());
@@ -328,7 +328,7 @@ impl Hub {
         self.publish_in(to, deltas, metrics, &|| {})
     }
 
-    /// The same; `made` is called when the frames are made and before they are in their outboxes.
+    /// The same; `made` is called between building the frames and adding them to the outboxes.
     pub(crate) fn publish_in(
         &self,
         to: Seq,

@@ -21,10 +21,10 @@ use crate::hub::SharedDelta;
 use crate::readers::closing;
 use crate::resume;
 
-/// How much longer the pause after a run is than the run.
+/// Ratio of the pause after a run to the duration of the run.
 const PAUSE_FACTOR: u32 = 4;
 
-/// The longest pause while no reader has time.
+/// The longest pause while no reader is available.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// A whole result.
@@ -34,11 +34,11 @@ pub(crate) struct Version {
     pub(crate) rows: Vec<Row>,
 }
 
-/// A newer result, and what changed since the one that was held.
+/// A newer result, and the changes since the one that was held.
 #[derive(Debug)]
 pub(crate) struct Fresh {
     pub(crate) version: Arc<Version>,
-    /// Nothing where nothing was held.
+    /// `None` if no result was held.
     pub(crate) delta: Option<Arc<SharedDelta>>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Fresh {
 #[derive(Debug, Default)]
 pub(crate) struct Reruns(Mutex<HashMap<Binding, Weak<Rerun>>>);
 
-/// One of them. It is forgotten when nobody holds it any more.
+/// One of them. It is removed when its last user drops it.
 #[derive(Debug)]
 pub(crate) struct Rerun {
     binding: Binding,
@@ -62,7 +62,7 @@ struct Last {
 }
 
 impl Reruns {
-    /// The one of a binding.
+    /// The entry of a binding.
     pub(crate) fn of(&self, binding: &Binding) -> Arc<Rerun> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(rerun) = known.get(binding).and_then(Weak::upgrade) {
@@ -77,7 +77,7 @@ impl Reruns {
 }
 
 impl Rerun {
-    /// Whose turn among the readers it takes: the caller's that the query is bounded for.
+    /// The caller in whose turn it runs: the one that the query is restricted for.
     fn by(&self) -> &str {
         match self.binding.asked_by() {
             Some(Value::Text(caller)) => caller,
@@ -85,7 +85,7 @@ impl Rerun {
         }
     }
 
-    /// The result at a seq or later, durable, and how it differs from the one that is held.
+    /// The result at a seq or later, durable, and its difference from the held one.
     pub(crate) async fn advance(
         &self,
         engine: &Weak<Inner>,
@@ -105,7 +105,7 @@ impl Rerun {
         Ok(Fresh { version, delta: Some(delta) })
     }
 
-    /// Runs the query as soon as a reader has time for it.
+    /// Runs the query as soon as a reader is available.
     async fn run_in_time(
         &self,
         engine: &Weak<Inner>,
@@ -114,7 +114,7 @@ impl Rerun {
         let mut pause = Duration::from_millis(limits::RERUN_MS);
         loop {
             match self.run(engine, last).await {
-                // Whoever waits for this is told when the engine closes, and then waits no more.
+                // Waiters are notified when the engine closes, and then stop waiting.
                 Err(refusal) if refusal.code == Code::Overloaded && engine.strong_count() > 0 => {
                     last.not_before = Instant::now() + pause;
                     pause = (pause * 2).min(LONGEST_PAUSE);

@@ -19,19 +19,19 @@ use crate::hub::SubscriptionKey;
 use crate::policies;
 use crate::writer::sql_error;
 
-/// What a subscription is told first.
+/// The first answer to a subscription.
 #[derive(Debug)]
 pub(crate) enum Resumed {
-    /// The whole result; with the reason, where a delta was asked for and could not be had.
+    /// The whole result; with the reason, if a delta was requested but not possible.
     Snapshot { seq: Seq, rows: Arc<Whole>, refetch: Option<Refusal> },
-    /// What changed since; and of the result that it leads to the checksum, where that was asked for.
+    /// The changes since a seq; with the checksum of the new result, if requested.
     Delta { from: Seq, seq: Seq, delta: Delta, checksum: Option<Checksum> },
-    /// The result as it was at a past state, and what changed since.
+    /// The result as of a past state, and the changes since.
     Past { past: Seq, rows: Arc<Whole>, seq: Seq, delta: Delta },
 }
 
 impl Resumed {
-    /// The state that it leads to.
+    /// The state after it.
     pub(crate) fn seq(&self) -> Seq {
         match self {
             Resumed::Snapshot { seq, .. }
@@ -41,7 +41,7 @@ impl Resumed {
     }
 }
 
-/// The bounds of any one query.
+/// The limits of any one query.
 pub(crate) const LIMITS: QueryLimits = QueryLimits {
     columns: usize::MAX,
     rows: limits::QUERY_ROWS,
@@ -53,19 +53,19 @@ pub(crate) const LIMITS: QueryLimits = QueryLimits {
     value_bytes: limits::QUERY_VALUE_BYTES,
 };
 
-/// The bounds of a text of so many operators.
+/// The limits of a text with this many operators.
 pub(crate) fn limits_of(operations: usize) -> QueryLimits {
     QueryLimits { value_bytes: limits::value_bytes(limits::QUERY_ROW_BYTES, operations), ..LIMITS }
 }
 
-/// The bounds of a delta.
+/// The limits of a delta.
 pub(crate) fn live_limits(allowance: Allowance) -> QueryLimits {
     let Allowance { steps, value_bytes } = allowance;
     QueryLimits {
         time: std::time::Duration::from_millis(limits::LIVE_DELTA_MS),
         of_processor: true,
         steps,
-        // Between two looks it cannot come to much.
+        // Growth between two checks is small.
         memory_bytes: usize::MAX,
         value_bytes,
         ..LIMITS
@@ -86,7 +86,7 @@ pub(crate) fn begin(
         Start::AsOf(past) => past_and_since(&state, tables, binding, past, sharing),
         Start::After(from) => match resume_in(&state, tables, binding, from, sharing)? {
             Resumed::Delta { from, seq, delta, .. } if checksum => {
-                // What the client holds is not known here, so what it is to hold is read.
+                // The client's current rows are unknown here, so the new result is read.
                 let sum = Checksum::of(rows(&state, binding, binding.snapshot_sql())?);
                 Ok(Resumed::Delta { from, seq, delta, checksum: Some(sum) })
             }
@@ -95,7 +95,7 @@ pub(crate) fn begin(
     }
 }
 
-/// Several subscriptions, each with what it is told.
+/// Several subscriptions, each with its answer.
 pub(crate) type Each = Vec<(SubscriptionKey, Result<Resumed, Refusal>)>;
 
 /// What changed since a seq in several results at once, in one state, or the whole where that cannot
@@ -123,10 +123,10 @@ pub(crate) fn resume_all(
     Ok((state.seq(), resumed.collect()))
 }
 
-/// How a subscription is caught up.
+/// How to catch up a subscription.
 #[derive(Debug)]
 pub(crate) enum CatchUp {
-    /// With what changed since.
+    /// With the changes since a seq.
     Since(Binding, Seq),
     /// With what leads from the result at a seq, by policies that are no longer in force, to what is
     /// shown now; with the whole, where it is not known what the client holds.
@@ -168,7 +168,7 @@ fn resume_in(
     }
 }
 
-/// Reads a result as it was, and what changed in it since.
+/// Reads a result as of a past state, and the changes since.
 fn past_and_since(
     state: &Snapshot<'_>,
     tables: &[&'static TableSpec],
@@ -180,7 +180,7 @@ fn past_and_since(
     let changes = changes_since(state, tables, binding, past)?;
     let changes = changes.map_err(|table| too_far(binding, table, past))?;
     let delta = delta(state, binding, &changes)?;
-    // Over the same changes, which are laid out now.
+    // Uses the same changes, which are in temporary tables now.
     let rows = sharing.own(rows(state, binding, &binding.past_sql())?)?;
     Ok(Resumed::Past { past, rows, seq: state.seq(), delta })
 }
@@ -200,7 +200,7 @@ fn delta(state: &Snapshot<'_>, binding: &Binding, changes: &Changes) -> Result<D
     })
 }
 
-/// Reads the accumulators of a group, and at which seq they are so.
+/// Reads the accumulators of a group, and the seq of that state.
 pub(crate) fn fill(
     reader: &mut Reader,
     binding: &Binding,
@@ -229,7 +229,7 @@ fn whole(
     sharing: &Sharing,
 ) -> Result<Resumed, Refusal> {
     let seq = state.seq();
-    // Equal queries have equal results at one seq. Policies are a part of the query.
+    // Equal queries have equal results at one seq. Policies are part of the query.
     require_latest(binding)?;
     let rows = match sharing.find(binding, seq) {
         Some(rows) => rows,
@@ -292,7 +292,7 @@ pub(crate) fn once(
     Ok((past, rows_of(&state, tables, binding, (past, limits))?))
 }
 
-/// A result as it was at a seq.
+/// A result as of a seq.
 fn rows_of(
     state: &Snapshot<'_>,
     tables: &[&'static TableSpec],
@@ -302,18 +302,18 @@ fn rows_of(
     let changes = changes_since(state, tables, binding, past)?;
     let changes = changes.map_err(|table| too_far(binding, table, past))?;
     binding.lay_out(&changes, &mut ReaderSql::new(state)).map_err(|error| {
-        tracing::error!(%error, "a past could not be laid out");
+        tracing::error!(%error, "a past state could not be read");
         Refusal::new(Code::Internal, "the change log could not be read")
     })?;
     rows_by_any(state, binding, &binding.past_sql(), limits)
 }
 
 fn too_far(binding: &Binding, table: &str, past: Seq) -> Refusal {
-    // Which table it is may be a policy's.
+    // The table's name may come from a policy.
     as_of::too_far(if binding.is_bounded() { "a table" } else { table }, past)
 }
 
-/// Whether any row of a table changed since, or the one of a key; also where that were too many to look at.
+/// Whether any row of a table, or one row, changed since; also if there were too many to check.
 pub(crate) fn changed_since(
     state: &Snapshot<'_>,
     table: &'static TableSpec,
@@ -356,7 +356,7 @@ fn planned_anew(
     }
 }
 
-/// The net change since `from` of every row that a query reads; or the table of which too many did.
+/// The net change since `from` of every row that a query reads; or the table with too many changes.
 pub(crate) fn changes_since(
     state: &Snapshot<'_>,
     tables: &[&'static TableSpec],
@@ -374,7 +374,7 @@ pub(crate) fn changes_since(
     Ok(Ok(changes))
 }
 
-/// Adds the net change of every row of a table since `from`; `false` where they are too many.
+/// Adds the net change of every row of a table since `from`; `false` if there are too many.
 fn net_changes(
     state: &Snapshot<'_>,
     table: &'static TableSpec,
@@ -387,7 +387,7 @@ fn net_changes(
     let Some(images) = state.images(table, from, limits::RESUME_CHANGES)? else {
         return Ok(false);
     };
-    // The oldest image of a row is what it was at `from`.
+    // The oldest image of a row is its state at `from`.
     let mut oldest: HashMap<Vec<u8>, usize> = HashMap::new();
     let mut rows: Vec<(Vec<Value>, Option<Row>)> = Vec::new();
     for image in images {
@@ -409,7 +409,7 @@ fn net_changes(
     Ok(true)
 }
 
-/// The log has no undo images: it only grows.
+/// The log has no undo images: it is append-only.
 fn new_events(state: &Snapshot<'_>, from: Seq, changes: &mut Changes) -> Result<bool, StoreError> {
     if state.seq().0 - from.0 > i64::try_from(limits::RESUME_CHANGES).unwrap_or(i64::MAX) {
         return Ok(false);
@@ -429,11 +429,11 @@ fn unknown(table: &str) -> Refusal {
     Refusal::new(Code::Internal, format!("a live query reads {table}, which is not registered"))
 }
 
-/// Live queries' SQL on a reader's state, within the bounds of any one query.
+/// Live queries' SQL on a reader's snapshot, within the limits of any one query.
 pub(crate) struct ReaderSql<'a>(&'a Snapshot<'a>);
 
 impl<'a> ReaderSql<'a> {
-    /// On a state. Nothing else may run on it meanwhile.
+    /// On a snapshot. Nothing else may use it meanwhile.
     pub(crate) fn new(state: &'a Snapshot<'a>) -> ReaderSql<'a> {
         let mut sql = ReaderSql(state);
         sql.bound(&LIMITS);
@@ -442,7 +442,7 @@ impl<'a> ReaderSql<'a> {
 
     fn bound(&mut self, limits: &QueryLimits) {
         if let Err(error) = self.0.allow(Some(limits)) {
-            tracing::error!(%error, "a reader's statements are not bounded");
+            tracing::error!(%error, "a reader's statement limits could not be set");
         }
     }
 }
@@ -450,7 +450,7 @@ impl<'a> ReaderSql<'a> {
 impl Drop for ReaderSql<'_> {
     fn drop(&mut self) {
         if let Err(error) = self.0.allow(None) {
-            tracing::error!(%error, "a reader's statements stay bounded");
+            tracing::error!(%error, "a reader's statement limits could not be reset");
         }
     }
 }
@@ -462,7 +462,7 @@ impl Sql for ReaderSql<'_> {
         params: &[Value],
         each: &mut dyn FnMut(&[Value]),
     ) -> Result<u64, SqlError> {
-        // How much it was is of no use here: it may be as much as the bounds let it.
+        // The cost is not needed here: the reader's limits apply.
         self.0.run(statement, params, each).map(|()| 0).map_err(|error| sql_error(&error))
     }
 

@@ -42,7 +42,7 @@ fn a_broken_reducer_says_so_and_costs_nobody_else() {
         let (fallen, standing) = futures_util::future::join(fallen, standing).await;
         let refusal = fallen.unwrap_err();
         assert_eq!(refusal.code, Code::Internal);
-        assert_eq!(refusal.detail, "stumble failed for a reason of its own");
+        assert_eq!(refusal.detail, "stumble failed with an internal error");
         assert_eq!(standing.unwrap().seq, Seq(1));
         engine.close();
     });

@@ -236,8 +236,8 @@ impl Snapshot<'_> {
         self.reader.guard.store(Guard::Off as u8, Ordering::Relaxed);
         statement.map_err(|error| match StoreError::from(error) {
             StoreError::Sql { message, .. } if message.contains("is prohibited") => {
-                Refusal::new(Code::BadSql, "only tables of that time can be asked")
-                    .hint("name tables without  main.  and leave out the engine's own")
+                Refusal::new(Code::BadSql, "past queries can only read registered tables")
+                    .hint("use table names without  main.  and not the engine's own tables")
             }
             StoreError::Sql { message, .. } if message == "not authorized" => {
                 Refusal::new(Code::BadSql, "the statement does more than read")

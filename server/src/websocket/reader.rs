@@ -270,8 +270,8 @@ impl Reader<'_> {
 
 fn failed() -> Refusal {
     tracing::error!("the work of a message panicked");
-    Refusal::new(Code::Internal, "the server failed for a reason of its own")
-        .hint("the cause is in the server's log")
+    Refusal::new(Code::Internal, "the server failed with an internal error")
+        .hint("see the server's log for the cause")
 }
 
 fn told(id: &str, told: Result<String, Refusal>) -> String {

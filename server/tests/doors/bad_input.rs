@@ -59,9 +59,9 @@ async fn calls_that_cannot_be() {
             /v1/call/write_note 
                 422 bad_arguments: write_note: missing field `book` (write_note takes book, text, weight?)
             /v1/call/write_note [1]
-                422 bad_arguments: write_note: the arguments are not a JSON object (arguments go by name: {"session_id": "…"})
+                422 bad_arguments: write_note: the arguments are not a JSON object (arguments are named: {"session_id": "…"})
             /v1/call/write_note 7
-                422 bad_arguments: write_note: the arguments are not a JSON object (arguments go by name: {"session_id": "…"})
+                422 bad_arguments: write_note: the arguments are not a JSON object (arguments are named: {"session_id": "…"})
             /v1/call/write_note {"book":"a"}
                 422 bad_arguments: write_note: missing field `text` (write_note takes book, text, weight?)
             /v1/call/write_note {"book":1,"text":null}
@@ -169,7 +169,7 @@ async fn queries_that_cannot_be() {
             /v1/sql {"sql":"SELECT :a"}
                 422 bad_arguments: parameter :a is not given ("params": {"a": …})
             /v1/sql {"sql":"SELECT 1","params":{"a":1}}
-                422 bad_arguments: the statement has no parameter a (leave it out, or use it as :name)
+                422 bad_arguments: the statement has no parameter a (omit it, or use it as :name)
             /v1/sql {"sql":"SELECT :a","params":{"a":[1]}}
                 422 bad_arguments: parameter a is an array (a parameter is null, a number, a text or {"$blob": "<base64>"})
             /v1/sql {"sql":"SELECT :a","params":[1]}
@@ -375,7 +375,7 @@ async fn messages_that_cannot_be() {
         {"op":"call","id":"c3","reducer":"something"}
             c3 unknown_reducer: there is no reducer "something" (GET /v1/schema lists them)
         {"op":"call","id":"c4","reducer":"nothing","args":[]}
-            c4 bad_arguments: nothing: the arguments are not a JSON object (arguments go by name: {"session_id": "…"})
+            c4 bad_arguments: nothing: the arguments are not a JSON object (arguments are named: {"session_id": "…"})
         {"op":"call","id":"c5","reducer":"nothing","request_id":""}
             c5 bad_request: a request id has 1 to 512 bytes (-)
         {"op":"batch","id":"b1","calls":[]}

@@ -54,7 +54,7 @@ async fn equal_snapshots_are_shared_and_counted_once() {
     let total = house.engine.buffers().total();
     assert!((4 * MB..5 * MB).contains(&total), "{total}");
     assert_eq!(subscribed("ann", 1).await.err(), Some(Code::Overloaded), "a caller's bound");
-    assert_eq!(subscribed("bob", 1).await.err(), Some(Code::Overloaded), "the bound of all");
+    assert_eq!(subscribed("bob", 1).await.err(), Some(Code::Overloaded), "the total limit");
     // One that reads holds nothing.
     for mut connection in connections.drain(1..) {
         while connection.try_next().is_some() {}

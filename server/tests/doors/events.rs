@@ -166,7 +166,7 @@ async fn the_past_and_what_changed_since() {
     check(
         &both.problem(),
         expect![[r#"
-        400 bad_request: both from and as_of are given (from: what changed since; as_of: the result of then, too)
+        400 bad_request: from and as_of cannot be combined (from: only the changes since; as_of: the result at that seq and the changes since)
     "#]],
     );
     let ahead = house.get(&format!("/v1/subscribe?{}&as_of=9", notes_of("a"))).await;

@@ -329,8 +329,8 @@ async fn who_calls_too_much_is_told_when_to_come_back() {
     check(
         &format!("{}\n{by_socket}\n{}", paced.problem(), used_up.problem()),
         expect![[r#"
-        429 overloaded: you may make 2 calls in 4000 ms, and have made them (-)
-        {"code":"overloaded","detail":"you may make 2 calls in 4000 ms, and have made them","id":"c","op":"error","retry_after_ms":2001}
+        429 overloaded: you have used up your limit of 2 calls in 4000 ms (-)
+        {"code":"overloaded","detail":"you have used up your limit of 2 calls in 4000 ms","id":"c","op":"error","retry_after_ms":2001}
         429 limit_exceeded: your quota of 1 calls in 3600000 ms is used up (-)
     "#]],
     );

@@ -51,10 +51,10 @@ fn another_request_under_the_same_id() {
         "#,
         expect![[r#"
             seq 1 {id: s1, status: created}
-            refused request_id_conflict: request id "r1" was used for another request (hint: a retry repeats reducer and arguments exactly; a new request has a new id)
-            refused request_id_conflict: request id "r1" was used for another request (hint: a retry repeats reducer and arguments exactly; a new request has a new id)
-            refused request_id_conflict: request id "r1" was used for another request (hint: a retry repeats reducer and arguments exactly; a new request has a new id)
-            refused request_id_conflict: request id "r1" was used for another request (hint: a retry repeats reducer and arguments exactly; a new request has a new id)
+            refused request_id_conflict: request id "r1" was already used for another request (hint: a retry must repeat reducer and arguments exactly; use a new id for a new request)
+            refused request_id_conflict: request id "r1" was already used for another request (hint: a retry must repeat reducer and arguments exactly; use a new id for a new request)
+            refused request_id_conflict: request id "r1" was already used for another request (hint: a retry must repeat reducer and arguments exactly; use a new id for a new request)
+            refused request_id_conflict: request id "r1" was already used for another request (hint: a retry must repeat reducer and arguments exactly; use a new id for a new request)
             seq 2 {id: s2, status: created}
             refused bad_request: a request id has 1 to 512 bytes
             ("s1") ("s2")
@@ -124,8 +124,8 @@ fn a_batch_is_one_thing() {
             (1, "create_session") (2, "append_message") (3, "suspend_session")
             batch 5: seq 4 {id: s1, status: active} | seq 5 {id: 2}
             batch 5 again: seq 4 again {id: s1, status: active} | seq 5 again {id: 2}
-            refused request_id_conflict: request id "b1" was used for another request (hint: a retry repeats reducer and arguments exactly; a new request has a new id)
-            refused request_id_conflict: request id "b1" was used for another request (hint: a retry repeats reducer and arguments exactly; a new request has a new id)
+            refused request_id_conflict: request id "b1" was already used for another request (hint: a retry must repeat reducer and arguments exactly; use a new id for a new request)
+            refused request_id_conflict: request id "b1" was already used for another request (hint: a retry must repeat reducer and arguments exactly; use a new id for a new request)
             (4, "b1") (5, "b1")
         "#]],
     );

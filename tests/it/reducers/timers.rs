@@ -179,17 +179,17 @@ fn nobody_else_is_time() {
         "#,
         expect![[r#"
             seq 1 {id: t1, status: pending, due_at: 14:00:01}
-            refused denied: fire_timer is called by the engine alone (hint: it calls what time does when the moment has come, and keeps records)
-            refused denied: fire_timer is called by the engine alone (hint: it calls what time does when the moment has come, and keeps records)
-            refused denied: lapse_tool_call is called by the engine alone (hint: it calls what time does when the moment has come, and keeps records)
-            refused denied: retry_tool_call is called by the engine alone (hint: it calls what time does when the moment has come, and keeps records)
-            refused denied: expire_approval is called by the engine alone (hint: it calls what time does when the moment has come, and keeps records)
-            refused denied: lapse_handoff is called by the engine alone (hint: it calls what time does when the moment has come, and keeps records)
-            refused denied: escalate_handoff is called by the engine alone (hint: it calls what time does when the moment has come, and keeps records)
-            refused denied: expire_handoff is called by the engine alone (hint: it calls what time does when the moment has come, and keeps records)
+            refused denied: fire_timer can only be called by the engine (hint: the engine calls it for deadlines and records)
+            refused denied: fire_timer can only be called by the engine (hint: the engine calls it for deadlines and records)
+            refused denied: lapse_tool_call can only be called by the engine (hint: the engine calls it for deadlines and records)
+            refused denied: retry_tool_call can only be called by the engine (hint: the engine calls it for deadlines and records)
+            refused denied: expire_approval can only be called by the engine (hint: the engine calls it for deadlines and records)
+            refused denied: lapse_handoff can only be called by the engine (hint: the engine calls it for deadlines and records)
+            refused denied: escalate_handoff can only be called by the engine (hint: the engine calls it for deadlines and records)
+            refused denied: expire_handoff can only be called by the engine (hint: the engine calls it for deadlines and records)
             refused unknown_reducer: there is no reducer "fire_timers" (hint: GET /v1/schema lists them)
-            refused denied: call 1 of the batch: fire_timer is called by the engine alone (hint: it calls what time does when the moment has come, and keeps records)
-            refused denied: system is the engine's own name
+            refused denied: call 1 of the batch: fire_timer can only be called by the engine (hint: the engine calls it for deadlines and records)
+            refused denied: system is reserved for the engine
         "#]],
     );
 }
