@@ -347,13 +347,12 @@ impl<'a> Bounded<'a> {
             None => Err(of_all(table).into()),
             Some(_) if self.in_scope(table, row)? => Ok(()),
             Some(Owner::Itself(_)) => {
-                let detail = format!("a row of {} would be outside of your scope", table.name);
+                let detail = format!("the row of {} would be outside your scope", table.name);
                 Err(Refusal::new(Code::Denied, detail).into())
             }
             Some(Owner::Of(at, _)) if row[at] == Value::Null => {
                 let (table, column) = (table.name, table.columns[at].name);
-                let detail =
-                    format!("a row of {table} has no {column}, so it would be in no scope");
+                let detail = format!("a row of {table} without {column} would have no scope");
                 Err(Refusal::new(Code::Denied, detail).hint(format!("give {column}")).into())
             }
             Some(Owner::Of(at, owner)) => Err(missing(owner, &row[at]).into()),
@@ -390,9 +389,9 @@ impl<'a> Bounded<'a> {
             return Ok(());
         }
         let (table, role) = (table.name, self.caller.role());
-        let detail = format!("a row of {table} would be one that no policy lets {role} see");
+        let detail = format!("no policy permits the role {role} this row of {table}");
         Err(Refusal::new(Code::Denied, detail)
-            .hint("policies hold for what is written as for what is seen")
+            .hint("policies apply to writes as well as reads")
             .into())
     }
 
@@ -424,7 +423,7 @@ impl<'a> Bounded<'a> {
         // Left for rows that a policy hides within the caller's own scope, and for arguments of a module that are not
         // declared `#[id(new, …)]`: all others choose in a namespace of their scope.
         let detail = format!("this id cannot be used in {}", table.name);
-        let hint = "leave it out to be given one, or choose another";
+        let hint = "omit it to get a generated one, or choose another";
         Err(Refusal::new(Code::Conflict, detail).hint(hint).into())
     }
 }
@@ -436,9 +435,8 @@ fn place(table: &TableSpec, key: &[Value]) -> Vec<u8> {
 }
 
 fn of_all(table: &TableSpec) -> Refusal {
-    let detail =
-        format!("{} are shared by all, and a caller with a scope changes none", table.name);
-    Refusal::new(Code::Denied, detail).hint("an identity without a scope may")
+    let detail = format!("{} are shared, and a caller with a scope cannot change them", table.name);
+    Refusal::new(Code::Denied, detail).hint("use an identity without a scope")
 }
 
 fn missing(table: &TableSpec, key: &Value) -> Refusal {

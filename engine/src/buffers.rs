@@ -106,11 +106,11 @@ impl Hold {
         let own = held.callers.get(&self.caller).copied().unwrap_or(0);
         let alone = own == self.bytes;
         if !alone && own + bytes > per_caller {
-            return Err(full("too many bytes of yours wait to be sent or received"));
+            return Err(full("too many of your bytes are buffered"));
         }
         let little = own + bytes <= total / LITTLE && held.total + bytes <= 2 * total;
         if held.total != self.bytes && held.total + bytes > total && !little {
-            return Err(full("too many bytes wait to be sent or received"));
+            return Err(full("too many bytes are buffered"));
         }
         held.add(&self.caller, bytes);
         drop(held);
@@ -177,7 +177,7 @@ const LITTLE: usize = 256;
 
 fn full(detail: &str) -> Refusal {
     Refusal::new(Code::Overloaded, detail)
-        .hint("read the answers that wait, or ask for smaller ones with LIMIT; then try again")
+        .hint("read the pending results, or request smaller ones with LIMIT; then retry")
 }
 
 /// Approximate memory of rows in bytes.

@@ -356,7 +356,7 @@ impl Connection {
         self.next_progress = Instant::now() + Duration::from_millis(limits::PROGRESS_MS);
     }
 
-    /// Frames were dropped, or what may be seen has changed: makes up for it out of the change log, all
+    /// Frames were dropped, or visibility has changed: makes up for it out of the change log, all
     /// subscriptions in one frame.
     async fn catch_up(&mut self) {
         loop {

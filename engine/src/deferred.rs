@@ -95,7 +95,7 @@ impl Deferred {
 impl Drop for Deferred {
     fn drop(&mut self) {
         let failed = || {
-            let detail = "the arguments could not be validated for a reason of the engine's own";
+            let detail = "the arguments could not be validated because of an internal error";
             Refusal::new(Code::Internal, detail).hint("see the server's log for the cause")
         };
         self.reply(if thread::panicking() { failed() } else { full() });
@@ -108,6 +108,6 @@ fn full() -> Refusal {
 }
 
 fn changed_meanwhile() -> Refusal {
-    let detail = "what the arguments are held to changed again and again meanwhile";
+    let detail = "the schema of the arguments changed repeatedly during validation";
     Refusal::new(Code::Overloaded, detail).hint("nothing was written; try again in a moment")
 }

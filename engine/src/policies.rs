@@ -483,7 +483,7 @@ pub(crate) fn values(caller: &Caller, scope: &Scope) -> BTreeMap<String, Value> 
     own.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(scope).collect()
 }
 
-const OUTDATED: &str = "what may be seen changed meanwhile";
+const OUTDATED: &str = "visibility changed meanwhile";
 
 /// What whoever reads is told when the policies that it went by are not the latest any more: to begin
 /// again. It is not for callers.
@@ -547,7 +547,7 @@ impl Judge {
         }
         if spec.columns.len() == hidden.len() {
             return Err(bad("every column would be hidden".to_owned())
-                .hint("drop the table's policies, and nobody but an admin sees it"));
+                .hint("drop the table's policies; then only an admin sees it"));
         }
         let Some(condition) = condition else { return Ok(()) };
         check_condition(condition)?;

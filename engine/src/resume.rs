@@ -114,7 +114,7 @@ pub(crate) fn resume_all(
                 planned_anew(&state, tables, (old, new), *from, sharing)
             }
             CatchUp::Anew { new, from: None, .. } => {
-                let why = refetch("what may be seen has changed".to_owned());
+                let why = refetch("visibility has changed".to_owned());
                 whole(&state, new, Some(why), sharing)
             }
         };
@@ -190,8 +190,8 @@ fn delta(state: &Snapshot<'_>, binding: &Binding, changes: &Changes) -> Result<D
     binding.delta(changes, &mut ReaderSql::new(state)).map_err(|error| match error {
         LiveError::Query(why) => said_of(binding, Refusal::new(Code::BadSql, why)),
         LiveError::OverBudget => {
-            Refusal::new(Code::LimitExceeded, "what changed takes too long to be told")
-                .hint("subscribe without a seq to begin from, or with a narrower WHERE")
+            Refusal::new(Code::LimitExceeded, "the changes take too long to compute")
+                .hint("subscribe without from and as_of, or with a narrower WHERE")
         }
         LiveError::Broken(why) => {
             tracing::error!(%why, "a resume failed");
@@ -270,7 +270,7 @@ fn said_of(binding: &Binding, refusal: Refusal) -> Refusal {
     }
     tracing::debug!(%refusal, "a bounded query failed");
     Refusal::new(Code::BadSql, "the query failed on what it read")
-        .hint("an expression is given what it cannot take: look at json_extract(), sum(), abs()")
+        .hint("invalid argument to an expression: check json_extract(), sum(), abs()")
 }
 
 /// One query of a bounded caller: the present, or as it was at a seq. Without the columns that only carry its order.
@@ -341,7 +341,7 @@ fn planned_anew(
     from: Seq,
     sharing: &Sharing,
 ) -> Result<Resumed, Refusal> {
-    let why = || Some(refetch("what may be seen has changed".to_owned()));
+    let why = || Some(refetch("visibility has changed".to_owned()));
     let floor = state.change_log_floor().map_err(|error| error.to_refusal())?;
     if from < floor || from > state.seq() || old.shape() != new.shape() {
         return whole(state, new, why(), sharing);

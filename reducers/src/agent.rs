@@ -224,7 +224,7 @@ fn check_unbounded(ctx: &Context<'_>) -> Result<(), Refusal> {
         return Ok(());
     }
     let detail = "agents are those of all tenants, and a scope bounds you to your own";
-    Err(Refusal::new(Code::Denied, detail).hint("have somebody without a scope register it"))
+    Err(Refusal::new(Code::Denied, detail).hint("let an identity without a scope register it"))
 }
 
 /// Loads an agent.
@@ -232,7 +232,7 @@ pub(crate) fn find(ctx: &mut Context<'_>, name: &str) -> Result<Agent, Abort> {
     let agent = ctx.get::<Agent>(name)?;
     Ok(agent.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no agent {name}"))
-            .hint("SELECT name FROM agents  tells those that there are")
+            .hint("SELECT name FROM agents  lists them")
     })?)
 }
 

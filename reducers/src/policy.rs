@@ -136,5 +136,5 @@ fn require_room(
         return Ok(());
     }
     let detail = format!("there are {count} policies already");
-    Err(Refusal::new(Code::LimitExceeded, detail).hint("drop_policy takes one back").into())
+    Err(Refusal::new(Code::LimitExceeded, detail).hint("drop_policy deletes one").into())
 }

@@ -478,7 +478,7 @@ fn tell_all(ctx: &mut Context<'_>, run: &mut Run, events: Vec<Told>) -> Result<(
     for Told { kind, data } in events {
         use RunEventKind::{Done, Error, Interrupt};
         if matches!(kind, Done | Error | Interrupt) {
-            let detail = format!("{kind} is told by finish_run and wait_run, once a turn");
+            let detail = format!("{kind} is recorded by finish_run and wait_run, once per turn");
             return Err(Refusal::new(Code::BadArguments, detail).into());
         }
         add_event(ctx, run, kind, JsonValue::Object(data))?;

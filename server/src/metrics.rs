@@ -13,7 +13,7 @@ use abide_schema::{Code, Refusal};
 use crate::problem::Problem;
 use crate::routes::{App, By};
 
-/// What is counted and measured, now.
+/// The current metrics.
 pub(crate) async fn metrics(State(app): State<App>, by: By) -> Result<Response, Problem> {
     only_unscoped(&app, &by, "/metrics")?;
     let (engine, life) = (&app.engine, &app.life);
@@ -44,7 +44,7 @@ pub(crate) async fn metrics(State(app): State<App>, by: By) -> Result<Response, 
     for (name, meaning, value) in gauges.into_iter().chain(engine.metrics().read()) {
         text.head(name, meaning).sample(name, None, value);
     }
-    // While the engine closes or is poisoned, nobody can say.
+    // Unavailable while the engine closes or is poisoned.
     let templates = engine.live_templates().await.unwrap_or_default();
     let templates = template_series(&templates);
     for series in engine.metrics().read_labelled().into_iter().chain(templates) {
@@ -59,17 +59,17 @@ pub(crate) async fn metrics(State(app): State<App>, by: By) -> Result<Response, 
     Ok(answer.into_response())
 }
 
-/// What tells of all scopes together is not for who is bounded by one.
+/// Refuses data of all scopes to a caller with a scope.
 fn only_unscoped(app: &App, by: &Caller, what: &str) -> Result<(), Refusal> {
     if by.scope().is_empty() {
         return Ok(());
     }
-    let detail = format!("{what} tells of everybody, and you have a scope");
+    let detail = format!("{what} covers all scopes, and you have a scope");
     app.engine.note_denied(by, what, &detail);
-    Err(Refusal::new(Code::Denied, detail).hint("an identity without a scope may"))
+    Err(Refusal::new(Code::Denied, detail).hint("use an identity without a scope"))
 }
 
-/// The text that is being built.
+/// The text under construction.
 #[derive(Default)]
 struct Text(String);
 
@@ -81,7 +81,7 @@ impl Text {
         self
     }
 
-    /// One value, with a label's name and value where it has one.
+    /// One value, with a label if it has one.
     fn sample(&mut self, name: &str, label: Option<(&str, &str)>, value: u64) -> &mut Text {
         let label = label.map(|(name, value)| format!("{{{name}=\"{}\"}}", escaped(value)));
         let _ = writeln!(self.0, "abide_{name}{} {value}", label.unwrap_or_default());
@@ -89,7 +89,7 @@ impl Text {
     }
 }
 
-/// A label's value as the format wants it: on one line, quotes and backslashes marked.
+/// Escapes a label's value: one line, with quotes and backslashes escaped.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

@@ -1,7 +1,7 @@
-//! `GET /openapi.json`: OpenAPI 3.1 made from what the engine says about itself.
+//! `GET /openapi.json`: OpenAPI 3.1, generated from the engine's description.
 //!
-//! Each reducer is a path. Its schemas go under `components` with their definitions lifted out of
-//! them, because a `$ref` of `#/$defs/…` would point to the root of this document.
+//! Each reducer is a path. Its schemas are in `components` with their definitions moved to the top level,
+//! because a `$ref` to `#/$defs/…` would refer to the root of this document.
 
 mod agents;
 
@@ -53,13 +53,13 @@ pub(crate) fn document(described: &JsonValue) -> JsonValue {
 struct Components(Map<String, JsonValue>);
 
 impl Components {
-    /// Adds a schema and its definitions, and gives the reference to it. A definition keeps its name
-    /// unless that means something else already.
+    /// Adds a schema and its definitions, and returns the reference to it. A definition keeps its name
+    /// unless another definition has it.
     fn add(&mut self, name: String, mut schema: JsonValue) -> JsonValue {
         let mut definitions = Map::new();
         if let Some(schema) = schema.as_object_mut() {
             schema.remove("$schema");
-            schema.remove("title"); // `Arguments` of each.
+            schema.remove("title"); // Always `Arguments`.
             if let Some(JsonValue::Object(own)) = schema.remove("$defs") {
                 definitions = own;
             }
@@ -98,10 +98,10 @@ impl Components {
     }
 }
 
-/// Where the schemas are, as a reference names it.
+/// Prefix of references to schemas.
 const PLACE: &str = "#/components/schemas/";
 
-/// Points the references that have moved to where they are now.
+/// Updates references to moved definitions.
 fn redirect(schema: &mut JsonValue, moved: &impl Fn(&str) -> Option<String>) {
     match schema {
         JsonValue::Object(object) => {
@@ -195,7 +195,7 @@ fn get(id: &str, meaning: &str, kind: &str) -> JsonValue {
     }})
 }
 
-/// The routes that are there whatever the reducers.
+/// The fixed routes, independent of the reducers.
 fn fixed_paths() -> [(&'static str, JsonValue); 11] {
     let json = "application/json";
     [
@@ -278,7 +278,7 @@ fn object(properties: JsonValue, required: &[&str]) -> JsonValue {
     })
 }
 
-/// What the routes above take and give.
+/// Request and response schemas of the fixed routes.
 fn fixed_schemas() -> Map<String, JsonValue> {
     let codes: Vec<&str> = Code::ALL.iter().map(|code| code.as_str()).collect();
     let seq = || schema_ref("seq");
@@ -322,7 +322,7 @@ fn fixed_schemas() -> Map<String, JsonValue> {
     }
 }
 
-/// What `/v1/explain` gives.
+/// The response of `/v1/explain`.
 fn explanation() -> JsonValue {
     let text = |what: &str| json!({"type": "string", "description": what});
     let list = |of: JsonValue| json!({"type": "array", "items": of});

@@ -44,7 +44,7 @@ pub fn claim_run(
         if *holder != driver || !lease::is_holder(ctx, token)? {
             let detail = format!("run {id} is driven by {holder}");
             return Err(Refusal::new(Code::Conflict, detail)
-                .hint("it is free when that lease runs out")
+                .hint("it can be claimed when that lease expires")
                 .into());
         }
     }
@@ -191,9 +191,8 @@ pub(crate) fn held(ctx: &mut Context<'_>, id: &str, fencing_token: i64) -> Resul
         (Some(driver), RunStatus::Running) => {
             format!("run {id} is driven by {driver} under another token")
         }
-        (_, status) => format!("run {id} is {status}, and nobody drives it"),
+        (_, status) => format!("run {id} is {status} and has no driver"),
     };
-    let hint =
-        "another may take the run a step further; stop, and claim it anew if it should go on";
+    let hint = "another driver may have claimed the run; stop, and claim it again to continue";
     Err(Refusal::new(Code::LeaseLost, detail).hint(hint).into())
 }

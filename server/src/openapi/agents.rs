@@ -1,10 +1,10 @@
-//! The routes of agents and their runs, in the document.
+//! The routes of agents and runs in the OpenAPI document.
 
 use serde_json::{Value as JsonValue, json};
 
 use super::{answers, idempotency_key, object, schema_ref};
 
-/// `/agents`, `/capabilities` and what begins with a run.
+/// `/agents`, `/capabilities` and the routes of runs.
 pub(super) fn paths() -> [(&'static str, JsonValue); 7] {
     let name = || parameter("name", "path", "string", "The agent.");
     let id = || parameter("id", "path", "string", "The run.");
@@ -88,7 +88,7 @@ fn operation(id: &str, meaning: &str, answer: JsonValue) -> JsonValue {
     })
 }
 
-/// The same where what comes of it is new.
+/// The same with status 201 for a new object.
 fn as_created(mut operation: JsonValue) -> JsonValue {
     let responses = operation["responses"].as_object_mut();
     if let Some((responses, ok)) = responses.and_then(|all| all.remove("200").map(|ok| (all, ok))) {

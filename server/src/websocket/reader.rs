@@ -1,4 +1,4 @@
-//! The reading half: from messages to calls under way and commands to the writer.
+//! The reading half: turns messages into running calls, and commands for the writer.
 
 use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
@@ -27,7 +27,7 @@ use crate::pass::{Gate, Pass};
 use crate::turns::Turns;
 use crate::{frames, limits};
 
-/// The writer is gone, and with it whoever would be told.
+/// The writer has ended, and with it the connection.
 struct Gone;
 
 /// The reading half of a session.
@@ -40,7 +40,7 @@ pub(super) struct Reader<'a> {
     pub(super) answers: mpsc::Sender<Answer>,
     pub(super) commands: mpsc::Sender<Command>,
     pub(super) in_flight: Arc<Semaphore>,
-    /// A write that had to wait went through: the peer is alive, if silent.
+    /// A blocked write succeeded: the peer is alive, even if silent.
     pub(super) moved: &'a AtomicBool,
 }
 
@@ -67,7 +67,7 @@ impl Reader<'_> {
                 Ok(Some(Err(why))) => return self.broken(why).await,
                 Ok(Some(Ok(message))) => message,
             };
-            // Whoever was told that these credentials count no more can rely on it.
+            // Once a revocation is acknowledged, no later message may use the credential.
             if let Err(refusal) = gate.check(&mut self.pass).await {
                 return self.put_out(&refusal).await;
             }
@@ -75,7 +75,7 @@ impl Reader<'_> {
                 Message::Text(text) => self.take(&text).await,
                 Message::Binary(_) => {
                     let refusal = Refusal::new(Code::BadRequest, "the message is binary")
-                        .hint("abide.v1 is one JSON object a text message");
+                        .hint("abide.v1 is one JSON object per text message");
                     self.answer(frames::error(None, &refusal)).await
                 }
                 Message::Ping(_) | Message::Pong(_) => Ok(()),
@@ -95,11 +95,11 @@ impl Reader<'_> {
         }
     }
 
-    /// Does what a message asks for, or gets it going.
+    /// Executes or starts what a message requests.
     async fn take(&self, text: &str) -> Result<(), Gone> {
         let turn = self.turns.turn(self.pass.caller.quota_key(), text.len()).await;
         let read = message::read(text);
-        // What follows may wait for this client to read, and must not keep others waiting.
+        // The rest may wait for this client to read, and must not block others.
         drop(turn);
         let message = match read {
             Ok(message) => message,
@@ -149,7 +149,7 @@ impl Reader<'_> {
                 self.start(limits::QUERY_WEIGHT, 0, asked, explain).await
             }
             ClientMessage::Ping => self.answer(frames::pong()).await,
-            // What was taken in is known from what is asked again; nothing is kept for it here.
+            // A resume names its seq; the server keeps no acknowledgements.
             ClientMessage::Ack { .. } => Ok(()),
         }
     }
@@ -188,7 +188,7 @@ impl Reader<'_> {
         self.start_counted(limits::QUERY_WEIGHT, 0, named, query).await
     }
 
-    /// Starts work of a message of so many bytes when there is room for it, and leaves it to itself.
+    /// Starts work for a message of this size when there is room for it, in a separate task.
     ///
     /// The first poll happens here and now, and it is in its first poll that a call reaches the
     /// engine's queue. So calls are executed in the order of their messages.
@@ -218,10 +218,10 @@ impl Reader<'_> {
         };
         let answers = self.answers.clone();
         let mut work = Box::pin(async move {
-            // A task that is lost would leave the client waiting for its answer.
+            // Without this, a panicked task would leave the client waiting for its answer.
             let done = AssertUnwindSafe(work).catch_unwind().await;
             let (text, hold) = done.unwrap_or_else(|_| (frames::error(Some(&id), &failed()), None));
-            // Without a writer nobody waits for the answer.
+            // If the writer has ended, the answer is dropped.
             let _ = answers.send(Answer { text, _room: room, _hold: hold }).await;
         });
         let turn = self.turns.turn(self.pass.caller.quota_key(), bytes).await;
@@ -241,7 +241,7 @@ impl Reader<'_> {
         self.answers.send(Answer { text, _room: None, _hold: None }).await.map_err(|_| Gone)
     }
 
-    /// After an error of the socket nothing more can be read from it.
+    /// After a socket error nothing more can be read.
     async fn broken(&self, why: axum::Error) -> End {
         let why = why.into_inner();
         let (code, refusal, reason) = match why.downcast_ref::<SocketError>() {

@@ -1,4 +1,4 @@
-//! The writing half: owns the engine's connection and the socket's sink, and tells everything.
+//! The writing half: owns the engine's connection and the socket's sink, and sends everything.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,13 +15,13 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use super::Answer;
 use crate::{frames, limits};
 
-/// What the reader passes on, because the connection is the writer's.
+/// Commands from the reader, because the writer owns the connection.
 pub(super) enum Command {
     Subscribe(Subscribe),
     Unsubscribe { id: String },
 }
 
-/// A subscription that is to begin.
+/// A subscription to start.
 pub(super) struct Subscribe {
     pub(super) id: String,
     pub(super) sql: String,
@@ -45,13 +45,13 @@ pub(super) struct Writer<'a> {
     pub(super) commands: mpsc::Receiver<Command>,
 }
 
-/// What comes next for the connection.
+/// The next event of the connection.
 enum Next {
     Update(Update),
     Command(Command),
 }
 
-/// What is to be said beside the updates.
+/// What to send besides updates.
 enum Due {
     Answer(Answer),
     Ping,
@@ -60,9 +60,9 @@ enum Due {
 
 /// Why a session ends.
 enum Stop {
-    /// The socket is broken, or took nothing in for too long.
+    /// The socket failed, or the peer did not read for too long.
     Broken,
-    /// The reader and all that it started are done.
+    /// The reader and all work that it started are done.
     Done,
 }
 
@@ -112,7 +112,7 @@ impl<'a> Writer<'a> {
         loop {
             let text = frames::update(&update);
             bytes += text.len();
-            // Answers and pings have their turn in between.
+            // Answers and pings are sent in between.
             let fits = bytes < limits::WRITE_BUFFER_BYTES;
             match fits.then(|| self.connection.try_next()).flatten() {
                 Some(next) => {
@@ -130,7 +130,7 @@ impl<'a> Writer<'a> {
                 let wanted = subscribe.wanted();
                 let subscribed = {
                     let mut subscribed = pin!(self.connection.subscribe(&wanted));
-                    // Reading a large result takes its time; answers do not wait for it.
+                    // Reading a large result takes time; answers do not wait for it.
                     loop {
                         tokio::select! {
                             subscribed = &mut subscribed => break subscribed,
@@ -155,12 +155,12 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// The socket's sink, with what goes out beside the updates: answers and pings.
+/// The socket's sink, with what is sent besides updates: answers and pings.
 pub(super) struct Voice<'a> {
     sink: SplitSink<WebSocket, Message>,
     answers: mpsc::Receiver<Answer>,
     pings: Interval,
-    /// Set when a write that had to wait went through.
+    /// Set when a blocked write succeeded.
     moved: &'a AtomicBool,
 }
 
@@ -175,7 +175,7 @@ impl<'a> Voice<'a> {
         Voice { sink, answers, pings, moved }
     }
 
-    /// Waits until something is to be said. Giving up the wait loses nothing.
+    /// Waits until something must be sent. Cancelling the wait loses nothing.
     async fn due(&mut self) -> Due {
         tokio::select! {
             answer = self.answers.recv() => answer.map_or(Due::End, Due::Answer),
@@ -183,7 +183,7 @@ impl<'a> Voice<'a> {
         }
     }
 
-    /// Says it.
+    /// Sends it.
     async fn say(&mut self, due: Due) -> Result<(), Stop> {
         match due {
             Due::Answer(answer) => self.answer(answer).await,
@@ -192,7 +192,7 @@ impl<'a> Voice<'a> {
         }
     }
 
-    /// Says an answer, and with it those that wait already: they leave in one write.
+    /// Sends an answer together with those that already wait, in one write.
     async fn answer(&mut self, answer: Answer) -> Result<(), Stop> {
         let mut answer = Some(answer);
         while let Some(Answer { text, _room: room, _hold: hold }) = answer {
@@ -207,7 +207,7 @@ impl<'a> Voice<'a> {
         Ok(())
     }
 
-    /// Leaves a message for the next write.
+    /// Buffers a message for the next write.
     async fn gather(&mut self, text: String) -> Result<(), Stop> {
         self.sink.feed(Message::text(text)).await.map_err(|_| Stop::Broken)
     }

@@ -1,4 +1,4 @@
-//! Who comes in, and how: the token wherever it may stand, loopback without one.
+//! Authentication: every place where a token may be, and loopback without one.
 
 use abide_schema::{Code, Refusal};
 use abide_server::Access;
@@ -45,14 +45,14 @@ async fn a_token_is_asked_for_everywhere_but_at_the_gate() {
     check(
         &problems.concat(),
         expect![[r#"
-        401 unauthenticated: the request bears no token (send the header: Authorization: Bearer <token>)
+        401 unauthenticated: the request has no token (send the header: Authorization: Bearer <token>)
     "#]],
     );
     let wrong = house.request("POST", "/v1/call/nothing").header("authorization", "Bearer no");
     check(
         &wrong.send().await.problem(),
         expect![[r#"
-        401 unauthenticated: the token is not known (ask the operator of the server for the current one)
+        401 unauthenticated: unknown token (ask the operator of the server for the current one)
     "#]],
     );
     assert_eq!(house.post("/health", "").await.status, 401);
@@ -126,7 +126,7 @@ async fn foreign_origins_are_refused() {
     check(
         &refused.problem(),
         expect![[r#"
-        403 denied: the origin "https://evil.example" is not this machine (start the server with a token to let pages of other origins in)
+        403 denied: the origin "https://evil.example" is not this machine (start the server with a token to allow pages of other origins)
     "#]],
     );
     let rebound = call().header("host", "rebound.example:7341").send().await;

@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 use crate::house::House;
 use crate::http::{self, check, escaped};
 
-/// An event stream that is being read.
+/// An event stream.
 pub(crate) struct Stream(BufReader<TcpStream>);
 
 impl Stream {
@@ -26,8 +26,8 @@ impl Stream {
         Stream(socket)
     }
 
-    /// The next event, its lines joined by spaces; None at the end. The sizes of HTTP's chunks, which
-    /// no field name begins like, are passed over.
+    /// The next event, its lines joined by spaces; `None` at the end. Chunk sizes, which differ from all
+    /// field names, are skipped.
     pub(crate) async fn next(&mut self) -> Option<String> {
         let mut event: Vec<String> = Vec::new();
         loop {
@@ -80,7 +80,7 @@ async fn a_reconnect_goes_on_where_it_left_off() {
         let note = format!(r#"{{"book":"a","text":"{text}"}}"#);
         house.post("/v1/call/write_note", &note).await;
     }
-    // The header is newer than the address, which an EventSource repeats as it was.
+    // The header is newer than the address, which an EventSource repeats unchanged.
     let query = format!("{}&from=1", notes_of("a"));
     let mut stream = Stream::of(&house, &query, Some("2")).await;
     check(
@@ -117,7 +117,7 @@ async fn history_that_is_not_kept_is_told_and_made_up_for() {
     );
 }
 
-/// A reconnect in the middle of a snapshot must not go on from a seq whose rows it has in part.
+/// A reconnect in the middle of a snapshot must not resume from a seq whose rows it has only in part.
 #[tokio::test]
 async fn only_the_last_part_of_a_snapshot_can_be_resumed_from() {
     let house = House::open().await;
@@ -133,7 +133,7 @@ async fn only_the_last_part_of_a_snapshot_can_be_resumed_from() {
     assert!(!last.contains(r#""more":"#));
 }
 
-/// A reconnect repeats the address, which asks for the past: it goes on from where it left off.
+/// A reconnect repeats the address with its `as_of`, but resumes from the last event.
 #[tokio::test]
 async fn the_past_and_what_changed_since() {
     let house = House::open().await;

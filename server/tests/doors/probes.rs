@@ -1,4 +1,4 @@
-//! What operators and tools ask: health, readiness, metrics, schema, OpenAPI, the page.
+//! Endpoints for operators and tools: health, readiness, metrics, schema, OpenAPI, the page.
 
 use expect_test::expect;
 

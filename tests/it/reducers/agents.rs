@@ -64,7 +64,7 @@ fn a_mode_says_what_an_agent_may_be_used_as() {
             seq 6 {id: s3, status: created}
             seq 7 {id: s4, status: created}
             refused bad_transition: agent clerk is subagent and cannot own a session (hint: its mode says so: primary, subagent, or all for both)
-            refused not_found: there is no agent nobody (hint: SELECT name FROM agents  tells those that there are)
+            refused not_found: there is no agent nobody (hint: SELECT name FROM agents  lists them)
             seq 8 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             seq 9 {id: r3, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             refused bad_arguments: start_run: unknown field `parent_id`, expected one of `session_id`, `agent`, `input`, `id`, `deadline_ms` (hint: start_run takes session_id, agent?, input?, id?, deadline_ms?)
@@ -97,7 +97,7 @@ fn a_retired_agent_begins_no_more_runs() {
             seq 4 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             seq 5 {name: lead, revision: 1, mode: primary}
             seq 5 again {name: lead, revision: 1, mode: primary}
-            refused not_found: there is no agent nobody (hint: SELECT name FROM agents  tells those that there are)
+            refused not_found: there is no agent nobody (hint: SELECT name FROM agents  lists them)
             refused bad_transition: agent lead is retired and begins no more runs
             seq 6 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 6, lease_expires_at: 14:00:01}
             seq 7 {name: lead, revision: 1, mode: primary}

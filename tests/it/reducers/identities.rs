@@ -99,7 +99,7 @@ fn nobody_gives_what_they_do_not_have() {
         expect![[r#"
             seq 1 {name: clerks}
             refused denied: the role clerks may not call set_role (hint: abide role list  shows what each role may call; an admin can assign another role)
-            refused denied: roles are shared by all, and a caller with a scope changes none (hint: an identity without a scope may)
+            refused denied: roles are shared, and a caller with a scope cannot change them (hint: use an identity without a scope)
             seq 4 {id: tenant=acme/a1, scope: {"tenant":"acme"}}
             refused denied: a scope with this tenant is outside your own (hint: omit tenant; it is filled in)
             seq 6 {id: tenant=acme/a3, scope: {"tenant":"acme"}}
@@ -115,7 +115,7 @@ fn nobody_gives_what_they_do_not_have() {
             refused not_found: there is no identity nowhere (hint: create_identity creates one)
             refused denied: a scope with this tenant is outside your own (hint: omit tenant; it is filled in)
             ("c1", "clerks", "[]", "{}", "clerk") ("c3", "clerks", "[\"refunds\"]", "{}", "clerk") ("tenant=acme/a1", "app", "[]", "{\"tenant\":\"acme\"}", "tom") ("tenant=acme/a3", "admin", "[\"refunds\"]", "{\"tenant\":\"acme\"}", "tom") ("z", "app", "[]", "{\"tenant\":\"zeta\"}", "local")
-            ("clerk", "set_role", "the role clerks may not call set_role") ("tom", "set_role", "roles are shared by all, and a caller with a scope changes none") ("tom", "create_identity", "a scope with this tenant is outside your own") ("tom", "create_identity", "identity tenant=acme/a4 has the capability wires, and you do not") ("tom", "create_identity", "identity tenant=acme/a5 has the capability *, and you do not") ("clerk", "create_identity", "identity c2 has the role admin, and you do not") ("clerk", "change_identity", "identity c3 has the role admin, and you do not") ("tom", "change_identity", "a scope with this tenant is outside your own")
+            ("clerk", "set_role", "the role clerks may not call set_role") ("tom", "set_role", "roles are shared, and a caller with a scope cannot change them") ("tom", "create_identity", "a scope with this tenant is outside your own") ("tom", "create_identity", "identity tenant=acme/a4 has the capability wires, and you do not") ("tom", "create_identity", "identity tenant=acme/a5 has the capability *, and you do not") ("clerk", "create_identity", "identity c2 has the role admin, and you do not") ("clerk", "change_identity", "identity c3 has the role admin, and you do not") ("tom", "change_identity", "a scope with this tenant is outside your own")
             the same up to 14
         "#]],
     );

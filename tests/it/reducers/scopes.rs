@@ -221,9 +221,9 @@ fn what_all_share_takes_somebody_without_a_scope() {
             seq 4 {call_id: tenant=acme/ca, status: pending, attempt: 0, arguments: {"of":"acme"}}
             seq 5 {call_id: tenant=zeta/cz, status: pending, attempt: 0, arguments: {"of":"zeta"}}
             seq 1 again {name: refund, version: 1, effect: idempotent}
-            refused denied: tools are shared by all, and a caller with a scope changes none (hint: an identity without a scope may)
-            refused denied: tools are shared by all, and a caller with a scope changes none (hint: an identity without a scope may)
-            refused denied: a row of timers has no session_id, so it would be in no scope (hint: give session_id)
+            refused denied: tools are shared, and a caller with a scope cannot change them (hint: use an identity without a scope)
+            refused denied: tools are shared, and a caller with a scope cannot change them (hint: use an identity without a scope)
+            refused denied: a row of timers without session_id would have no scope (hint: give session_id)
         "#]],
     );
 }

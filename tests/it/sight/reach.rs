@@ -212,7 +212,7 @@ fn a_hidden_row_is_answered_like_one_that_is_not_there() {
         // Nor does it give a row away, or make one in another's name.
         let away = json!({"id": 1, "tenant": "a", "owner": "bob"});
         let told = call(&world, &ann, "overwrite_note", away).await.unwrap_err();
-        assert_eq!(told.detail, "a row of notes would be one that no policy lets app see");
+        assert_eq!(told.detail, "no policy permits the role app this row of notes");
         for id in [0, 7] {
             let forged = json!({"id": id, "tenant": "a", "owner": "bob", "n": 1});
             assert_eq!(code(&call(&world, &ann, "add_note", forged).await), Some(Code::Denied));
