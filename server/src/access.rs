@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_name_this_machine() {
+    fn loopback_host_names_are_recognised() {
         let this = ["localhost", "LOCALHOST:80", "127.0.0.1", "127.9.9.9:1", "[::1]:7341", "[::1]"];
         let other = ["", "example.com", "localhost.example.com", "127.0.0.1.nip.io", "0.0.0.0"];
         let odd = ["10.0.0.1:80", "[::1]x", "[fe80::1]", "user@localhost"];
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_token_is_found_wherever_it_may_stand() {
+    async fn a_token_is_found_in_every_allowed_place() {
         let access = Access::bearer("s3+cret/").expect("a good token");
         let door = Door::new(access);
         let ways: [(&str, Pairs, &str); 9] = [
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn without_credentials_only_loopback_is_listened_on() {
+    fn without_credentials_the_server_listens_only_on_loopback() {
         let check = |address: &str| {
             Access::check(address.parse().expect("an address"), false).map_err(|why| why.code)
         };

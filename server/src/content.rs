@@ -181,7 +181,7 @@ mod tests {
 
     /// A body of a kilobyte per second was received, and held in memory, for 64 seconds.
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_comes_too_slowly_is_given_up() {
+    async fn slow_bodies_are_refused() {
         let slow = stream::unfold((), |()| async {
             // tidy: on the paused clock of the test, it takes no time
             tokio::time::sleep(Duration::from_secs(1)).await;

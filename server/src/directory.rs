@@ -235,7 +235,7 @@ mod tests {
     /// which needed the same lookup: the first future kept the turn but was not polled any more, and later
     /// lookups blocked for ever.
     #[tokio::test]
-    async fn who_is_left_half_way_keeps_no_turn() {
+    async fn an_abandoned_lookup_keeps_no_turn() {
         let folder = tempfile::tempdir().expect("a folder");
         let config = Config::new(abide_reducers::modules());
         let engine = Engine::open(folder.path().join("a.db"), config).expect("an engine");
@@ -255,7 +255,7 @@ mod tests {
     /// Made-up tokens were looked up in the database every time: they cost as much as
     /// valid ones, and occupied the readers.
     #[tokio::test]
-    async fn tokens_that_are_made_up_drive_nobody_out() {
+    async fn made_up_tokens_evict_no_valid_ones() {
         let folder = tempfile::tempdir().expect("a folder");
         let config = Config::new(abide_reducers::modules());
         let engine = Engine::open(folder.path().join("a.db"), config).expect("an engine");

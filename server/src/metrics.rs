@@ -100,7 +100,7 @@ mod tests {
     use expect_test::expect;
 
     #[test]
-    fn a_label_may_hold_anything() {
+    fn label_values_are_escaped() {
         let mut text = Text::default();
         text.head("live_template_steps_total", "Steps of live queries, by template.");
         for template in [r#"SELECT "id" FROM t"#, "two\nlines", r"back\slash", "é{}=,"] {

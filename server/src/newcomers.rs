@@ -234,7 +234,7 @@ mod tests {
 
     /// 10,000 incomplete request heads blocked all other clients for 30 seconds.
     #[tokio::test(start_paused = true)]
-    async fn the_oldest_of_a_crowded_address_make_room() {
+    async fn the_oldest_connections_of_a_crowded_address_are_closed() {
         let newcomers = Newcomers::new(8);
         let begun = Instant::now();
         let mut held = Vec::new();
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_wait_are_bounded_for_each_address_and_together() {
+    fn queued_connections_are_limited_per_address_and_in_total() {
         let newcomers = Newcomers::new(8);
         let queue = |last: u8| -> Vec<Queued> {
             (0..limits::NEWCOMERS_QUEUED).map_while(|_| newcomers.queue(address(last))).collect()
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_of_ipv6_counts_as_one() {
+    fn an_ipv6_network_counts_as_one_address() {
         let of = |text: &str| network(text.parse().expect("an address"));
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
         assert_ne!(of("2001:db8:0:1::1"), of("2001:db8::1"));

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_peer_that_takes_nothing_in_is_given_up() {
+    async fn a_peer_that_does_not_read_times_out() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it has an address");
         let peer = TcpStream::connect(address).await.expect("it listens");

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn callers_take_turns_and_small_messages_none() {
+    async fn callers_take_turns_except_for_small_messages() {
         let (turns, order) = (Turns::of(1), Mutex::new(Vec::new()));
         let first = turns.turn("flood", limits::LARGE_BYTES).await;
         assert!(first.is_some());
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_turn_ends_where_the_waiting_begins() {
+    async fn a_turn_ends_when_the_work_waits() {
         let turns = Turns::of(1);
         let (told, hear) = tokio::sync::oneshot::channel();
         let turn = turns.turn("ann", limits::LARGE_BYTES).await;

@@ -29,7 +29,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_between_blocks_in_use_goes_back() {
+    fn fragmented_memory_is_returned() {
         // Below the size from which each block is a separate mapping (128 kB).
         let mut blocks: Vec<Vec<u8>> = (0..2_000).map(|_| vec![1; 64 << 10]).collect();
         let last = blocks.pop();

@@ -280,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_patch_is_merged() {
+    fn patches_are_merged_as_in_rfc_7396() {
         // The cases of RFC 7396, appendix A, that are objects.
         let cases = [
             (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_is_cut_at_500_characters() {
+    fn prompts_are_truncated_to_500_characters() {
         let long = "é".repeat(501);
         let cut = prompt(&json!({"system_prompt": long}));
         assert_eq!(cut.as_str().map(|cut| cut.chars().count()), Some(500));

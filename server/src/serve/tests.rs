@@ -52,7 +52,7 @@ async fn heard(socket: &mut TcpStream) -> String {
 const LAST: &[u8] = b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
 
 #[tokio::test]
-async fn a_full_house_says_so_and_has_room_again() {
+async fn a_full_server_refuses_and_recovers() {
     let house = Loop::with_room(1).await;
     let mut first = house.connect().await;
     first.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.expect("it reads");
@@ -73,7 +73,7 @@ async fn a_full_house_says_so_and_has_room_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_head_that_does_not_come_is_not_waited_for() {
+async fn an_incomplete_head_times_out() {
     let house = Loop::with_room(1).await;
     let mut slow = house.connect().await;
     slow.write_all(b"GET / HTTP/1.1\r\nhost: local").await.expect("it reads");
@@ -86,7 +86,7 @@ async fn a_head_that_does_not_come_is_not_waited_for() {
 
 /// Incomplete heads from one address blocked a client at the same address for 30 seconds: they held every place.
 #[tokio::test]
-async fn half_sent_heads_make_room_for_whole_ones() {
+async fn incomplete_heads_make_room_for_complete_ones() {
     let house = Loop::with_room(8).await;
     let mut slow = Vec::new();
     for _ in 0..20 {

@@ -50,7 +50,7 @@ async fn patch(house: &House, name: &str, body: &str, revision: Option<&str>) ->
 }
 
 #[tokio::test]
-async fn one_is_registered_read_and_changed() {
+async fn an_agent_is_registered_read_and_changed() {
     let house = house().await;
     let prompt = "p".repeat(600);
     let clerk = json!({"name": "clerk", "system_prompt": prompt, "tools": ["look"],
@@ -88,7 +88,7 @@ async fn one_is_registered_read_and_changed() {
 }
 
 #[tokio::test]
-async fn the_list_leaves_out_what_is_hidden_or_retired() {
+async fn the_list_omits_hidden_and_retired_agents() {
     let house = house().await;
     for definition in [
         json!({"name": "b"}),
@@ -108,7 +108,7 @@ async fn the_list_leaves_out_what_is_hidden_or_retired() {
 }
 
 #[tokio::test]
-async fn what_is_no_definition_is_refused_and_leaves_nothing() {
+async fn invalid_definitions_are_refused_and_leave_nothing() {
     let house = house().await;
     let unknown = house.post("/agents", r#"{"name": "clerk", "tools": ["refnd"]}"#).await;
     check(
@@ -155,7 +155,7 @@ async fn what_is_no_definition_is_refused_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_server_without_a_workshop_says_so() {
+async fn a_server_without_an_agent_host_refuses_definitions() {
     let house = House::serving(Access::loopback(), abide_reducers::modules()).await;
     let refused = house.post("/agents", r#"{"name": "clerk"}"#).await;
     check(
@@ -171,7 +171,7 @@ async fn a_server_without_a_workshop_says_so() {
 }
 
 #[tokio::test]
-async fn what_a_server_can_do() {
+async fn capabilities_are_listed() {
     let capabilities = house().await.get("/capabilities").await.json();
     let mut told = capabilities.clone();
     told["packages"] = JsonValue::Null;
@@ -185,7 +185,7 @@ async fn what_a_server_can_do() {
 
 /// Every tenant could read prompts and instructions, and with them the content of files in definitions.
 #[tokio::test]
-async fn a_tenant_reads_no_definition() {
+async fn a_tenant_cannot_read_definitions() {
     let home = Home(house().await);
     home.with("rootrootr", json!({"role": "admin"})).await;
     home.with("acmeacmea", json!({"scope": {"tenant": "acme"}})).await;
@@ -207,7 +207,7 @@ async fn a_tenant_reads_no_definition() {
 
 /// Agents are shared: a caller with a scope reads them, and changes none.
 #[tokio::test]
-async fn who_may_change_agents() {
+async fn only_unscoped_callers_change_agents() {
     let home = Home(house().await);
     home.with("rootrootr", json!({"role": "admin"})).await;
     home.with("acmeacmea", json!({"scope": {"tenant": "acme"}})).await;

@@ -27,7 +27,7 @@ async fn check_posts(posts: &[(&str, &str)], expected: Expect) {
 }
 
 #[tokio::test]
-async fn calls_that_cannot_be() {
+async fn invalid_calls_are_refused() {
     let deep = format!("{{\"book\":{}{}}}", "[".repeat(200), "]".repeat(200));
     check_posts(
         &[
@@ -90,7 +90,7 @@ async fn calls_that_cannot_be() {
 }
 
 #[tokio::test]
-async fn batches_that_cannot_be() {
+async fn invalid_batches_are_refused() {
     check_posts(
         &[
             ("/v1/batch", ""),
@@ -125,7 +125,7 @@ async fn batches_that_cannot_be() {
 }
 
 #[tokio::test]
-async fn queries_that_cannot_be() {
+async fn invalid_queries_are_refused() {
     check_posts(
         &[
             ("/v1/sql", "{}"),
@@ -184,7 +184,7 @@ async fn queries_that_cannot_be() {
 }
 
 #[tokio::test]
-async fn requests_that_cannot_be() {
+async fn invalid_requests_are_refused() {
     let house = House::open().await;
     let mut problems = String::new();
     for (method, path) in [
@@ -236,7 +236,7 @@ async fn requests_that_cannot_be() {
 }
 
 #[tokio::test]
-async fn headers_that_cannot_be() {
+async fn invalid_headers_are_refused() {
     let house = House::open().await;
     let call = || house.request("POST", "/v1/call/nothing");
     let long = "k".repeat(600);
@@ -265,7 +265,7 @@ async fn headers_that_cannot_be() {
 }
 
 #[tokio::test]
-async fn bodies_that_are_not_text() {
+async fn non_utf8_bodies_are_refused() {
     let house = House::open().await;
     let refused = house.request("POST", "/v1/call/write_note").body(b"{\"book\":\"\xff\"}").send();
     check(
@@ -278,7 +278,7 @@ async fn bodies_that_are_not_text() {
 }
 
 #[tokio::test]
-async fn bodies_that_are_too_large() {
+async fn too_large_bodies_are_refused() {
     let house = House::open().await;
     let huge = vec![b' '; (16 << 20) + 1];
     let whole = house.request("POST", "/v1/call/nothing").body(&huge).send().await;
@@ -304,7 +304,7 @@ async fn bodies_that_are_too_large() {
 }
 
 #[tokio::test]
-async fn arguments_that_are_too_large() {
+async fn too_large_arguments_are_refused() {
     let house = House::open().await;
     let large = format!(r#"{{"book":"a","text":"{}"}}"#, "x".repeat(9 << 20));
     check(
@@ -336,7 +336,7 @@ const MESSAGES: [&str; 16] = [
 ];
 
 #[tokio::test]
-async fn messages_that_cannot_be() {
+async fn invalid_messages_are_refused() {
     let house = House::open().await;
     let mut socket = house.socket().await;
     let long = format!(r#"{{"op":"unsubscribe","id":"{}"}}"#, "q".repeat(600));
@@ -397,7 +397,7 @@ async fn messages_that_cannot_be() {
 }
 
 #[tokio::test]
-async fn frames_that_cannot_be() {
+async fn invalid_frames_are_refused() {
     let house = House::open().await;
     let mut socket = house.socket().await;
     socket.0.send(Message::binary(vec![1, 2, 3])).await.expect("it listens");

@@ -81,7 +81,7 @@ async fn ask(house: &House, sql: &str) -> (TcpStream, String) {
 
 /// An unread response was held completely, for two minutes, on each connection.
 #[tokio::test]
-async fn answers_that_are_not_read_are_counted() {
+async fn unread_responses_are_counted() {
     let house = house().await;
     // Larger than the buffers of two sockets, so that it is not sent while the client does not read.
     let large = "SELECT a.id, a.content FROM agent_state a JOIN agent_state b \
@@ -110,7 +110,7 @@ async fn answers_that_are_not_read_are_counted() {
 
 /// 120 bodies of 7.9 MB that were sent slowly with one token held 1 GB.
 #[tokio::test]
-async fn bodies_that_arrive_are_counted() {
+async fn request_bodies_are_counted() {
     let house = House::buffering(BUFFERS).await;
     let begin = async |bytes: usize| {
         let mut socket = TcpStream::connect(house.address).await.expect("it listens");

@@ -51,7 +51,7 @@ fn notes_of(book: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_snapshot_and_then_every_change() {
+async fn a_stream_sends_a_snapshot_and_every_change() {
     let house = House::open().await;
     house.post("/v1/call/write_note", r#"{"book":"a","text":"one"}"#).await;
     let mut stream = Stream::of(&house, &notes_of("a"), None).await;
@@ -74,7 +74,7 @@ async fn a_snapshot_and_then_every_change() {
 }
 
 #[tokio::test]
-async fn a_reconnect_goes_on_where_it_left_off() {
+async fn a_reconnect_resumes_from_the_last_event() {
     let house = House::open().await;
     for text in ["one", "two", "three"] {
         let note = format!(r#"{{"book":"a","text":"{text}"}}"#);
@@ -99,7 +99,7 @@ async fn a_reconnect_goes_on_where_it_left_off() {
 }
 
 #[tokio::test]
-async fn history_that_is_not_kept_is_told_and_made_up_for() {
+async fn a_resume_beyond_the_history_gets_a_new_snapshot() {
     let house = House::open().await;
     house.post("/v1/call/write_note", r#"{"book":"a","text":"one"}"#).await;
     let mut stream = Stream::of(&house, &notes_of("a"), Some("77")).await;
@@ -119,7 +119,7 @@ async fn history_that_is_not_kept_is_told_and_made_up_for() {
 
 /// A reconnect in the middle of a snapshot must not resume from a seq whose rows it has only in part.
 #[tokio::test]
-async fn only_the_last_part_of_a_snapshot_can_be_resumed_from() {
+async fn only_the_last_part_of_a_snapshot_has_an_id() {
     let house = House::open().await;
     let note = r#"{"reducer":"write_note","args":{"book":"a","text":"x"}}"#;
     let calls = format!(r#"{{"calls":[{}]}}"#, vec![note; 700].join(","));
@@ -135,7 +135,7 @@ async fn only_the_last_part_of_a_snapshot_can_be_resumed_from() {
 
 /// A reconnect repeats the address with its `as_of`, but resumes from the last event.
 #[tokio::test]
-async fn the_past_and_what_changed_since() {
+async fn a_stream_can_start_as_of_a_seq() {
     let house = House::open().await;
     for text in ["one", "two"] {
         let note = format!(r#"{{"book":"a","text":"{text}"}}"#);

@@ -76,7 +76,7 @@ fn open(config: &JsonValue) -> Result<Jwt, abide_schema::Refusal> {
 /// Keys change while the server runs: a new one is valid at once, a removed one is invalid after a
 /// few seconds, and an unreadable file changes nothing.
 #[tokio::test]
-async fn keys_that_change() {
+async fn key_changes_apply_while_the_server_runs() {
     let folder = tempfile::tempdir().expect("a folder");
     let (jwks, all) = (folder.path().join("jwks.json"), std::fs::read(keys().join("jwks.json")));
     let all: JsonValue = serde_json::from_slice(&all.expect("the keys")).expect("JSON");
@@ -136,7 +136,7 @@ async fn tried(house: &House, token: &str) -> String {
 const LET_IN: &str = "404 not_found: there is no approval for none (-)";
 
 #[tokio::test]
-async fn each_algorithm_lets_in_who_is_named() {
+async fn every_algorithm_authenticates_its_subject() {
     let house = house().await;
     for algorithm in [Algorithm::HS256, Algorithm::EdDSA, Algorithm::RS256] {
         assert_eq!(tried(&house, &token(algorithm, &claims())).await, LET_IN, "{algorithm:?}");
@@ -274,7 +274,7 @@ fn wrong_claims() -> Vec<JsonValue> {
 }
 
 #[tokio::test]
-async fn what_claims_must_say() {
+async fn invalid_claims_are_refused() {
     let house = house().await;
     let mut told = Vec::new();
     for other in &wrong_claims() {
@@ -365,7 +365,7 @@ async fn a_connection_ends_with_its_token_or_its_identity() {
 }
 
 #[test]
-fn a_configuration_that_means_nothing_is_refused() {
+fn an_invalid_configuration_is_refused() {
     let short = json!({"keys": [{"kty": "oct", "k": "c2hvcnQ"}]});
     let elsewhere = json!({"keys": [{"kty": "oct", "alg": "HS512", "kid": "x",
         "k": "AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA"}]});
@@ -397,7 +397,7 @@ const ANN: &str = "jwt:https://id.example#ann";
 /// The issuer's `ann` and the local `ann` had one id: they shared request ids, limits and denied attempts, and
 /// disabling one disabled the other. So did the same subject with another scope.
 #[tokio::test]
-async fn a_subject_is_not_the_identity_of_that_name() {
+async fn a_subject_differs_from_the_identity_with_its_name() {
     let house = house().await;
     let local = |reducer, args| {
         let house = &house;

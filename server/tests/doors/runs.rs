@@ -68,7 +68,7 @@ async fn rest(stream: &mut Stream) -> String {
 }
 
 #[tokio::test]
-async fn begun_in_a_session_of_its_own() {
+async fn a_run_starts_in_a_new_session() {
     let house = with_clerk().await;
     let body = json!({"input": "Hello.", "id": "r1", "title": "A parcel", "metadata": {"n": 1}});
     let begun = start(&house, &body).await;
@@ -93,7 +93,7 @@ async fn begun_in_a_session_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_retry_is_answered_and_begins_nothing() {
+async fn a_retry_starts_no_second_run() {
     let house = with_clerk().await;
     let body = r#"{"input": "Hello."}"#;
     let ask = || house.request("POST", START).header("idempotency-key", "k1").body(body).send();
@@ -109,7 +109,7 @@ async fn a_retry_is_answered_and_begins_nothing() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_begun_leaves_nothing() {
+async fn a_refused_run_leaves_nothing() {
     let house = with_clerk().await;
     let unknown = house.post("/v1/agents/nobody/runs", r#"{"input": "Hello."}"#).await;
     assert_eq!((unknown.status, &unknown.json()["code"]), (404, &json!("not_found")));
@@ -137,7 +137,7 @@ async fn what_cannot_be_begun_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn followed_until_it_is_over() {
+async fn a_run_can_be_followed_to_its_end() {
     let house = with_clerk().await;
     start(&house, &json!({"input": "Hello.", "id": "r1"})).await;
     let fencing = claim(&house, "r1").await;
@@ -162,7 +162,7 @@ async fn followed_until_it_is_over() {
 }
 
 #[tokio::test]
-async fn a_place_that_is_none_is_refused() {
+async fn an_invalid_last_event_id_is_refused() {
     let house = with_clerk().await;
     start(&house, &json!({"input": "Hello.", "id": "r1"})).await;
     for id in ["x", "-1", "1.5", "", "99999999999999999999", "2"] {
@@ -229,7 +229,7 @@ async fn a_stream_ends_with_its_credentials() {
 /// A run starts with an id in the caller's own namespace. If another tenant has a run with that id, or with the full
 /// id, no answer changes.
 #[tokio::test]
-async fn the_id_of_another_tenants_run_is_free() {
+async fn ids_of_another_tenants_runs_are_available() {
     let home = Home(with_clerk().await);
     home.with("acmeacmea", json!({"scope": {"tenant": "acme"}})).await;
     home.with("zetazetaz", json!({"scope": {"tenant": "zeta"}})).await;
@@ -266,7 +266,7 @@ async fn the_id_of_another_tenants_run_is_free() {
 
 /// Routes answer without hidden columns, and 403 if they need them. It was 400, `bad_sql`.
 #[tokio::test]
-async fn routes_of_runs_do_without_what_a_policy_hides() {
+async fn run_routes_work_without_hidden_columns() {
     let home = Home(with_clerk().await);
     home.with("shopshops", json!({})).await;
     let shop = token("shopshops");

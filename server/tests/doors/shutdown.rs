@@ -7,7 +7,7 @@ use crate::house::House;
 use crate::http;
 
 #[tokio::test]
-async fn what_was_sent_is_answered_and_listeners_are_told() {
+async fn shutdown_answers_requests_and_notifies_subscribers() {
     let mut house = House::open().await;
     let address = house.address;
     let mut socket = house.socket().await;
@@ -32,7 +32,7 @@ async fn what_was_sent_is_answered_and_listeners_are_told() {
 
 /// A peer that never answers the close frame does not block the shutdown.
 #[tokio::test]
-async fn a_silent_websocket_is_left() {
+async fn a_silent_websocket_does_not_block_shutdown() {
     let mut house = House::open().await;
     let socket = house.socket().await;
     house.begin_shutdown();
@@ -42,7 +42,7 @@ async fn a_silent_websocket_is_left() {
 
 /// A request whose body never ends does not block it beyond the grace period.
 #[tokio::test]
-async fn a_request_that_never_ends_is_cut() {
+async fn an_endless_request_is_cut_at_shutdown() {
     let mut house = House::open().await;
     let request = house.request("POST", "/v1/call/nothing").header("content-length", "10");
     let mut socket = request.begin().await;

@@ -21,7 +21,7 @@ async fn subscribe(socket: &mut Socket, id: &str, sql: &str) -> JsonValue {
 }
 
 #[tokio::test]
-async fn one_frame_tells_all_subscriptions_of_a_commit() {
+async fn one_frame_per_commit_covers_all_subscriptions() {
     let house = House::open().await;
     let mut socket = house.socket().await;
     subscribe(&mut socket, "q1", "SELECT id, text FROM notes WHERE book = 'a'").await;
@@ -68,7 +68,7 @@ async fn calls_are_executed_in_the_order_they_were_sent() {
 }
 
 #[tokio::test]
-async fn deltas_that_wait_for_each_other_come_one_by_one_in_order() {
+async fn deltas_arrive_in_order() {
     let house = House::open().await;
     house.post("/v1/call/write_note", r#"{"book":"a","text":"0"}"#).await;
     let (mut listener, mut caller) = (house.socket().await, house.socket().await);
@@ -94,7 +94,7 @@ async fn deltas_that_wait_for_each_other_come_one_by_one_in_order() {
 }
 
 #[tokio::test]
-async fn everything_at_once_is_answered_under_its_id() {
+async fn concurrent_requests_are_answered_by_id() {
     let house = House::open().await;
     let mut socket = house.socket().await;
     for message in [
@@ -137,7 +137,7 @@ async fn a_retry_over_a_new_socket_is_a_duplicate() {
 }
 
 #[tokio::test]
-async fn a_resume_is_told_what_changed_in_between() {
+async fn a_resume_sends_the_changes_in_between() {
     let house = House::open().await;
     for text in ["one", "two", "three"] {
         let note = format!(r#"{{"book":"a","text":"{text}"}}"#);
@@ -168,7 +168,7 @@ async fn a_resume_is_told_what_changed_in_between() {
 
 /// The checksum of every change is that of the rows that a client must then hold.
 #[tokio::test]
-async fn a_checksum_goes_with_every_change() {
+async fn every_change_has_a_checksum() {
     let house = House::open().await;
     let mut socket = house.socket().await;
     let query = r#""sql":"SELECT text FROM notes ORDER BY weight","checksum":true"#;
@@ -204,7 +204,7 @@ async fn a_checksum_goes_with_every_change() {
 
 /// The result as of a past seq, then all changes since, then every change.
 #[tokio::test]
-async fn a_subscription_begins_in_the_past() {
+async fn a_subscription_can_start_as_of_a_seq() {
     let house = House::open().await;
     for text in ["one", "two", "three"] {
         let note = format!(r#"{{"book":"a","text":"{text}"}}"#);
@@ -281,7 +281,7 @@ async fn a_client_that_closes_is_answered() {
 
 /// A peer that disappeared: no answer to any ping.
 #[tokio::test]
-async fn a_dead_peer_is_given_up() {
+async fn a_dead_peer_times_out() {
     let house = House::open().await;
     let request = house
         .request("GET", "/v1/ws")

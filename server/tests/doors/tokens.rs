@@ -76,7 +76,7 @@ impl Home {
 }
 
 #[tokio::test]
-async fn a_token_names_its_bearer_and_what_they_may() {
+async fn a_token_determines_the_caller_and_its_permissions() {
     let home = Home::new().await;
     home.with("annannann", json!({"scope": {"tenant": "acme"}})).await;
     home.with("zoezoezoe", json!({"scope": {"tenant": "zeta"}})).await;
@@ -123,7 +123,7 @@ async fn a_token_names_its_bearer_and_what_they_may() {
 }
 
 #[tokio::test]
-async fn from_the_first_token_on_everybody_needs_one() {
+async fn the_first_token_makes_credentials_required() {
     let home = Home::new().await;
     let mut socket = home.0.socket().await;
     socket.say(r#"{"op":"ping"}"#).await;
@@ -262,7 +262,7 @@ async fn similar_tokens_are_refused() {
 
 /// Names and scopes are plain texts, whatever they look like.
 #[tokio::test]
-async fn names_and_scopes_are_no_syntax() {
+async fn names_and_scopes_are_not_interpreted() {
     let scopes = [
         "' OR 1=1 --",
         "%",
@@ -302,7 +302,7 @@ async fn names_and_scopes_are_no_syntax() {
 }
 
 #[tokio::test]
-async fn who_calls_too_much_is_told_when_to_come_back() {
+async fn a_rate_limited_caller_gets_a_retry_delay() {
     let home = Home::new().await;
     let rate = json!({"limits": {"rate": {"calls": 2, "per_ms": 4_000}}});
     home.with("annannann", rate).await;
@@ -361,7 +361,7 @@ async fn a_flood_of_denied_attempts_writes_few_rows() {
 }
 
 #[tokio::test]
-async fn the_secret_is_nowhere() {
+async fn the_secret_is_not_stored() {
     let home = Home::new().await;
     home.with("annannann", json!({})).await;
     home.call("annannann", "create_session", json!({"agent": "a"})).await;
@@ -397,7 +397,7 @@ async fn readiness_is_all_that_anonymous_callers_learn() {
 /// The credential was only checked before the call was queued: up to 27 queued calls ran after `revoke_token` was
 /// acknowledged.
 #[tokio::test]
-async fn calls_that_wait_while_a_credential_is_revoked_are_refused() {
+async fn queued_calls_of_a_revoked_credential_are_refused() {
     let ways: [(&str, JsonValue); 4] = [
         ("revoke_token", json!({"id": "annannann"})),
         ("disable_identity", json!({"id": "annannann"})),
@@ -435,7 +435,7 @@ async fn calls_that_wait_while_a_credential_is_revoked_are_refused() {
 
 /// An anonymous call that is queued while the first token is created is refused too.
 #[tokio::test]
-async fn anonymous_calls_that_wait_while_the_first_token_is_made_are_refused() {
+async fn queued_anonymous_calls_are_refused_after_the_first_token() {
     let home = Home::new().await;
     let engine = home.0.engine.clone();
     let state = *engine.watch_tables(engine.directory().expect("one").tables).borrow();
@@ -471,7 +471,7 @@ async fn a_demoted_caller_gets_no_stored_answer() {
 
 /// A tenant's admin raised its own limits, or created an identity without limits and a token for it.
 #[tokio::test]
-async fn an_admin_gives_no_more_calls_than_it_has() {
+async fn an_admin_cannot_grant_higher_limits_than_its_own() {
     let home = Home::new().await;
     let rate = |calls: i64, per_ms: i64| json!({"rate": {"calls": calls, "per_ms": per_ms}});
     let scope = json!({"tenant": "acme"});
@@ -518,7 +518,7 @@ async fn an_admin_gives_no_more_calls_than_it_has() {
 
 /// A request with an unscoped token can be restricted to a scope. It gains neither rights nor quota.
 #[tokio::test]
-async fn a_request_is_narrowed_to_a_scope_and_never_widened() {
+async fn a_scope_header_narrows_and_never_widens() {
     let home = Home::new().await;
     let rate = json!({"limits": {"rate": {"calls": 6, "per_ms": 4_000}}});
     home.with("driverone", rate).await;

@@ -61,7 +61,7 @@ stories! {
     a_window_holds_what_is_shown
     large_results_come_whole
     many_at_once_share_one_client
-    a_subscription_begins_in_the_past
+    a_subscription_can_start_as_of_a_seq
     whoever_comes_back_with_a_seq_is_told_the_columns
     a_query_is_explained
 }
@@ -511,7 +511,7 @@ async fn many_at_once_share_one_client(abide: &Abide) {
     }
 }
 
-async fn a_subscription_begins_in_the_past(abide: &Abide) {
+async fn a_subscription_can_start_as_of_a_seq(abide: &Abide) {
     let keep = |name: &str| abide.call("keep", json!({"name": name}));
     keep("a").await.expect("it is kept");
     let then = keep("b").await.expect("it is kept").seq;
