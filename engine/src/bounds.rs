@@ -1,10 +1,10 @@
-//! The rows as the reducer of a bounded caller reaches them: what is out of the caller's scope, or what the
-//! policies of its role do not let be seen, is not there. This is the one place where both bound what is
-//! read and written, for built-in reducers and a user's own alike; a rule need not think of it, and its
-//! refusals are those for what does not exist.
+//! Row access of a restricted caller's reducers: rows outside the caller's scope, and rows hidden by the
+//! policies of its role, do not exist for it. This is the one place that enforces both for
+//! reads and writes, for built-in and custom reducers alike; reducers need no checks of their own, and
+//! the refusals are the same as for missing rows.
 //!
-//! Whose a row is follows from how its table is declared (see [`TableSpec::shared`]): by its own column
-//! of a scope, or by the row it belongs to, as a message belongs to its session.
+//! The owner of a row follows from the declaration of its table (see [`TableSpec::shared`]): its own scope
+//! column, or the row that it belongs to, as a message belongs to its session.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -65,7 +65,7 @@ impl Bounds {
         Bounds { owners, references: references.collect(), guards, copies, secrets, tables }
     }
 
-    /// A result as a bounded caller receives it: an empty text stands for each secret of the reducer, so that the
+    /// The result for a restricted caller: an empty text replaces each secret of the reducer, so that the
     /// row keeps its shape.
     pub(crate) fn without_secrets(&self, reducer: &str, result: String) -> String {
         let mut members = self.secrets.iter().filter(|(of, _)| *of == reducer).peekable();
@@ -90,8 +90,8 @@ impl Bounds {
         Reach::new(self.tables.clone(), owners.collect(), self.copies.clone())
     }
 
-    /// By which rows those of a table belong to a scope, and the column of the last that holds it;
-    /// nothing where nobody owns them.
+    /// The chain of references by which a table's rows belong to a scope, and the scope column at its end;
+    /// `None` if they have no owner.
     pub(crate) fn owners(&self, table: &TableSpec) -> Option<(Vec<Named>, &'static str)> {
         let (mut owners, mut name) = (Vec::new(), table.name);
         let mut columns = table.columns.iter().map(|column| column.name).collect::<Vec<_>>();
@@ -311,8 +311,8 @@ impl<'a> Bounded<'a> {
         all.iter().map(of_scope).collect()
     }
 
-    /// The rows of a table that the caller reaches, as a table for FROM, and its parameters behind those
-    /// of the clause. Nothing where it reaches all.
+    /// The rows of a table that the caller may access, as a table for FROM, and its parameters after those
+    /// of the clause. `None` if there is no restriction.
     fn within(
         &mut self,
         table: &TableSpec,
@@ -359,8 +359,8 @@ impl<'a> Bounded<'a> {
         }
     }
 
-    /// Refuses a row that comes to name one which the caller does not reach, in the words for one that is not
-    /// there.
+    /// Refuses a new reference to a row that the caller may not access, with the error for a missing
+    /// row.
     fn check_references(
         &mut self,
         table: &'static TableSpec,
@@ -420,8 +420,8 @@ impl<'a> Bounded<'a> {
         if self.rows.known(table, &key)?.is_none() || self.get(table, &key)?.is_some() {
             return Ok(());
         }
-        // Left for rows that a policy hides within the caller's own scope, and for arguments of a module that are not
-        // declared `#[id(new, …)]`: all others choose in a namespace of their scope.
+        // Only for rows that a policy hides within the caller's own scope, and for id arguments of custom modules that
+        // are not declared `#[id(new, …)]`: all others are in the namespace of their scope.
         let detail = format!("this id cannot be used in {}", table.name);
         let hint = "omit it to get a generated one, or choose another";
         Err(Refusal::new(Code::Conflict, detail).hint(hint).into())

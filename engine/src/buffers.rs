@@ -1,9 +1,9 @@
-//! How many bytes wait in memory for clients: request bodies that arrive, results that leave. Counted per caller
-//! and for the whole process, so that clients that do not read, or that send slowly, are refused
+//! Counts the bytes buffered for clients: incoming request bodies and outgoing results. Counted per caller
+//! and for the whole process, so that clients that do not read, or that send slowly, are refused with
 //! `overloaded` before the process runs out of memory.
 //!
-//! Each client of a server decides how fast its bytes leave. Without a count, memory is bounded by the
-//! number of connections times the largest result only.
+//! Each client decides how fast its bytes leave. Without a count, memory would only be bounded by the
+//! number of connections times the largest result.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -75,8 +75,8 @@ impl Buffers {
         self.lock().total
     }
 
-    /// Waits until the total has fallen to half of its peak or less, and by [`limits::RECLAIMED_BYTES`] at least.
-    /// The allocator has memory then that nothing uses. One task waits.
+    /// Waits until the total has dropped to half of its peak or less, and by at least [`limits::RECLAIMED_BYTES`].
+    /// The allocator then holds unused memory. Only one task may wait.
     pub async fn fallen(&self) {
         self.0.fallen.notified().await;
     }
@@ -94,9 +94,9 @@ impl Buffers {
 }
 
 impl Hold {
-    /// Counts more bytes. What is larger than a bound is taken where nothing else waits, so that every result and
-    /// body within its own bound is possible. A caller of whom little waits is taken in beyond the
-    /// total, so that the others cannot lock it out.
+    /// Counts more bytes. An item larger than a limit is accepted if nothing else is buffered, so that every result
+    /// and body within its own limit is possible. A caller with little buffered is accepted beyond the
+    /// total, so that other callers cannot lock it out.
     ///
     /// # Errors
     /// `overloaded` where too much waits of the caller, or of all; then nothing more is counted.
@@ -203,7 +203,7 @@ impl Whole {
     }
 }
 
-/// The whole results that wait, by query and seq. Many clients that subscribe to the same query at one seq share
+/// The buffered whole results, by query and seq. Clients that subscribe to the same query at one seq share
 /// its rows, and the query runs once.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshots(Mutex<HashMap<Binding, (Seq, std::sync::Weak<Whole>)>>);

@@ -1,9 +1,9 @@
 //! One client's subscriptions: gapless snapshots, one frame per commit, and catching up.
 //!
-//! How a subscription begins, and why nothing is lost or doubled: (1) the writer takes it in between
-//! two transactions, so from then on its deltas come to the outbox; (2) a reader reads the result, or
-//! the change since `from`, at some seq S that is not before that; (3) frames up to S are dropped from
-//! the outbox, later ones follow. A slow client is caught up in the same way from where it was.
+//! How a subscription starts without gap or duplicate: (1) the writer attaches it between
+//! two transactions; from then on its deltas reach the outbox; (2) a reader reads the result, or
+//! the changes since `from`, at a seq S that is not earlier; (3) frames up to S are dropped from
+//! the outbox, later ones follow. A slow client is caught up in the same way from its last position.
 
 mod anew;
 mod stale;
@@ -98,12 +98,12 @@ impl Connection {
         self.told
     }
 
-    /// Subscribes. Its answer (the result, what changed, or both) is the next thing that
-    /// [`Connection::next`] yields for this id.
+    /// Subscribes. Its answer (the result, the changes, or both) is the next update of
+    /// [`Connection::next`] for this id.
     ///
     /// # Errors
-    /// The query cannot be live, a parameter is wrong, the id is taken, a bound is reached, or the past
-    /// that is asked for is not there.
+    /// The query cannot be live, a parameter is invalid, the id is in use, a limit is reached, or the requested
+    /// past state does not exist.
     pub async fn subscribe(&mut self, wanted: &Wanted<'_>) -> Result<(), Refusal> {
         self.engine.inner.allow(&self.caller, 1)?;
         self.check_room(wanted.id)?;
@@ -249,10 +249,10 @@ impl Connection {
         Ok(resumed)
     }
 
-    /// As [`Connection::begin`], with the other subscriptions brought to where the answer ends. An
-    /// answer that is a change is a frame, and a client takes a frame's end for all its subscriptions:
-    /// what the others are still to hear of the time before must stand in front of it. Returns also a
-    /// frame from after it, if one was met.
+    /// Like [`Connection::begin`], and brings the other subscriptions to the end of the answer. An
+    /// answer with changes is a frame, and a client applies a frame's end to all its subscriptions:
+    /// earlier changes of the others must be sent before it. Also returns a
+    /// later frame, if one was read.
     async fn begin_level(
         &mut self,
         binding: &Binding,
@@ -356,8 +356,8 @@ impl Connection {
         self.next_progress = Instant::now() + Duration::from_millis(limits::PROGRESS_MS);
     }
 
-    /// Frames were dropped, or visibility has changed: makes up for it out of the change log, all
-    /// subscriptions in one frame.
+    /// Frames were dropped, or visibility has changed: catches up all subscriptions from the change log,
+    /// in one frame.
     async fn catch_up(&mut self) {
         loop {
             self.plan_anew().await;
@@ -371,8 +371,8 @@ impl Connection {
                     Ok(()) => return self.tell_caught_up(seq, resumed),
                     Err(why) => return self.end_all(&why),
                 },
-                // There is nothing more to tell, and what the client has is still true for the seq it
-                // has it at.
+                // Nothing more can be sent, and the client's rows are still correct for the seq
+                // that it has.
                 Err(why) => return self.end_all(&why),
             }
         }

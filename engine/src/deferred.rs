@@ -1,7 +1,7 @@
-//! Calls that wait for work which takes the writer too long: readers do the work, then the unit goes back to the writer.
+//! Calls deferred because of expensive work: readers do the work, then the unit returns to the writer.
 //!
-//! Each piece of work is one job of a reader, so a caller has no more of them at a time than other queries, and its
-//! queue is as long. *Invariant:* whatever happens to a job, its caller is answered.
+//! Each piece of work is one job of a reader, so it counts against its caller's limits of concurrent and
+//! queued queries. *Invariant:* whatever happens to a job, its caller gets a reply.
 
 use std::sync::Arc;
 use std::thread;

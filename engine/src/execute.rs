@@ -55,7 +55,7 @@ struct Salts {
     drawn: Vec<Salt>,
 }
 
-/// How many salts one draw gives: so few bytes that a draw takes microseconds, and so many that one system
+/// Salts per draw: so few bytes that a draw takes microseconds, and enough that one system
 /// call serves hundreds of events.
 const SALTS_PER_DRAW: usize = 256;
 
@@ -193,7 +193,7 @@ impl Executor {
         self.append_event(recorded, caller, request_id, call, session_id, reply).map_err(broken)
     }
 
-    /// Appends the event of a call that writes no rows and that no rule of a module decides on: see
+    /// Appends the event of a call that writes no rows and runs no reducer: see
     /// [`requests::RECORD`].
     pub(crate) fn record(
         &mut self,
@@ -230,8 +230,8 @@ impl Executor {
         self.reach.of(&self.store, caller)
     }
 
-    /// A result as its caller is told it: without the columns that are hidden from it, and the secrets of the
-    /// reducer where the caller is bounded. The log has all.
+    /// The result for its caller: without hidden columns, and without the
+    /// reducer's secrets if the caller is restricted. The log contains everything.
     pub(crate) fn shown(
         &mut self,
         caller: &Caller,
@@ -324,8 +324,8 @@ impl Executor {
         guarded(&mut context, reducer, &bounds.guards)
     }
 
-    /// Whether what a caller was admitted with is still valid. `state` is that of the last commit which changed
-    /// the tables of credentials.
+    /// Whether a caller's credential is still valid. `state` is the seq of the last commit that changed
+    /// the credential tables.
     pub(crate) fn check_credential(
         &mut self,
         caller: &Caller,

@@ -48,7 +48,7 @@ impl SharedDelta {
         Arc::new(SharedDelta { outcome, stale: true, outdated: false, json, checksum_change })
     }
 
-    /// Whether it only says that the result may have changed: what it is now follows by itself, as an
+    /// Whether it only says that the result may have changed: the new rows follow in an
     /// [`Update::Rerun`](crate::Update::Rerun) or a snapshot.
     #[must_use]
     pub fn is_stale(&self) -> bool {
@@ -60,7 +60,7 @@ impl SharedDelta {
         &self.outcome
     }
 
-    /// The rows as `"deletes":[…],"inserts":[…],"updates":[…]`, encoded once for everybody; or
+    /// The rows as `"deletes":[…],"inserts":[…],"updates":[…]`, encoded once for all subscribers; or
     /// `"stale":true`.
     #[must_use]
     pub fn json(&self) -> &[u8] {
@@ -104,7 +104,7 @@ pub(crate) struct Frame {
     pub(crate) changes: Vec<(SubscriptionKey, Arc<SharedDelta>)>,
 }
 
-/// Frames that wait for one connection. Bounded: a client that does not read has them dropped and
+/// Frames that wait for one connection. Bounded: if a client does not read, they are dropped and it
 /// is caught up from the change log when it reads again.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
@@ -158,8 +158,8 @@ impl Outbox {
         wakes
     }
 
-    /// Takes what is there. After `Lagging` frames are taken in again: whoever takes this must read
-    /// a state that is newer than the call.
+    /// Takes the next mail. After `Lagging`, frames are accepted again: the caller must then read
+    /// a state that is newer than this call.
     pub(crate) fn take(&self) -> Mail {
         let mut state = self.lock();
         if std::mem::take(&mut state.woken) {
@@ -317,8 +317,8 @@ impl Hub {
         Hub { listeners, published, looked, ended: OnceLock::new() }
     }
 
-    /// Puts a durable commit's deltas into the outboxes of those who listen, one frame a connection, no
-    /// faster than they look. Returns how many connections those are.
+    /// Puts a durable commit's deltas into the subscribers' outboxes, one frame per connection, no
+    /// faster than they read. Returns the number of these connections.
     pub(crate) fn publish(
         &self,
         to: Seq,

@@ -1,9 +1,9 @@
-//! Row and column visibility, computed from the rows of `policies` and the declarations of modules.
-//! is shown of every table.
+//! Visibility: computes what each kind of caller may see of every table, from the rows of `policies`
+//! and the declarations of modules.
 //!
-//! The set of policies is replaced by the writer, in the transaction that changes them and before
-//! that is committed. Whoever reads looks, after its state stands still, whether the policies that it
-//! goes by are the latest: then no later ones are in that state ([`Edition`]).
+//! The writer replaces the set of policies in the transaction that changes them, before
+//! the commit. A reader checks, after it has opened its snapshot, that the policies that it
+//! uses are the latest: then the snapshot contains no later ones ([`Edition`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -85,8 +85,8 @@ pub(crate) fn of_role<'a>(
     [EVERY_ROLE, role].into_iter().filter_map(named).flatten()
 }
 
-/// The columns of a table that the policies of a role hide: by name, or as a copy of what they hide
-/// elsewhere.
+/// The columns of a table that the policies of a role hide: by name, or as a copy of another hidden
+/// column.
 pub(crate) fn hidden_of(
     rows: &Rows,
     copies: &[Copies],
@@ -114,8 +114,8 @@ pub(crate) fn hidden_of(
     all.into_iter().map(|(_, name)| name).collect()
 }
 
-/// Which rows of a table the policies of a role permit: those of the table, and of the table whose rows own
-/// them, as sessions own messages. Nothing where they permit all.
+/// Which rows of a table the policies of a role permit: those of the table, and of the table that owns
+/// its rows, as sessions own messages. `None` if they permit all.
 pub(crate) fn permitted_rows(
     rows: &Rows,
     tables: &[&'static TableSpec],
@@ -377,10 +377,10 @@ impl Policies {
     }
 }
 
-/// The columns of the log that callers of one kind do not see. `authority` is for those who manage it. What
-/// rows were is hidden from a role that some policy narrows, unless a policy of the log permits it. Hashes
-/// and salts cover all events and all columns of them, so only an auditor without scope and without
-/// narrowing policies sees them.
+/// The hidden columns of the log for callers of one kind. `authority` is for callers who manage permissions. Old
+/// row images are hidden from a role that a policy restricts, unless a policy of the log permits them. Hashes
+/// and salts cover all columns of all events, so only an auditor without scope and without
+/// restricting policies sees them.
 fn hidden_of_log(rows: &Rows, kind: &Kind, is_said: bool) -> Vec<&'static str> {
     let mut hidden = Vec::new();
     if kind.role != AUDITOR && kind.role != Caller::ADMIN {
@@ -405,8 +405,8 @@ pub(crate) fn permitted<'a>(policies: impl Iterator<Item = &'a Policy>) -> Optio
     conditions.filter(|conditions| !conditions.is_empty()).map(|all| joined(&all, " OR "))
 }
 
-/// That a condition holds with the scope of a narrowed caller, and with the one before. What cannot be read lets
-/// nothing be seen.
+/// Requires a condition in the scope of a narrowed caller, and in its previous one. An invalid condition
+/// permits nothing.
 fn in_both_scopes(condition: &str) -> String {
     match Condition::parse(condition) {
         Ok(parsed) if parsed.parameters().is_empty() => condition.to_owned(),
@@ -485,8 +485,8 @@ pub(crate) fn values(caller: &Caller, scope: &Scope) -> BTreeMap<String, Value> 
 
 const OUTDATED: &str = "visibility changed meanwhile";
 
-/// What whoever reads is told when the policies that it went by are not the latest any more: to begin
-/// again. It is not for callers.
+/// The internal refusal for a reader whose policies are outdated: it must start
+/// again. Callers never see it.
 pub(crate) fn outdated() -> Refusal {
     Refusal::new(Code::Internal, OUTDATED)
 }
@@ -530,7 +530,7 @@ impl Judge {
         Judge { tables, planner, blueprint }
     }
 
-    /// Whether a policy can be: its table and columns are there, and its condition is one that can be
+    /// Checks a policy: its table and columns exist, and its condition can be
     /// live and runs.
     pub(crate) fn judge(
         &self,

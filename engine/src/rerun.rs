@@ -1,10 +1,10 @@
-//! Live queries whose deltas cost too much for a commit: they are run again by a reader, and told apart
-//! from what they were.
+//! Live queries whose deltas are too expensive for a commit: a reader runs them again, and compares the
+//! result with the previous one.
 //!
-//! The writer says that it does not know what a commit changed in a result ("stale"). Whoever listens
-//! then asks here for the result at that seq or a later one. One run and one comparison serve all who
-//! listen to the same binding; between two runs lies a pause, so that a dear query that every commit
-//! concerns takes a fixed share of one reader and no more.
+//! The writer marks a result whose change it does not compute as "stale". Its subscribers
+//! then request the result at that seq or a later one here. One run and one comparison serve all
+//! subscribers of the same binding; a pause between two runs limits an expensive query that every commit
+//! affects to a fixed share of one reader.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};

@@ -1,6 +1,6 @@
-//! Where a subscription starts, read from one still state: the whole result, what changed since a seq,
-//! or the result as it was and what changed since. `delta(query, N → M)` is the same rule as for a live
-//! commit; only the changes come from the change log: the net (old, new) of every row that was touched
+//! The start of a subscription, read from one snapshot: the whole result, the changes since a seq,
+//! or the result as of a seq and the changes since. `delta(query, N → M)` is the same rule as for a live
+//! commit; only the changes come from the change log: the net (old, new) of every row changed
 //! after N.
 
 use std::collections::HashMap;
@@ -98,8 +98,8 @@ pub(crate) fn begin(
 /// Several subscriptions, each with its answer.
 pub(crate) type Each = Vec<(SubscriptionKey, Result<Resumed, Refusal>)>;
 
-/// What changed since a seq in several results at once, in one state, or the whole where that cannot
-/// be had.
+/// The changes since a seq in several results at once, in one snapshot, or whole results if that is not
+/// possible.
 pub(crate) fn resume_all(
     reader: &mut Reader,
     tables: &[&'static TableSpec],
@@ -128,8 +128,8 @@ pub(crate) fn resume_all(
 pub(crate) enum CatchUp {
     /// With the changes since a seq.
     Since(Binding, Seq),
-    /// With what leads from the result at a seq, by policies that are no longer in force, to what is
-    /// shown now; with the whole, where it is not known what the client holds.
+    /// With the difference from the result at a seq under old policies to the currently visible
+    /// result; with the whole result if the client's rows are unknown.
     Anew { old: Binding, new: Binding, from: Option<Seq> },
 }
 
@@ -244,8 +244,8 @@ fn rows(state: &Snapshot<'_>, binding: &Binding, sql: &str) -> Result<Vec<Row>, 
     rows_by_any(state, binding, sql, limits_of(binding.operations()))
 }
 
-/// The policies that a binding was made by must be the latest: asked after the state stands still, so
-/// that no later ones are in it.
+/// Checks that a binding uses the latest policies. Checked after the snapshot is open, so
+/// that the snapshot contains no later ones.
 fn require_latest(binding: &Binding) -> Result<(), Refusal> {
     if binding.is_latest() { Ok(()) } else { Err(policies::outdated()) }
 }
@@ -262,8 +262,8 @@ fn rows_by_any(
     Ok(found.map_err(|refusal| said_of(binding, refusal))?.rows)
 }
 
-/// An error as it is told: where what may be seen is bounded, without SQLite's words, which may be about
-/// what may not.
+/// The error for the caller: for a restricted one without SQLite's message, which may reveal
+/// hidden data.
 fn said_of(binding: &Binding, refusal: Refusal) -> Refusal {
     if !binding.is_bounded() || refusal.code != Code::BadSql {
         return refusal;
@@ -332,8 +332,8 @@ pub(crate) fn changed_since(
     Ok(images.iter().any(is_it))
 }
 
-/// What leads from a result as it was shown at a seq by other policies to what is shown now; the whole,
-/// where that cannot be had.
+/// The difference from a result at a seq under other policies to the current one; the whole result
+/// if that is not possible.
 fn planned_anew(
     state: &Snapshot<'_>,
     tables: &[&'static TableSpec],

@@ -1,8 +1,8 @@
-//! What is said on both live doors, WebSocket and SSE: the server's messages as JSON text.
+//! The server's messages on WebSocket and SSE, as JSON text.
 //!
-//! Composed by hand, because rows and deltas are encoded once for everybody and results come out of
-//! the engine as text: nothing here is parsed or copied twice. A test holds these forms and those of
-//! [`abide_schema::wire::ServerMessage`] together.
+//! Composed by hand, because rows and deltas are encoded once for all subscribers and results come from
+//! the engine as text: nothing here is parsed or copied twice. A test checks that these forms and those of
+//! [`abide_schema::wire::ServerMessage`] agree.
 
 use abide_engine::{Answer, BatchDone, Change, Done, SnapshotPart, Update};
 use abide_schema::value::write_row_json;

@@ -1,10 +1,10 @@
 //! `GET /v1/ws`: the protocol `abide.v1`, one JSON object per message.
 //!
-//! Two loops in one task. The [`reader`] takes messages in the order they come, starts calls and
+//! Two loops in one task. The [`reader`] reads messages in order, starts calls and
 //! queries, and passes subscriptions on; the [`writer`] owns the engine's connection and the socket's
-//! write half, and tells everything. Calls run beside each other, but are handed to the engine in
-//! the order they came. The channels between are bounded, so a peer that does not read is, in the
-//! end, not read from.
+//! write half, and sends everything. Calls run concurrently, but enter the engine's queue in
+//! the order of their messages. The channels between them are bounded, so a peer that does not read
+//! is eventually not read from.
 
 mod message;
 mod reader;

@@ -45,7 +45,7 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Takes messages until somebody closes. Nothing is taken after that, and its ends of the
+    /// Reads messages until either side closes. Afterwards nothing is read, and its ends of the
     /// channels are dropped.
     pub(super) async fn run(mut self, stream: &mut SplitStream<WebSocket>) -> End {
         let life = self.life.clone();
@@ -190,8 +190,8 @@ impl Reader<'_> {
 
     /// Starts work for a message of this size when there is room for it, in a separate task.
     ///
-    /// The first poll happens here and now, and it is in its first poll that a call reaches the
-    /// engine's queue. So calls are executed in the order of their messages.
+    /// The first poll happens immediately, and a call reaches the
+    /// engine's queue in its first poll. So calls are executed in the order of their messages.
     async fn start(
         &self,
         weight: usize,

@@ -67,8 +67,8 @@ enum Stop {
 }
 
 impl<'a> Writer<'a> {
-    /// Tells everything until the reader and all that it started are done; gives the socket back, so
-    /// that it can be closed. None when it broke.
+    /// Sends everything until the reader and all work that it started are done; returns the socket, so
+    /// that it can be closed. `None` if it failed.
     pub(super) async fn run(mut self, head: Seq) -> Option<SplitSink<WebSocket, Message>> {
         match self.tell_all(head).await {
             Stop::Broken => None,
@@ -92,8 +92,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Waits for an update or a command, and tells answers meanwhile. The wait for the update is kept
-    /// while they go out: what it has begun, it need not begin again.
+    /// Waits for an update or a command, and sends answers meanwhile. The pending wait for the update is kept
+    /// while they are sent.
     async fn next(&mut self) -> Result<Next, Stop> {
         let mut update = pin!(self.connection.next());
         loop {
@@ -105,8 +105,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Tells an update, and with it those that wait already: they leave in one write. Where commits
-    /// come faster than a socket can be written to, this is what keeps up with them.
+    /// Sends an update together with those that already wait, in one write. This keeps up when commits
+    /// are faster than writes to a socket.
     async fn tell_updates(&mut self, mut update: Update) -> Result<(), Stop> {
         let mut bytes = 0;
         loop {
