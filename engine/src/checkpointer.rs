@@ -1,8 +1,8 @@
 //! The thread that checkpoints the WAL into the file, off the writer's thread.
 //!
-//! A checkpoint concurrent with a busy writer never catches up, and a WAL that is never fully checkpointed
-//! never restarts: it would grow for ever, and growing it costs more than overwriting it. So the
-//! thread copies most of it concurrently and then briefly blocks the writer to finish.
+//! A checkpoint beside a busy writer never moves the whole WAL, and SQLite restarts a WAL only once all of it
+//! was moved. Without a pause of the writer the WAL grows without bound. So the thread moves the WAL beside
+//! the writer until little is left, and blocks the writer only to move the rest.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -19,9 +19,16 @@ use crate::ports::{Point, Stage, Turns};
 use crate::threads::Threads;
 use crate::writer::WriterThread;
 
-/// How often the thread checks the WAL size. At 100 MB/s the WAL grows by ten
-/// megabytes in between.
+/// How often the thread checks the size of the WAL. At 100 MB/s the WAL grows by ten megabytes in between.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// The thread blocks the writer once no more than this is left to move.
+const BLOCKING_BYTES: u64 = 2 << 20;
+
+/// How often the thread moves the WAL beside the writer. Each pass moves what came during the pass before it. After
+/// so many, the disk is hardly faster than the writer: the thread blocks the writer to move more than
+/// [`BLOCKING_BYTES`].
+const PASSES: usize = 8;
 
 /// The running thread.
 #[derive(Debug)]
@@ -164,7 +171,15 @@ fn checkpoint(
     conduct: &CheckpointConduct,
 ) -> Result<bool, StoreError> {
     conduct.turns.reach(Point::Checkpoint);
-    checkpointer.passive()?;
+    let mut left = u64::MAX;
+    for _ in 0..PASSES {
+        checkpointer.passive()?;
+        let before = std::mem::replace(&mut left, checkpointer.waiting_bytes()?);
+        // A reader of an old snapshot, or a writer that is faster than the disk, keeps it from falling.
+        if left <= BLOCKING_BYTES || left >= before {
+            break;
+        }
+    }
     let _held = conduct.gate.lock().unwrap_or_else(PoisonError::into_inner);
     conduct.turns.reach(Point::Gate);
     checkpointer.passive()

@@ -1,29 +1,103 @@
-//! Canonical JSON: exactly one text for each value.
+//! Canonical JSON: equal values have equal texts.
 //!
-//! Object keys sorted by their UTF-8 bytes, no white space, integers as digits, doubles in the
-//! shortest form that round-trips, the last of duplicate keys kept. Unlike in RFC 8785 (JCS),
-//! `1.0` and `1` are distinct, as in SQLite, and integers keep all of their digits: integers beyond
-//! signed 64 bits are refused on input ([`crate::integers`]).
+//! Object keys are sorted by their UTF-8 bytes, there is no white space, integers are digits, doubles have the
+//! shortest form that reads back as the same double, and the last of duplicate keys is kept. Unlike in RFC 8785 (JCS),
+//! `1.0` and `1` are different values, as in SQLite, and integers keep all of their digits: integers that do not
+//! fit 64 bits are refused on input ([`crate::integers`]).
+//!
+//! The keys are sorted here and not by `serde_json::Map`: any dependency of a program can turn on the feature
+//! `preserve_order` of `serde_json`, with which a map keeps the order of insertion.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// The canonical text of a JSON value.
 #[must_use]
 pub fn to_text(value: &Value) -> String {
-    // `serde_json::Map` is sorted unless a dependency enables `preserve_order`; the test below
-    // detects that.
-    value.to_string()
+    let mut text = Vec::with_capacity(128);
+    write(value, &mut text);
+    String::from_utf8(text).expect("serde_json writes UTF-8")
+}
+
+fn write(value: &Value, text: &mut Vec<u8>) {
+    match value {
+        Value::Object(members) => write_object(members, text),
+        Value::Array(items) => {
+            text.push(b'[');
+            for (position, item) in items.iter().enumerate() {
+                if position > 0 {
+                    text.push(b',');
+                }
+                write(item, text);
+            }
+            text.push(b']');
+        }
+        scalar => write_scalar(scalar, text),
+    }
+}
+
+fn write_object(members: &Map<String, Value>, text: &mut Vec<u8>) {
+    text.push(b'{');
+    if members.keys().is_sorted() {
+        write_members(members.iter(), text);
+    } else {
+        let mut sorted: Vec<_> = members.iter().collect();
+        sorted.sort_unstable_by_key(|(key, _)| *key);
+        write_members(sorted.into_iter(), text);
+    }
+    text.push(b'}');
+}
+
+fn write_members<'a>(members: impl Iterator<Item = (&'a String, &'a Value)>, text: &mut Vec<u8>) {
+    for (position, (key, value)) in members.enumerate() {
+        if position > 0 {
+            text.push(b',');
+        }
+        write_scalar(key, text);
+        text.push(b':');
+        write(value, text);
+    }
+}
+
+fn write_scalar(scalar: &impl serde::Serialize, text: &mut Vec<u8>) {
+    serde_json::to_writer(text, scalar).expect("a scalar serialises into memory");
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
-    fn canonical_text_is_unique() {
+    fn equal_values_have_equal_texts() {
         let text =
             r#" { "b" : [1, 1.0, 1e2, "\u00e9\/"], "a":{"z":null,"é":true,"B":-0.0} , "b":2.50 } "#;
         let value = serde_json::from_str(text).expect("it is JSON");
         assert_eq!(to_text(&value), r#"{"a":{"B":-0.0,"z":null,"é":true},"b":2.5}"#);
+    }
+
+    fn values() -> impl Strategy<Value = Value> {
+        let scalar = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            any::<String>().prop_map(Value::from),
+        ];
+        scalar.prop_recursive(4, 64, 8, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..8).prop_map(Value::from),
+                prop::collection::vec((".{0,3}", inner), 0..8)
+                    .prop_map(|members| Value::Object(members.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        /// Without `preserve_order` the maps of `serde_json` are sorted: its own text is the oracle.
+        #[test]
+        fn the_text_is_that_of_sorted_maps(value in values()) {
+            prop_assert_eq!(to_text(&value), value.to_string());
+        }
     }
 }

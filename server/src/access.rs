@@ -118,9 +118,8 @@ impl Access {
         }
         let detail =
             format!("without credentials the server listens on loopback only, not on {listens}");
-        Err(Refusal::new(Code::Denied, detail).hint(
-            "run  abide token create  or listen on 127.0.0.1 and reach it through a tunnel",
-        ))
+        Err(Refusal::new(Code::Denied, detail)
+            .hint("run  abide token create  or listen on 127.0.0.1 and reach it through a tunnel"))
     }
 }
 

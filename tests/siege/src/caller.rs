@@ -34,6 +34,10 @@ impl Waits {
     pub(crate) fn p99(&self) -> f64 {
         percentile(&self.ms, 99.0)
     }
+
+    pub(crate) fn longest(&self) -> f64 {
+        self.ms.iter().copied().fold(0.0, f64::max)
+    }
 }
 
 /// At work until it is told to stop.
@@ -45,13 +49,21 @@ pub(crate) struct Caller {
 impl Caller {
     /// Begins to append messages to a session.
     pub(crate) fn start(address: SocketAddr, token: &str, session: &str) -> Caller {
+        let body =
+            format!(r#"{{"session_id":"{session}","role":"user","content":"Where is it?"}}"#);
+        Caller::repeat(address, token, "/v1/call/append_message", body)
+    }
+
+    /// Begins to repeat a request.
+    pub(crate) fn repeat(
+        address: SocketAddr,
+        token: &str,
+        path: &'static str,
+        body: String,
+    ) -> Caller {
         let stop = Arc::new(AtomicBool::new(false));
-        let line = Line {
-            address,
-            head: format!("Authorization: Bearer {token}\r\n"),
-            body: format!(r#"{{"session_id":"{session}","role":"user","content":"Where is it?"}}"#),
-            stop: Arc::clone(&stop),
-        };
+        let head = format!("Authorization: Bearer {token}\r\n");
+        let line = Line { address, path, head, body, stop: Arc::clone(&stop) };
         Caller { stop, thread: thread::spawn(move || line.run()) }
     }
 
@@ -64,6 +76,7 @@ impl Caller {
 
 struct Line {
     address: SocketAddr,
+    path: &'static str,
     head: String,
     body: String,
     stop: Arc<AtomicBool>,
@@ -123,9 +136,9 @@ impl Line {
             *stream = Some(BufReader::new(socket));
         }
         let Some(reader) = stream else { return Err(std::io::ErrorKind::NotConnected.into()) };
-        let (head, body) = (&self.head, &self.body);
+        let (path, head, body) = (self.path, &self.head, &self.body);
         let request = format!(
-            "POST /v1/call/append_message HTTP/1.1\r\nHost: abide\r\n{head}Content-Length: {}\r\n\r\n{body}",
+            "POST {path} HTTP/1.1\r\nHost: abide\r\n{head}Content-Length: {}\r\n\r\n{body}",
             body.len()
         );
         reader.get_mut().write_all(request.as_bytes())?;

@@ -10,6 +10,7 @@ mod crowd;
 mod flood;
 mod loris;
 mod oversize;
+mod queries;
 mod stage;
 mod storm;
 
@@ -24,6 +25,7 @@ pub(crate) async fn run(mut words: Words) -> Told {
     words.end()?;
     let mut stage = Stage::set(size).await?;
     stage.quiet()?;
+    queries::run(&stage).await?;
     let crowd = crowd::gather(&mut stage).await?;
     storm::run(&mut stage, crowd).await?;
     let lorises = loris::begin(&stage).await?;

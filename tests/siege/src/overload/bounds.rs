@@ -32,3 +32,7 @@ pub(crate) const MUTE_BYTES: u64 =
 
 /// Memory of one message that is being read: the most that is read of it, and its copies as text and as values.
 pub(crate) const MESSAGE_BYTES: u64 = 4 * (abide_schema::limits::MESSAGE_BYTES as u64);
+
+/// How long a caller may wait at the 99th percentile while another tenant repeats one expensive call or holds one
+/// expensive subscription, in milliseconds.
+pub(crate) const EXPENSIVE_MS: f64 = 50.0;

@@ -32,6 +32,8 @@ pub(crate) struct Size {
     pub(crate) flood: Duration,
     /// How long the quiet is measured.
     pub(crate) quiet: Duration,
+    /// How long each expensive query is repeated.
+    pub(crate) query: Duration,
 }
 
 impl Size {
@@ -44,6 +46,7 @@ impl Size {
         oversize: 16,
         flood: Duration::from_secs(8),
         quiet: Duration::from_secs(5),
+        query: Duration::from_secs(4),
     };
     /// What CI has time for.
     pub(crate) const SHARE: Size = Size {
@@ -54,6 +57,7 @@ impl Size {
         oversize: 4,
         flood: Duration::from_secs(3),
         quiet: Duration::from_secs(3),
+        query: Duration::from_secs(1),
     };
 }
 
@@ -71,6 +75,8 @@ pub(crate) struct Stage {
     timed: String,
     /// The token of somebody with an allowance, which floods.
     pub(crate) flooder: String,
+    /// The token of another tenant, which runs expensive queries.
+    pub(crate) attacker: String,
     quiet: Waits,
     _folder: TempDir,
 }
@@ -92,9 +98,10 @@ impl Stage {
         let admin = token(&["root", "--role", "admin", "--can", "*"])?;
         let timed = token(&["timed", "--role", "app"])?;
         let flooder = token(&["flooder", "--role", "app", "--rate", "50/1s"])?;
+        let attacker = token(&["zeta", "--role", "app", "--scope", "tenant=zeta"])?;
         let server = Server::start(&db)?;
-        let stage =
-            Stage { size, server, admin, timed, flooder, quiet: Waits::default(), _folder: folder };
+        let (quiet, _folder) = (Waits::default(), folder);
+        let stage = Stage { size, server, admin, timed, flooder, attacker, quiet, _folder };
         let mut http = stage.http(&stage.admin).await?;
         for id in ["timed", "loud", "board", "flooded"] {
             let session = json!({"agent": "siege", "id": id}).to_string();
@@ -115,6 +122,12 @@ impl Stage {
     /// Somebody whose calls are timed.
     pub(crate) fn caller(&self) -> Caller {
         Caller::start(self.server.address, &self.timed, "timed")
+    }
+
+    /// A caller that repeats a short query and is timed.
+    pub(crate) fn reader(&self) -> Caller {
+        let query = r#"{"sql": "SELECT id, status FROM sessions WHERE id = 'timed'"}"#.to_owned();
+        Caller::repeat(self.server.address, &self.timed, "/v1/sql", query)
     }
 
     /// What a call takes when nothing else goes on.
