@@ -14,8 +14,9 @@ pub(crate) fn find_state(state: &Snapshot<'_>, past: Seq) -> Result<Seq, Refusal
     let head = state.seq();
     if past.0 < 0 || past > head {
         let detail = format!("there is no state {past}: the log ends at {head}");
-        return Err(Refusal::new(Code::BadRequest, detail)
-            .hint(format!("any seq from 0 to {head} names the state after that event")));
+        return Err(
+            Refusal::new(Code::BadRequest, detail).hint(format!("use a seq from 0 to {head}"))
+        );
     }
     let floor = state.change_log_floor().map_err(|error| error.to_refusal())?;
     if past < floor {

@@ -71,7 +71,7 @@ pub(crate) fn run(
         unused.retain(|name| *name != bare);
         params.get(&bare).cloned().ok_or_else(|| {
             let name = name.map_or_else(|| format!("?{number}"), str::to_owned);
-            Refusal::new(Code::BadArguments, format!("parameter {name} is not given"))
+            Refusal::new(Code::BadArguments, format!("parameter {name} is missing"))
                 .hint(format!("\"params\": {{\"{bare}\": …}}"))
         })
     };

@@ -32,7 +32,7 @@ impl Request {
     /// A request with these calls.
     pub(crate) fn new(id: &str, calls: &[ReadyCall]) -> Result<Request, Refusal> {
         if id.is_empty() || id.len() > limits::NAME_BYTES {
-            let detail = format!("a request id has 1 to {} bytes", limits::NAME_BYTES);
+            let detail = format!("a request id must have 1 to {} bytes", limits::NAME_BYTES);
             return Err(Refusal::new(Code::BadRequest, detail));
         }
         if id.chars().any(is_control) {

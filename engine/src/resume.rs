@@ -269,7 +269,7 @@ fn said_of(binding: &Binding, refusal: Refusal) -> Refusal {
         return refusal;
     }
     tracing::debug!(%refusal, "a bounded query failed");
-    Refusal::new(Code::BadSql, "the query failed on what it read")
+    Refusal::new(Code::BadSql, "the query failed while evaluating a row")
         .hint("invalid argument to an expression: check json_extract(), sum(), abs()")
 }
 

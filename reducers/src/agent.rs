@@ -120,7 +120,7 @@ pub fn register_agent(
     if let Some(expected) = expected_revision.filter(|expected| *expected != revision) {
         let detail = format!("agent {name} is at revision {revision}, not {expected}");
         return Err(Refusal::new(Code::Conflict, detail)
-            .hint("read it again, and change that")
+            .hint("read it again and retry the change")
             .into());
     }
     let registered =
@@ -186,7 +186,7 @@ fn check_acyclic(ctx: &mut Context<'_>, name: &str, definition: &JsonValue) -> R
     while let Some(next) = open.pop() {
         if next == name {
             let detail = format!("agent {name} would delegate to itself");
-            let hint = "an agent is no subagent of itself, nor of one that it delegates to";
+            let hint = "remove the subagent that leads back to it";
             return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
         }
         if !seen.insert(next.clone()) {
@@ -195,7 +195,7 @@ fn check_acyclic(ctx: &mut Context<'_>, name: &str, definition: &JsonValue) -> R
         if seen.len() > limits::DELEGATED_AGENTS {
             let most = limits::DELEGATED_AGENTS;
             let detail = format!("agent {name} would delegate to more than {most} agents");
-            let hint = "agents that it delegates to by way of others count, too";
+            let hint = "indirect delegation counts too";
             return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
         }
         let Some(agent) = ctx.get::<Agent>(&next)? else { continue };
@@ -223,7 +223,7 @@ fn check_unbounded(ctx: &Context<'_>) -> Result<(), Refusal> {
     if ctx.caller.scope().is_empty() {
         return Ok(());
     }
-    let detail = "agents are those of all tenants, and a scope bounds you to your own";
+    let detail = "agents are shared by all tenants, and a caller with a scope cannot change them";
     Err(Refusal::new(Code::Denied, detail).hint("let an identity without a scope register it"))
 }
 
@@ -244,12 +244,12 @@ pub(crate) fn ready(ctx: &mut Context<'_>, name: &str, as_subagent: bool) -> Res
         false => (agent.mode.is_primary(), "own a session"),
     };
     if agent.retired_at.is_some() {
-        let detail = format!("agent {name} is retired and begins no more runs");
+        let detail = format!("agent {name} is retired and cannot start runs");
         return Err(Refusal::new(Code::BadTransition, detail).into());
     }
     if !fits {
         let detail = format!("agent {name} is {} and cannot {what}", agent.mode);
-        let hint = "its mode says so: primary, subagent, or all for both";
+        let hint = "its mode must be primary, subagent, or all for both";
         return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
     }
     Ok(agent)

@@ -128,7 +128,7 @@ pub(crate) struct Place {
 pub(crate) fn admit(ctx: &mut Context<'_>, parent: &Run) -> Result<Place, Abort> {
     if parent.status.is_terminal() || parent.abort_requested_at.is_some() {
         let detail =
-            format!("run {} has ended or is being aborted, and delegates nothing", parent.id);
+            format!("run {} has ended or is being aborted, and cannot delegate", parent.id);
         return Err(Refusal::new(Code::BadTransition, detail).into());
     }
     let above = ctx.beyond_policies(|ctx| ctx.get::<Delegation>(&parent.id))?;

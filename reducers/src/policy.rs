@@ -129,7 +129,7 @@ fn require_room(
     if count >= limits::POLICIES_OF_ONE {
         let detail = format!("{table} has {count} policies for {role} already");
         let refusal = Refusal::new(Code::LimitExceeded, detail);
-        return Err(refusal.hint("write them as one, with OR").into());
+        return Err(refusal.hint("combine them with OR").into());
     }
     let count = ctx.count::<Policy>("", &[])?;
     if count < limits::POLICIES {

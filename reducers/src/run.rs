@@ -337,7 +337,7 @@ fn taken(ctx: &mut Context<'_>, session_id: &str, active: &Run) -> Result<Refusa
 /// Activates the session of a new run, with the user's message.
 fn open(ctx: &mut Context<'_>, session: Session, input: Option<String>) -> Result<Session, Abort> {
     if session.status == SessionStatus::HandedOff {
-        let detail = format!("session {} is in the hands of a supervisor", session.id);
+        let detail = format!("session {} is handed off to a supervisor", session.id);
         return Err(Refusal::new(Code::BadTransition, detail).into());
     }
     if let Some(input) = input {

@@ -58,9 +58,9 @@ impl Content {
     pub(crate) fn envelope<T: DeserializeOwned>(&self, looks: &str) -> Result<T, Refusal> {
         if self.text.trim_ascii().is_empty() {
             return Err(Refusal::new(Code::BadRequest, "the body is empty")
-                .hint(format!("the body looks like {looks}")));
+                .hint(format!("send a body like {looks}")));
         }
-        let refused = |refusal: Refusal| refusal.hint(format!("the body looks like {looks}"));
+        let refused = |refusal: Refusal| refusal.hint(format!("send a body like {looks}"));
         if !self.text.trim_ascii_start().starts_with('{') {
             // Serde would accept an array for a struct, its items as the fields in order.
             let refusal = serde_json::from_str::<IgnoredAny>(&self.text).map_or_else(

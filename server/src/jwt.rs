@@ -318,7 +318,7 @@ fn text(claims: &Map<String, JsonValue>, name: &str) -> Result<String, Refusal> 
         Some(JsonValue::String(text)) if (1..=bounds::NAME_BYTES).contains(&text.len()) => {
             Ok(text.clone())
         }
-        _ => Err(refused(format!("the token has no claim {name} that is a text"))),
+        _ => Err(refused(format!("the token has no text claim {name}"))),
     }
 }
 

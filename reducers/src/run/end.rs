@@ -85,7 +85,7 @@ pub fn finish_run(
             fail(ctx, run, RunStatus::Aborted, ABORTED, &message).map(Answer::Fresh)
         }
         _ => {
-            let detail = "finish_run: a code says why a run failed, and only that";
+            let detail = "finish_run: code is only valid for a failed run";
             Err(Refusal::new(Code::BadArguments, detail).into())
         }
     }

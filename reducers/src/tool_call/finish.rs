@@ -105,11 +105,11 @@ pub fn settle_tool_call(
     check::capability(ctx.caller, entitled.as_deref(), &what)?;
     let report = match outcome {
         Outcome::Succeeded if error.is_some() => {
-            let detail = "settle_tool_call: what succeeded has no error";
+            let detail = "settle_tool_call: a succeeded outcome cannot have an error";
             return Err(Refusal::new(Code::BadArguments, detail).into());
         }
         Outcome::Failed if result.is_some() => {
-            let detail = "settle_tool_call: what failed has no result";
+            let detail = "settle_tool_call: a failed outcome cannot have a result";
             return Err(Refusal::new(Code::BadArguments, detail).into());
         }
         _ => Report { outcome, result: result.map(Json::from), error },

@@ -148,7 +148,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
             Keyword::OneOf(ids) => self.exactly_one_of(ids, value),
             Keyword::Not(id) => {
                 let fits = self.quietly(*id, value)?;
-                self.hold(!fits, || format!("{} is what \"not\" rules out", quote(value)))
+                self.hold(!fits, || format!("{} is not allowed by \"not\"", quote(value)))
             }
             Keyword::If { test, then, otherwise } => {
                 let chosen = if self.quietly(*test, value)? { then } else { otherwise };
@@ -313,7 +313,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
                 }
                 let enough = found >= *min && max.is_none_or(|max| found <= max);
                 self.hold(enough, || {
-                    format!("{} has {found} items as \"contains\" wants them", quote(value))
+                    format!("{} has {found} items that match \"contains\"", quote(value))
                 })
             }
             _ => Ok(true),
@@ -363,7 +363,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
                 this.all(wanted.iter(), |this, wanted| {
                     this.spend(1)?;
                     this.hold(members.contains_key(wanted), || {
-                        format!("{wanted:?} is required beside {name:?}")
+                        format!("{wanted:?} is required if {name:?} is present")
                     })
                 })
             }),
@@ -414,7 +414,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
             let fits = inner.schema(id, &name);
             this.left = inner.left;
             let fits = fits?;
-            this.hold(fits, || format!("{} is no name of a property here", quote(&name)))
+            this.hold(fits, || format!("{} is not an allowed property name", quote(&name)))
         })
     }
 

@@ -87,7 +87,9 @@ pub(super) async fn change(
     let (mut definition, agent) = find(&app.engine, &by, &name).await?;
     if definition.is_null() {
         let detail = format!("a policy hides the definition of agent {name}");
-        return Err(Refusal::new(Code::Denied, detail).hint("send it whole:  POST /agents").into());
+        return Err(Refusal::new(Code::Denied, detail)
+            .hint("send the whole definition:  POST /agents")
+            .into());
     }
     let newest = agent["revision"].as_i64().unwrap_or_default();
     let expected = if_match(&headers)?.unwrap_or(newest);

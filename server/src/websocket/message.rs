@@ -89,7 +89,7 @@ fn misread(text: &str, why: &serde_json::Error) -> (Option<String>, Refusal) {
     let known = given.and_then(|given| OPS.iter().find(|(op, _)| *op == given));
     let refusal = match (known, given) {
         (Some((op, looks)), _) => {
-            bad(format!("{op}: {why}")).hint(format!("it looks like {looks}"))
+            bad(format!("{op}: {why}")).hint(format!("send a message like {looks}"))
         }
         (None, given) => {
             let names = OPS.map(|(op, _)| op).join(", ");

@@ -82,7 +82,7 @@ async fn an_agent_is_registered_read_and_changed() {
     check(
         &late.problem(),
         expect![[r#"
-            409 conflict: agent clerk is at revision 2, not 1 (read it again, and change that)
+            409 conflict: agent clerk is at revision 2, not 1 (read it again and retry the change)
         "#]],
     );
 }
@@ -123,7 +123,7 @@ async fn invalid_definitions_are_refused_and_leave_nothing() {
     check(
         &twice.problem(),
         expect![[r#"
-            409 conflict: agent clerk is at revision 1, not 0 (read it again, and change that)
+            409 conflict: agent clerk is at revision 1, not 0 (read it again and retry the change)
         "#]],
     );
     let broken = patch(&house, "clerk", r#"{"tools": ["refnd"]}"#, None).await;
@@ -223,7 +223,7 @@ async fn only_unscoped_callers_change_agents() {
     check(
         &of_tenant.problem(),
         expect![[r#"
-            403 denied: agents are those of all tenants, and a scope bounds you to your own (let an identity without a scope register it)
+            403 denied: agents are shared by all tenants, and a caller with a scope cannot change them (let an identity without a scope register it)
         "#]],
     );
     assert_eq!(home.ask(&token("rootrootr"), "POST", "/agents", &clerk).await.status, 201);

@@ -104,19 +104,19 @@ async fn invalid_batches_are_refused() {
         ],
         expect![[r#"
             /v1/batch 
-                400 bad_request: the body is empty (the body looks like {"calls": [{"reducer": "…", "args": {…}}, …]})
+                400 bad_request: the body is empty (send a body like {"calls": [{"reducer": "…", "args": {…}}, …]})
             /v1/batch [[]]
-                400 bad_request: the body is not a JSON object (the body looks like {"calls": [{"reducer": "…", "args": {…}}, …]})
+                400 bad_request: the body is not a JSON object (send a body like {"calls": [{"reducer": "…", "args": {…}}, …]})
             /v1/batch [}
-                400 bad_request: the body is not JSON: expected value at line 1 column 2 (the body looks like {"calls": [{"reducer": "…", "args": {…}}, …]})
+                400 bad_request: the body is not JSON: expected value at line 1 column 2 (send a body like {"calls": [{"reducer": "…", "args": {…}}, …]})
             /v1/batch {}
-                400 bad_request: the body has an unexpected form: missing field `calls` at line 1 column 2 (the body looks like {"calls": [{"reducer": "…", "args": {…}}, …]})
+                400 bad_request: the body has an unexpected form: missing field `calls` at line 1 column 2 (send a body like {"calls": [{"reducer": "…", "args": {…}}, …]})
             /v1/batch {"calls":[]}
                 400 bad_request: the batch is empty (-)
             /v1/batch {"calls":[{"args":{}}]}
-                400 bad_request: the body has an unexpected form: missing field `reducer` at line 1 column 21 (the body looks like {"calls": [{"reducer": "…", "args": {…}}, …]})
+                400 bad_request: the body has an unexpected form: missing field `reducer` at line 1 column 21 (send a body like {"calls": [{"reducer": "…", "args": {…}}, …]})
             /v1/batch {"calls":[{"reducer":"nothing","arguments":{}}]}
-                400 bad_request: the body has an unexpected form: unknown field `arguments`, expected `reducer` or `args` at line 1 column 42 (the body looks like {"calls": [{"reducer": "…", "args": {…}}, …]})
+                400 bad_request: the body has an unexpected form: unknown field `arguments`, expected `reducer` or `args` at line 1 column 42 (send a body like {"calls": [{"reducer": "…", "args": {…}}, …]})
             /v1/batch {"calls":[{"reducer":"nothing"},{"reducer":"something"}]}
                 404 unknown_reducer: call 2 of the batch: there is no reducer "something" (GET /v1/schema lists them)
         "#]],
@@ -147,9 +147,9 @@ async fn invalid_queries_are_refused() {
         ],
         expect![[r#"
             /v1/sql {}
-                400 bad_request: the body has an unexpected form: missing field `sql` at line 1 column 2 (the body looks like {"sql": "SELECT …", "params": {…}, "as_of": 40}, the last two optional)
+                400 bad_request: the body has an unexpected form: missing field `sql` at line 1 column 2 (send a body like {"sql": "SELECT …", "params": {…}, "as_of": 40}, the last two optional)
             /v1/sql {"sql":1}
-                400 bad_request: the body has an unexpected form: invalid type: integer `1`, expected a string at line 1 column 8 (the body looks like {"sql": "SELECT …", "params": {…}, "as_of": 40}, the last two optional)
+                400 bad_request: the body has an unexpected form: invalid type: integer `1`, expected a string at line 1 column 8 (send a body like {"sql": "SELECT …", "params": {…}, "as_of": 40}, the last two optional)
             /v1/sql {"sql":""}
                 400 bad_sql: the statement is not a query (one SELECT, VALUES or WITH)
             /v1/sql {"sql":"SELEC 1"}
@@ -167,17 +167,17 @@ async fn invalid_queries_are_refused() {
             /v1/sql {"sql":"ATTACH 'other.db' AS other"}
                 400 bad_sql: the statement does more than read (one SELECT, VALUES or WITH; to change something, call a reducer)
             /v1/sql {"sql":"SELECT :a"}
-                422 bad_arguments: parameter :a is not given ("params": {"a": …})
+                422 bad_arguments: parameter :a is missing ("params": {"a": …})
             /v1/sql {"sql":"SELECT 1","params":{"a":1}}
                 422 bad_arguments: the statement has no parameter a (omit it, or use it as :name)
             /v1/sql {"sql":"SELECT :a","params":{"a":[1]}}
                 422 bad_arguments: parameter a is an array (a parameter is null, a number, a text or {"$blob": "<base64>"})
             /v1/sql {"sql":"SELECT :a","params":[1]}
-                400 bad_request: the body has an unexpected form: invalid type: sequence, expected a map at line 1 column 28 (the body looks like {"sql": "SELECT …", "params": {…}, "as_of": 40}, the last two optional)
+                400 bad_request: the body has an unexpected form: invalid type: sequence, expected a map at line 1 column 28 (send a body like {"sql": "SELECT …", "params": {…}, "as_of": 40}, the last two optional)
             /v1/sql {"sql":"SELECT 1","as_of":99}
-                400 bad_request: there is no state 99: the log ends at 0 (any seq from 0 to 0 names the state after that event)
+                400 bad_request: there is no state 99: the log ends at 0 (use a seq from 0 to 0)
             /v1/sql {"sql":"SELECT 1","as_of":"then"}
-                400 bad_request: the body has an unexpected form: invalid type: string "then", expected i64 at line 1 column 32 (the body looks like {"sql": "SELECT …", "params": {…}, "as_of": 40}, the last two optional)
+                400 bad_request: the body has an unexpected form: invalid type: string "then", expected i64 at line 1 column 32 (send a body like {"sql": "SELECT …", "params": {…}, "as_of": 40}, the last two optional)
         "#]],
     )
     .await;
@@ -249,8 +249,8 @@ async fn invalid_headers_are_refused() {
         problems.trim_end(),
         expect![[r#"
         400 bad_request: the header Idempotency-Key is not visible ASCII (use a UUID)
-        400 bad_request: a request id has 1 to 512 bytes (-)
-        400 bad_request: a request id has 1 to 512 bytes (-)
+        400 bad_request: a request id must have 1 to 512 bytes (-)
+        400 bad_request: a request id must have 1 to 512 bytes (-)
     "#]],
     );
     let events = house.request("GET", "/v1/subscribe?sql=SELECT+1");
@@ -367,17 +367,17 @@ async fn invalid_messages_are_refused() {
         {"op":"sing","id":"x"}
             x bad_request: unknown op "sing" ("op" is one of subscribe, unsubscribe, call, batch, sql, explain, ack, ping)
         {"op":"call","id":"c1"}
-            c1 bad_request: call: missing field `reducer` (it looks like {"op":"call","id":"c1","reducer":"…","args":{…},"request_id":"…"})
+            c1 bad_request: call: missing field `reducer` (send a message like {"op":"call","id":"c1","reducer":"…","args":{…},"request_id":"…"})
         {"op":"call","id":7,"reducer":"nothing"}
-            - bad_request: call: invalid type: integer `7`, expected a string (it looks like {"op":"call","id":"c1","reducer":"…","args":{…},"request_id":"…"})
+            - bad_request: call: invalid type: integer `7`, expected a string (send a message like {"op":"call","id":"c1","reducer":"…","args":{…},"request_id":"…"})
         {"op":"call","id":"c2","reducer":"nothing","arguments":{}}
-            c2 bad_request: call: unknown field `arguments`, expected one of `id`, `reducer`, `args`, `request_id` (it looks like {"op":"call","id":"c1","reducer":"…","args":{…},"request_id":"…"})
+            c2 bad_request: call: unknown field `arguments`, expected one of `id`, `reducer`, `args`, `request_id` (send a message like {"op":"call","id":"c1","reducer":"…","args":{…},"request_id":"…"})
         {"op":"call","id":"c3","reducer":"something"}
             c3 unknown_reducer: there is no reducer "something" (GET /v1/schema lists them)
         {"op":"call","id":"c4","reducer":"nothing","args":[]}
             c4 bad_arguments: nothing: the arguments are not a JSON object (arguments are named: {"session_id": "…"})
         {"op":"call","id":"c5","reducer":"nothing","request_id":""}
-            c5 bad_request: a request id has 1 to 512 bytes (-)
+            c5 bad_request: a request id must have 1 to 512 bytes (-)
         {"op":"batch","id":"b1","calls":[]}
             b1 bad_request: the batch is empty (-)
         {"op":"sql","id":"s1","sql":"DELETE FROM notes"}

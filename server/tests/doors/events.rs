@@ -173,7 +173,7 @@ async fn a_stream_can_start_as_of_a_seq() {
     check(
         &ahead.problem(),
         expect![[r#"
-        400 bad_request: there is no state 9: the log ends at 2 (any seq from 0 to 2 names the state after that event)
+        400 bad_request: there is no state 9: the log ends at 2 (use a seq from 0 to 2)
     "#]],
     );
 }

@@ -56,7 +56,7 @@ fn another_request_under_the_same_id() {
             refused request_id_conflict: request id "r1" was already used for another request (hint: a retry must repeat reducer and arguments exactly; use a new id for a new request)
             refused request_id_conflict: request id "r1" was already used for another request (hint: a retry must repeat reducer and arguments exactly; use a new id for a new request)
             seq 2 {id: s2, status: created}
-            refused bad_request: a request id has 1 to 512 bytes
+            refused bad_request: a request id must have 1 to 512 bytes
             ("s1") ("s2")
         "#]],
     );

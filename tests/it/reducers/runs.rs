@@ -53,8 +53,8 @@ fn begun_driven_and_done() {
             refused bad_arguments: done is recorded by finish_run and wait_run, once per turn
             refused bad_arguments: record_run: "cheer" is not one of token, tool_call, tool_result, planning, step_complete, delegation, interrupt, status, usage, done, error, reasoning, restart, line (hint: record_run takes id, fencing_token, events?, spent?, lease_ms?)
             refused bad_arguments: tool_calls is -1, not between 0 and 4294967295
-            refused bad_arguments: finish_run: a code says why a run failed, and only that
-            refused bad_arguments: finish_run: a code says why a run failed, and only that
+            refused bad_arguments: finish_run: code is only valid for a failed run
+            refused bad_arguments: finish_run: code is only valid for a failed run
             seq 6 {id: r1, revision: 1, status: done, turn: 1, iterations: 1, tool_calls: 0, events: 4, fencing_token: 4}
             seq 6 again {id: r1, revision: 1, status: done, turn: 1, iterations: 1, tool_calls: 0, events: 4, fencing_token: 4}
             refused lease_lost: run r1 is done and has no driver (hint: another driver may have claimed the run; stop, and claim it again to continue)

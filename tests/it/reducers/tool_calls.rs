@@ -664,8 +664,8 @@ fn settled_by_the_first_who_found_out() {
         "#,
         expect![[r#"
             seq 8 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01}
-            refused bad_arguments: settle_tool_call: what succeeded has no error
-            refused bad_arguments: settle_tool_call: what failed has no result
+            refused bad_arguments: settle_tool_call: a succeeded outcome cannot have an error
+            refused bad_arguments: settle_tool_call: a failed outcome cannot have a result
             seq 10 {call_id: pay1, status: failed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, error: no money left, settled_by: ann}
             seq 10 again {call_id: pay1, status: failed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, error: no money left, settled_by: ann}
             refused conflict: call pay1 was settled as failed by ann

@@ -55,7 +55,7 @@ pub(crate) struct Address {
 impl Address {
     pub(crate) fn parse(url: &str, token: Option<&str>) -> Result<Address, Error> {
         let wrong = |why: &str| Error::Address { url: url.to_owned(), why: why.to_owned() };
-        let given: Uri = url.trim_end_matches('/').parse().map_err(|_| wrong("it is no URL"))?;
+        let given: Uri = url.trim_end_matches('/').parse().map_err(|_| wrong("it is not a URL"))?;
         match given.scheme_str() {
             Some("http" | "ws") => {}
             Some("https" | "wss") => {
@@ -74,7 +74,7 @@ impl Address {
         let path = given.path().trim_end_matches('/');
         let mut request = format!("ws://{authority}{path}/v1/ws")
             .into_client_request()
-            .map_err(|_| wrong("it is no URL"))?;
+            .map_err(|_| wrong("it is not a URL"))?;
         let headers = request.headers_mut();
         headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(SUBPROTOCOL));
         if let Some(token) = token {

@@ -48,21 +48,21 @@ stories! {
     a_tool_call_runs_once
     approvals_are_decided
     handoffs_go_to_one_supervisor
-    a_request_id_makes_a_call_happen_once
+    a_call_with_a_request_id_takes_effect_once
     a_batch_is_all_or_nothing
-    rows_come_as_types_and_as_they_are
+    rows_are_decoded_or_returned_unchanged
     a_subscription_holds_the_result
     a_stream_of_updates_has_no_gap
-    a_subscription_from_a_seq_tells_what_changed_since
+    a_subscription_from_a_seq_gets_the_changes_since
     refusals_keep_their_code_and_hint
-    a_query_without_a_key_is_kept_too
-    joins_and_groups_are_kept_too
-    what_only_sorts_is_not_shown
-    a_window_holds_what_is_shown
-    large_results_come_whole
-    many_at_once_share_one_client
+    a_query_without_a_key_is_maintained
+    joins_and_groups_are_maintained
+    hidden_sort_columns_are_not_returned
+    a_window_holds_the_visible_rows
+    large_results_are_complete
+    concurrent_tasks_share_one_client
     a_subscription_can_start_as_of_a_seq
-    whoever_comes_back_with_a_seq_is_told_the_columns
+    a_resumed_subscription_gets_the_columns
     a_query_is_explained
 }
 
@@ -229,7 +229,7 @@ async fn handoffs_go_to_one_supervisor(abide: &Abide) {
     assert_eq!(rejected.status, HandoffStatus::Rejected);
 }
 
-async fn a_request_id_makes_a_call_happen_once(abide: &Abide) {
+async fn a_call_with_a_request_id_takes_effect_once(abide: &Abide) {
     let keep = || abide.call("keep", json!({"name": "a"})).request_id("once");
     let first = keep().await.expect("it is kept");
     let again = keep().await.expect("it was kept");
@@ -262,7 +262,7 @@ async fn a_batch_is_all_or_nothing(abide: &Abide) {
     assert_eq!(count, [1]);
 }
 
-async fn rows_come_as_types_and_as_they_are(abide: &Abide) {
+async fn rows_are_decoded_or_returned_unchanged(abide: &Abide) {
     let kept = abide
         .call("keep", json!({"name": "a\u{0}é", "weight": 1.0, "bytes": [0, 255]}))
         .returning::<Sample>()
@@ -362,7 +362,7 @@ async fn a_stream_of_updates_has_no_gap(abide: &Abide) {
     assert_eq!(seen, (1..=200).collect::<Vec<i64>>());
 }
 
-async fn a_subscription_from_a_seq_tells_what_changed_since(abide: &Abide) {
+async fn a_subscription_from_a_seq_gets_the_changes_since(abide: &Abide) {
     let keep = |name: &str| abide.call("keep", json!({"name": name}));
     let known = keep("a").await.expect("it is kept").seq;
     keep("b").await.expect("it is kept");
@@ -402,7 +402,7 @@ async fn refusals_keep_their_code_and_hint(abide: &Abide) {
     assert!(matches!(not_an_object, Error::Refused(_)), "{not_an_object}");
 }
 
-async fn a_query_without_a_key_is_kept_too(abide: &Abide) {
+async fn a_query_without_a_key_is_maintained(abide: &Abide) {
     for name in ["a", "a", "b"] {
         abide.call("keep", json!({"name": name})).await.expect("it is kept");
     }
@@ -416,7 +416,7 @@ async fn a_query_without_a_key_is_kept_too(abide: &Abide) {
     assert_eq!(sub.typed_rows::<String>().expect("rows"), ["a", "b"]);
 }
 
-async fn joins_and_groups_are_kept_too(abide: &Abide) {
+async fn joins_and_groups_are_maintained(abide: &Abide) {
     let session = new_session(abide).await;
     let joined = "SELECT a.id, s.id, a.content FROM agent_state AS a JOIN sessions AS s \
                   ON s.id = a.session_id ORDER BY a.id DESC";
@@ -439,7 +439,7 @@ async fn joins_and_groups_are_kept_too(abide: &Abide) {
     assert_eq!(rows, [("assistant".to_owned(), 1), ("user".to_owned(), 2)]);
 }
 
-async fn what_only_sorts_is_not_shown(abide: &Abide) {
+async fn hidden_sort_columns_are_not_returned(abide: &Abide) {
     for (name, weight) in [("a", 3.0), ("b", 2.0), ("c", 1.0)] {
         let args = json!({"name": name, "weight": weight});
         abide.call("keep", args).await.expect("it is kept");
@@ -458,7 +458,7 @@ async fn what_only_sorts_is_not_shown(abide: &Abide) {
     assert!(sub.rows().all(|row| row.len() == 2));
 }
 
-async fn a_window_holds_what_is_shown(abide: &Abide) {
+async fn a_window_holds_the_visible_rows(abide: &Abide) {
     for name in ["d", "b", "c"] {
         abide.call("keep", json!({"name": name})).await.expect("it is kept");
     }
@@ -477,7 +477,7 @@ async fn a_window_holds_what_is_shown(abide: &Abide) {
     assert_eq!(rows, [(2, "b".to_owned()), (4, "bb".to_owned())]);
 }
 
-async fn large_results_come_whole(abide: &Abide) {
+async fn large_results_are_complete(abide: &Abide) {
     let calls = (0..1_000).map(|n| Call::new("keep", json!({"name": format!("{n:04}")})));
     abide.batch(calls).await.expect("they are kept");
     let sub = abide.subscribe("SELECT id, name FROM samples ORDER BY name DESC").checksum().await;
@@ -489,7 +489,7 @@ async fn large_results_come_whole(abide: &Abide) {
     assert_eq!(kept.expect("it is kept").name, long);
 }
 
-async fn many_at_once_share_one_client(abide: &Abide) {
+async fn concurrent_tasks_share_one_client(abide: &Abide) {
     let tasks = (0..50).map(|n| {
         let abide = abide.clone();
         tokio::spawn(async move {
@@ -548,7 +548,7 @@ async fn a_subscription_can_start_as_of_a_seq(abide: &Abide) {
     assert!(ahead.hint().is_some());
 }
 
-async fn whoever_comes_back_with_a_seq_is_told_the_columns(abide: &Abide) {
+async fn a_resumed_subscription_gets_the_columns(abide: &Abide) {
     let kept = abide.call("keep", json!({"name": "a"})).await.expect("it is kept").seq;
     let sql = "SELECT * FROM samples ORDER BY weight, name DESC";
     let mut sub = abide.subscribe(sql).from(kept).await.expect("it begins, though nothing changed");
