@@ -289,7 +289,7 @@ async fn duplicates_are_skipped_and_a_gap_restarts_from_the_seq() {
 /// The answer to a subscribe with `from` is a delta of one subscription. If it were treated as a commit's
 /// frame, the others would advance to its end and skip their frames of that span as duplicates.
 #[tokio::test(start_paused = true)]
-async fn the_answer_to_a_resume_affects_only_that_subscription() {
+async fn the_answer_to_a_resume_advances_the_connection() {
     let (port, mut listener) = Port::new();
     let (abide, mut peer) = connect(&port, &mut listener).await;
     let (mut quiet, _) = subscribe(&abide, &mut peer, 40).await;
