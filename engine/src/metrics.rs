@@ -73,7 +73,7 @@ pub fn template_series(templates: &[TemplateWork]) -> Vec<Series> {
         ),
         (
             "live_template_deltas_total",
-            "Deltas asked of a template's bindings by commits.",
+            "Deltas that commits required for a template's bindings.",
             |work| work.deltas,
         ),
         (

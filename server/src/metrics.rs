@@ -20,25 +20,21 @@ pub(crate) async fn metrics(State(app): State<App>, by: By) -> Result<Response, 
     let seq = engine.durable_seq().0.unsigned_abs();
     let floor = engine.metrics().change_log_floor.get();
     let gauges = [
-        ("seq", "The last event that is on the disk.", seq),
+        ("seq", "The last durable event.", seq),
         (
             "change_log_events",
-            "Events whose changes are kept, to be resumed from.",
+            "Events in the change log, from which clients can resume.",
             seq.saturating_sub(floor),
         ),
-        (
-            "writer_queue_bytes",
-            "Bytes of the calls that wait for the writer.",
-            engine.backlog() as u64,
-        ),
+        ("writer_queue_bytes", "Bytes of calls queued for the writer.", engine.backlog() as u64),
         (
             "buffered_bytes",
-            "Bytes that wait in memory for clients: bodies that arrive, results that leave.",
+            "Bytes buffered in memory for clients: request bodies and results.",
             engine.buffers().total() as u64,
         ),
-        ("connections", "Connections that are open, of every kind.", life.connections() as u64),
-        ("websockets", "WebSockets that are open.", life.websockets() as u64),
-        ("ready", "1 while calls are taken.", u64::from(engine.ready().is_ok())),
+        ("connections", "Open connections of any kind.", life.connections() as u64),
+        ("websockets", "Open WebSockets.", life.websockets() as u64),
+        ("ready", "1 while calls are accepted.", u64::from(engine.ready().is_ok())),
     ];
     let mut text = Text::default();
     for (name, meaning, value) in gauges.into_iter().chain(engine.metrics().read()) {
@@ -54,7 +50,7 @@ pub(crate) async fn metrics(State(app): State<App>, by: By) -> Result<Response, 
         }
     }
     let version = Some(("version", env!("CARGO_PKG_VERSION")));
-    text.head("build_info", "What is running.").sample("build_info", version, 1);
+    text.head("build_info", "The running version.").sample("build_info", version, 1);
     let answer = ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text.0);
     Ok(answer.into_response())
 }
