@@ -202,8 +202,8 @@ impl<T> Queue<T> {
         open
     }
 
-    /// Waits for an item of a caller below its limit of items in progress, and takes it. `None` once the queue is closed
-    /// and drained.
+    /// Waits for an item of a caller below its limit of items in progress, and takes it. `None` once the queue is
+    /// closed and drained.
     pub(crate) fn take_one(&self) -> Option<(T, Turn<'_, T>)> {
         let mut state = self.lock();
         loop {

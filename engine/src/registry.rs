@@ -71,8 +71,8 @@ impl Registry {
             return Err(Refusal::new(Code::Denied, detail).hint(hint));
         }
         let ready = self.ready_any(reducer, arguments)?;
-        // The server checks the incoming text; an embedded caller passes values. Deadlines and replays skip this check: a log
-        // may contain arguments accepted by earlier versions.
+        // The server checks the incoming text; an embedded caller passes values. Deadlines and replays skip this check:
+        // a log may contain arguments accepted by earlier versions.
         integers::check(&ready.arguments).map_err(|found| {
             let refusal = Refusal::from(found);
             Refusal { detail: format!("{reducer}: {}", refusal.detail), ..refusal }

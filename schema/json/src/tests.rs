@@ -257,8 +257,8 @@ fn unsupported_schemas_are_refused() {
     }
 }
 
-/// A filter whose alternatives refer to the whole schema: each level of nesting was tried by each alternative, and a few
-/// hundred bytes of arguments took seconds and gigabytes.
+/// A filter whose alternatives refer to the whole schema: each level of nesting was tried by each alternative, and a
+/// few hundred bytes of arguments took seconds and gigabytes.
 #[test]
 fn an_expensive_schema_stops_at_its_budget() {
     let way = |name: &str| -> Value {

@@ -47,8 +47,8 @@ pub fn table(arguments: TokenStream, item: TokenStream) -> TokenStream {
 /// are refused.
 ///
 /// An id parameter is declared with its table: `#[id(Parcel)] id: String` for an existing row, `#[id(new, Parcel)]` for
-/// the id that the caller chooses for a new row. The function receives the stored id: for a caller with a scope it is in
-/// the namespace of that scope. With `#[id(derived, Parcel)]` the function itself checks an id in the reserved form.
+/// the id that the caller chooses for a new row. The function receives the stored id: for a caller with a scope it is
+/// in the namespace of that scope. With `#[id(derived, Parcel)]` the function itself checks an id in the reserved form.
 #[proc_macro_attribute]
 pub fn reducer(_arguments: TokenStream, item: TokenStream) -> TokenStream {
     expand(reducer::expand(item.into()))
