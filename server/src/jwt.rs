@@ -220,7 +220,9 @@ impl Jwt {
                     tracing::info!(keys = keys.len(), "the issuer's keys were read again");
                     (known.keys, known.changed_at) = (keys, changed_at);
                 }
-                Err(why) => tracing::warn!(%why, "the issuer's keys stay as they were"),
+                Err(why) => {
+                    tracing::warn!(%why, "the issuer's keys could not be read; keeping the previous ones")
+                }
             }
         }
         Arc::clone(&known.keys)

@@ -53,7 +53,7 @@ impl IntoResponse for Problem {
 /// Logs an internal error; other refusals are caused by the caller.
 pub(crate) fn note(refusal: &Refusal) {
     if refusal.code == Code::Internal {
-        tracing::error!(detail = %refusal.detail, "a request was refused as internal");
+        tracing::error!(detail = %refusal.detail, "a request failed with an internal error");
     }
 }
 

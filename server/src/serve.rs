@@ -75,7 +75,7 @@ pub async fn serve_with(
     life.go(Phase::Draining);
     if timeout(limits::GRACE, life.empty()).await.is_err() {
         let left = life.connections();
-        tracing::warn!(left, "connections were cut: they did not finish in time");
+        tracing::warn!(left, "connections were closed: they did not finish in time");
         life.go(Phase::Over);
         life.empty().await;
     }

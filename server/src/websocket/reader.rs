@@ -269,7 +269,7 @@ impl Reader<'_> {
 }
 
 fn failed() -> Refusal {
-    tracing::error!("the work of a message panicked");
+    tracing::error!("processing a message panicked");
     Refusal::new(Code::Internal, "the server failed with an internal error")
         .hint("see the server's log for the cause")
 }
