@@ -34,7 +34,7 @@ impl Health {
     /// nothing will be published any more.
     pub(crate) fn poison(&self, why: &dyn std::fmt::Display) {
         let why = why.to_string();
-        tracing::error!(%why, "the storage failed; all requests are refused until the file is reopened");
+        tracing::error!(%why, "the storage failed; all requests are refused until a restart");
         self.latch(Failure::Storage(why));
     }
 

@@ -343,7 +343,7 @@ impl Subscription {
             tracing::error!(%why, "a subscription repeatedly received changes that do not apply");
             self.ended = Some(Error::Protocol { why: why.to_string() });
         } else {
-            tracing::error!(%why, "a subscription received a change that does not apply; restarting it");
+            tracing::error!(%why, "a change of a subscription does not apply; restarting it");
             self.repair.waits = true;
             self.source.begin_again();
         }

@@ -51,7 +51,8 @@ impl Start {
             (None, Some(past)) => Ok(Start::AsOf(past)),
             (Some(_), Some(_)) => {
                 let refusal = Refusal::new(Code::BadRequest, "from and as_of cannot be combined");
-                Err(refusal.hint("from: only the changes since; as_of: the result at that seq and the changes since"))
+                Err(refusal
+                    .hint("from: only later changes; as_of: the result then, and later changes"))
             }
         }
     }

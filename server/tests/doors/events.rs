@@ -166,7 +166,7 @@ async fn a_stream_can_start_as_of_a_seq() {
     check(
         &both.problem(),
         expect![[r#"
-        400 bad_request: from and as_of cannot be combined (from: only the changes since; as_of: the result at that seq and the changes since)
+        400 bad_request: from and as_of cannot be combined (from: only later changes; as_of: the result then, and later changes)
     "#]],
     );
     let ahead = house.get(&format!("/v1/subscribe?{}&as_of=9", notes_of("a"))).await;
