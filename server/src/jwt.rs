@@ -221,7 +221,7 @@ impl Jwt {
                     (known.keys, known.changed_at) = (keys, changed_at);
                 }
                 Err(why) => {
-                    tracing::warn!(%why, "the issuer's keys could not be read; keeping the old ones")
+                    tracing::warn!(%why, "cannot read the issuer's keys; keeping the old ones")
                 }
             }
         }
